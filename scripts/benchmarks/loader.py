@@ -1,0 +1,251 @@
+"""scripts/bench loader: samples per second of the loader against megatron-core's GPTDataset.
+
+Both sides read the same samples of one data set in the same random order, with the default masks and
+positions, each measurement in a process of its own, in turn, several rounds; the table has the medians and
+how many times as fast as Megatron each is. The files are in the page cache. The first micro-batches of both
+sides must be equal. Sides that need torch run in the interpreter of --megatron-python, where tokshard is
+taken from this checkout; without it only numpy's sides are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from measure import machine
+
+import tokshard
+from tokshard.indexed.builder import IndexedDatasetBuilder
+
+LENGTH = 4096
+BATCH = 8
+SEED = 1234
+VOCABULARY = 50257
+WORKERS = (0, 1, 2)
+
+PROLOGUE = """
+import json, sys, time, warnings, zlib
+warnings.simplefilter("ignore")
+import numpy
+prefix, plans, cache, samples = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+with open(prefix + ".bin", "rb") as file:  # into the page cache
+    while file.read(1 << 24):
+        pass
+"""
+
+# The first batch is not timed: it opens files and starts workers.
+EPILOGUE = """
+batches = made()
+first = next(batches)
+digest = [zlib.crc32(numpy.ascontiguousarray(first[name]).view(numpy.uint8))
+          for name in ("tokens", "labels", "loss_mask", "position_ids")]
+read = len(first["tokens"])
+started = time.perf_counter()
+for batch in batches:
+    read += len(batch["tokens"])
+    if read >= samples:
+        break
+print(json.dumps([time.perf_counter() - started, read - len(first["tokens"]), digest]))
+sys.stdout.flush()
+"""
+
+MEGATRON = f"""
+import torch
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+from megatron.core.datasets.utils import Split
+torch.set_num_threads(1)
+class Tokenizer:
+    vocab_size, eod, pad, unique_identifiers = {VOCABULARY}, 0, -1, {{}}
+config = GPTDatasetConfig(
+    random_seed={SEED}, sequence_length={LENGTH}, blend=([prefix], None), split="1,0,0", path_to_cache=cache,
+    tokenizer=Tokenizer(), reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False,
+    create_attention_mask=False)
+low = IndexedDataset(prefix, mmap=True)
+dataset = GPTDataset(low, prefix, numpy.arange(len(low), dtype=numpy.int32), None, Split.train, config)
+count = len(dataset)
+"""
+MEGATRON_ONE = """
+def made():
+    for k in range(count):
+        yield {name: value[None] for name, value in dataset[k].items()}
+"""
+MEGATRON_BATCH = f"""
+from torch.utils.data import default_collate
+def made():
+    for k in range(0, count - {BATCH} + 1, {BATCH}):
+        yield default_collate([dataset[k + j] for j in range({BATCH})])
+"""
+MEGATRON_WORKERS = f"""
+from torch.utils.data import DataLoader
+def made():
+    return iter(DataLoader(dataset, batch_size={BATCH}, num_workers=WORKERS))
+"""
+
+TOKSHARD = """
+from tokshard.loader import RankLoader
+def opened(size, **options):
+    return RankLoader.open(f"{plans}/{size}", rank=0, **options)
+"""
+TOKSHARD_ONE = """
+def made():
+    return iter(opened(1, readahead=0))
+"""
+TOKSHARD_BATCH = f"""
+def made():
+    return iter(opened({BATCH}, readahead=0))
+"""
+TOKSHARD_EIGHT = f"""
+def made():
+    loader = opened(1, readahead=0)
+    for k in range(0, len(loader) - {BATCH} + 1, {BATCH}):
+        parts = [loader[k + j] for j in range({BATCH})]
+        yield {{name: numpy.concatenate([part[name] for part in parts]) for name in parts[0]}}
+"""
+TOKSHARD_AHEAD = f"""
+def made():
+    return iter(opened({BATCH}))
+"""
+TOKSHARD_WORKERS = f"""
+import torch
+torch.set_num_threads(1)
+from tokshard.loader.torch import data_loader
+def made():
+    return iter(data_loader(opened({BATCH}), num_workers=WORKERS))
+"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One row of the table.
+
+    Attributes:
+        name: What it is.
+        code: Sets up ``made``, which returns an iterator of batches.
+        needs_torch: Whether it runs in Megatron's interpreter alone.
+    """
+
+    name: str
+    code: str
+    needs_torch: bool = False
+
+
+def groups() -> dict[str, list[Side]]:
+    """Return the sides that are compared with each other; Megatron's comes first."""
+    found = {
+        "one sample a call": [
+            Side("megatron-core", MEGATRON + MEGATRON_ONE, needs_torch=True),
+            Side("tokshard", TOKSHARD + TOKSHARD_ONE),
+        ],
+        f"a batch of {BATCH}": [
+            Side(f"megatron-core, {BATCH} calls, collated", MEGATRON + MEGATRON_BATCH, needs_torch=True),
+            Side(f"tokshard, {BATCH} calls, stacked", TOKSHARD + TOKSHARD_EIGHT),
+            Side("tokshard, one call", TOKSHARD + TOKSHARD_BATCH),
+            Side("tokshard, one call, reading ahead", TOKSHARD + TOKSHARD_AHEAD),
+        ],
+    }
+    for workers in WORKERS:
+        theirs = (MEGATRON + MEGATRON_WORKERS).replace("WORKERS", str(workers))
+        ours = (TOKSHARD + TOKSHARD_WORKERS).replace("WORKERS", str(workers))
+        found[f"a batch of {BATCH} by DataLoader, {workers} workers"] = [
+            Side("megatron-core", theirs, needs_torch=True),
+            Side("tokshard", ours, needs_torch=True),
+        ]
+    return found
+
+
+def prepare(directory: Path, documents: int, longest: int) -> int:
+    """Write a data set, its index, and a plan for each batch size; return the number of samples."""
+    draw = np.random.RandomState(SEED)
+    prefix = str(directory / "data")
+    builder = IndexedDatasetBuilder(prefix + ".bin", dtype=np.uint16)
+    for length in draw.randint(1, longest, documents):
+        builder.add_item(draw.randint(0, VOCABULARY, length).astype(np.uint16))
+        builder.end_document()
+    builder.finalize(prefix + ".idx")
+    command = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
+    index = ["build-indices", prefix, "--seq-length", str(LENGTH), "--split", "1,0,0", "--epochs", "1"]
+    run([*command, *index, "--seed", str(SEED), "--cache-dir", str(directory / "index")])
+    for size in (1, BATCH):
+        plan = ["shard-plan", str(directory / "index"), "--split", "train", "--data-parallel", "1"]
+        sizes = ["--micro-batch-size", str(size), "--global-batch-size", str(size)]
+        run([*command, *plan, *sizes, "-o", str(directory / "plans" / str(size))])
+    plan_file = directory / "plans" / "1" / "plan.json"
+    return int(json.loads(plan_file.read_text())["streams"]["train"]["assignment"]["steps"])
+
+
+def run(command: list[str], **environment: str) -> str:
+    """Run a command; return what it printed."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command[:4])}... failed with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def measure(python: str, side: Side, directory: Path, samples: int) -> tuple[float, list[int]]:
+    """Run one side once; return samples per second and the digests of its first batch."""
+    code = PROLOGUE + side.code + EPILOGUE
+    arguments = [str(directory / "data"), str(directory / "plans"), str(directory / "cache"), str(samples)]
+    source = str(Path(tokshard.__file__).parent.parent)
+    seconds, read, digest = json.loads(
+        run([python, "-c", code, *arguments], PYTHONPATH=source).splitlines()[-1]
+    )
+    return read / seconds, digest
+
+
+def compare(name: str, sides: list[Side], python: str, directory: Path, options: argparse.Namespace) -> None:
+    """Run the sides of a group in turn and print their rows."""
+    found: dict[str, list[float]] = {side.name: [] for side in sides}
+    digests = []
+    for _ in range(options.rounds):
+        for side in sides:
+            rate, digest = measure(python, side, directory, options.samples)
+            found[side.name].append(rate)
+            digests.append(digest)
+    if any(digest != digests[0] for digest in digests):
+        sys.exit(f"{name}: the sides read different samples")
+    rates = {side: statistics.median(values) for side, values in found.items()}
+    base = next(iter(rates.values()))
+    print(f"\n{name}")
+    for side, rate in rates.items():
+        print(f"  {side:<40}{rate:10,.0f} samples/s {rate / base:6.2f} x", flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the arguments and measure every group."""
+    parser = argparse.ArgumentParser(prog="scripts/bench loader", description=__doc__)
+    parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument("--longest", type=int, default=1400, help="tokens of the longest document")
+    parser.add_argument("--samples", type=int, default=8000, help="how many are read in each measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="groups whose name contains this")
+    parser.add_argument("--megatron-python", help="an interpreter that has torch and megatron-core")
+    parser.add_argument("--directory", help="where the temporary directory is made")
+    options = parser.parse_args(arguments)
+    python = options.megatron_python or sys.executable
+    code = "import importlib.metadata as m; print([f'{n} {m.version(n)}' for n in ('numpy', *NAMES)])"
+    names = ("torch", "megatron-core") if options.megatron_python else ()
+    versions = run([python, "-c", code.replace("NAMES", repr(names))]).strip()
+    print(f"{machine('tokshard')}\nin an environment with {versions}; medians of {options.rounds} rounds")
+    with tempfile.TemporaryDirectory(dir=options.directory) as place:
+        directory = Path(place)
+        samples = prepare(directory, options.documents, options.longest)
+        print(f"{samples:,} samples of {LENGTH} tokens, documents of up to {options.longest} tokens")
+        for name, sides in groups().items():
+            able = [side for side in sides if options.megatron_python or not side.needs_torch]
+            if able and options.only in name:
+                compare(name, able, python, directory, options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,22 @@
+"""Dispatches to the benchmark that is named."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+# Modules may not be called tokenize or trace: they would hide the standard library's.
+MODULES = {
+    "tokenize": "tokenizing",
+    "startup": "startup",
+    "merge": "merge",
+    "indices": "indices",
+    "loader": "loader",
+    "trace": "tracing",
+}
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and sys.argv[1] in MODULES:
+        importlib.import_module(MODULES[sys.argv[1]]).main(sys.argv[2:])
+    else:
+        sys.exit(f"usage: scripts/bench {' | '.join(MODULES)} [--help]")

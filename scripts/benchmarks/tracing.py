@@ -1,0 +1,201 @@
+"""How long a backward trace takes over a made-up data set of 100 million documents.
+
+Everything but the tokens is there: the index of 100 million documents of 1 to 999 tokens, the provenance,
+the three arrays of its samples, a blend with a second data set, and a plan of 64 ranks. The command is run
+whole, in a process of its own; the first run of each finds the files as the machine has left them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from measure import machine
+
+DOCUMENTS = 100_000_000
+LONGEST_DOCUMENT = 1000
+SEQUENCE_LENGTH = 4096
+RECORD_BYTES = 2000
+UNIT_DOCUMENTS = 10_000
+LISTS = (1, 1000, 100_000)
+RANKS = 64
+_CHUNK = 1 << 22
+
+
+def write_dataset(prefix: Path, count: int) -> None:
+    """Write an index, a provenance and an empty ``.bin`` of the right size."""
+    from tokshard.indexed.layout import IndexHeader
+
+    lengths = np.random.RandomState(1).randint(1, LONGEST_DOCUMENT, size=count, dtype=np.int32)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    with open(f"{prefix}.idx", "wb") as file:
+        file.write(IndexHeader(np.dtype("<u2"), count, count).to_bytes())
+        file.write(lengths.data)
+        file.write(((ends - lengths) * 2).data)
+        file.write(np.arange(count + 1, dtype="<i8").data)
+    with open(f"{prefix}.bin", "wb") as file:
+        file.truncate(int(ends[-1]) * 2)
+    write_sidecars(prefix, count, int(ends[-1]))
+
+
+def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
+    """Write what tells where the documents come from."""
+    from tokshard.indexed.manifest import SCHEMA, Manifest
+    from tokshard.storage.jsonfile import dump_json
+
+    directory = Path(f"{prefix}.tokshard")
+    directory.mkdir()
+    with open(directory / "provenance.bin", "wb") as file:
+        for first in range(0, count, _CHUNK):
+            begins = np.arange(first, min(first + _CHUNK, count), dtype="<i8") * RECORD_BYTES
+            file.write(begins.data)
+    with open(directory / "units.jsonl", "w", encoding="ascii") as file:
+        for number, first in enumerate(range(0, count, UNIT_DOCUMENTS)):
+            size = min(UNIT_DOCUMENTS, count - first)
+            unit = {"input": 0, "unit": number, "content_bytes": size * RECORD_BYTES, "lines": size}
+            file.write(json.dumps({**unit, "documents": size, "rejected": 0, "sequences": size}) + "\n")
+    names = {"bin": f"{prefix}.bin", "idx": f"{prefix}.idx"}
+    names |= {name: str(directory / name) for name in ("provenance.bin", "units.jsonl")}
+    counts = dict.fromkeys(("records", "documents", "lines"), count)
+    counts |= {"blank_lines": 0, "rejected": 0, "content_bytes": count * RECORD_BYTES}
+    manifest = Manifest(
+        schema=SCHEMA,
+        tool={},
+        fingerprint="made up",
+        dataset={
+            "dtype": "uint16",
+            "multimodal": False,
+            "field": "text",
+            "tokens": tokens,
+            "documents": count,
+            "sequences": count,
+            "empty_documents": 0,
+            "eod_in_text": 0,
+            "units": -(-count // UNIT_DOCUMENTS),
+            "longest_sequence": LONGEST_DOCUMENT - 1,
+        },
+        files={name: {"bytes": os.path.getsize(path)} for name, path in names.items()},
+        tokenizer={},
+        options={},
+        engine={"documents": {}, "compared": 0},
+        inputs=[{"path": "corpus.jsonl", "format": "jsonl", "compression": "none", **counts}],
+        counts={**counts, "rejected": {}},
+    )
+    (directory / "manifest.json").write_bytes(dump_json(manifest.to_json()))
+
+
+def reference(directory: Path, number: int, count: int):
+    """Write a data set and its index; return what a plan says of it."""
+    from tokshard.indexed.reader import IndexedDataset
+    from tokshard.sampling.index import GPTDatasetIndex
+    from tokshard.sharding.source.references import DatasetReference, IndexReference
+    from tokshard.sharding.source.stamps import FileStamp
+
+    prefix = directory / f"data{number}"
+    write_dataset(prefix, count)
+    lengths = IndexedDataset(prefix).sequence_lengths
+    settings = {"sequence_length": SEQUENCE_LENGTH, "seed": 1, "num_samples": None}
+    index = GPTDatasetIndex.build(lengths, range(count), **settings)
+    names = ("document_index", "sample_index", "shuffle_index")
+    files = cached(directory, number, "GPTDataset", {name: getattr(index, name) for name in names})
+    return DatasetReference(
+        prefix=str(prefix),
+        first=0,
+        samples=len(index),
+        bin=FileStamp.of(f"{prefix}.bin"),
+        idx=FileStamp.of(f"{prefix}.idx"),
+        multimodal=False,
+        fingerprint={},
+        index=IndexReference(files, index.plan),
+    )
+
+
+def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray]):
+    """Write arrays as a cache has them; return what a plan says of them."""
+    from tokshard.sampling.npy import write_npy
+    from tokshard.sharding.source.files import CachedFiles
+    from tokshard.sharding.source.stamps import FileStamp
+
+    files = CachedFiles(str(directory), f"{number:032x}", "train", kind, {})
+    for name, array in arrays.items():
+        write_npy(files.path(name), array)
+    return replace(files, stamps={name: FileStamp.of(files.path(name)) for name in arrays})
+
+
+def write_world(directory: Path, count: int) -> None:
+    """Write two data sets, their blend and a plan."""
+    from tokshard.blending.exhaustive import build_exhaustive_blending_indices
+    from tokshard.sharding.plan.job import plan_shards
+    from tokshard.sharding.plan.publication import write_plan
+    from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+    from tokshard.sharding.source.samples import SampleSource
+    from tokshard.sharding.topology import Topology
+
+    references = tuple(reference(directory, number, size) for number, size in enumerate((count, count // 10)))
+    arrays = build_exhaustive_blending_indices(np.array([one.samples for one in references]))
+    names = ("dataset_index", "dataset_sample_index")
+    order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
+    source = SampleSource("blend", "train", len(arrays[0]), references, order)
+    request = PlanRequest(train=StreamRequest(micro_batch_size=1, shuffle="samples"))
+    write_plan(plan_shards({"train": source}, Topology(RANKS), request), directory / "plan", packed=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Make the world, trace through it, and print seconds and memory."""
+    parser = argparse.ArgumentParser(prog="scripts/bench trace", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="1 is 100 million documents: 5 GB of disk")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--directory", help="where the temporary directory is made")
+    options = parser.parse_args(arguments)
+    count = max(200_000, int(DOCUMENTS * options.scale))
+    print(machine("tokshard", "numpy"))
+    with tempfile.TemporaryDirectory(dir=options.directory) as name:
+        directory = Path(name)
+        # In a process of its own: the peak memory of this one would count as that of its children.
+        make = (
+            "import sys, pathlib, tracing; tracing.write_world(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        subprocess.run([sys.executable, "-c", make, name, str(count)], env=environment, check=True)
+        used = sum(path.stat().st_blocks * 512 for path in directory.rglob("*"))
+        print(f"{count:,} documents and {count // 10:,} more; {used / 1e9:.1f} GB on disk; all runs in order")
+        draw = np.random.RandomState(2)
+        for size in LISTS:
+            lines = draw.choice(count, size=size, replace=False) + 1
+            (directory / "list.txt").write_text("".join(f"corpus.jsonl:{line}\n" for line in lines))
+            measure(size, directory, options.rounds)
+
+
+def measure(size: int, directory: Path, rounds: int) -> None:
+    """Trace a list of lines, several times."""
+    code = "import sys; from tokshard.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "trace", "--plan", str(directory / "plan")]
+    command += ["--list", str(directory / "list.txt"), "--consumed-samples", "1M", "--csv"]
+    results = [run_watched(command) for _ in range(rounds)]
+    seconds = ", ".join(f"{took:.2f}" for took, _ in results)
+    memory = max(memory for _, memory in results)
+    print(f"{size:>9,} lines back to their steps: {seconds} s, {memory / 1e6:,.0f} MB of its own", flush=True)
+
+
+def run_watched(command: list[str]) -> tuple[float, int]:
+    """Run a command; return its seconds and the most memory that it had besides mapped files."""
+    started = time.perf_counter()
+    most = 0
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        status = Path(f"/proc/{process.pid}/status")
+        while process.poll() is None:
+            lines = status.read_text().splitlines()
+            own = next((line for line in lines if line.startswith("RssAnon:")), "RssAnon: 0")
+            most = max(most, int(own.split()[1]) * 1024)
+            time.sleep(0.01)
+    if process.returncode:
+        sys.exit(f"trace failed with {process.returncode}")
+    return time.perf_counter() - started, most

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Print what Megatron says of a tokenizer, for ``tokshard ... --tokenizer-identifiers FILE``.
+
+Run it inside the training environment, with the tokenizer options of the training job:
+
+    python dump_tokenizer_identifiers.py --tokenizer-type HuggingFaceTokenizer \
+        --tokenizer-model /models/llama > identifiers.json
+
+The names of Megatron's index caches depend on this. It needs nothing but Megatron itself: the options
+are parsed by Megatron's own parser where ``megatron.training`` is installed (any option of the job may
+be given, and those that do not matter are ignored), and by a list of its tokenizer options where only
+Megatron Core is.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import warnings
+
+BUILDERS = (
+    "megatron.core.tokenizers.utils.build_tokenizer",
+    "megatron.core.tokenizers.text.utils.build_tokenizer",
+    "megatron.training.tokenizer",
+)
+FLAGS = (
+    "trust-remote-code",
+    "use-gigatoken",
+    "tokenizer-hf-use-fast",
+    "tokenizer-hf-include-special-tokens",
+    "tokenizer-hf-no-use-fast",
+    "tokenizer-hf-no-include-special-tokens",
+    "tokenizer-sentencepiece-legacy",
+)
+NUMBERS = {
+    "vocab-size": None,
+    "null-tokenizer-eod-id": None,
+    "null-tokenizer-pad-id": -1,
+    "tiktoken-num-special-tokens": 1000,
+    "vocab-extra-ids": 0,
+}
+TEXTS = (
+    "tokenizer-type",
+    "tokenizer-model",
+    "tokenizer-metadata",
+    "vocab-file",
+    "merge-file",
+    "tiktoken-pattern",
+    "chat-template",
+    "sft-tokenizer-prompt-format",
+    "tokenizer-prompt-format",
+    "image-tag-type",
+)
+
+
+def core_arguments():
+    """Parse Megatron's tokenizer options by their names and defaults, without ``megatron.training``."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    for name in TEXTS:
+        parser.add_argument(f"--{name}")
+    for name, default in NUMBERS.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name in FLAGS:
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--tokenizer-special-tokens", nargs="+")
+    parser.add_argument("--tiktoken-special-tokens", nargs="+")
+    arguments, ignored = parser.parse_known_args()
+    if ignored:
+        print(f"note: these options do not matter: {' '.join(ignored)}", file=sys.stderr)
+    # Some versions have other names for the same things.
+    arguments.special_tokens = arguments.tokenizer_special_tokens
+    arguments.metadata_path = arguments.tokenizer_metadata
+    arguments.tokenizer_sentencepiece_ignore_extra_whitespaces = True
+    arguments.force_system_message = False
+    # The size of the padded vocabulary is computed on the way, and needs to be given or these.
+    arguments.pad_vocab_size = True
+    arguments.padded_vocab_size = None
+    arguments.make_vocab_size_divisible_by = 128
+    arguments.tensor_model_parallel_size = 1
+    arguments.rank = 0
+    return arguments
+
+
+def training_arguments():
+    """Parse with Megatron's own parser; None where it is not installed or cannot be loaded."""
+    try:
+        from megatron.training.arguments import parse_args
+    except ImportError as error:
+        print(f"note: megatron.training is not used ({error})", file=sys.stderr)
+        return None
+    return parse_args(ignore_unknown_args=True)
+
+
+def build(arguments):
+    """Build the tokenizer with the builder that the training script of this version uses."""
+    wanted = BUILDERS[::-1] if getattr(arguments, "legacy_tokenizer", False) else BUILDERS
+    for name in wanted:
+        try:
+            builder = importlib.import_module(name).build_tokenizer
+        except ImportError:
+            continue
+        print(f"note: built by {builder.__module__}", file=sys.stderr)
+        return builder(arguments)
+    return None
+
+
+def main():
+    warnings.simplefilter("ignore")
+    # Tokenizers and Megatron print to stdout as they please; only the result belongs there.
+    result, sys.stdout = sys.stdout, sys.stderr
+    if importlib.util.find_spec("megatron") is None:
+        print(
+            "error: Megatron is not installed in this Python: run this where the job trains", file=sys.stderr
+        )
+        return 3
+    os.environ.setdefault("RANK", "0")
+    os.environ.setdefault("WORLD_SIZE", "1")
+    with contextlib.redirect_stdout(sys.stderr):
+        arguments = training_arguments() or core_arguments()
+        if not arguments.tokenizer_type:
+            print("error: give the --tokenizer-type of the job", file=sys.stderr)
+            return 2
+        try:
+            tokenizer = build(arguments)
+        except Exception as error:  # noqa: BLE001 - whatever Megatron or a tokenizer library raises
+            print(f"error: Megatron cannot build this tokenizer: {error}", file=sys.stderr)
+            return 3
+    if tokenizer is None:
+        print("error: this Megatron has no builder of tokenizers that is known here", file=sys.stderr)
+        return 3
+    print(json.dumps(tokenizer.unique_identifiers, indent=4), file=result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

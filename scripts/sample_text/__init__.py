@@ -1,0 +1,1 @@
+"""The texts of ``sample_data/``: word lists, templates and the small grammar that joins them."""

@@ -1,0 +1,124 @@
+"""A blend in Megatron's own words: arguments, or the JSON of blends per split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tokshard.blending.builder import BlendPlan
+from tokshard.blending.config import DEFAULT_SURPLUS
+from tokshard.blending.recipe import Mixture, check_prefix
+from tokshard.blending.resolution import Resolved
+from tokshard.errors import UsageError
+from tokshard.sampling.splits import SPLITS
+
+
+def emit_megatron_args(
+    plan: BlendPlan, cache_directory: str | None = None, *, size_arguments: Sequence[str] = ()
+) -> list[str]:
+    """Return the arguments with which a Megatron run reads a blend.
+
+    Sizes of validation follow from other arguments of a run (steps, intervals), and so are not among them,
+    unless they are given.
+
+    Args:
+        plan: The blend.
+        cache_directory: Where the indexes are at training time, for ``--data-cache-path``.
+        size_arguments: The run's own arguments that the sizes come from; ``--train-samples`` without.
+
+    Raises:
+        UsageError: Megatron cannot be told: a source has a seed of its own, or a prefix that would be
+            misread.
+    """
+    config = plan.config
+    words: list[str] = []
+    if plan.recipe.mixture is not None:
+        words += ["--data-path", *_checked_words(plan, plan.recipe.mixture, plan.resolved[0])]
+        words += ["--split", str(config.split.text)]
+    else:
+        for name, mixture, resolved in zip(SPLITS, plan.recipe.per_split or (), plan.resolved, strict=True):
+            if mixture is not None:
+                words += [f"--{name}-data-path", *_checked_words(plan, mixture, resolved)]
+    if plan.recipe.multiple_validation_sets:
+        words.append("--multiple-validation-sets")
+    if config.sizes.valid is None:
+        words.append("--full-validation")
+    words += ["--seq-length", str(config.sequence_length), "--seed", str(config.seed)]
+    if size_arguments:
+        words += size_arguments
+    elif config.sizes.train is not None:
+        words += ["--train-samples", str(config.sizes.train)]
+    if config.surplus != DEFAULT_SURPLUS and not config.old_sizes:
+        words += ["--mid-level-dataset-surplus", repr(config.surplus)]
+    return words if cache_directory is None else [*words, "--data-cache-path", cache_directory]
+
+
+def emit_megatron_json(plan: BlendPlan) -> str:
+    """Return the content of a file for Megatron's ``--per-split-data-args-path``.
+
+    Raises:
+        UsageError: The splits share one mixture, for which there is no such file; or as for
+            :func:`emit_megatron_args`.
+    """
+    if plan.recipe.per_split is None:
+        raise UsageError(
+            "Megatron's JSON is for sources per split, and this blend has one mixture for all",
+            hint="--emit megatron-args gives --data-path and --split",
+        )
+    mixtures = zip(SPLITS, plan.recipe.per_split, plan.resolved, strict=True)
+    value = {
+        name: None if mixture is None else _words(plan, mixture, resolved)
+        for name, mixture, resolved in mixtures
+    }
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: Resolved | None) -> list[str]:
+    words = _words(plan, mixture, resolved)
+    for word in words:
+        if word.startswith("-"):
+            raise UsageError(
+                f"the prefix {word!r} would be taken for an option",
+                hint=f"name the data set by a path: ./{word}",
+            )
+    return words
+
+
+def _words(plan: BlendPlan, mixture: Mixture, resolved: Resolved | None) -> list[str]:
+    prefixes = []
+    for source in mixture.sources:
+        if source.seed is not None and source.seed != plan.config.seed:
+            raise UsageError(
+                f"{source.prefix!r} has a seed of its own ({source.seed}), which Megatron cannot be told",
+                hint="tokshard's loader reads such a blend",
+            )
+        prefixes.append(plan.config.training_path(source.prefix))
+        check_prefix(prefixes[-1])
+    weights = resolved.weights if resolved is not None else None
+    if weights is None:
+        return prefixes
+    pairs = zip(weights, prefixes, strict=True)
+    return [word for weight, prefix in pairs for word in (_number(weight), prefix)]
+
+
+def _number(weight: float) -> str:
+    return str(int(weight)) if weight == int(weight) else repr(weight)
+
+
+def words_file(words: Sequence[str]) -> str:
+    r"""Return the content of a file for Megatron's ``--data-args-path``, which is split at white space.
+
+    Raises:
+        UsageError: A prefix has white space in it.
+
+    Example:
+        >>> words_file(["0.7", "data/web", "0.3", "data/code"])
+        '0.7 data/web 0.3 data/code\n'
+    """
+    for word in words:
+        if len(word.split()) != 1:
+            raise UsageError(
+                f"the prefix {word!r} has white space in it, and a file of words is split there",
+                hint="--data-path takes it",
+            )
+    return " ".join(words) + "\n"

@@ -1,0 +1,163 @@
+"""Checking a blend again: everything that its document claims is counted anew from the files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.blending.certificate import Certificate, SourceArrays, measure
+from tokshard.blending.document import BlendDocument, BlendSource, BlendSplit
+from tokshard.blending.exhaustive import exhaustive_order
+from tokshard.blending.greedy import greedy_order
+from tokshard.blending.order import blend_blocks
+from tokshard.errors import TokshardError
+from tokshard.indexed.reader import IndexedDataset
+from tokshard.sampling.description import BlendedDescription, GPTDatasetDescription, read_description
+from tokshard.sampling.fingerprint import dataset_fingerprint, fingerprint_differences
+from tokshard.sampling.npy import map_npy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as a product claims.
+
+    Attributes:
+        code: A stable code: ``"unreadable"``, ``"source-changed"``, ``"wrong-hash"``, ``"wrong-order"``
+            or ``"wrong-certificate"``.
+        path: The file.
+        field: What in the document does not hold.
+        message: One sentence.
+    """
+
+    code: str
+    path: str
+    field: str
+    message: str
+
+
+def recheck(document: BlendDocument) -> list[Finding]:
+    """Check a blend: the sources are those that were blended, the order follows from the weights, and
+    every figure of the certificate is measured again.
+
+    Memory does not depend on the size of the blend, except for a byte for each sample of one source.
+
+    Returns:
+        All that does not hold; empty if everything does.
+    """  # noqa: D205 - one sentence
+    findings: list[Finding] = []
+    for split in document.splits.values():
+        findings += _check_split(document, split)
+    return findings
+
+
+def _check_split(document: BlendDocument, split: BlendSplit) -> list[Finding]:
+    where = f"splits.{split.name}"
+    findings: list[Finding] = []
+    for place, source in enumerate(split.sources):
+        findings += _attempt(document, f"{where}.sources[{place}]", _check_source, source)
+    if split.blend_hash is not None:
+        findings += _attempt(document, f"{where}.blend", _check_order, split)
+    if not findings:
+        findings += _attempt(
+            document, f"{where}.certificate", _check_certificate, split, document.sequence_length
+        )
+    return findings
+
+
+def _attempt(document: BlendDocument, where: str, check: Any, *arguments: Any) -> list[Finding]:
+    """Make findings of what a check says, and of the error that ends it."""
+    try:
+        return [Finding(code, path, where, message) for code, path, message in check(*arguments)]
+    except TokshardError as error:
+        path = getattr(error, "path", None) or getattr(error, "filename", None) or document.path
+        return [Finding("unreadable", str(path), where, error.message)]
+
+
+Problem = tuple[str, str, str]
+
+
+def _check_source(source: BlendSource) -> Iterator[Problem]:
+    changes = fingerprint_differences(source.fingerprint, dataset_fingerprint(source.prefix))
+    if changes:
+        message = f"{source.prefix} is not the data set that was blended: {', '.join(changes)}"
+        yield "source-changed", source.prefix, message
+    description = read_description(source.description)
+    if not isinstance(description, GPTDatasetDescription) or description.hash() != source.hash:
+        yield "wrong-hash", source.description, f"{source.description} does not have the hash in its name"
+    count = len(map_npy(source.shuffle_index))
+    if count != source.samples:
+        message = f"{source.shuffle_index} has {count} samples, but the blend counts on {source.samples}"
+        yield "wrong-order", source.shuffle_index, message
+
+
+def _check_order(split: BlendSplit) -> Iterator[Problem]:
+    first_path, second_path = str(split.dataset_index), str(split.dataset_sample_index)
+    description = read_description(str(split.description))
+    if not isinstance(description, BlendedDescription) or description.hash() != split.blend_hash:
+        yield "wrong-hash", str(split.description), f"{split.description} does not have the hash in its name"
+    weights = split.weights or ()
+    if split.size is None:
+        order, size = exhaustive_order([int(weight) for weight in weights])
+    else:
+        order, size = greedy_order(weights, split.size), split.size
+    arrays: list[tuple[NDArray[Any], str]] = [(map_npy(path), path) for path in (first_path, second_path)]
+    for array, path in arrays:
+        if array.shape != (size,):
+            yield "wrong-order", path, f"{path} has {len(array)} samples, but the blend has {size}"
+            return
+    done = 0
+    for block in blend_blocks(order, size):
+        for number, (array, path) in enumerate(arrays):
+            right: NDArray[Any] = block[number]
+            wrong = np.flatnonzero(array[done : done + len(right)] != right)
+            if len(wrong):
+                place = done + int(wrong[0])
+                yield "wrong-order", path, f"{path} does not follow from the weights at sample {place}"
+                return
+        done += len(block[0])
+
+
+def _check_certificate(split: BlendSplit, sequence_length: int) -> Iterator[Problem]:
+    blend: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None
+    if split.dataset_index is not None and split.dataset_sample_index is not None:
+        blend = map_npy(split.dataset_index), map_npy(split.dataset_sample_index)
+    measured = measure(
+        blend,
+        [source.share for source in split.sources],
+        [source.samples for source in split.sources],
+        (
+            SourceArrays(
+                prefix=claimed.prefix,
+                share=source.share,
+                lengths=IndexedDataset(source.prefix).sequence_lengths,
+                document_index=map_npy(source.document_index),
+                shuffle_index=map_npy(source.shuffle_index),
+            )
+            for source, claimed in zip(split.sources, split.certificate.sources, strict=True)
+        ),
+        sequence_length,
+    )
+    for name, claimed, found in _differing(split.certificate, measured):
+        yield (
+            "wrong-certificate",
+            os.path.dirname(split.sources[0].description),
+            (f"the certificate of {split.name} says that {name} is {claimed}, but it is {found}"),
+        )
+
+
+def _differing(claimed: Certificate, found: Certificate) -> Iterator[tuple[str, Any, Any]]:
+    for field in fields(Certificate):
+        if field.name != "sources" and getattr(claimed, field.name) != getattr(found, field.name):
+            yield field.name, getattr(claimed, field.name), getattr(found, field.name)
+    for one, other in zip(claimed.sources, found.sources, strict=True):
+        for field in fields(one):
+            if getattr(one, field.name) != getattr(other, field.name):
+                name = f"{field.name} of {one.prefix}"
+                yield name, getattr(one, field.name), getattr(other, field.name)

@@ -1,0 +1,289 @@
+"""What a mixture is asked to be: sources with weights, tokens or epochs, for all splits or for each."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tokshard.errors import UsageError
+from tokshard.sampling.splits import SPLITS
+from tokshard.storage.paths import idx_path
+
+UNITS = ("samples", "tokens")
+
+MAX_SOURCES = 32_766
+"""Megatron numbers the sources of a blend with int16 and refuses 32,767 of them without a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One data set of a mixture, and how much of it is wanted.
+
+    Attributes:
+        prefix: The path prefix of the data set, as this machine names it.
+        weight: How much of the mixture it makes up, in the unit of the mixture; None where nothing is said.
+        epochs: How often it is to be read, instead of a weight.
+        max_epochs: How often it may be read at most; what its weight would give it beyond that goes to
+            the other sources.
+        seed: A seed of its own for its shuffles; None for that of the run. Megatron has no such thing.
+
+    Raises:
+        UsageError: A number is out of range, two of them contradict each other, or the prefix is one
+            that Megatron would take for a number or not find.
+    """
+
+    prefix: str
+    weight: float | None = None
+    epochs: float | None = None
+    max_epochs: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_prefix(self.prefix)
+        for name in ("weight", "epochs", "max_epochs"):
+            self._check_positive(name)
+        if self.epochs is not None and (self.weight is not None or self.max_epochs is not None):
+            raise UsageError(
+                f"the source {self.prefix!r} has epochs and a {'weight' if self.weight else 'max_epochs'}",
+                hint="epochs say how often a source is read: leave out the other",
+            )
+        if self.seed is not None and not 0 <= self.seed < 2**32:
+            raise UsageError(f"the seed {self.seed} of the source {self.prefix!r} is not from 0 to 2^32 - 1")
+
+    def _check_positive(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is None or 0 < value < math.inf:
+            return
+        what = name.replace("_", " ")
+        hint = "leave a source out that is not wanted" if value == 0 else "use a positive number"
+        raise UsageError(f"the {what} of the source {self.prefix!r} is {value:g}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The sources of one distribution of samples.
+
+    Attributes:
+        sources: In the order that decides ties: 1 to 32,766.
+        unit: What the weights count. ``"samples"`` is Megatron's meaning: shares of the samples. As all
+            samples have the same number of tokens these are the shares of the tokens, too. ``"tokens"``
+            means amounts, so that their sum is the size of the mixture where no other is given.
+        temperature: The weights are taken to the power of 1/temperature. Without weights they are the
+            numbers of tokens that the sources have, if the temperature is not 1.
+
+    Raises:
+        UsageError: There is no source or too many, or the sources do not fit together.
+
+    Example:
+        >>> web_and_code = Mixture((Source("web", weight=7), Source("code", weight=3, max_epochs=4)))
+        >>> web_and_code.weights
+        (7, 3)
+    """
+
+    sources: tuple[Source, ...]
+    unit: str = "samples"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._check_count()
+        if self.unit not in UNITS:
+            raise UsageError(f"weights cannot be in {self.unit!r}", hint="use samples or tokens")
+        if not 0 < self.temperature < math.inf:
+            raise UsageError(f"the temperature is {self.temperature:g}", hint="use a positive number")
+        for name in ("weight", "epochs"):
+            self._check_all_or_none(name)
+        self._check_fit()
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The weights as given, or None where none are."""
+        given = tuple(source.weight for source in self.sources if source.weight is not None)
+        return given or None
+
+    @property
+    def epochs(self) -> tuple[float, ...] | None:
+        """The epochs as given, or None where none are."""
+        given = tuple(source.epochs for source in self.sources if source.epochs is not None)
+        return given or None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether Megatron means the same by these prefixes and weights: nothing has to be computed."""
+        capped = any(source.max_epochs is not None for source in self.sources)
+        return self.unit == "samples" and self.temperature == 1.0 and not capped and self.epochs is None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mixture as a JSON object, without what is not said."""
+        names = ("prefix", "weight", "epochs", "max_epochs", "seed")
+        sources = [
+            {name: value for name in names if (value := getattr(source, name)) is not None}
+            for source in self.sources
+        ]
+        return {"unit": self.unit, "temperature": self.temperature, "sources": sources}
+
+    def _check_count(self) -> None:
+        if not self.sources:
+            raise UsageError("the mixture has no source", hint="name at least one data set")
+        if len(self.sources) > MAX_SOURCES:
+            raise UsageError(
+                f"the mixture has {len(self.sources)} sources, but Megatron numbers them with int16 and "
+                f"takes {MAX_SOURCES} at most",
+                hint="merge some of them with tokshard merge",
+            )
+
+    def _check_all_or_none(self, name: str) -> None:
+        without = [source.prefix for source in self.sources if getattr(source, name) is None]
+        if without and len(without) < len(self.sources):
+            given = next(source.prefix for source in self.sources if source.prefix not in without)
+            raise UsageError(
+                f"{given!r} has {'a weight' if name == 'weight' else 'epochs'} and {without[0]!r} has not",
+                hint="give all sources of a mixture weights, or all epochs, or none of them anything",
+            )
+
+    def _check_fit(self) -> None:
+        if self.epochs is not None and self.temperature != 1.0:
+            raise UsageError("a temperature has no meaning where the epochs of each source are given")
+        if self.unit == "tokens" and self.weights is None:
+            raise UsageError("the mixture counts in tokens, but gives none", hint="give each source a weight")
+        if self.weights is not None and not math.isfinite(sum(self.weights)):
+            raise UsageError("the sum of the weights is too large a number")
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeOptions:
+    """Options that a recipe file may bring along; None where it does not. The command line comes first."""
+
+    sequence_length: int | None = None
+    num_samples: tuple[int | None, int | None, int | None] | None = None
+    split: str | None = None
+    seed: int | None = None
+    surplus: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlendRecipe:
+    """What is wanted: one mixture for all splits, or one for each.
+
+    Attributes:
+        mixture: The mixture of which training, validation and testing get their shares by the split
+            string; None where each has its own.
+        per_split: The mixtures of training, validation and testing, of which two may be None.
+        multiple_validation_sets: Whether the sources of validation stay apart instead of being blended.
+        options: What else the recipe says.
+
+    Raises:
+        UsageError: There is not exactly one of ``mixture`` and ``per_split``, or no mixture at all.
+
+    Example:
+        >>> recipe = BlendRecipe(Mixture((Source("data/web", 0.7), Source("data/code", 0.3))))
+        >>> [source.prefix for source in recipe.for_split("train").sources]
+        ['data/web', 'data/code']
+    """
+
+    mixture: Mixture | None = None
+    per_split: tuple[Mixture | None, Mixture | None, Mixture | None] | None = None
+    multiple_validation_sets: bool = False
+    options: RecipeOptions = RecipeOptions()
+
+    def __post_init__(self) -> None:
+        if (self.mixture is None) == (self.per_split is None):
+            raise UsageError("a recipe has either sources for all splits, or sources for each split")
+        if self.per_split is not None and not any(self.per_split):
+            raise UsageError("no split has a source", hint="name at least one data set")
+        if self.multiple_validation_sets and self.per_split is None:
+            raise UsageError(
+                "several validation sets need sources for each split",
+                hint="Megatron keeps validation sets apart only where each split has data sets of its own",
+            )
+
+    def for_split(self, name: str) -> Mixture | None:
+        """Return the mixture that a split is drawn from, or None where it has none."""
+        return self.mixture if self.per_split is None else self.per_split[SPLITS.index(name)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the recipe as a JSON object, without its options."""
+        if self.mixture is not None:
+            return self.mixture.to_json()
+        mixtures = zip(SPLITS, self.per_split or (), strict=True)
+        return {
+            "multiple_validation_sets": self.multiple_validation_sets,
+            **{name: mixture.to_json() for name, mixture in mixtures if mixture is not None},
+        }
+
+
+def with_own_seeds(recipe: BlendRecipe, seed: int) -> BlendRecipe:
+    """Return the recipe with a seed of its own for each repetition of a data set: seed + 1, seed + 2, ...
+
+    Args:
+        recipe: A recipe in which a mixture may name a data set several times, in whatever spelling.
+        seed: The seed of the run, which the first of them keeps.
+
+    Example:
+        >>> twice = BlendRecipe(Mixture((Source("a", 1), Source("a", 1))))
+        >>> [source.seed for source in with_own_seeds(twice, 1234).mixture.sources]
+        [None, 1235]
+    """
+    if recipe.per_split is None:
+        return replace(recipe, mixture=_seeded(recipe.mixture, seed))
+    train, valid, test = (_seeded(mixture, seed) for mixture in recipe.per_split)
+    return replace(recipe, per_split=(train, valid, test))
+
+
+def _seeded(mixture: Mixture | None, seed: int) -> Mixture | None:
+    if mixture is None:
+        return None
+    times: dict[str, int] = {}
+    sources = []
+    for source in mixture.sources:
+        data = whereabouts(source.prefix)
+        repetition = times.get(data, 0)
+        times[data] = repetition + 1
+        needs_one = repetition > 0 and source.seed is None
+        sources.append(replace(source, seed=seed + repetition) if needs_one else source)
+    return replace(mixture, sources=tuple(sources))
+
+
+def whereabouts(prefix: str) -> str:
+    """Return what is the same for all spellings of a data set, links included."""
+    return os.path.realpath(idx_path(prefix))
+
+
+def reads_as_number(word: str) -> bool:
+    """Tell whether Megatron takes a word of a data path for a weight: all that Python's float reads.
+
+    Example:
+        >>> [reads_as_number(word) for word in ("0.3", "1e5", "nan", "1_000", "./1", "data/web")]
+        [True, True, True, True, False, False]
+    """
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def check_prefix(prefix: str) -> None:
+    """Check that a prefix is one that every form of a recipe can say and Megatron reads as it is.
+
+    Raises:
+        UsageError: It is empty, has spaces around it or a NUL in it, or reads as a number.
+    """
+    if not prefix.strip():
+        raise UsageError("a source has an empty prefix")
+    if prefix != prefix.strip() or "\0" in prefix:
+        raise UsageError(f"the prefix {prefix!r} has spaces around it or a NUL in it")
+    if reads_as_number(prefix):
+        raise UsageError(
+            f"the prefix {prefix!r} reads as a number, and Megatron would take it for a weight",
+            hint=f"name the data set by a path: ./{prefix}",
+        )
+
+
+def prefixes(mixtures: Iterable[Mixture | None]) -> tuple[str, ...]:
+    """Return all prefixes that mixtures name, each once, in order."""
+    return tuple(
+        dict.fromkeys(source.prefix for mixture in mixtures if mixture for source in mixture.sources)
+    )

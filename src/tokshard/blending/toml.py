@@ -1,0 +1,219 @@
+"""Recipe files: TOML, with a suggestion for every key that is not known."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeOptions, Source
+from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.sampling.splits import SPLITS
+
+_MAX_BYTES = 64 << 20
+_MIXTURE_KEYS = ("unit", "temperature", "source")
+_SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "seed")
+_OPTION_KEYS = ("sequence_length", "num_samples", "split", "seed", "surplus")
+_SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmbt]?)", re.IGNORECASE)
+
+
+def read_recipe(path: str) -> BlendRecipe:
+    """Return the recipe in a TOML file; the format is described in ``docs/blend.md``.
+
+    Raises:
+        MissingFileError: There is no such file.
+        InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
+        UsageError: What it says cannot be meant.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise MissingFileError(f"there is no recipe {path}", path=path) from None
+    except OSError as error:
+        raise StorageError("read", path, error) from error
+    if len(content) > _MAX_BYTES:
+        raise InputError(f"{path} is larger than {_MAX_BYTES} bytes")
+    try:
+        return parse_recipe(content.decode("utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
+    """Return the recipe that a TOML text says.
+
+    Args:
+        text: The content of a recipe file.
+        path: Its name, for errors.
+
+    Raises:
+        InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
+        UsageError: What it says cannot be meant.
+
+    Example:
+        >>> recipe = parse_recipe('''
+        ... num_samples = 1000
+        ... [[source]]
+        ... prefix = "data/web"
+        ... weight = 0.7
+        ... [[source]]
+        ... prefix = "data/code"
+        ... weight = 0.3
+        ... max_epochs = 4
+        ... ''')
+        >>> recipe.mixture.weights, recipe.options.num_samples
+        ((0.7, 0.3), (1000, 0, 0))
+    """
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from error
+    per_split = [name for name in SPLITS if name in table]
+    _check_one_kind(table, per_split, path)
+    known = (*_OPTION_KEYS, *(() if per_split else _MIXTURE_KEYS), *SPLITS, "multiple_validation_sets")
+    _check_keys(table, known, "", path)
+    try:
+        return BlendRecipe(
+            mixture=None if per_split else _mixture(table, "", path),
+            per_split=_per_split(table, path) if per_split else None,
+            multiple_validation_sets=_value(table, "multiple_validation_sets", bool, "", path) or False,
+            options=_options(table, path),
+        )
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}", hint=error.hint) from error
+
+
+def parse_amount(text: str) -> float | None:
+    """Return the number that a text such as ``300B`` or ``1.5T`` means, or None if it means none.
+
+    Example:
+        >>> parse_amount("300B"), parse_amount("1_500"), parse_amount("many")
+        (300000000000, 1500, None)
+    """
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    number = match.group(1).replace("_", "")
+    value = (float(number) if "." in number else int(number)) * _SCALES[match.group(2).lower()]
+    return int(value) if value == int(value) else value
+
+
+def _per_split(table: dict[str, Any], path: str) -> tuple[Mixture | None, Mixture | None, Mixture | None]:
+    train, valid, test = (
+        _mixture(_table(table, name, path), f"{name}.", path) if name in table else None for name in SPLITS
+    )
+    return train, valid, test
+
+
+def _mixture(table: dict[str, Any], where: str, path: str) -> Mixture:
+    if where:
+        _check_keys(table, _MIXTURE_KEYS, where, path)
+    entries = table.get("source")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InputError(
+            f"{path}: {where}source is not a list of tables",
+            hint=f"write [[{where}source]] before each source",
+        )
+    sources = tuple(_source(entry, f"{where}source[{place}].", path) for place, entry in enumerate(entries))
+    unit = _value(table, "unit", str, where, path)
+    temperature = _number(table, "temperature", where, path)
+    return Mixture(sources, unit or "samples", 1.0 if temperature is None else temperature)
+
+
+def _source(entry: dict[str, Any], where: str, path: str) -> Source:
+    _check_keys(entry, _SOURCE_KEYS, where, path)
+    prefix = _value(entry, "prefix", str, where, path)
+    if prefix is None:
+        raise InputError(f"{path}: {where}prefix is missing")
+    return Source(
+        prefix=prefix,
+        weight=_number(entry, "weight", where, path),
+        epochs=_number(entry, "epochs", where, path),
+        max_epochs=_number(entry, "max_epochs", where, path),
+        seed=_value(entry, "seed", int, where, path),
+    )
+
+
+def _options(table: dict[str, Any], path: str) -> RecipeOptions:
+    return RecipeOptions(
+        sequence_length=_value(table, "sequence_length", int, "", path),
+        num_samples=_sizes(table, path),
+        split=_value(table, "split", str, "", path),
+        seed=_value(table, "seed", int, "", path),
+        surplus=_number(table, "surplus", "", path),
+    )
+
+
+def _sizes(table: dict[str, Any], path: str) -> tuple[int | None, int | None, int | None] | None:
+    """Read the sizes: one number for training, or up to three of which each may be ``"none"``."""
+    if "num_samples" not in table:
+        return None
+    value = table["num_samples"]
+    listed = value if isinstance(value, list) else [value]
+    known = all(one == "none" or _is_count(_amount(one)) for one in listed)
+    if not known or not 1 <= len(listed) <= len(SPLITS):
+        raise InputError(
+            f"{path}: num_samples is {value!r}",
+            hint='use a number, or a list such as ["2M", 100, "none"] for training, validation and testing',
+        )
+    sizes = [None if one == "none" else _amount(one) for one in listed]
+    train, valid, test = [*sizes, 0, 0][: len(SPLITS)]
+    return train, valid, test
+
+
+def _amount(value: Any) -> Any:
+    """Return the number that a text means; all else as it is."""
+    return parse_amount(value) if isinstance(value, str) else value
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _number(table: dict[str, Any], key: str, where: str, path: str) -> float | None:
+    """Return a number, which may be written as a text with a suffix for thousands, millions and so on."""
+    if key not in table:
+        return None
+    value: float | None = _amount(table[key])
+    if type(value) not in {int, float}:
+        raise InputError(
+            f"{path}: {where}{key} is {table[key]!r}, not a number", hint='for example 0.3 or "300B"'
+        )
+    return value
+
+
+def _value(table: dict[str, Any], key: str, kind: type, where: str, path: str) -> Any:
+    value = table.get(key)
+    if value is not None and type(value) is not kind:
+        names = {str: "a text", int: "an integer", bool: "true or false"}
+        raise InputError(f"{path}: {where}{key} is {value!r}, not {names[kind]}")
+    return value
+
+
+def _table(table: dict[str, Any], key: str, path: str) -> dict[str, Any]:
+    value = table[key]
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {key} is not a table", hint=f"write [[{key}.source]] before each source")
+    return value
+
+
+def _check_one_kind(table: dict[str, Any], per_split: Sequence[str], path: str) -> None:
+    for key in _MIXTURE_KEYS if per_split else ():
+        if key in table:
+            raise InputError(
+                f"{path} has {key} for all splits, and {per_split[0]} for one",
+                hint=f"write [[{per_split[0]}.source]] before each source, and unit and temperature in "
+                f"[{per_split[0]}]",
+            )
+
+
+def _check_keys(table: dict[str, Any], known: Sequence[str], where: str, path: str) -> None:
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+            raise InputError(f"{path} has the unknown key {where}{key}", hint=hint)

@@ -1,0 +1,365 @@
+"""``tokshard blend``: options, one library call, one rendering."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokshard.cli import blendview, failures, options, terminal
+from tokshard.cli.events import EventLog, LogJson, recorded
+from tokshard.cli.meter import make_meter
+from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
+from tokshard.cli.recipes import RecipeOptions, builder_config
+from tokshard.errors import UsageError
+from tokshard.sampling.sizes import Sizes
+
+if TYPE_CHECKING:
+    from tokshard.blending.builder import BlendPlan
+    from tokshard.blending.config import BuilderConfig
+    from tokshard.blending.recipe import BlendRecipe
+
+MISSED = 1
+_MIXTURE = "Mixture"
+
+
+class Unit(StrEnum):
+    """Choices of --unit."""
+
+    samples = "samples"
+    tokens = "tokens"
+
+
+class Emit(StrEnum):
+    """Choices of --emit."""
+
+    megatron_args = "megatron-args"
+    megatron_json = "megatron-json"
+
+
+def blend(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WEIGHT] PREFIX...",
+            help="Weights and prefixes in turn, prefixes alone, recipe.toml, Megatron's per-split .json, or "
+            "@file of words.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Write DIR/blend.json, and the indexes to DIR/cache.",
+            show_default=False,
+        ),
+    ] = None,
+    train: Annotated[
+        str | None,
+        typer.Option(
+            "--train",
+            "--train-data-path",
+            metavar="'WORDS'",
+            help="Mixture of training alone.",
+            show_default=False,
+            rich_help_panel=_MIXTURE,
+        ),
+    ] = None,
+    valid: Annotated[
+        str | None,
+        typer.Option(
+            "--valid",
+            "--valid-data-path",
+            metavar="'WORDS'",
+            help="Mixture of validation alone.",
+            show_default=False,
+            rich_help_panel=_MIXTURE,
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            "--test",
+            "--test-data-path",
+            metavar="'WORDS'",
+            help="Mixture of testing alone.",
+            show_default=False,
+            rich_help_panel=_MIXTURE,
+        ),
+    ] = None,
+    data_path: Annotated[  # noqa: ARG001 - the words follow it, as in Megatron
+        bool, typer.Option("--data-path", hidden=True, help="Nothing: the words follow, as in Megatron.")
+    ] = False,
+    data_args_path: Annotated[
+        str | None,
+        typer.Option(
+            "--data-args-path",
+            metavar="FILE",
+            help="Megatron's file of words.",
+            show_default=False,
+            rich_help_panel=_MIXTURE,
+        ),
+    ] = None,
+    per_split_data_args_path: Annotated[
+        str | None,
+        typer.Option(
+            "--per-split-data-args-path",
+            metavar="FILE",
+            help="Megatron's JSON of words for each split.",
+            show_default=False,
+            rich_help_panel=_MIXTURE,
+        ),
+    ] = None,
+    multiple_validation_sets: Annotated[
+        bool,
+        typer.Option(
+            "--multiple-validation-sets", help="Keep validation sets apart.", rich_help_panel=_MIXTURE
+        ),
+    ] = False,
+    unit: Annotated[
+        Unit | None,
+        typer.Option(
+            help="What the weights count: shares of the samples, or amounts of tokens.",
+            show_default="samples",
+            rich_help_panel=_MIXTURE,
+        ),
+    ] = None,
+    epochs: Annotated[
+        float | None,
+        typer.Option(help="Read each data set this often.", show_default=False, rich_help_panel=_MIXTURE),
+    ] = None,
+    max_epochs: Annotated[
+        float | None,
+        typer.Option(
+            help="Read none more often; the others get the rest.",
+            show_default=False,
+            rich_help_panel=_MIXTURE,
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="Take weights (or sizes) to the power 1/T.", show_default="1", rich_help_panel=_MIXTURE
+        ),
+    ] = None,
+    own_seeds: Annotated[
+        bool,
+        typer.Option(
+            "--own-seeds",
+            help="A data set named twice gets a seed for each; not for Megatron.",
+            rich_help_panel=_MIXTURE,
+        ),
+    ] = False,
+    seq_length: options.SequenceLength = None,
+    split: options.SplitText = None,
+    seed: options.Seed = None,
+    add_extra_token: options.ExtraToken = True,
+    drop_last_partial_validation: options.DropLastPartial = True,
+    num_samples: options.NumSamples = None,
+    surplus: options.Surplus = None,
+    train_iters: options.TrainIters = None,
+    train_samples: options.TrainSamples = None,
+    global_batch_size: options.GlobalBatchSize = None,
+    eval_interval: options.EvalInterval = None,
+    eval_iters: options.EvalIters = None,
+    eval_global_batch_size: options.EvalGlobalBatchSize = None,
+    start_eval_at_iter: options.StartEvalAtIter = None,
+    full_validation: options.FullValidation = False,
+    skip_train: options.SkipTrain = False,
+    like: options.Like = None,
+    tokenizer_identifiers: options.TokenizerIdentifiers = None,
+    megatron: options.MegatronVersion = None,
+    tokenizer_type: options.TokenizerType = None,
+    tokenizer_model: options.TokenizerModel = None,
+    vocab_size: options.VocabSize = None,
+    path_as: options.PathAs = None,
+    cache_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-dir",
+            "--data-cache-path",
+            metavar="DIR",
+            help="Where the index files go.",
+            show_default="OUTPUT/cache",
+            rich_help_panel=options.RUN,
+        ),
+    ] = None,
+    emit: Annotated[
+        Emit | None,
+        typer.Option(
+            help="Print the mixture for Megatron, and nothing else; without -o nothing is built.",
+            show_default=False,
+            rich_help_panel=options.RUN,
+        ),
+    ] = None,
+    assert_hit: options.AssertHit = False,
+    rebuild: options.Rebuild = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace another blend at the output.", rich_help_panel=options.RUN),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=options.RUN),
+    ] = False,
+    workers: options.Workers = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
+    log_json: LogJson = None,
+) -> None:
+    """Mix data sets: build all their indexes, the order of the blend, and a certificate of what it holds.
+
+    [bold]Examples[/bold]
+
+    tokshard blend 0.7 data/web 0.3 data/code --seq-length 4096 --num-samples 10M -o mix
+
+    tokshard blend recipe.toml -o mix --megatron 0.19 --tokenizer-model /models/llama
+
+    tokshard blend data/web data/code --seq-length 4096 --max-epochs 4 --num-samples 10M,20k --dry-run
+
+    The index files are Megatron's, byte for byte, under Megatron's names. A blend that would read more
+    of a data set than there is of it is refused.
+    """
+    with failures.reported(as_json=as_json), recorded(log_json, "blend") as log:
+        names = options.NameOptions(
+            like=like,
+            tokenizer_identifiers=tokenizer_identifiers,
+            megatron=megatron,
+            tokenizer_type=tokenizer_type,
+            tokenizer_model=tokenizer_model,
+            vocab_size=vocab_size,
+        )
+        training: dict[str, Any] = {
+            "train_iters": train_iters,
+            "train_samples": train_samples,
+            "global_batch_size": global_batch_size,
+            "eval_interval": eval_interval,
+            "eval_iters": eval_iters,
+            "eval_global_batch_size": eval_global_batch_size,
+            "start_eval_at_iter": start_eval_at_iter,
+            "skip_train": skip_train,
+        }
+        of_training = options.given_training_sizes(**training, full_validation=full_validation)
+        if num_samples is not None and of_training is not None:
+            raise UsageError("--num-samples and the training arguments both tell the sizes: give one of them")
+        others = {"--rebuild": rebuild, "--force": force, "--dry-run": dry_run, "--emit": emit is not None}
+        _refuse_together("--assert-hit", others if assert_hit else {})
+        _refuse_together("--emit", {"--json": as_json} if emit is not None else {})
+        recipe = RecipeOptions(
+            words=tuple(words or ()),
+            data_args_path=data_args_path,
+            per_split_data_args_path=per_split_data_args_path,
+            train=train,
+            valid=valid,
+            test=test,
+            multiple_validation_sets=multiple_validation_sets,
+            unit=unit.value if unit else None,
+            temperature=temperature,
+            epochs=epochs,
+            max_epochs=max_epochs,
+            own_seeds=own_seeds,
+        ).recipe(seed)
+        if output is None and not (dry_run or emit is not None or (assert_hit and cache_dir is not None)):
+            otherwise = "--cache-dir, for where it was built" if assert_hit else "--dry-run to build nothing"
+            raise UsageError("the output is not given", hint=f"for example -o mix; or {otherwise}")
+        cache = cache_dir if cache_dir is not None or output is None else os.path.join(output, "cache")
+        sizes = options.training_words(**training) if of_training is not None else []
+        identifiers, likeness = names.identifiers(), names.likeness()
+        config = builder_config(
+            recipe,
+            sequence_length=seq_length,
+            sizes=of_training if num_samples is None else Sizes(*num_samples),
+            split=split,
+            seed=seed,
+            surplus=surplus,
+            like=likeness,
+            identifiers=identifiers,
+            path_as=options.parse_path_as(path_as),
+            cache=cache,
+            extra_token=add_extra_token,
+            drop_last_partial=drop_last_partial_validation,
+        )
+        said = (split, recipe.options.split, likeness and likeness.split, recipe.per_split)
+        warn(() if any(said) else (DEFAULT_SPLIT_NOTE,), log=log, quiet=quiet)
+        if identifiers is None and not dry_run and emit is None:
+            warn((NEUTRAL_NOTE,), NEUTRAL_HINT, log=log, quiet=quiet)
+        how: dict[str, Any] = {
+            "workers": workers,
+            "progress": log.following(make_meter(quiet=quiet, animated=not no_progress)),
+        }
+        if assert_hit:
+            _assert_hit(recipe, config, cache or "", how, as_json=as_json, quiet=quiet)
+        elif output is None or dry_run:
+            plan = _plan(recipe, config, log=log, quiet=quiet)
+            if emit is not None:
+                _emit(plan, emit, cache, sizes)
+            elif as_json:
+                terminal.say_json(blendview.plan_json(plan))
+            elif not quiet:
+                blendview.show_plan(plan)
+        else:
+            from tokshard.blending import job
+
+            report = job.blend(
+                recipe, config, output, cache_directory=cache, rebuild=rebuild, force=force, **how
+            )
+            warn(report.warnings, log=log, quiet=quiet)
+            if emit is not None:
+                _emit(report.plan, emit, cache, sizes)
+            elif as_json:
+                terminal.say_json(report.to_json())
+            elif not quiet:
+                blendview.show_report(report, for_megatron=identifiers is not None, size_arguments=sizes)
+
+
+def _plan(
+    recipe: BlendRecipe,
+    config: BuilderConfig,
+    *,
+    log: EventLog,
+    quiet: bool,
+) -> BlendPlan:
+    from tokshard.blending.builder import plan_blend
+
+    plan = plan_blend(recipe, config)
+    warn(plan.warnings, log=log, quiet=quiet)
+    return plan
+
+
+def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
+    for name, is_given in others.items():
+        if is_given:
+            raise UsageError(f"{option} and {name} exclude each other", hint="leave out one of them")
+
+
+def _emit(plan: BlendPlan, emit: Emit, cache: str | None, sizes: Sequence[str]) -> None:
+    from tokshard.blending.emission import emit_megatron_args, emit_megatron_json
+
+    if emit is Emit.megatron_json:
+        terminal.say(emit_megatron_json(plan).rstrip("\n"))
+    else:
+        there = None if cache is None else plan.config.training_path(cache)
+        terminal.say(terminal.safe(shlex.join(emit_megatron_args(plan, there, size_arguments=sizes))))
+
+
+def _assert_hit(
+    recipe: BlendRecipe, config: BuilderConfig, cache: str, how: dict[str, Any], *, as_json: bool, quiet: bool
+) -> None:
+    from tokshard.blending.builder import plan_blend
+    from tokshard.diagnosis.hits import check_blend
+
+    hits = check_blend(plan_blend(recipe, config), cache, **how)
+    if as_json:
+        terminal.say_json(blendview.hits_json(hits))
+    elif not quiet:
+        blendview.show_hits(hits)
+    if any(hit.state != "fresh" for hit in hits):
+        raise typer.Exit(MISSED)

@@ -1,0 +1,203 @@
+"""``tokshard doctor``: options, one library call, one rendering."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokshard.cli import failures, options, terminal
+from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from tokshard.diagnosis.doctor.candidates import Candidate
+    from tokshard.diagnosis.doctor.examination import Diagnosis
+    from tokshard.diagnosis.doctor.lookups import Lookup, Nearest
+    from tokshard.diagnosis.doctor.outlook import Outlook
+    from tokshard.diagnosis.launch.arguments import LaunchArguments
+
+FOUND_PROBLEMS = 1
+_MAX_TEXT_BYTES = 64 << 20
+_SHOWN_LOOKUPS = 12
+_SHOWN_DIFFERENCES = 6
+_SHOWN_VALUE = 60
+
+
+def doctor(
+    launch: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LAUNCH...",
+            help="A launch command; or one file with it: a script, arguments, a log, JSON; or - for stdin.",
+            show_default=False,
+        ),
+    ],
+    megatron: options.MegatronVersion = None,
+    like: options.Like = None,
+    tokenizer_identifiers: options.TokenizerIdentifiers = None,
+    path_as: options.PathAs = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say what a Megatron job will find in its cache of indexes, and what its data arguments will do.
+
+    [bold]Examples[/bold]
+
+    tokshard doctor launch.sh
+
+    tokshard doctor --megatron 0.19 torchrun --nproc-per-node 8 pretrain_gpt.py --data-path data/web ...
+
+    grep -A999 'arguments ---' job.log | tokshard doctor -
+
+    Nothing is written and no index is built. The exit code is 1 if there are findings but notes. The version
+    of Megatron, if it is not told, is that under whose names most files are there.
+    """
+    with failures.reported(as_json=as_json):
+        ways = {"--like": like, "--megatron": megatron, "--tokenizer-identifiers": tokenizer_identifiers}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} say the same thing: give one of them")
+        arguments = _read(launch)
+        from tokshard.diagnosis.doctor.examination import diagnose
+
+        diagnosis = diagnose(
+            arguments,
+            tokenizer=_candidate(arguments, megatron, like, tokenizer_identifiers),
+            path_as=options.parse_path_as(path_as),
+        )
+        terminal.say_json(diagnosis.to_json()) if as_json else _show(diagnosis)
+        if not diagnosis.is_healthy:
+            raise typer.Exit(FOUND_PROBLEMS)
+
+
+def _read(words: list[str]) -> LaunchArguments:
+    from tokshard.diagnosis.launch.text import read_launch, read_launch_words
+
+    if words == ["-"]:
+        return read_launch(sys.stdin.buffer.read(_MAX_TEXT_BYTES).decode("utf-8", "surrogateescape"))
+    if len(words) > 1:
+        return read_launch_words(words)
+    if os.path.lexists(words[0]):
+        return read_launch(_read_file(words[0]))
+    if " " not in words[0].strip():
+        raise MissingFileError(
+            f"there is no file {words[0]}",
+            path=words[0],
+            hint="name a file that holds the launch command, or give the command itself",
+        )
+    return read_launch(words[0])
+
+
+def _read_file(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MAX_TEXT_BYTES + 1)
+    except OSError as error:
+        raise StorageError("read", path, error) from error
+    if len(content) > _MAX_TEXT_BYTES:
+        raise InputError(f"{path} is larger than {_MAX_TEXT_BYTES} bytes: cut the launch command out of it")
+    return content.decode("utf-8", "surrogateescape")
+
+
+def _candidate(
+    launch: LaunchArguments, megatron: str | None, like: str | None, identifiers: str | None
+) -> Candidate | None:
+    from tokshard.diagnosis.doctor.candidates import Candidate, identifiers_of_launch
+
+    if megatron is not None:
+        return Candidate(f"Megatron {megatron}", identifiers_of_launch(launch, megatron))
+    names = options.NameOptions(like=like, tokenizer_identifiers=identifiers)
+    found = names.identifiers()
+    return None if found is None else Candidate(f"as in {like or identifiers}", found)
+
+
+def _show(diagnosis: Diagnosis) -> None:
+    _show_job(diagnosis)
+    for part in diagnosis.outlooks:
+        _show_split(part)
+    if diagnosis.lookups:
+        terminal.say("")
+        terminal.say(f"cache files, by the names of {terminal.safe(diagnosis.tokenizer)}:")
+    missing_first = sorted(diagnosis.lookups, key=lambda one: one.state == "fresh")
+    for lookup in missing_first[:_SHOWN_LOOKUPS]:
+        _show_lookup(lookup)
+    if len(missing_first) > _SHOWN_LOOKUPS:
+        terminal.say(f"  and {len(missing_first) - _SHOWN_LOOKUPS} more (--json lists all)")
+    terminal.say("")
+    for finding in sorted(diagnosis.findings, key=lambda one: _ORDER[one.severity]):
+        terminal.say(f"{finding.severity}: {finding.code}: {terminal.safe(finding.message)}")
+        if finding.hint:
+            terminal.say(f"  hint: {terminal.safe(finding.hint)}")
+    if diagnosis.is_healthy:
+        terminal.say("the job will find everything, and nothing about its data looks wrong")
+
+
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+
+def _show_job(diagnosis: Diagnosis) -> None:
+    launch, sizes = diagnosis.launch, diagnosis.sizes
+    parts = []
+    if launch.world_size is not None:
+        parts.append(_plural(launch.world_size, "process", "processes"))
+    if launch.data_parallel_size is not None:
+        parts.append(_plural(launch.data_parallel_size, "data-parallel rank", "data-parallel ranks"))
+    if launch.batch_size is not None:
+        parts.append(f"batches of {terminal.count(launch.batch_size)}")
+    if launch.sequence_length is not None:
+        parts.append(f"samples of {terminal.count(launch.sequence_length)} tokens")
+    terminal.say(f"job: {', '.join(parts) or 'nothing is known of it'}")
+    if sizes is not None:
+        asked = (f"{name} {_number(getattr(sizes, name))}" for name in ("train", "valid", "test"))
+        terminal.say(f"asks for: {', '.join(asked)} samples")
+
+
+def _show_split(part: Outlook) -> None:
+    plan = part.plan
+    if plan is None:
+        terminal.say(f"{part.name}: cannot be told, see below")
+        return
+    kinds = {
+        "single": "one data set",
+        "exhaustive": "every sample of",
+        "proportional": "a proportional blend of",
+    }
+    kind = kinds.get(plan.kind, "a blend by weights of")
+    count = "" if plan.kind == "single" else f" {terminal.count(len(plan.sources))} data sets"
+    terminal.say(f"{part.name}: {kind}{count}, {terminal.count(plan.samples)} samples")
+
+
+def _show_lookup(lookup: Lookup) -> None:
+    state = lookup.state or "not known"
+    reason = "" if state in {"fresh", "missing"} else f": it {terminal.safe(lookup.reason)}"
+    terminal.say(f"  {state:<8} {lookup.split} of {terminal.safe(lookup.name)}{reason}")
+    stem = os.path.join(lookup.entry.directory, lookup.entry.stem)
+    terminal.say(f"           {terminal.safe(stem)}-*")
+    if lookup.nearest is not None:
+        _show_nearest(lookup.nearest)
+
+
+def _show_nearest(nearest: Nearest) -> None:
+    terminal.say(f"           nearest that is there: {terminal.safe(os.path.basename(nearest.path))}")
+    for name, wanted, there in nearest.differences[:_SHOWN_DIFFERENCES]:
+        terminal.say(
+            f"             {terminal.safe(name)}: {_value(wanted)} is looked up, {_value(there)} is there"
+        )
+    if len(nearest.differences) > _SHOWN_DIFFERENCES:
+        terminal.say(f"             and {len(nearest.differences) - _SHOWN_DIFFERENCES} more")
+
+
+def _value(value: Any) -> str:
+    import json
+
+    text = json.dumps(value, ensure_ascii=False)
+    return terminal.safe(text if len(text) <= _SHOWN_VALUE else text[:_SHOWN_VALUE] + "...")
+
+
+def _plural(count: int, one: str, several: str) -> str:
+    return f"{terminal.count(count)} {one if count == 1 else several}"
+
+
+def _number(size: int | None) -> str:
+    return "one epoch of" if size is None else terminal.count(size)

@@ -1,0 +1,223 @@
+"""The event log of ``--log-json``: what a long command is doing, one JSON object a line."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from tokshard.cli import failures, terminal
+from tokshard.errors import OutputExistsError, StorageError
+from tokshard.progress import Progress, ProgressUpdate
+from tokshard.storage import calls
+from tokshard.version import __version__
+
+SCHEMA = "tokshard.event/1"
+_BEGINNING = b'{"schema": "tokshard.event/'
+_PROGRESS_SECONDS = 1.0
+
+LogJson = Annotated[
+    str | None,
+    typer.Option(
+        "--log-json",
+        metavar="FILE",
+        help="Append what happens to FILE, one event in JSON on each line; - is stderr.",
+        show_default=False,
+        rich_help_panel="Messages",
+    ),
+]
+
+
+class Sink(Protocol):
+    """Where lines go."""
+
+    def write(self, line: str) -> None:
+        """Write a line, which has no end of line yet."""
+
+    def close(self) -> None:
+        """End."""
+
+
+class StderrSink:
+    """Sends lines to stderr."""
+
+    def write(self, line: str) -> None:
+        """Write a line."""
+        terminal.tell(line)
+
+    def close(self) -> None:
+        """Leave stderr open."""
+
+
+class FileSink:
+    """Appends lines to a file, each at once and whole, so that a kill leaves all but the last.
+
+    Args:
+        path: The file. Where it exists it must be an event log: nobody's data gets our lines.
+
+    Raises:
+        OutputExistsError: There is a file that is no event log.
+        StorageError: It cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = calls.open_for_append(path)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, len(_BEGINNING), 0) != _BEGINNING:
+            calls.close(self._descriptor, path)
+            raise OutputExistsError(
+                f"{path} is there already and no event log", hint="name another file with --log-json"
+            )
+        # Several commands may share a log: the kernel puts each line behind all that is there.
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            self.write("")  # ends the line that a killed run has left
+
+    def write(self, line: str) -> None:
+        """Write a line; a log that cannot be written any more is given up, and that is told once."""
+        if self._descriptor < 0:
+            return
+        try:
+            calls.write(self._descriptor, line.encode("ascii") + b"\n", self._path)
+        except StorageError as error:
+            terminal.tell(f"warning: {terminal.safe(error.message)}: the event log ends here")
+            self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class EventLog:
+    """Writes the events of one run of a command.
+
+    Args:
+        sink: Where they go; None for nowhere.
+        command: The command, for example ``"merge"``.
+    """
+
+    def __init__(self, sink: Sink | None, command: str) -> None:
+        self._sink = sink
+        self._command = command
+        self._started = time.monotonic()
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Write an event."""
+        if self._sink is None:
+            return
+        value = {
+            "schema": SCHEMA,
+            "event": event,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "seconds": round(time.monotonic() - self._started, 3),
+            "command": self._command,
+            "pid": os.getpid(),
+        }
+        self._sink.write(json.dumps(value | fields))
+
+    def warnings(self, texts: Iterable[str]) -> None:
+        """Write warnings; the command tells them to the user itself."""
+        for text in texts:
+            self.write("warning", message=text)
+
+    def following(self, meter: Progress) -> Progress:
+        """Return a listener who tells everything to ``meter`` and writes events of it."""
+        return meter if self._sink is None else _Following(self, meter)
+
+
+class _Following:
+    """A listener in front of another, who writes events of what both hear."""
+
+    def __init__(self, log: EventLog, meter: Progress) -> None:
+        self._log = log
+        self._meter = meter
+        self._total: int | None = None
+        self._heard: ProgressUpdate | None = None
+        self._written = 0.0
+
+    def start(self, bytes_total: int | None, bytes_resumed: int) -> None:
+        """Write where the work begins."""
+        self._total = bytes_total
+        self._write(ProgressUpdate(bytes_done=bytes_resumed))
+        self._meter.start(bytes_total, bytes_resumed)
+
+    def update(self, state: ProgressUpdate) -> None:
+        """Write the totals, at most once a second."""
+        self._heard = state
+        if time.monotonic() - self._written >= _PROGRESS_SECONDS:
+            self._write(state)
+        self._meter.update(state)
+
+    def message(self, text: str) -> None:
+        """Write a text."""
+        self._log.write("message", message=text)
+        self._meter.message(text)
+
+    def finish(self) -> None:
+        """Write the last totals."""
+        if self._heard is not None:
+            self._write(self._heard)
+        self._meter.finish()
+
+    def _write(self, state: ProgressUpdate) -> None:
+        self._heard = None
+        self._written = time.monotonic()
+        self._log.write(
+            "progress",
+            bytes_total=self._total,
+            bytes_done=state.bytes_done,
+            documents=state.documents,
+            tokens=state.tokens,
+            rejected=state.rejected,
+        )
+
+
+@contextmanager
+def recorded(target: str | None, command: str) -> Iterator[EventLog]:
+    """Record the block as one run of a command: how it starts, and how it ends.
+
+    Args:
+        target: The value of ``--log-json``: a file, ``-`` for stderr, None for no log.
+        command: The command.
+
+    Raises:
+        OutputExistsError: There is a file that is no event log.
+        StorageError: It cannot be opened.
+    """
+    sink: Sink | None = None
+    if target is not None:
+        sink = StderrSink() if target == "-" else FileSink(target)
+    log = EventLog(sink, command)
+    log.write("started", version=__version__, arguments=sys.argv[1:])
+    try:
+        yield log
+    except BaseException as error:
+        _end(log, error)
+        raise
+    else:
+        log.write("finished", exit_code=0)
+    finally:
+        if sink is not None:
+            sink.close()
+
+
+def _end(log: EventLog, error: BaseException) -> None:
+    if isinstance(error, typer.Exit):
+        log.write("finished", exit_code=error.exit_code)
+    elif (known := failures.as_ours(error)) is not None:
+        log.write("failed", **failures.details_of(known))
+    else:
+        code = failures.exit_code_of(error)
+        log.write("failed", error=type(error).__name__, message=str(error), hint=None, exit_code=code)

@@ -1,0 +1,128 @@
+"""What the command line does with an error: one sentence, a hint, and the exit code of its kind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import typer
+
+from tokshard.cli import terminal
+from tokshard.errors import Cancelled, StorageError, TokshardError
+
+ERROR_SCHEMA = "tokshard.error/1"
+BUG_EXIT_CODE = 70
+_BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
+
+
+@contextmanager
+def reported(*, as_json: bool = False) -> Iterator[None]:
+    """Turn errors inside the block into messages and exit codes.
+
+    Args:
+        as_json: Whether to describe an error on stdout as a JSON document, too.
+    """
+    try:
+        with _stoppable():
+            yield
+    except (typer.Exit, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a bug, or a library that panics: the traceback helps
+        if (known := as_ours(error)) is not None:
+            _report(known, as_json=as_json)
+        elif isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # there is nobody to tell
+        else:
+            terminal.tell("".join(traceback.format_exception(error)).rstrip())
+            terminal.tell("tokshard: this is a bug; please report it with the text above and the command")
+        raise typer.Exit(exit_code_of(error)) from None
+
+
+def as_ours(error: BaseException) -> TokshardError | None:
+    """Return what an error is in our words; None for a reader of our output who left, and for a bug."""
+    if isinstance(error, TokshardError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return _cancelled(error.number if isinstance(error, _Stopped) else signal.SIGINT)
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        # Reading what we wrote ourselves failed: an I/O error, or a file that went away meanwhile.
+        return StorageError("read", str(error.filename or "a file"), error)
+    return None
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a command that ends by an error.
+
+    Example:
+        >>> exit_code_of(KeyboardInterrupt()), exit_code_of(RuntimeError())
+        (130, 70)
+    """
+    if (known := as_ours(error)) is not None:
+        return known.exit_code
+    return _BROKEN_PIPE_EXIT_CODE if isinstance(error, BrokenPipeError) else BUG_EXIT_CODE
+
+
+def details_of(error: TokshardError) -> dict[str, Any]:
+    """Return everything that an error says, as a JSON object."""
+    value = {
+        "error": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+    }
+    names = ("path", "line", "offset", "reason", "field", "differences")
+    return value | {name: getattr(error, name) for name in names if getattr(error, name, None) is not None}
+
+
+def command_line() -> str:
+    """Return the command that is running, as it can be typed again."""
+    return shlex.join(["tokshard", *sys.argv[1:]])
+
+
+def _report(error: TokshardError, *, as_json: bool) -> None:
+    terminal.tell(f"error: {terminal.safe(error.message)}")
+    if error.hint:
+        terminal.tell(f"hint: {terminal.safe(error.hint)}")
+    if as_json:
+        terminal.say_json({"schema": ERROR_SCHEMA, **details_of(error)})
+
+
+def _cancelled(number: int) -> Cancelled:
+    return Cancelled(
+        "stopped; finished work is kept", signal_number=number, hint=f"resume with: {command_line()}"
+    )
+
+
+class _Stopped(KeyboardInterrupt):
+    """A signal has asked for the end. No ``Exception``, so that no code takes it for a failure of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM end the block in order, and the second at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, lambda second, _: os._exit(128 + second))
+        raise _Stopped(number)
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except _Stopped:
+        previous.clear()  # a second signal ends the process at once until its very end
+        raise
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,24 @@
+"""What several commands tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokshard.cli import terminal
+from tokshard.cli.events import EventLog
+from tokshard.cli.options import THREE_WAYS
+
+DEFAULT_SPLIT_NOTE = "the split is Megatron's '969, 30, 1', which keeps 3.1% of the data from training"
+NEUTRAL_NOTE = "Megatron will not find these files: nothing was said of the tokenizer of the job"
+NEUTRAL_HINT = f"for Megatron give {THREE_WAYS}"
+
+
+def warn(warnings: Sequence[str], hint: str | None = None, *, log: EventLog, quiet: bool) -> None:
+    """Tell warnings, with a hint to the last of them, on stderr and to the event log."""
+    log.warnings(warnings)
+    if quiet or not warnings:
+        return
+    for warning in warnings:
+        terminal.tell(f"warning: {terminal.safe(warning)}")
+    if hint is not None:
+        terminal.tell(f"hint: {terminal.safe(hint)}")

@@ -1,0 +1,156 @@
+"""How a screen looks: facts, tables, bars and curves, as wide as the terminal.
+
+All text is made safe here, so callers hand over what they have. rich sets colours, measures characters
+that are two cells wide, and leaves out what a file or a pipe cannot show; its markup is never used.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tokshard.cli import terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_LABEL_CELLS = 12
+_BAR_CELLS = 40
+_SMALLEST_BAR = 10
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def width() -> int:
+    """Return how many characters a line has: those of the terminal, or 100."""
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
+
+
+def heading(text: str, detail: str = "") -> None:
+    """Print what the lines below are about."""
+    _say(_text(text, "bold"), *([_text(f"  {detail}", "dim")] if detail else []))
+
+
+def facts(lines: Sequence[tuple[str, object]]) -> None:
+    """Print labels and what they stand for, one under the other; an empty label goes on with the last."""
+    cells = max([_LABEL_CELLS, *(len(label) for label, _ in lines)])
+    for label, value in lines:
+        _say(_text(f"{label:<{cells}} ", "cyan"), _text(value))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: Sequence[int] = (0,)) -> None:
+    """Print a table; where the terminal is too narrow for it, the cells of a row one under the other.
+
+    Args:
+        header: The names of the columns.
+        rows: The cells.
+        left: The columns that are aligned to the left; all others are numbers.
+    """
+    from rich.cells import cell_len
+
+    texts = [[terminal.safe(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(header, *texts, strict=True)]
+    if _is_for_eyes() and sum(widths) + 2 * (len(widths) - 1) > width():
+        _records(header, texts)
+        return
+    for number, row in enumerate([list(header), *texts]):
+        cells = []
+        for place, (cell, cells_wide) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (cells_wide - cell_len(cell))
+            cells.append(cell + space if place in left else space + cell)
+        _say(_text("  ".join(cells).rstrip(), "" if number else "cyan"))
+
+
+def _is_for_eyes() -> bool:
+    """Tell whether lines have an end: those of a terminal have, those of a file or a pipe have none."""
+    return sys.stdout.isatty() or bool(os.environ.get("COLUMNS"))
+
+
+def _records(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    cells = max(map(len, header[1:]), default=0)
+    for row in rows:
+        _say(_text(row[0], "bold"))
+        for name, cell in zip(header[1:], row[1:], strict=True):
+            _say(_text(f"  {name:<{cells}}  ", "cyan"), _text(cell))
+
+
+def bars(rows: Sequence[tuple[str, float, str]]) -> None:
+    """Print a bar for each row: its label, how long it is among the others, and what stands behind it."""
+    if not rows:
+        return
+    labels = max(len(label) for label, _, _ in rows)
+    notes = max(len(note) for _, _, note in rows)
+    full = max(_SMALLEST_BAR, min(_BAR_CELLS, width() - labels - notes - 3))
+    most = max(value for _, value, _ in rows)
+    for label, value, note in rows:
+        drawn = bar(value / most if most else 0.0, full)
+        _say(_text(f"{label:>{labels}} │"), _text(f"{drawn:<{full}}", "green"), _text(f" {note}"))
+
+
+def bar(share: float, cells: int) -> str:
+    """Return a bar that fills a share of the cells, to an eighth of one; it shows anything above 0.
+
+    Example:
+        >>> bar(1, 4), bar(0.3, 4), bar(0.00001, 4), bar(0, 4)
+        ('████', '█▎', '▏', '')
+    """
+    eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def curve(label: str, values: Sequence[float], most: float, note: str) -> None:
+    """Print a curve in one line, each value as a block character; of many, the largest of neighbours."""
+    room = max(_SMALLEST_BAR, width() - len(label) - len(note) - 4)
+    step = -(-len(values) // room) or 1
+    coarse = [max(values[first : first + step]) for first in range(0, len(values), step)]
+    _say(_text(f"{label} │"), _text(levels(coarse, most), "green"), _text(f"│ {note}"))
+
+
+def levels(values: Sequence[float], most: float) -> str:
+    """Return one block character for each value, from empty (0) to full (``most``).
+
+    Example:
+        >>> levels([0, 1, 4, 8], 8)
+        ' ▁▄█'
+    """
+    top = len(_LEVELS) - 1
+    if most <= 0:
+        return _LEVELS[0] * len(values)
+    return "".join(_LEVELS[min(top, max(0, round(top * value / most)))] for value in values)
+
+
+def _text(value: object, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(terminal.safe(value), style=style, no_wrap=True)
+
+
+def _say(*parts: Text) -> None:
+    """Print one line. It is never cut: what is too long for the terminal goes on in its next line."""
+    from rich.text import Text
+
+    console = _console()
+    console.print(Text.assemble(*parts), end="", soft_wrap=True)
+    terminal.say(console.file.getvalue().rstrip())  # type: ignore[attr-defined]
+
+
+def _console() -> Console:
+    """Return a console that writes into a text of its own: what stdout does, only terminal.say knows."""
+    from rich.console import Console
+
+    # Where stdout is no terminal, or one without colours (TERM), rich leaves them out; but with NO_COLOR it
+    # would still send what makes text bold.
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(
+        file=io.StringIO(),
+        force_terminal=sys.stdout.isatty(),
+        color_system=None if plain else "auto",
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )

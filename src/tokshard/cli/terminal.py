@@ -1,0 +1,89 @@
+"""What reaches the terminal: text from data made harmless, and numbers made readable."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+from tokshard.diagnosis.visible import visible as safe
+from tokshard.diagnosis.words import count, counted, duration, size, tokenizer_name
+from tokshard.errors import StorageError
+
+__all__ = [
+    "count",
+    "counted",
+    "duration",
+    "open_closed_streams",
+    "path",
+    "safe",
+    "say",
+    "say_json",
+    "size",
+    "tell",
+    "tokenizer_name",
+]
+
+_ENCODING_ERRORS = "backslashreplace"
+
+
+def open_closed_streams() -> None:
+    """Put /dev/null where a standard stream is closed, so that no file of ours gets its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))
+
+
+def path(name: str) -> str:
+    """Return a path as it is best shown: harmless, and relative where it lies in the current directory.
+
+    Example:
+        >>> path(os.path.join(os.getcwd(), "data", "web")), path("/elsewhere/web")
+        ('data/web', '/elsewhere/web')
+    """
+    here = os.path.join(os.getcwd(), "")
+    return safe(name.removeprefix(here) or name)
+
+
+def say(text: str) -> None:
+    """Print a line of results to stdout.
+
+    Raises:
+        StorageError: It cannot be written, for example to a full disk.
+    """
+    try:
+        _write(sys.stdout, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _silence(1)
+        raise StorageError("write", "standard output", error) from error
+
+
+def tell(text: str) -> None:
+    """Print a line that is not a result to stderr; if that fails, there is nobody to tell."""
+    try:
+        _write(sys.stderr, text)
+    except OSError:
+        _silence(2)
+
+
+def _silence(descriptor: int) -> None:
+    """Send what is still buffered to nowhere, or Python would try again at its end and exit with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, _ENCODING_ERRORS).decode(encoding) + "\n")
+    stream.flush()
+
+
+def say_json(value: dict[str, Any]) -> None:
+    """Print one JSON document to stdout (ASCII, so that it survives any locale)."""
+    say(json.dumps(value, indent=2))

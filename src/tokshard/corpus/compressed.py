@@ -1,0 +1,197 @@
+"""Compressed streams as plain bytes: gzip, bzip2, xz and zstd behind one loop.
+
+A file may be several members (gzip), streams (bzip2, xz) or frames (zstd, skippable ones included) one
+after another; zero bytes after a member are padding. Memory is bounded by the sizes below plus the
+decompressor's own window, whatever the stream claims.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import sys
+from collections.abc import Callable, Generator, Iterator
+from typing import BinaryIO, Protocol, cast
+
+from tokshard.corpus.content import Compression, sniff
+from tokshard.errors import InputError
+
+CHUNK_BYTES = 1 << 20
+# Compressed bytes handed over at once. Each member's end copies what is left of them (`unused_data`),
+# so more would make files of many small members (bgzip) slow.
+FEED_BYTES = 1 << 17
+# An xz dictionary over 128 MiB would need more memory than a bomb is allowed; zstd's own limit is the same.
+_XZ_MEMORY_BYTES = 160 << 20
+
+
+# No magic number is longer.
+_MAGIC_BYTES = 8
+
+
+class CorruptStreamError(Exception):
+    """A compressed stream that breaks off or contradicts itself; not an error for users.
+
+    Args:
+        offset: The place in the compressed file: exact for a cut stream and for trailing bytes,
+            otherwise the beginning of the :data:`FEED_BYTES` that could not be decompressed.
+        detail: What is wrong, with the place.
+    """
+
+    def __init__(self, offset: int, detail: str) -> None:
+        super().__init__(detail)
+        self.offset = offset
+        self.detail = detail
+
+
+class ByteSource:
+    """A binary file that is read forwards only, in full pieces, and knows its position.
+
+    A pipe hands out its bytes in pieces of any size; here ``read`` returns less than it was asked for
+    only at the end, so that all that follows is the same for a pipe and a file.
+
+    Args:
+        file: A blocking binary file.
+        path: Its name, for errors.
+    """
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file = file
+        self._head = b""
+        self.path = path
+        self.position = 0
+
+    def head(self, size_bytes: int) -> bytes:
+        """Return the next ``size_bytes`` (fewer at the end) without moving on."""
+        self._head += self._fill(size_bytes - len(self._head))
+        return self._head[:size_bytes]
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return the next ``size_bytes`` (fewer at the end, then none) and move on."""
+        head, self._head = self._head[:size_bytes], self._head[size_bytes:]
+        block = head + self._fill(size_bytes - len(head)) if head else self._fill(size_bytes)
+        self.position += len(block)
+        return block
+
+    def _fill(self, size_bytes: int) -> bytes:
+        if size_bytes <= 0:
+            return b""
+        try:
+            return self._file.read(size_bytes)
+        except OSError as error:
+            raise InputError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+
+class _Decompressor(Protocol):
+    """What the four decompressor classes have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /, max_length: int = -1) -> bytes: ...
+
+
+def decompressed_chunks(
+    source: ByteSource, compression: Compression, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[bytes]:
+    """Yield the content of a stream in chunks of 1 to ``chunk_bytes`` bytes.
+
+    Args:
+        source: The file, at its beginning.
+        compression: What :func:`~tokshard.corpus.content.sniff` says of it; ``"none"`` passes it on as it is.
+        chunk_bytes: The largest chunk.
+
+    Raises:
+        CorruptStreamError: After the chunks that could be decompressed.
+        InputError: The file cannot be read, or needs a larger window than is allowed.
+    """
+    if compression == "none":
+        while chunk := source.read(chunk_bytes):
+            yield chunk
+        return
+    make, failures = _decompressor_class(compression)
+    pending = source.read(FEED_BYTES)
+    while pending:
+        pending = yield from _member_chunks(make(), failures, pending, source, chunk_bytes)
+        pending = _next_member(pending, source, compression)
+
+
+def _member_chunks(
+    decompressor: _Decompressor,
+    failures: tuple[type[Exception], ...],
+    data: bytes,
+    source: ByteSource,
+    chunk_bytes: int,
+) -> Generator[bytes, None, bytes]:
+    """Yield one member's chunks; return the bytes read beyond it."""
+    member_start = fed_from = source.position - len(data)
+    while True:
+        try:
+            chunk = decompressor.decompress(data, chunk_bytes)
+        except failures as error:
+            # Later on it is more likely that the bytes are no frame at all.
+            if member_start == 0:
+                _refuse_large_window(error, source.path)
+            raise CorruptStreamError(
+                fed_from, f"the stream cannot be decompressed after compressed byte {fed_from}: {error}"
+            ) from error
+        if chunk:
+            yield chunk
+        if decompressor.eof:
+            return decompressor.unused_data
+        data = b""
+        if decompressor.needs_input:
+            fed_from = source.position
+            data = source.read(FEED_BYTES)
+            if not data:
+                raise CorruptStreamError(fed_from, f"the stream is cut off at compressed byte {fed_from}")
+
+
+def _next_member(pending: bytes, source: ByteSource, compression: Compression) -> bytes:
+    """Skip padding; return bytes that begin with a member, or none at the end of the file."""
+    while True:
+        pending = pending.lstrip(b"\0")
+        if pending:
+            break
+        pending = source.read(FEED_BYTES)
+        if not pending:
+            return b""
+    if len(pending) < _MAGIC_BYTES:
+        pending += source.read(_MAGIC_BYTES)
+    if sniff(pending) != compression:
+        offset = source.position - len(pending)
+        raise CorruptStreamError(
+            offset, f"other bytes follow the end of the compressed stream, at compressed byte {offset}"
+        )
+    return pending
+
+
+def _refuse_large_window(error: Exception, path: str) -> None:
+    text = str(error)
+    if "too much memory" in text or "Memory usage limit" in text:
+        raise InputError(
+            f"{path} was compressed with a window larger than 128 MiB",
+            hint="decompress it in a pipe: zstd -dc --long=31 FILE (or xz -dc FILE) | tokshard tokenize -",
+        ) from error
+
+
+def _decompressor_class(
+    compression: Compression,
+) -> tuple[Callable[[], _Decompressor], tuple[type[Exception], ...]]:
+    """Return a maker of decompressors, and the errors by which they refuse a stream."""
+    if compression == "gzip":
+        from isal import igzip_lib
+
+        failure = cast("type[Exception]", igzip_lib.IsalError)
+        return lambda: igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_GZIP), (failure,)
+    if compression == "bzip2":
+        return bz2.BZ2Decompressor, (OSError,)
+    if compression == "xz":
+        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES), (lzma.LZMAError,)
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd.ZstdDecompressor, (zstd.ZstdError,)

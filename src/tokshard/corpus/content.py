@@ -1,0 +1,125 @@
+"""What a file holds, told by its first bytes and never by its name."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from tokshard.errors import InputError
+
+Format = Literal["jsonl", "parquet", "arrow"]
+Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
+
+HEAD_BYTES = 512
+
+UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+# pzstd begins a file with a skippable frame, whose magic number has sixteen forms.
+_COMPRESSIONS: tuple[tuple[Compression, re.Pattern[bytes]], ...] = (
+    ("gzip", re.compile(rb"\x1f\x8b")),
+    ("bzip2", re.compile(rb"BZh[1-9]")),
+    ("xz", re.compile(rb"\xfd7zXZ\0")),
+    ("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")),
+)
+
+# The Arrow stream has no magic number: a continuation marker and the length of the first message.
+_TABLES: tuple[tuple[Format, re.Pattern[bytes]], ...] = (
+    ("parquet", re.compile(rb"PAR1")),
+    ("arrow", re.compile(rb"ARROW1\0\0|\xff{4}[^\xff]{2}..", re.DOTALL)),
+)
+
+_UNPACK = "unpack it and name the files inside"
+_RECOMPRESS = "decompress it, or compress it with gzip, bzip2, xz or zstd instead"
+_CONVERT = "convert it to JSON lines or Parquet first"
+_FOREIGN: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
+    (re.compile(rb"PK(\x03\x04|\x05\x06)"), "a zip archive", _UNPACK),
+    (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", _UNPACK),
+    (re.compile(rb"7z\xbc\xaf\x27\x1c"), "a 7z archive", _UNPACK),
+    (re.compile(rb"Rar!\x1a\x07"), "a RAR archive", _UNPACK),
+    (re.compile(rb"\x04\x22\x4d\x18"), "compressed with lz4", _RECOMPRESS),
+    (re.compile(rb"\xff\x06\0\0sNaPpY"), "compressed with snappy", _RECOMPRESS),
+    (re.compile(rb"LZIP"), "compressed with lzip", _RECOMPRESS),
+    (re.compile(rb"\x1f\x9d"), "compressed with compress (.Z)", _RECOMPRESS),
+    (re.compile(rb"%PDF-"), "a PDF document", _CONVERT),
+    (re.compile(rb"\x89HDF\r\n"), "an HDF5 file", _CONVERT),
+    (re.compile(rb"SQLite format 3\0"), "an SQLite database", _CONVERT),
+    (re.compile(rb"Obj\x01"), "an Avro file", _CONVERT),
+    (re.compile(rb"ORC[\x00-\x1f]"), "an ORC file", _CONVERT),
+    (re.compile(rb"FEA1"), "a Feather version 1 file", _CONVERT),
+    (re.compile(rb"\x93NUMPY"), "a numpy array", _CONVERT),
+    (re.compile(rb"PARE"), "an encrypted Parquet file", "decrypt it first"),
+    (re.compile(rb"MMIDIDX\0\0"), "the index of a tokenized data set", "name the raw text instead"),
+    (re.compile(rb"\x89PNG|\xff\xd8\xff"), "an image", "name files of text"),
+    (re.compile(rb"\x7fELF"), "a program", "name files of text"),
+)
+
+
+class Content(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        format: The kind of records; ``"jsonl"`` also stands for whatever a compressed file holds.
+        compression: How the file is compressed.
+    """
+
+    format: Format
+    compression: Compression
+
+
+def sniff(head: bytes) -> Compression:
+    """Return the compression that the first bytes of a stream tell.
+
+    Example:
+        >>> sniff(b"BZh91AY&SY"), sniff(b'{"text": "a"}')
+        ('bzip2', 'none')
+    """
+    return next((name for name, magic in _COMPRESSIONS if magic.match(head)), "none")
+
+
+def identify(head: bytes, path: str) -> Content:
+    """Tell what a file holds.
+
+    Args:
+        head: Its first :data:`HEAD_BYTES` bytes, or all of a shorter file.
+        path: Its name, for the error.
+
+    Raises:
+        InputError: It is of a kind known to hold no records.
+    """
+    for magic, what, hint in _FOREIGN:
+        if magic.match(head):
+            raise InputError(f"{path} is {what}, not JSON lines, Parquet or Arrow", hint=hint)
+    table = next((name for name, magic in _TABLES if magic.match(head)), None)
+    return Content(table or "jsonl", "none" if table else sniff(head))
+
+
+def refuse_utf16(head: bytes, path: str) -> None:
+    """Refuse a file that begins with a UTF-16 byte order mark.
+
+    Raises:
+        InputError: It does.
+    """
+    if head.startswith(_UTF16_BYTE_ORDER_MARKS):
+        raise InputError(
+            f"{path} is encoded as UTF-16, but JSON lines are UTF-8",
+            hint="convert it first: iconv -f UTF-16 -t UTF-8",
+        )
+
+
+def looks_like_utf16(line: bytes) -> bool:
+    """Tell whether a line that is no UTF-8 JSON begins like JSON in UTF-16.
+
+    The first characters of a JSON record are ASCII, so that in UTF-16 every other byte is NUL, from the
+    first or from the second on (a line of little-endian text begins with the second half of a newline).
+
+    Example:
+        >>> looks_like_utf16('{"text"'.encode("utf-16-le")), looks_like_utf16(b"{}")
+        (True, False)
+    """
+    if line.startswith(_UTF16_BYTE_ORDER_MARKS):
+        return True
+    even, odd = line[0:8:2], line[1:8:2]
+    return len(line) >= 4 and (
+        (not any(even) and all(odd)) or (not any(odd) and all(even))  # NULs on one side only
+    )

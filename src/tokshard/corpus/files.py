@@ -1,0 +1,184 @@
+"""The inputs that a user names: files, globs, directories, lists and standard input."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tokshard.corpus.content import HEAD_BYTES, Compression, Content, Format, identify, refuse_utf16
+from tokshard.errors import InputError, UsageError
+from tokshard.storage.paths import is_glob, natural_key
+
+STDIN = "-"
+_DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_HINT_QUOTE = "check the spelling; a relative path counts from the current directory"
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFile:
+    """One input.
+
+    Attributes:
+        path: As the user named it; ``"-"`` is standard input.
+        size_bytes: Its size, or None for a stream (standard input, a named pipe).
+        mtime_ns: When it was last changed, or None for a stream.
+        format: The kind of its records.
+        compression: How it is compressed. Of a stream neither is known before it is read: they are
+            ``"jsonl"`` and ``"none"`` here.
+    """
+
+    path: str
+    size_bytes: int | None
+    mtime_ns: int | None
+    format: Format
+    compression: Compression
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it can be read only from its beginning to its end, by one process."""
+        return self.size_bytes is None or self.compression != "none"
+
+
+def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
+    """Find the inputs that the arguments name, in the order of the arguments.
+
+    An argument is a file, a glob (``**`` too), a directory (searched through for names like
+    ``*.jsonl.zst``), ``@list.txt`` (one argument a line, ``#`` begins a comment line) or ``-``. What a
+    glob or directory gives is in natural order: ``part-2`` before ``part-10``.
+
+    Raises:
+        InputError: Something named does not exist, cannot be read, or holds no records.
+        UsageError: The same file is named twice, or nothing is named.
+
+    Example:
+        >>> discover(["-"])
+        (CorpusFile(path='-', size_bytes=None, mtime_ns=None, format='jsonl', compression='none'),)
+    """
+    paths = [path for argument in arguments for path in _expand(argument)]
+    if not paths:
+        raise UsageError("no input is named", hint="name files, directories, globs, @list.txt or -")
+    _refuse_twice(paths)
+    return tuple(_describe(path) for path in paths)
+
+
+def _expand(argument: str) -> Iterator[str]:
+    if argument.startswith("@"):
+        for line in _list_entries(argument[1:]):
+            yield from _expand_path(line)
+    else:
+        yield from _expand_path(argument)
+
+
+def _expand_path(argument: str) -> Iterator[str]:
+    if "\0" in argument:
+        raise InputError(f"{argument!r} is no path: it holds a NUL character")
+    if argument == STDIN:
+        yield argument
+    elif os.path.isdir(argument):
+        yield from _expand_directory(argument)
+    elif is_glob(argument):
+        yield from _expand_glob(argument)
+    else:
+        yield argument
+
+
+def _list_entries(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+            lines = [line.strip() for line in file]
+    except OSError as error:
+        raise InputError(f"cannot read the list {path}: {error.strerror}", hint=_HINT_QUOTE) from error
+    entries = [line for line in lines if line and not line.startswith("#")]
+    if not entries:
+        raise InputError(f"the list {path} names no inputs", hint="write one path a line")
+    return entries
+
+
+def _expand_glob(pattern: str) -> list[str]:
+    matches = glob.glob(pattern, recursive=True)
+    files = [path for path in matches if not os.path.isdir(path) and not _is_marker(path)]
+    if files:
+        return sorted(files, key=natural_key)
+    if any(os.path.isdir(path) for path in matches):
+        raise InputError(
+            f"{pattern} matches directories but no files",
+            hint="name the directories themselves, or end the glob with /**/*.jsonl",
+        )
+    raise InputError(f"nothing matches {pattern}", hint=_HINT_QUOTE)
+
+
+def _is_marker(path: str) -> bool:
+    """Tell whether a name is a job's marker, like ``_SUCCESS``, rather than data."""
+    name = os.path.basename(path)
+    return name.startswith("_") and not _DATA_NAME.search(name)
+
+
+def _expand_directory(directory: str) -> list[str]:
+    found = sorted(_walk(directory, frozenset()), key=natural_key)
+    if not found:
+        raise InputError(
+            f"the directory {directory} holds no inputs",
+            hint="files are found there by their names: .jsonl, .json, .ndjson, .parquet or .arrow, "
+            "with or without .gz, .bz2, .xz or .zst; others must be named one by one or by a glob",
+        )
+    return found
+
+
+def _walk(directory: str, above: frozenset[str]) -> Iterator[str]:
+    """Yield the data files below a directory; links are followed, but not in circles."""
+    real = os.path.realpath(directory)
+    if real in above:
+        return
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        raise InputError(f"cannot list the directory {directory}: {error.strerror}") from error
+    for name in names:
+        path = os.path.join(directory, name)
+        if name.startswith((".", "_")):
+            continue
+        if os.path.isdir(path):
+            yield from _walk(path, above | {real})
+        elif _DATA_NAME.search(name):
+            yield path
+
+
+def _refuse_twice(paths: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for path in paths:
+        identity = path if path == STDIN else os.path.realpath(path)
+        if identity in seen:
+            also = f" (first as {seen[identity]})" if seen[identity] != path else ""
+            name = "standard input" if path == STDIN else path
+            raise UsageError(
+                f"{name} is named twice{also}", hint="each input is read once; name it once, or copy it"
+            )
+        seen[identity] = path
+
+
+def _describe(path: str) -> CorpusFile:
+    if path == STDIN:
+        return CorpusFile(path, None, None, "jsonl", "none")
+    try:
+        status = os.stat(path)
+        if stat.S_ISFIFO(status.st_mode):
+            return CorpusFile(path, None, None, "jsonl", "none")
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path} is neither a file nor a pipe", hint="pipe it in and name the input -")
+        content = _content(path)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist", hint=_HINT_QUOTE) from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", hint="check its permissions") from error
+    return CorpusFile(path, status.st_size, status.st_mtime_ns, content.format, content.compression)
+
+
+def _content(path: str) -> Content:
+    with open(path, "rb") as file:
+        head = file.read(HEAD_BYTES)
+    refuse_utf16(head, path)
+    return identify(head, path)

@@ -1,0 +1,190 @@
+"""The lines of a unit, in batches, with their positions in the input's stream."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tokshard.corpus.units import LineUnit
+from tokshard.errors import InputError
+
+# How far a first read goes beyond the unit's end, where its last line usually ends.
+_OVERHANG_BYTES = 1 << 16
+_SCAN_BYTES = 1 << 20
+# What is kept of a line that is too long: enough to show its beginning.
+_HEAD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LineBatch:
+    """Consecutive lines.
+
+    Attributes:
+        raw: The bytes read, newlines included. A line that is too long to be held comes as batches
+            without lines, whose last has its beginning as its only line.
+        lines: The lines without their newlines.
+        offsets: Where each begins in the input's stream; int64 [lines].
+        lengths: How long each is in the input's stream, even if only its beginning is in ``lines``;
+            int64 [lines].
+        complete: Whether the last line ends in a newline; if not, it is the end of the input.
+    """
+
+    raw: bytes
+    lines: list[bytes]
+    offsets: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    complete: bool
+
+
+def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Iterator[LineBatch]:
+    """Yield the lines of a unit in batches of about ``batch_bytes``.
+
+    Peak memory: a few times the larger of ``batch_bytes`` and the longest line that is no longer than
+    ``max_line_bytes``.
+
+    Args:
+        unit: The unit.
+        batch_bytes: The size of a batch; one longer line is a batch of its own.
+        max_line_bytes: Longer lines are never held in memory as a whole.
+
+    Raises:
+        InputError: The file cannot be read or is shorter than the unit says.
+    """
+    try:
+        descriptor = os.open(unit.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputError(f"cannot read {unit.path}: {error.strerror}") from error
+    try:
+        reader = _Reader(descriptor, unit)
+        reader.check_size()
+        yield from reader.batches(batch_bytes, max_line_bytes)
+    except OSError as error:
+        raise InputError(f"cannot read {unit.path}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+class _Reader:
+    """Reads one unit. Positions are in the file until :meth:`_batch` turns them into the stream's."""
+
+    def __init__(self, descriptor: int, unit: LineUnit) -> None:
+        self._descriptor = descriptor
+        self._unit = unit
+        starts = np.array([start for start, _ in unit.elided], np.int64)
+        self._dropped = np.array([0, *(dropped for _, dropped in unit.elided)], np.int64)
+        self._dropped_before = np.cumsum(self._dropped)
+        self._elided_starts = starts - unit.stream_offset - self._dropped_before[:-1]
+
+    def check_size(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size < self._unit.end:
+            raise self._shorter(size)
+
+    def batches(self, batch_bytes: int, max_line_bytes: int) -> Iterator[LineBatch]:
+        position = self._first_line_start()
+        end = self._unit.end
+        size = 0
+        while position < end:
+            size = size or min(batch_bytes, end - position + _OVERHANG_BYTES)
+            block = self._read(size, position)
+            stop = _lines_end(block, end - position)
+            if stop:
+                yield self._batch(block if stop == len(block) else block[:stop], position)
+                position += stop
+                size = 0
+            elif not block:
+                raise self._shorter(position)
+            elif len(block) < size:
+                yield self._batch(block, position)
+                return
+            elif size <= max_line_bytes:
+                size = min(2 * size, max_line_bytes + 1)
+            else:
+                position = yield from self._long_line(position)
+                size = 0
+
+    def _first_line_start(self) -> int:
+        """Return where the unit's first line starts, or its end where no line does."""
+        begin, end = self._unit.begin, self._unit.end
+        position = begin - 1
+        while 0 <= position < end - 1:
+            block = self._read(min(_SCAN_BYTES, end - 1 - position), position)
+            if not block:
+                raise self._shorter(position)
+            newline = block.find(b"\n")
+            if newline >= 0:
+                return position + newline + 1
+            position += len(block)
+        return end if begin > 0 else 0
+
+    def _long_line(self, start: int) -> Generator[LineBatch, None, int]:
+        """Pass over a line that is too long; return where the next one starts."""
+        none = np.empty(0, np.int64)
+        head = self._read(_HEAD_BYTES, start)
+        position = start
+        while True:
+            block = self._read(_SCAN_BYTES, position)
+            newline = block.find(b"\n")
+            if newline >= 0 or not block:
+                break
+            yield LineBatch(block, [], none, none, complete=True)
+            position += len(block)
+        raw = block[: newline + 1]
+        line_end = position + max(newline, 0)
+        offsets, lengths = self._in_stream(
+            np.array([start], np.int64), np.array([line_end - start], np.int64)
+        )
+        yield LineBatch(raw, [head], offsets, lengths, complete=newline >= 0)
+        return line_end + 1
+
+    def _batch(self, raw: bytes, position: int) -> LineBatch:
+        lines = raw.split(b"\n")
+        complete = not lines[-1]
+        if complete:
+            lines.pop()
+        lengths = np.fromiter(map(len, lines), np.int64, len(lines))
+        ends = np.cumsum(lengths + 1)
+        offsets, lengths = self._in_stream(ends - (lengths + 1) + position, lengths)
+        return LineBatch(raw, lines, offsets, lengths, complete)
+
+    def _in_stream(
+        self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Turn starts in the file into offsets in the stream, and give elided lines their length back."""
+        offsets = starts + self._unit.stream_offset
+        if not self._unit.elided:
+            return offsets, lengths
+        before = np.searchsorted(self._elided_starts, starts, side="left")
+        through = np.searchsorted(self._elided_starts, starts, side="right")
+        dropped = np.where(through > before, self._dropped[through], 0)
+        return offsets + self._dropped_before[before], lengths + dropped
+
+    def _read(self, size: int, position: int) -> bytes:
+        """Return ``size`` bytes at ``position``; fewer only at the end of the file."""
+        block = os.pread(self._descriptor, size, position)
+        while len(block) < size and (
+            more := os.pread(self._descriptor, size - len(block), position + len(block))
+        ):
+            block += more
+        return block
+
+    def _shorter(self, size: int) -> InputError:
+        return InputError(
+            f"{self._unit.path} has {size} bytes, but had at least {self._unit.end} when the run began",
+            hint="do not change inputs while they are read; start over",
+        )
+
+
+def _lines_end(block: bytes, remaining: int) -> int:
+    """Return where the unit's last complete line in ``block`` ends, or 0.
+
+    Args:
+        block: Bytes that begin with a line.
+        remaining: Where the unit's nominal end is in ``block``, or behind it.
+    """
+    ending = block.find(b"\n", remaining - 1) + 1
+    return ending or block.rfind(b"\n", 0, remaining) + 1

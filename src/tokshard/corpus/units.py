@@ -1,0 +1,112 @@
+"""Units of work: how inputs are cut into pieces that do not depend on who works on them.
+
+In a stream of JSON lines a record starts at position 0 and after every newline. Unit *n* of an input
+has the records that start in [n*U, (n+1)*U), U being ``unit_bytes``. The definition speaks of the
+decompressed stream, so the same text gives the same units plain, compressed and through a pipe. A unit
+may be empty: a line longer than U leaves none to those it covers. An empty input has one empty unit.
+
+Units are plain values, so that they can be sent to other processes and machines as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from tokshard.corpus.content import Format
+
+
+@dataclass(frozen=True, slots=True)
+class LineUnit:
+    """A range of lines of a local plain file, standing for a unit of an input.
+
+    If ``begin`` > 0, its lines begin after the first newline at a position >= begin - 1; they end with
+    the first newline at a position >= end - 1, or with the file.
+
+    Attributes:
+        file: The number of the input.
+        index: The number of the unit in its input.
+        last: Whether it is the last unit of its input.
+        path: The plain file to read: the input itself, or a temporary file cut from it.
+        begin: Where its range of ``path`` begins, in bytes.
+        end: Where its range ends.
+        stream_offset: The position in the input's decompressed stream of byte 0 of ``path``.
+        elided: For each line that was too long to be kept whole, in order: its position in the stream
+            and how many of its bytes were dropped at its end.
+        stream_error: Why the stream breaks off after this unit, or None.
+        temporary: Whether ``path`` is to be removed after use.
+        input_bytes: The bytes on disk that the unit stands for (compressed ones of compressed inputs).
+    """
+
+    file: int
+    index: int
+    last: bool
+    path: str
+    begin: int
+    end: int
+    stream_offset: int = 0
+    elided: tuple[tuple[int, int], ...] = ()
+    stream_error: str | None = None
+    temporary: bool = False
+    input_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the unit as a JSON object; :func:`unit_from_json` is its inverse."""
+        return {"kind": "lines", **_fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class RowUnit:
+    """Consecutive row groups (Parquet) or record batches (Arrow) of a table.
+
+    Attributes:
+        file: The number of the input.
+        index: The number of the unit in its input.
+        last: Whether it is the last unit of its input.
+        path: The table.
+        format: ``"parquet"`` or ``"arrow"``.
+        first_group: Its first row group or record batch.
+        group_count: How many of them it has.
+        first_row: The number of its first row in the file.
+        row_count: How many rows it has.
+        input_bytes: The bytes on disk that the unit stands for: the file's, in proportion.
+    """
+
+    file: int
+    index: int
+    last: bool
+    path: str
+    format: Format
+    first_group: int
+    group_count: int
+    first_row: int
+    row_count: int
+    input_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the unit as a JSON object; :func:`unit_from_json` is its inverse."""
+        return {"kind": "rows", **_fields(self)}
+
+
+Unit = LineUnit | RowUnit
+
+
+def _fields(unit: Unit) -> dict[str, Any]:
+    # Not dataclasses.asdict, which copies `elided` pair by pair.
+    return {field.name: getattr(unit, field.name) for field in dataclasses.fields(unit)}
+
+
+def unit_from_json(value: dict[str, Any]) -> Unit:
+    """Return the unit that ``to_json`` described.
+
+    Example:
+        >>> unit = LineUnit(file=0, index=0, last=True, path="a.jsonl", begin=0, end=9)
+        >>> unit_from_json(unit.to_json()) == unit
+        True
+    """
+    fields = dict(value)
+    if fields.pop("kind") == "rows":
+        return RowUnit(**fields)
+    fields["elided"] = tuple((start, dropped) for start, dropped in fields["elided"])
+    return LineUnit(**fields)

@@ -1,0 +1,1 @@
+"""Looking at any product without changing it."""

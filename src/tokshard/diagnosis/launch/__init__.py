@@ -1,0 +1,1 @@
+"""Megatron's launch commands, read without running anything."""

@@ -1,0 +1,238 @@
+"""Every error that tokshard raises on purpose, and the exit code of each.
+
+::
+
+    TokshardError                     (abstract)
+    ├── UsageError, ValueError        2   an option or argument that cannot be meant
+    │   └── MissingExtraError         2   an optional dependency is not installed
+    ├── InputError                    3   an input that cannot be read or used
+    │   ├── MissingFileError, FileNotFoundError
+    │   │                             3   a file that is not there
+    │   ├── BadRecordError            3   one record of an input
+    │   └── TokenizerError            3   a tokenizer file
+    ├── OutputExistsError             4   the output is there already
+    ├── ResumeMismatchError           4   an unfinished run was started with other options or inputs
+    ├── LockedError                   5   another process writes this output
+    ├── IntegrityError, ValueError    6   bytes that contradict each other
+    │   └── EngineMismatchError       6   the fast engine and the reference disagree
+    ├── StorageError, OSError         7   disk full, I/O error, no permission
+    ├── WorkerError                   8   a worker process died or hung
+    └── Cancelled                   130   stopped by Ctrl-C or a signal (143 for SIGTERM)
+
+An error's text is one sentence that names the file, the place and the value; ``hint`` says what to do.
+Where a built-in exception means the same, the error is also one of those, so that library users can
+catch what they know.
+"""
+
+from __future__ import annotations
+
+import errno
+
+BAD_RECORD_EXCERPT_CHARACTERS = 60
+
+
+class TokshardError(Exception):
+    """Base of all errors that tokshard raises on purpose.
+
+    Args:
+        message: One sentence that names what, where and the value.
+        hint: What the user can do next, or None.
+    """
+
+    exit_code = 70
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UsageError(TokshardError, ValueError):
+    """An option or argument that cannot be meant."""
+
+    exit_code = 2
+
+
+class MissingExtraError(UsageError):
+    """An optional dependency is needed and not installed.
+
+    Args:
+        what: What needs it, for example ``"Parquet input"``.
+        extra: The name of tokshard's extra that brings it.
+    """
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the extra '{extra}', which is not installed",
+            hint=f"pip install 'tokshard[{extra}]'",
+        )
+
+
+class InputError(TokshardError):
+    """An input that cannot be read or used."""
+
+    exit_code = 3
+
+
+class MissingFileError(InputError, FileNotFoundError):
+    """A file that is not there.
+
+    Args:
+        message: One sentence that names the file and what it is needed for.
+        path: The file.
+        hint: What the user can do next.
+    """
+
+    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.errno = errno.ENOENT
+        self.filename = path
+
+
+class BadRecordError(InputError):
+    """One record of an input that cannot become a document.
+
+    Args:
+        path: The input as the user named it.
+        line: The 1-based line (or row) number, or None where it is not known.
+        offset: The byte offset of the record in the decompressed input (or the 0-based row).
+        reason: A stable code, see :mod:`tokshard.corpus.records`.
+        detail: What exactly is wrong.
+        excerpt: The beginning of the record, already cut.
+        hint: What the user can do next.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        line: int | None,
+        offset: int,
+        reason: str,
+        detail: str,
+        excerpt: str,
+        hint: str | None = None,
+    ) -> None:
+        where = f"{path}:{line}" if line is not None else path
+        super().__init__(f"{where} (byte {offset}): {reason}: {detail}: {excerpt!r}", hint=hint)
+        self.path = path
+        self.line = line
+        self.offset = offset
+        self.reason = reason
+        self.detail = detail
+        self.excerpt = excerpt
+
+
+class TokenizerError(InputError):
+    """A tokenizer file that cannot be read or used."""
+
+
+class OutputExistsError(TokshardError):
+    """The output exists already."""
+
+    exit_code = 4
+
+
+class ResumeMismatchError(TokshardError):
+    """An unfinished run cannot be resumed because its inputs or options differ from those given now.
+
+    Args:
+        differences: One phrase for each thing that differs.
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, differences: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.differences = differences
+
+
+class LockedError(TokshardError):
+    """Another process is writing this output."""
+
+    exit_code = 5
+
+
+class IntegrityError(TokshardError, ValueError):
+    """Bytes on disk that contradict each other.
+
+    Args:
+        message: One sentence that names the file and the value.
+        path: The file.
+        field: The field of the format, for example ``"sequence_lengths"``, or None.
+        offset: The byte offset in the file, or None.
+        hint: What the user can do next.
+    """
+
+    exit_code = 6
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+        self.field = field
+        self.offset = offset
+
+
+class EngineMismatchError(IntegrityError):
+    """The fast engine and the reference engine give different tokens for the same text."""
+
+
+class StorageError(TokshardError, OSError):
+    """The file system refused: disk full, quota, I/O error, no permission.
+
+    Args:
+        action: What was tried, for example ``"write"``.
+        path: The file.
+        cause: The error of the operating system.
+    """
+
+    exit_code = 7
+
+    def __init__(self, action: str, path: str, cause: OSError) -> None:
+        reason = cause.strerror or str(cause)
+        TokshardError.__init__(self, f"cannot {action} {path}: {reason}", hint=_storage_hint(cause))
+        self.action = action
+        self.path = path
+        self.errno = cause.errno
+        self.filename = path
+
+
+class WorkerError(TokshardError):
+    """A worker process died or stopped answering."""
+
+    exit_code = 8
+
+
+class Cancelled(TokshardError):  # noqa: N818 - not an error of anybody
+    """The run was stopped from outside; what was finished is kept.
+
+    Args:
+        signal_number: The signal that stopped it: 2 (Ctrl-C) or 15.
+    """
+
+    def __init__(self, message: str, *, signal_number: int = 2, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = 128 + signal_number
+
+
+def _storage_hint(cause: OSError) -> str | None:
+    hints = {
+        errno.ENOSPC: "free some space and run the same command again: finished work is kept",
+        errno.EDQUOT: "the quota is used up: free some space and run the same command again",
+        errno.EFBIG: "the file size limit (ulimit -f) is too low: raise it and run the same command again",
+        errno.EACCES: "check the permissions of the directory",
+        errno.EROFS: "the file system is mounted read-only",
+        errno.EIO: "the disk reported an error: check it, then run the same command again",
+    }
+    return hints.get(cause.errno or 0)

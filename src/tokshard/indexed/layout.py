@@ -1,0 +1,397 @@
+"""The ``.idx`` file: its bytes, and the table that they become once nothing about them can be wrong.
+
+All numbers are little endian and packed, so the arrays behind the 34-byte header are unaligned.
+``S`` is the number of sequences and ``D`` the number of documents **plus one**::
+
+    offset         type     field
+    0              9 bytes  magic                "MMIDIDX", two zero bytes
+    9              u64      version              1
+    17             u8       dtype_code           see DTYPES
+    18             u64      sequence_count       S
+    26             u64      document_count       D
+    34             i32[S]   sequence_lengths     tokens of each sequence
+    34+4S          i64[S]   sequence_pointers    byte offset of each sequence in .bin
+    34+12S         i64[D]   document_indices     0, then the number of sequences up to each document's end
+    34+12S+8D      i8[S]    sequence_modes       in multimodal data sets only; nothing marks their presence
+
+The ``.bin`` file is the tokens of all sequences, one behind the other, and nothing else. The format is
+Megatron Core's; its own reader checks the magic, the version and the last document index.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+
+from tokshard.errors import IntegrityError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER_BYTES = 34
+VERSION_OFFSET = 9
+DTYPE_CODE_OFFSET = 17
+DOCUMENT_COUNT_OFFSET = 26
+
+MAX_LENGTH = 2**31 - 1
+MAX_POINTER_BYTES = 2**63 - 1
+
+# Entries looked at at once. The working arrays of one chunk (about 8 MB) then stay in the cache, and a
+# chunk's sum of byte sizes stays far below 2**63 whatever the lengths claim.
+CHUNK_ENTRIES = 1 << 18
+
+DTYPES: Mapping[int, np.dtype[Any]] = MappingProxyType(
+    {
+        1: np.dtype("u1"),
+        2: np.dtype("i1"),
+        3: np.dtype("<i2"),
+        4: np.dtype("<i4"),
+        5: np.dtype("<i8"),
+        6: np.dtype("<f8"),
+        7: np.dtype("<f4"),
+        8: np.dtype("<u2"),
+    }
+)
+"""The dtype of each code. The two floating-point codes are part of the format and can be read and
+merged; nothing in tokshard writes tokens of these types anew."""
+
+UINT16_VOCABULARY_LIMIT = 65500
+
+_HEADER = struct.Struct("<9sQBQQ")
+
+
+class Column(Protocol):
+    """A column of an index, in memory or in a file: slices of it are arrays."""
+
+    def __getitem__(self, wanted: slice, /) -> NDArray[Any]:
+        """Return the entries of a slice of step 1."""
+
+
+_INDEX_HINT = "the .idx is damaged: copy the pair again from its source, or make it again"
+_PAIR_HINT = "the .bin is cut short or belongs to another .idx: copy the pair again, or make it again"
+
+
+def dtype_code(dtype: DTypeLike) -> int:
+    """Return the code of a dtype in the header.
+
+    Raises:
+        UsageError: The format has no code for it.
+
+    Example:
+        >>> dtype_code("uint16"), dtype_code(np.int32)
+        (8, 4)
+    """
+    wanted = np.dtype(dtype)
+    for code, known in DTYPES.items():
+        if known == wanted:
+            return code
+    names = ", ".join(known.name for known in DTYPES.values())
+    raise UsageError(f"an indexed data set cannot hold {wanted.name} tokens", hint=f"use one of {names}")
+
+
+def optimal_dtype(vocab_size: int | None) -> np.dtype[Any]:
+    """Return the dtype that Megatron's preprocessing chooses for a vocabulary.
+
+    It is uint16 below 65,500 entries (added tokens counted, padding not) and int32 otherwise; the limit
+    is Megatron's, 36 lower than what uint16 could hold.
+
+    Example:
+        >>> optimal_dtype(65499), optimal_dtype(65500), optimal_dtype(None)
+        (dtype('uint16'), dtype('int32'), dtype('int32'))
+    """
+    if vocab_size is not None and vocab_size < UINT16_VOCABULARY_LIMIT:
+        return DTYPES[8]
+    return DTYPES[4]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHeader:
+    """The first 34 bytes of an ``.idx`` file.
+
+    Attributes:
+        dtype: The dtype of the tokens.
+        sequence_count: The number of sequences.
+        document_count: The number of documents; the file stores one more.
+    """
+
+    dtype: np.dtype[Any]
+    sequence_count: int
+    document_count: int
+
+    @property
+    def pointers_offset(self) -> int:
+        """The byte offset of ``sequence_pointers``."""
+        return HEADER_BYTES + 4 * self.sequence_count
+
+    @property
+    def documents_offset(self) -> int:
+        """The byte offset of ``document_indices``."""
+        return HEADER_BYTES + 12 * self.sequence_count
+
+    @property
+    def modes_offset(self) -> int:
+        """The byte offset of ``sequence_modes``, which is the file's size where there are none."""
+        return self.documents_offset + 8 * (self.document_count + 1)
+
+    def index_bytes(self, *, multimodal: bool) -> int:
+        """Return the exact size of the ``.idx`` file in bytes."""
+        return self.modes_offset + (self.sequence_count if multimodal else 0)
+
+    def to_bytes(self) -> bytes:
+        """Return the header as it stands in the file."""
+        return _HEADER.pack(
+            MAGIC, VERSION, dtype_code(self.dtype), self.sequence_count, self.document_count + 1
+        )
+
+
+def read_header(buffer: Buffer, *, path: str = "the index") -> IndexHeader:
+    """Read the header alone, for callers that want only the counts.
+
+    The counts are what the file claims: only :meth:`IndexTable.from_buffer` holds them against its size.
+
+    Args:
+        buffer: The file's bytes, or at least the first 34.
+        path: The file, for errors.
+
+    Raises:
+        IntegrityError: It is no index of version 1, or the dtype code or a count is impossible.
+    """
+    if len(buffer) < HEADER_BYTES:
+        raise IntegrityError(
+            f"{path} has {len(buffer)} bytes, too few for the header of {HEADER_BYTES}",
+            path=path,
+            field="header",
+            offset=len(buffer),
+            hint=_INDEX_HINT,
+        )
+    magic, version, code, sequences, boundaries = _HEADER.unpack_from(buffer)
+    if magic != MAGIC:
+        raise IntegrityError(
+            f"{path} begins with {magic!r} and not with {MAGIC!r}",
+            path=path,
+            field="magic",
+            offset=0,
+            hint="this is not the .idx file of an indexed data set, or its beginning is damaged",
+        )
+    if version != VERSION:
+        raise _header_error(path, "version", version, VERSION_OFFSET, f"only version {VERSION} is known")
+    if code not in DTYPES:
+        raise _header_error(path, "dtype_code", code, DTYPE_CODE_OFFSET, f"known are 1 to {max(DTYPES)}")
+    if boundaries < 1:
+        detail = "it counts the boundaries of documents, of which there is always one"
+        raise _header_error(path, "document_count", boundaries, DOCUMENT_COUNT_OFFSET, detail)
+    return IndexHeader(DTYPES[code], sequences, boundaries - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexTable:
+    """The index of a data set. One that exists is consistent in itself and with the size of its ``.bin``.
+
+    The arrays are read-only, mostly unaligned views of the buffer, which they keep alive.
+
+    Attributes:
+        dtype: The dtype of the tokens.
+        sequence_lengths: int32 of shape (S,): tokens of each sequence, none negative.
+        sequence_pointers: int64 of shape (S,): the running sum of lengths times the item size, from 0.
+        document_indices: int64 of shape (documents + 1,): from 0 to S, never decreasing. Document ``i``
+            consists of the sequences ``document_indices[i]`` up to ``document_indices[i + 1]``.
+        sequence_modes: int8 of shape (S,), or None where the data set is not multimodal.
+    """
+
+    dtype: np.dtype[Any]
+    sequence_lengths: NDArray[np.int32]
+    sequence_pointers: NDArray[np.int64]
+    document_indices: NDArray[np.int64]
+    sequence_modes: NDArray[np.int8] | None
+
+    @classmethod
+    def from_buffer(cls, buffer: Buffer, *, bin_bytes: int, multimodal: bool, path: str) -> Self:
+        """Check a whole ``.idx`` file and return its table.
+
+        One pass over the file; the extra memory is that of one chunk (about 10 MB), whatever the file's
+        size and whatever its counts claim. What the checks cannot see, because the result is another
+        well-formed data set: a boundary between documents that moved and stayed in order, a changed
+        mode, a dtype code exchanged for one of the same width (for any, where there are no tokens). Only
+        a digest sees these.
+
+        Args:
+            buffer: The bytes of the whole file.
+            bin_bytes: The size of the ``.bin`` file.
+            multimodal: Whether the file ends with modes. Nothing in it tells.
+            path: The ``.idx`` file, for errors.
+
+        Raises:
+            IntegrityError: Something contradicts something else, with the field and the byte offset of
+                the first entry that does.
+        """
+        header = read_header(buffer, path=path)
+        check_size(header, len(buffer), multimodal=multimodal, path=path)
+        sequences, documents = header.sequence_count, header.document_count
+        modes = None
+        if multimodal:
+            modes = _view(buffer, np.dtype("i1"), sequences, header.modes_offset)
+        table = cls(
+            dtype=header.dtype,
+            sequence_lengths=_view(buffer, np.dtype("<i4"), sequences, HEADER_BYTES),
+            sequence_pointers=_view(buffer, np.dtype("<i8"), sequences, header.pointers_offset),
+            document_indices=_view(buffer, np.dtype("<i8"), documents + 1, header.documents_offset),
+            sequence_modes=modes,
+        )
+        check_sequences(header, table.sequence_lengths, table.sequence_pointers, bin_bytes, path)
+        check_documents(header, table.document_indices, path)
+        return table
+
+    @property
+    def sequence_count(self) -> int:
+        """The number of sequences."""
+        return len(self.sequence_lengths)
+
+    @property
+    def document_count(self) -> int:
+        """The number of documents."""
+        return len(self.document_indices) - 1
+
+    @property
+    def token_count(self) -> int:
+        """The number of tokens of all sequences."""
+        return self.first_token(self.sequence_count)
+
+    def first_token(self, sequence: int) -> int:
+        """Return how many tokens lie before a sequence; for ``sequence == S`` that is all of them."""
+        if sequence < self.sequence_count:
+            return int(self.sequence_pointers[sequence]) // self.dtype.itemsize
+        if sequence == 0:
+            return 0
+        return self.first_token(sequence - 1) + int(self.sequence_lengths[sequence - 1])
+
+
+def _view(buffer: Buffer, dtype: np.dtype[Any], count: int, offset: int) -> NDArray[Any]:
+    array = np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+    array.flags.writeable = False
+    return array
+
+
+def _header_error(path: str, field: str, value: int, offset: int, detail: str) -> IntegrityError:
+    message = f"{path}: {field} at byte {offset} is {value}; {detail}"
+    return IntegrityError(message, path=path, field=field, offset=offset, hint=_INDEX_HINT)
+
+
+def check_size(header: IndexHeader, size: int, *, multimodal: bool, path: str) -> None:
+    """Check the size of an index, in Python integers, which do not overflow, before any count sizes anything.
+
+    Raises:
+        IntegrityError: It is not the size that follows from the header.
+    """
+    expected = header.index_bytes(multimodal=multimodal)
+    if size == expected:
+        return
+    hint = _INDEX_HINT
+    if size == header.index_bytes(multimodal=not multimodal):
+        hint = (
+            "it looks like a text data set, without modes: open it with multimodal=False"
+            if multimodal
+            else "it looks multimodal, with one mode byte for each sequence: open it with multimodal=True"
+        )
+    raise IntegrityError(
+        f"{path} has {size} bytes, but {expected} follow from its header "
+        f"({header.sequence_count} sequences, {header.document_count} documents)",
+        path=path,
+        field="size",
+        offset=min(size, expected),
+        hint=hint,
+    )
+
+
+def check_sequences(
+    header: IndexHeader, lengths: Column, pointers: Column, bin_bytes: int, path: str
+) -> None:
+    """Check the lengths and pointers of all sequences against each other and the size of the ``.bin``.
+
+    Raises:
+        IntegrityError: A sequence does not begin where the one before it ends, or the last not at the end.
+    """
+    # A start beyond 2**63 would wrap, but the sequence before it ends beyond the limit and is found first.
+    limit = min(bin_bytes, MAX_POINTER_BYTES)
+    begin = 0
+    for first in range(0, header.sequence_count, CHUNK_ENTRIES):
+        piece = lengths[first : first + CHUNK_ENTRIES]
+        begins = pointers[first : first + CHUNK_ENTRIES]
+        sizes = piece.astype(np.int64) * header.dtype.itemsize
+        ends = sizes.cumsum()
+        wrong = begins != ends - sizes + begin
+        wrong |= ends > limit - begin
+        wrong |= piece < 0
+        if wrong.any():
+            at = int(wrong.argmax())
+            start = begin + int(ends[at] - sizes[at])
+            raise _sequence_error(
+                header, first + at, int(piece[at]), int(begins[at]), start, bin_bytes=bin_bytes, path=path
+            )
+        begin += int(ends[-1])
+    if begin != bin_bytes:
+        raise IntegrityError(
+            f"{path}: the last sequence ends at byte {begin} of its .bin, which has {bin_bytes} bytes",
+            path=path,
+            field="bin_bytes",
+            offset=max(HEADER_BYTES, header.pointers_offset - 4),
+            hint="the .bin belongs to another .idx or has grown since: copy the pair again, or make it again",
+        )
+
+
+def _sequence_error(
+    header: IndexHeader, sequence: int, length: int, pointer: int, start: int, *, bin_bytes: int, path: str
+) -> IntegrityError:
+    """Name what is wrong with the first wrong sequence, which should begin at byte ``start``."""
+    field, offset, hint = "sequence_lengths", HEADER_BYTES + 4 * sequence, _INDEX_HINT
+    if length < 0:
+        text = f"sequence {sequence} has the length {length}"
+    elif pointer != start:
+        field, offset = "sequence_pointers", header.pointers_offset + 8 * sequence
+        text = f"sequence {sequence} points to byte {pointer}, but those before it end at byte {start}"
+    else:
+        end, hint = start + length * header.dtype.itemsize, _PAIR_HINT
+        text = f"sequence {sequence} ({length} tokens) ends at byte {end} of its .bin, which has {bin_bytes}"
+    return IntegrityError(
+        f"{path} at byte {offset}: {text}", path=path, field=field, offset=offset, hint=hint
+    )
+
+
+def check_documents(header: IndexHeader, indices: Column, path: str) -> None:
+    """Check the document indices against each other and the number of sequences.
+
+    Raises:
+        IntegrityError: They do not begin with 0, decrease, or do not end with the number of sequences.
+    """
+    sequences = header.sequence_count
+    first_index, last_index = int(indices[:1][0]), int(indices[header.document_count :][0])
+    if first_index != 0:
+        raise _document_error(path, header, 0, f"document_indices begins with {first_index} and not with 0")
+    for first in range(0, header.document_count, CHUNK_ENTRIES):
+        piece = indices[first : first + CHUNK_ENTRIES + 1]
+        wrong = (piece[1:] < piece[:-1]) | (piece[1:] > sequences)
+        if wrong.any():
+            at = int(wrong.argmax())
+            text = (
+                f"document {first + at} is said to end before sequence {piece[at + 1]}, "
+                f"but it begins at {piece[at]} and there are {sequences} sequences"
+            )
+            raise _document_error(path, header, first + at + 1, text)
+    if last_index != sequences:
+        text = f"the last document ends before sequence {last_index}, but there are {sequences} sequences"
+        raise _document_error(path, header, header.document_count, text)
+
+
+def _document_error(path: str, header: IndexHeader, entry: int, text: str) -> IntegrityError:
+    offset = header.documents_offset + 8 * entry
+    message = f"{path} at byte {offset}: {text}"
+    return IntegrityError(message, path=path, field="document_indices", offset=offset, hint=_INDEX_HINT)

@@ -1,0 +1,1 @@
+"""Merging data sets: many pairs of files into one, without looking at a token twice."""

@@ -1,0 +1,8 @@
+"""What training imports: the micro-batches of a rank, with numpy alone."""
+
+from __future__ import annotations
+
+from tokshard.loader.options import BatchOptions
+from tokshard.loader.rank import RankLoader
+
+__all__ = ["BatchOptions", "RankLoader"]

@@ -1,0 +1,343 @@
+"""The loader of one rank: its micro-batches in order, at any step, and from wherever a run stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Self
+
+from tokshard.errors import UsageError
+from tokshard.loader.assembly import MicroBatch
+from tokshard.loader.course import Course
+from tokshard.loader.options import BatchOptions
+from tokshard.loader.readahead import Readahead
+from tokshard.loader.reader import MicroBatchReader, make_assembly, open_shards
+from tokshard.loader.route import Route
+from tokshard.loader.state import LoaderState, global_order, position_of
+from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.plan.rankfile import RankView, read_rank
+from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.source.sortkeys import open_sort_key
+
+DEFAULT_OPEN_FILES = 600
+DEFAULT_READAHEAD = 8
+
+
+class RankLoader:
+    """What one rank reads of one stream of a plan, as micro-batches: dictionaries of arrays.
+
+    Iterating goes on from where the loader stands to the end of the plan, which may be many epochs; once
+    the end was reached, the next iteration begins anew. ``loader[m]`` and :meth:`batch` read anything at any
+    time and do not move it. A rank whose stage reads nothing gets empty dictionaries, as many as the others.
+
+    Data sets are opened when they are first read, and checked to be those that the plan was made for.
+
+    Args:
+        view: The plan, as the rank sees it.
+        stream: The name of the stream.
+        options: What micro-batches hold.
+        max_open_files: About how many files may be open at once (6 for a data set; one is always open).
+            The files of a blend's order, and those that bucketing sorts by, are not counted.
+        readahead: How many micro-batches a thread asks the kernel for ahead; 0 for none, which is faster
+            where all data is in memory already.
+        mmap: Whether to map data sets, see :class:`~tokshard.indexed.reader.IndexedDataset`.
+
+    Raises:
+        UsageError: There is no such stream, or the options do not fit it.
+
+    Example::
+
+        loader = RankLoader.open("plan", rank=3)
+        for batch in loader:
+            train(batch["tokens"], batch["labels"])
+            checkpoint = loader.state_dict()
+    """
+
+    def __init__(
+        self,
+        view: RankView,
+        *,
+        stream: str = "train",
+        options: BatchOptions | None = None,
+        max_open_files: int = DEFAULT_OPEN_FILES,
+        readahead: int = DEFAULT_READAHEAD,
+        mmap: bool = True,
+    ) -> None:
+        if stream not in view.streams:
+            raise UsageError(
+                f"the plan has no stream {stream!r}", hint=f"it has {', '.join(sorted(view.streams))}"
+            )
+        if max_open_files < 1 or readahead < 0:
+            raise UsageError(f"max_open_files {max_open_files} is below 1, or readahead {readahead} below 0")
+        self.view = view
+        self.stream = stream
+        self.options = options or BatchOptions()
+        self._settings = {"max_open_files": max_open_files, "readahead": readahead, "mmap": mmap}
+        self._origin: dict[str, Any] | None = None
+        assignment = view.streams[stream].assignment
+        self._course = Course(assignment)
+        self._length = len(self._course)
+        self._order = global_order(view.streams[stream].source.id, assignment)
+        self._reader = self._new_reader()
+        self._stand(0)
+
+    def _new_reader(self) -> MicroBatchReader:
+        self._process = os.getpid()
+        view, options, settings = self.view, self.options, self._settings
+        planned = view.streams[self.stream]
+        source = planned.source
+        key_of = None if planned.sort_key is None else open_sort_key(source, planned.sort_key)
+        route = Route(planned.assignment, view.data_parallel_rank, Locator(source), key_of)
+        fields = view.topology.needs(view.rank, boundaries=planned.boundaries or options.cu_seqlens)
+        assembly = make_assembly(source, fields, options, view.topology, view.coordinates)
+        shards = open_shards(
+            source, options, max_open_files=settings["max_open_files"], mmap=bool(settings["mmap"])
+        )
+        return MicroBatchReader(source, route, assembly, shards)
+
+    def _stand(self, position: int) -> None:
+        """Stand before a micro-batch. Reading ahead begins with the next one that is read."""
+        self._position = position
+        self._ended = False
+        self._readahead = Readahead(self._reader.advise, self._settings["readahead"], self._length)
+
+    def _own(self) -> MicroBatchReader:
+        """Return the reader of this process: one that was forked may inherit locks that nobody will free."""
+        if self._process != os.getpid():
+            self._reader = self._new_reader()
+            self._stand(self._position)
+        return self._reader
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        rank: int | None = None,
+        *,
+        roots: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Open a plan for a rank.
+
+        Args:
+            path: The directory of a plan, its ``plan.json`` or ``ranks.json``, or the manifest of a rank.
+            rank: The rank in the whole job; may be left out where ``path`` is a rank's manifest.
+            roots: Where data has moved, see :func:`~tokshard.sharding.plan.document.read_plan`.
+            **settings: See the class.
+
+        Raises:
+            UsageError: There is no such rank or stream, or an option does not fit.
+            MissingFileError: There is no plan.
+            IntegrityError: The plan is damaged, or was changed.
+        """
+        loader = cls(read_rank(path, rank, roots=roots), **settings)
+        loader._origin = {"path": os.fspath(path), "rank": rank, "roots": dict(roots or {}), **settings}
+        return loader
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Cross processes as the path of the plan and the state; the other side opens the files again."""
+        if self._origin is None:
+            raise UsageError("only a loader that was opened by a path can be sent to another process")
+        return _reopen, (self._origin, self.state_dict())
+
+    def clone(self) -> RankLoader:
+        """Return another loader that stands where this one does, and shares the open files with it.
+
+        Each chunk of a virtual pipeline has an iterator of its own, all at the same position.
+        """
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._stand(self._position)
+        return other
+
+    # What there is.
+
+    @property
+    def plan_id(self) -> str:
+        """The plan's identity."""
+        return self.view.plan_id
+
+    @property
+    def assignment(self) -> Assignment:
+        """Which rank reads which sample, when."""
+        return self._course.assignment
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What the rank reads, of :data:`tokshard.sharding.topology.FIELDS`; often nothing."""
+        return self._reader.assembly.fields
+
+    @property
+    def steps(self) -> int:
+        """The number of steps, the same on every rank."""
+        return self.assignment.steps
+
+    def __len__(self) -> int:
+        """Return the number of micro-batches of all steps, the same on every rank."""
+        return self._length
+
+    def micro_batches(self, step: int) -> range:
+        """Return the numbers of the micro-batches of a step.
+
+        Raises:
+            IndexError: There is no such step.
+        """
+        return self._course.micro_batches(step)
+
+    # Reading anything.
+
+    def __getitem__(self, number: int) -> MicroBatch:
+        """Return a micro-batch by its number through all steps.
+
+        Raises:
+            IndexError: There is no such micro-batch; negative numbers do not count from the end.
+            MissingFileError, IntegrityError: A file is not there, or not the one of the plan.
+        """
+        reader = self._own()
+        return reader.read(reader.route.micro_batch(number), number)
+
+    def batch(self, step: int, micro_batch: int | None = None) -> MicroBatch:
+        """Return what the rank reads in a step.
+
+        Args:
+            step: 0 to ``steps - 1``.
+            micro_batch: The number of one micro-batch of the step; None for all of them as one, which costs
+                less than one by one.
+
+        Raises:
+            IndexError: There is no such step or micro-batch.
+            MissingFileError, IntegrityError: A file is not there, or not the one of the plan.
+        """
+        numbers = self.micro_batches(step)
+        if micro_batch is not None:
+            if not 0 <= micro_batch < len(numbers):
+                raise IndexError(f"micro-batch {micro_batch} of step {step} is not 0 to {len(numbers) - 1}")
+            return self[numbers[micro_batch]]
+        size = self.assignment.micro_batch_size
+        reader = self._own()
+        return reader.read(reader.route.samples(numbers.start * size, len(numbers) * size), numbers.start)
+
+    def sample_ids(self, number: int) -> list[int]:
+        """Return the ids of the samples of a micro-batch, in the numbering of the stream."""
+        ids: list[int] = self._own().route.micro_batch(number).ids.tolist()
+        return ids
+
+    # Going on.
+
+    def __iter__(self) -> Self:
+        if self._ended:
+            self.rewind()
+        return self
+
+    def __next__(self) -> MicroBatch:
+        if self._position >= len(self):
+            self._ended = True
+            raise StopIteration
+        self.read_ahead(self._position)
+        batch = self[self._position]
+        self._position += 1
+        return batch
+
+    def read_ahead(self, number: int) -> None:
+        """Ask the kernel, in a thread, for the micro-batches after one that is about to be read."""
+        self._own()
+        self._readahead.follow(number)
+
+    def skip(self, count: int = 1) -> None:
+        """Go on by some micro-batches that somebody else has read, such as a loading worker.
+
+        Skipping none at the end counts as having reached it: the next iteration begins anew.
+
+        Raises:
+            UsageError: There are not as many left.
+        """
+        if not 0 <= count <= len(self) - self._position:
+            raise UsageError(f"cannot skip {count} of {len(self) - self._position} micro-batches")
+        self._ended = not count and self._position == len(self)
+        self._position += count
+
+    @property
+    def position(self) -> int:
+        """The number of the micro-batch that comes next."""
+        return self._position
+
+    @property
+    def step(self) -> int:
+        """The step that comes next, or is under way; the number of steps at the end."""
+        return self._course.step(self._position)
+
+    @property
+    def consumed_samples(self) -> int:
+        """What all ranks together have consumed, before this plan too, where each stands as this one does."""
+        return self._course.consumed(self._position)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next sample; at the end, that of the last one."""
+        return self._course.epoch(self._position)
+
+    def rewind(self, steps: int | None = None) -> None:
+        """Go back to the start of a step.
+
+        Args:
+            steps: How many steps before the one that is under way; 0 is the start of that one. None is the
+                start of the plan.
+
+        Raises:
+            UsageError: The plan does not go back that far.
+        """
+        back = self.step if steps is None else steps
+        if not 0 <= back <= self.step:
+            raise UsageError(f"cannot go {steps} steps back from step {self.step} of the plan")
+        self._stand(self._course.start_of_step(self.step - back))
+
+    def seek(self, consumed_samples: int) -> None:
+        """Go to where all ranks together have consumed a number of samples, as Megatron counts them.
+
+        Raises:
+            UsageError: No micro-batch starts there, or the plan does not reach it.
+        """
+        self._stand(self._course.at(consumed_samples))
+
+    def state_dict(self, position: int | None = None) -> dict[str, Any]:
+        """Return where the loader stands, as plain values.
+
+        Args:
+            position: Another position, for who counts by himself.
+        """
+        return self._state(self._position if position is None else position).to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to where a loader stood: any rank of this plan, or of one that this plan goes on from.
+
+        That is the plan that this one was made from by ``shard-plan --from``, at the samples consumed then;
+        or, in mode ``single``, one of another world size that reads the same samples.
+
+        Raises:
+            ResumeMismatchError: The state is that of another plan or stream.
+            UsageError: The state is none, or no step of this plan starts there.
+        """
+        there = LoaderState.from_dict(state)
+        self._stand(position_of(there, self._state(self._position), self._course, self.view.plan.history))
+
+    def close(self) -> None:
+        """Close the files; they are opened again when something is read."""
+        self._reader.close()
+
+    def _state(self, position: int) -> LoaderState:
+        order, start, whole = self._order
+        return LoaderState(
+            plan_id=self.plan_id,
+            stream=self.stream,
+            consumed_samples=self._course.consumed(position),
+            epoch=self._course.epoch(position),
+            order=order,
+            start=start,
+            whole=whole,
+        )
+
+
+def _reopen(origin: dict[str, Any], state: dict[str, Any]) -> RankLoader:
+    loader = RankLoader.open(**origin)
+    loader.load_state_dict(state)
+    return loader

@@ -1,0 +1,172 @@
+"""A plan's micro-batches in torch: a data set, its sampler, a data loader with state, and an iterator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+from tokshard.errors import UsageError
+from tokshard.loader.assembly import MicroBatch
+from tokshard.loader.rank import RankLoader
+
+TensorBatch = dict[str, Any]
+"""A micro-batch of tensors."""
+
+_HINT = "use tokshard.loader.torch.data_loader(loader, num_workers=...), and no sampler of your own"
+
+
+def to_tensors(batch: MicroBatch) -> TensorBatch:
+    """Return a micro-batch as tensors, which share the memory of arrays that may be written to."""
+    import torch
+
+    return {
+        name: torch.from_numpy(array if array.flags.writeable else array.copy())
+        for name, array in batch.items()
+    }
+
+
+class Turn(int):
+    """The number of a micro-batch as :class:`PlanSampler` gives it: the key that the data set asks for."""
+
+
+class PlanDataset:
+    """The micro-batches of a rank by their numbers: a map-style data set.
+
+    It answers the numbers of :class:`PlanSampler` alone. Any other sampler would pick and order for a second
+    time what the plan has dealt out: a ``DistributedSampler`` on top gives every rank a part of its part.
+
+    Args:
+        loader: The rank's loader.
+    """
+
+    def __init__(self, loader: RankLoader) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getitem__(self, number: int) -> TensorBatch:
+        """Return a micro-batch.
+
+        Raises:
+            UsageError: The number comes from another sampler.
+        """
+        from torch.utils.data import get_worker_info
+
+        if not isinstance(number, Turn):
+            raise UsageError(
+                f"micro-batch {number!r} was asked for by another sampler than the plan's: what the plan has "
+                "dealt out and ordered would be dealt out again (DistributedSampler) or shuffled again",
+                hint=_HINT,
+            )
+        if get_worker_info() is None:
+            self.loader.read_ahead(number)
+        return to_tensors(self.loader[number])
+
+
+class PlanSampler:
+    """The numbers of the micro-batches from where a loader stands to the end.
+
+    Args:
+        loader: The rank's loader.
+    """
+
+    def __init__(self, loader: RankLoader) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader) - self.loader.position
+
+    def __iter__(self) -> Iterator[int]:
+        return map(Turn, range(self.loader.position, len(self.loader)))
+
+
+class PlanDataLoader:
+    """A torch ``DataLoader`` over a plan, whose state is that of the micro-batches that were handed out.
+
+    What workers have fetched ahead does not count, so a state saved at any time and loaded at the same or
+    another number of workers goes on with the very next micro-batch.
+
+    Args:
+        loader: The rank's loader; it moves as this one hands out micro-batches.
+        **options: Those of ``DataLoader`` that do not pick samples: ``num_workers``, ``pin_memory``,
+            ``persistent_workers``, ``prefetch_factor``, ``multiprocessing_context``, ``timeout``, ...
+
+    Raises:
+        UsageError: An option would pick, order or batch samples, which the plan does.
+    """
+
+    def __init__(self, loader: RankLoader, **options: Any) -> None:
+        from torch.utils.data import DataLoader
+
+        taken = {"dataset", "sampler", "batch_sampler", "batch_size", "shuffle", "drop_last", "collate_fn"}
+        for name in sorted(taken & set(options)):
+            raise UsageError(
+                f"{name}={type(options[name]).__name__} cannot be given to the data loader of a plan, which "
+                "says already which rank reads which samples in which order",
+                hint=_HINT,
+            )
+        self._loader = loader
+        self._batches = DataLoader(
+            PlanDataset(loader), batch_size=None, sampler=PlanSampler(loader), **options
+        )
+
+    def __len__(self) -> int:
+        """Return how many micro-batches are left."""
+        return len(self._loader) - self._loader.position
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        iter(self._loader)
+        for batch in self._batches:
+            self._loader.skip()
+            yield batch
+        self._loader.skip(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader stands, see :meth:`~tokshard.loader.rank.RankLoader.state_dict`."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to where a loader stood; the next iteration begins there.
+
+        Raises:
+            ResumeMismatchError, UsageError: See :meth:`~tokshard.loader.rank.RankLoader.load_state_dict`.
+        """
+        self._loader.load_state_dict(state)
+
+
+def data_loader(loader: RankLoader, *, num_workers: int = 0, **options: Any) -> PlanDataLoader:
+    """Return a data loader of a rank's micro-batches, from where the loader stands.
+
+    Args:
+        loader: The rank's loader.
+        num_workers: How many processes read; 0 for this one.
+        **options: See :class:`PlanDataLoader`.
+
+    Raises:
+        UsageError: See :class:`PlanDataLoader`.
+    """
+    return PlanDataLoader(loader, num_workers=num_workers, **options)
+
+
+class ExternalIterator:
+    """A rank's micro-batches as an iterator of tensors: what ``--dataloader-type external`` expects.
+
+    Args:
+        source: The rank's loader, or a data loader over it.
+    """
+
+    def __init__(self, source: RankLoader | PlanDataLoader) -> None:
+        self._source = source
+        loader = data_loader(source) if isinstance(source, RankLoader) else source
+        self._batches = iter(loader)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> TensorBatch:
+        return next(self._batches)
+
+    def save_state(self) -> dict[str, Any]:
+        """Return where the loader stands; Megatron calls it for ``--dataloader-save``."""
+        return self._source.state_dict()

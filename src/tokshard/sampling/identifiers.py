@@ -1,0 +1,165 @@
+"""A tokenizer's identifiers: the part of a cache's name that only the training environment knows.
+
+Megatron hashes what its tokenizer object says of itself, and that changes with its version. The sure
+way is to take the identifiers from a job: ``scripts/dump_tokenizer_identifiers.py`` prints them inside
+a training container, and each ``description.txt`` of a cache holds them. The presets here are what
+Megatron's own training script hashes when it is given no options of the tokenizer but its type, its
+model and (for the null tokenizer) its vocabulary size.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
+from tokshard.storage.jsonfile import read_json_object
+
+HUGGING_FACE = "HuggingFaceTokenizer"
+NULL = "NullTokenizer"
+
+NEUTRAL = "tokshard"
+"""The class in the names of indexes that are for no Megatron job."""
+
+_DEFAULT_CLASS = "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText"
+_TEXT_CLASS = "megatron.core.tokenizers.text.text_tokenizer.MegatronTokenizerText"
+_RELEASE = re.compile(r"(?:core_)?v?([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
+_OTHER_WAYS = (
+    "give --tokenizer-identifiers FILE (scripts/dump_tokenizer_identifiers.py prints it inside the training "
+    "environment), or --like with a description.txt of that job"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Preset:
+    """What one version of Megatron says of a tokenizer: its class, and its options in their order."""
+
+    name: str
+    options: dict[str, Any]
+
+
+_FILES = {"vocab_file": None, "merges_file": None}
+_TEMPLATE = {"chat_template": None}
+
+
+def _hub(*, use_fast: bool, include_special_tokens: bool) -> dict[str, Any]:
+    return {
+        "additional_special_tokens": [],
+        "use_fast": use_fast,
+        "trust_remote_code": False,
+        "include_special_tokens": include_special_tokens,
+    }
+
+
+# 0.16 switches fast tokenizers and special tokens on by options of the command line, later versions off.
+_HUB_BY_ASKING = _hub(use_fast=False, include_special_tokens=False)
+_HUB = _hub(use_fast=True, include_special_tokens=True)
+_NULL_EARLY = {"vocab_size": None}
+# From 0.18 the command line always hands over a pad id, -1 where none is given.
+_NULL_LATE = {"vocab_size": None, "eod_id": None, "pad_id": -1}
+
+_PRESETS: dict[str, dict[str, _Preset]] = {
+    version: {HUGGING_FACE: _Preset(name, hugging_face), NULL: _Preset(name, null)}
+    for version, name, hugging_face, null in (
+        ("0.15", _DEFAULT_CLASS, _FILES, _NULL_EARLY),
+        ("0.16", _DEFAULT_CLASS, {**_FILES, **_HUB_BY_ASKING}, _NULL_EARLY),
+        ("0.17", _DEFAULT_CLASS, {**_FILES, **_HUB}, _NULL_EARLY),
+        ("0.18", _DEFAULT_CLASS, {**_TEMPLATE, **_FILES, **_HUB}, _NULL_LATE),
+        ("0.19", _DEFAULT_CLASS, {**_TEMPLATE, **_FILES, **_HUB}, _NULL_LATE),
+        ("main-20260822", _TEXT_CLASS, {**_TEMPLATE, **_FILES, **_HUB, "use_gigatoken": False}, _NULL_LATE),
+    )
+}
+
+MEGATRON_VERSIONS = tuple(_PRESETS)
+"""The versions of Megatron that :func:`megatron_identifiers` knows."""
+
+
+def megatron_identifiers(
+    version: str, tokenizer_type: str, tokenizer_model: str | None = None, **options: Any
+) -> dict[str, Any]:
+    """Return the identifiers that a version of Megatron gives a tokenizer.
+
+    Args:
+        version: One of :data:`MEGATRON_VERSIONS`, or a patch release of one, as in ``"0.16.1"``.
+        tokenizer_type: ``"HuggingFaceTokenizer"`` or ``"NullTokenizer"``.
+        tokenizer_model: The string that the training job gives as ``--tokenizer-model``, unchanged: a
+            relative path and an absolute one make different names.
+        options: What differs from Megatron's defaults, by the names that identifiers have:
+            ``vocab_file``, ``merges_file``, ``additional_special_tokens`` (a list), ``use_fast``,
+            ``trust_remote_code``, ``include_special_tokens``, ``chat_template``, ``use_gigatoken``; for
+            the null tokenizer ``vocab_size`` (always needed), and from 0.18 ``eod_id`` and ``pad_id``,
+            of which None leaves one out.
+
+    Raises:
+        UsageError: The version or type has no preset, the version has no such option, or something is
+            missing.
+
+    Example:
+        >>> megatron_identifiers("0.16", "NullTokenizer", vocab_size=50257)["vocab_size"]
+        '50257'
+        >>> list(megatron_identifiers("0.15", "HuggingFaceTokenizer", "/models/gpt2"))
+        ['class', 'tokenizer_path', 'vocab_file', 'merges_file']
+    """
+    preset = _preset(version, tokenizer_type)
+    if unknown := sorted(options.keys() - preset.options.keys()):
+        raise UsageError(
+            f"Megatron {version} has no option {unknown[0]!r} of a {tokenizer_type}",
+            hint=f"it has {', '.join(preset.options)}",
+        )
+    if tokenizer_type == NULL:
+        if not options.get("vocab_size"):
+            raise UsageError(
+                "the null tokenizer's name depends on its vocabulary size, and no --vocab-size is given"
+            )
+    elif not tokenizer_model:
+        raise UsageError(
+            f"the {tokenizer_type}'s name depends on its path, and no --tokenizer-model is given"
+        )
+    said = {name: options.get(name, default) for name, default in preset.options.items()}
+    if tokenizer_type == NULL:
+        said = {name: value for name, value in said.items() if value is not None}
+    return {
+        "class": preset.name,
+        "tokenizer_path": None if tokenizer_type == NULL else tokenizer_model,
+        **{name: str(value) for name, value in said.items()},
+    }
+
+
+def read_identifiers(path: str) -> dict[str, Any]:
+    """Read identifiers from a file that ``scripts/dump_tokenizer_identifiers.py`` has printed.
+
+    Any JSON object is taken as it is, in its order, since tokenizers of one's own may say anything.
+
+    Raises:
+        MissingFileError: There is no such file.
+        InputError: It is no JSON object, or it is a whole description of a cache.
+    """
+    try:
+        found = read_json_object(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFileError(
+            f"there is no file of tokenizer identifiers at {path}", path=path, hint=_OTHER_WAYS
+        ) from None
+    except IntegrityError as error:
+        raise InputError(error.message, hint=_OTHER_WAYS) from error
+    if "dataset_path" in found or "datasets" in found:
+        raise InputError(
+            f"{path} is a whole description and not a tokenizer's identifiers", hint=f"use --like {path}"
+        )
+    return found
+
+
+def _preset(version: str, tokenizer_type: str) -> _Preset:
+    release = _RELEASE.fullmatch(version)
+    known = _PRESETS.get(release[1] if release else version)
+    if known is None:
+        raise UsageError(
+            f"there is no preset for Megatron {version!r}, only for {', '.join(MEGATRON_VERSIONS)}",
+            hint=_OTHER_WAYS,
+        )
+    if tokenizer_type not in known:
+        raise UsageError(
+            f"there is no preset for a {tokenizer_type!r}, only for {' and '.join(known)}", hint=_OTHER_WAYS
+        )
+    return known[tokenizer_type]

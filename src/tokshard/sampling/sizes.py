@@ -1,0 +1,130 @@
+"""How many samples a training run asks for: Megatron's sums over its own arguments.
+
+The numbers enter the names of cache files, so that every change of one of these arguments makes a run
+look for other files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokshard.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The samples asked for in each split; None for exactly one epoch.
+
+    Zero is a size like others: a split of size 0 is built, with one epoch, where it holds any sequences.
+    """
+
+    train: int | None
+    valid: int | None
+    test: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingArguments:
+    """The arguments of a Megatron training run that decide its sizes, under Megatron's names.
+
+    Attributes:
+        global_batch_size: Samples of a step; with ``step_batch_size_schedule`` (from 0.18) Megatron puts
+            micro batch size times data-parallel size here.
+        train_iters: Steps. Where only ``train_samples`` is given, it is ``train_samples //
+            global_batch_size``, as in Megatron with a constant batch size; with a schedule give both.
+        train_samples: Samples; where it is given (and not 0) it is the size of the training split.
+        eval_interval: Steps between two validations.
+        eval_iters: Steps of one validation, and of testing.
+        eval_global_batch_size: Samples of a validation step; None for ``global_batch_size``.
+        start_eval_at_iter: The step before which nothing is validated.
+        full_validation: Whether validation is one epoch.
+        skip_train: Whether the run only validates: once, not by intervals.
+        phase_transition_iterations: Steps at which the run ends a phase and stops; the training size is
+            then that of the phase which contains ``iteration``.
+        iteration: The step that the run (re)starts from.
+    """
+
+    global_batch_size: int
+    train_iters: int | None = None
+    train_samples: int | None = None
+    eval_interval: int | None = 1000
+    eval_iters: int = 100
+    eval_global_batch_size: int | None = None
+    start_eval_at_iter: int | None = None
+    full_validation: bool = False
+    skip_train: bool = False
+    phase_transition_iterations: tuple[int, ...] = ()
+    iteration: int = 0
+
+
+def training_sizes(arguments: TrainingArguments) -> Sizes:
+    """Return the sizes that Megatron computes from these arguments.
+
+    Raises:
+        UsageError: An argument that the sums need is missing or out of range.
+
+    Example:
+        >>> training_sizes(TrainingArguments(train_iters=100, global_batch_size=8, eval_interval=40,
+        ...                                  eval_iters=2))
+        Sizes(train=800, valid=48, test=16)
+    """
+    _check(arguments)
+    batch = arguments.eval_global_batch_size or arguments.global_batch_size
+    valid = None if arguments.full_validation else _validation_steps(arguments) * batch
+    train = _phase_samples(arguments) if arguments.phase_transition_iterations else _train_samples(arguments)
+    return Sizes(train=train, valid=valid, test=arguments.eval_iters * batch)
+
+
+def _check(arguments: TrainingArguments) -> None:
+    if not arguments.train_iters and not arguments.train_samples:
+        raise UsageError(
+            "neither the steps nor the samples of training are given",
+            hint="give --train-iters or --train-samples",
+        )
+    positive = ["global_batch_size", "eval_global_batch_size"]
+    if not arguments.full_validation and not arguments.skip_train:
+        positive.append("eval_interval")
+        if arguments.eval_interval is None:
+            raise UsageError("the interval of validation is not given", hint="give --eval-interval")
+    natural = ["train_iters", "train_samples", "eval_iters", "start_eval_at_iter", "iteration"]
+    for name in positive + natural:
+        value, least = getattr(arguments, name), int(name in positive)
+        if value is not None and value < least:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} is {value}, but it cannot be less than {least}")
+
+
+def _train_samples(arguments: TrainingArguments) -> int:
+    return arguments.train_samples or (arguments.train_iters or 0) * arguments.global_batch_size
+
+
+def _validation_steps(arguments: TrainingArguments) -> int:
+    if arguments.skip_train:
+        return arguments.eval_iters
+    steps = arguments.train_iters or _train_samples(arguments) // arguments.global_batch_size
+    interval = arguments.eval_interval or 1
+    points = steps // interval + 1 - (arguments.start_eval_at_iter or 0) // interval
+    return max(0, points) * arguments.eval_iters
+
+
+def _phase_samples(arguments: TrainingArguments) -> int:
+    """Return the samples of the phase that contains the step of the (re)start.
+
+    Megatron's phases are counted in samples of the full batch size and end with ``train_samples``,
+    without which it fails here with a comparison to None.
+    """
+    if not arguments.train_samples:
+        raise UsageError(
+            "phases of training need the samples of training, not only its steps",
+            hint="give --train-samples with --phase-transition-iterations",
+        )
+    batch = arguments.global_batch_size
+    borders = [0, *(step * batch for step in arguments.phase_transition_iterations), arguments.train_samples]
+    now = arguments.iteration * batch
+    later = [border for border in borders if border > now]
+    if not later:
+        raise UsageError(
+            f"training starts again at sample {now}, behind its last, {arguments.train_samples}",
+            hint="give the --iteration that the run starts from, or more --train-samples",
+        )
+    return min(later) - max(border for border in borders if border <= now)

@@ -1,0 +1,301 @@
+"""Which sample every rank reads at every step: orders, layouts and batch sizes put together.
+
+An assignment is a few numbers and intervals, whatever the number of samples and ranks. All questions are
+answered by formulas, for any index at any time, and all of them can be asked backwards.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.layouts import repeats
+from tokshard.sharding.passes import ENDLESS, Pass
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.timeline import Timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokshard.sharding.bucketing import KeyOf
+
+    Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where samples are read: int64 arrays, -1 where they are not.
+
+    Attributes:
+        rank: The data-parallel rank.
+        step: The step of the plan.
+        slot: The place within the rank's samples of the step; micro-batch ``slot // b``.
+    """
+
+    rank: Integers
+    step: Integers
+    slot: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The samples of all ranks, from one number of consumed samples on.
+
+    Local indices number what a rank reads from the start of this assignment on; every rank has equally
+    many, and step ``s`` is the same range of them on each.
+
+    Attributes:
+        passes: What is read, one after the other.
+        micro_batch_size: The samples of a micro-batch of one rank.
+        schedule: The global batch size at any number of consumed samples.
+        steps: The number of steps.
+        consumed_samples: What all ranks had consumed before step 0.
+        skipped: How many samples of each rank, from the start of the passes on, were read before step 0.
+
+    Raises:
+        UsageError: The parts do not fit, or there are fewer samples than the steps need.
+
+    Example:
+        >>> from tokshard.sharding.layouts import Striped
+        >>> from tokshard.sharding.order import SampleOrder
+        >>> whole = Pass(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
+        >>> plan = Assignment((whole,), 4, BatchSchedule.constant(16), steps=6)
+        >>> plan.ids(rank=1, first=0, count=8).tolist()
+        [4, 5, 6, 7, 12, 13, 14, 15]
+        >>> plan.locate(np.array([13]), epoch=0).step.tolist(), plan.tail(0).to_json()
+        ([0], [[96, 100]])
+    """
+
+    passes: tuple[Pass, ...]
+    micro_batch_size: int
+    schedule: BatchSchedule
+    steps: int
+    consumed_samples: int = 0
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.passes:
+            raise UsageError("an assignment needs something to read")
+        if min(self.steps, self.consumed_samples, self.skipped) < 0 or self.micro_batch_size < 1:
+            raise UsageError("steps, consumed and skipped samples of an assignment are not negative")
+        for one in self.passes:
+            if one.layout.ranks != self.ranks or one.per_epoch % self.micro_batch_size:
+                raise UsageError(
+                    f"{one.per_epoch} samples for each of {one.layout.ranks} ranks do not fit {self.ranks} "
+                    f"ranks with micro-batches of {self.micro_batch_size}"
+                )
+        for one, following in zip(self.passes, self.passes[1:], strict=False):
+            if one.epochs is None or following.first_epoch < one.first_epoch + one.epochs:
+                raise UsageError("the epochs of an assignment do not ascend")
+        available = available_steps(
+            self.passes, self.micro_batch_size, self.schedule, self.consumed_samples, self.skipped, self.steps
+        )
+        if self.steps > available:
+            raise UsageError(f"{self.steps} steps are more than the {available} that the samples fill")
+
+    @property
+    def ranks(self) -> int:
+        """The data-parallel size."""
+        return self.passes[0].layout.ranks
+
+    @property
+    def timeline(self) -> Timeline:
+        """Steps and consumed samples."""
+        group = self.ranks * self.micro_batch_size
+        return _timeline(self.schedule, group, self.consumed_samples, self.steps)
+
+    @property
+    def samples_per_rank(self) -> int:
+        """The samples that each rank reads in all steps, repeated ones counted again."""
+        return self.first_local(self.steps)
+
+    def first_local(self, step: int) -> int:
+        """Return the first local index of a step, the same on every rank.
+
+        Raises:
+            IndexError: There is no such step (the one after the last counts, as an end).
+        """
+        if not 0 <= step <= self.steps:
+            raise IndexError(f"step {step} is not 0 to {self.steps}")
+        consumed = int(self.timeline.consumed(np.array([step], dtype=np.int64))[0])
+        return (consumed - self.consumed_samples) // self.ranks
+
+    def consumed_after(self, step: int) -> int:
+        """Return the consumed samples of all ranks after the first ``step`` steps."""
+        return self.consumed_samples + self.first_local(step) * self.ranks
+
+    def ids(self, rank: int, first: int, count: int, key_of: KeyOf | None = None) -> Integers:
+        """Return the sample ids of ``count`` local indices of a rank from ``first`` on.
+
+        One call for many indices costs hardly more than one for a few.
+
+        Returns:
+            int64 of shape ``(count,)``.
+
+        Raises:
+            IndexError: There is no such rank, or an index is negative or past the end.
+            UsageError: The order needs sort keys (``key_of``: ids to keys).
+        """
+        if not 0 <= rank < self.ranks:
+            raise IndexError(f"data-parallel rank {rank} is not 0 to {self.ranks - 1}")
+        if first < 0 or count < 0 or first + count > self.samples_per_rank:
+            raise IndexError(
+                f"local indices {first} to {first + count - 1} are not 0 to {self.samples_per_rank - 1}"
+            )
+        local = np.arange(first, first + count, dtype=np.int64)
+        return self.at(np.full(count, rank, dtype=np.int64), local, key_of)
+
+    def step_ids(self, rank: int, step: int, key_of: KeyOf | None = None) -> Integers:
+        """Return what a rank reads in a step: int64 of shape (micro-batches, micro batch size)."""
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step {step} is not 0 to {self.steps - 1}")
+        first = self.first_local(step)
+        return self.ids(rank, first, self.first_local(step + 1) - first, key_of).reshape(
+            -1, self.micro_batch_size
+        )
+
+    def at(self, ranks: Integers, local: Integers, key_of: KeyOf | None = None) -> Integers:
+        """Return the id at each local index of each rank (equal shapes ``(n,)``, trusted)."""
+        result = np.empty(local.shape, dtype=np.int64)
+        for one, epoch, which, within in self._epochs(local):
+            result[which] = one.order.ids(one.layout.at(ranks[which], within), epoch, key_of)
+        return result
+
+    def repeated(self, ranks: Integers, local: Integers) -> NDArray[np.bool_]:
+        """Return which local indices read again what was read in the same epoch, as padding."""
+        result = np.zeros(local.shape, dtype=np.bool_)
+        for one, _, which, within in self._epochs(local):
+            rank_found, local_found = one.layout.locate(one.layout.at(ranks[which], within))
+            result[which] = (rank_found != ranks[which]) | (local_found != within)
+        return result
+
+    def locate(self, ids: Integers, epoch: int, key_of: KeyOf | None = None) -> Location:
+        """Return where each id is read first in an epoch.
+
+        Raises:
+            IndexError: No pass has this epoch.
+        """
+        base = -self.skipped
+        for one in self.passes:
+            if one.has_epoch(epoch):
+                break
+            base += one.per_rank
+        else:
+            raise IndexError(f"no epoch {epoch} is read")
+        positions = one.order.positions(ids, epoch, key_of)
+        ranks, within = one.layout.locate(np.maximum(positions, 0))
+        local = base + (epoch - one.first_epoch) * one.per_epoch + within
+        read = (positions >= 0) & (ranks >= 0) & (local >= 0) & (local < self.samples_per_rank)
+        timeline = self.timeline
+        steps = timeline.step_of(np.where(read, local, 0) * self.ranks + self.consumed_samples)
+        firsts = (timeline.consumed(steps) - self.consumed_samples) // self.ranks
+        return Location(
+            np.where(read, ranks, -1), np.where(read, steps, -1), np.where(read, local - firsts, -1)
+        )
+
+    def tail(self, epoch: int, key_of: KeyOf | None = None) -> Intervals:
+        """Return the ids that no rank reads in an epoch, were all of it read."""
+        one = self._pass_of(epoch)
+        return Intervals.of_members(one.order.ids(_members(one.layout.dropped()), epoch, key_of))
+
+    def repeats(self, epoch: int, key_of: KeyOf | None = None) -> tuple[Integers, Integers]:
+        """Return the ids that are read again in an epoch, and how many times each, were all of it read."""
+        one = self._pass_of(epoch)
+        again = [one.layout.positions(rank, first, count) for rank, first, count in repeats(one.layout)]
+        positions = np.concatenate([np.empty(0, dtype=np.int64), *again])
+        ids, times = np.unique(one.order.ids(positions, epoch, key_of), return_counts=True)
+        return ids, times.astype(np.int64)
+
+    def _pass_of(self, epoch: int) -> Pass:
+        for one in self.passes:
+            if one.has_epoch(epoch):
+                return one
+        raise IndexError(f"no epoch {epoch} is read")
+
+    def _epochs(self, local: Integers) -> Iterator[tuple[Pass, int, Integers, Integers]]:
+        """Yield (pass, epoch, which of the indices are in it, their local indices within the epoch)."""
+        local = local + self.skipped
+        for one in self.passes:
+            here = np.flatnonzero((local >= 0) & (local < one.per_rank))
+            epochs, within = np.divmod(local[here], one.per_epoch)
+            for epoch in np.unique(epochs):
+                chosen = epochs == epoch
+                yield one, one.first_epoch + int(epoch), here[chosen], within[chosen]
+            local = local - one.per_rank
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the assignment as JSON values."""
+        return {
+            "passes": [one.to_json() for one in self.passes],
+            "micro_batch_size": self.micro_batch_size,
+            "schedule": self.schedule.to_json(),
+            "steps": self.steps,
+            "consumed_samples": self.consumed_samples,
+            "skipped": self.skipped,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, path: str) -> Self:
+        """Return the assignment that :meth:`to_json` gave.
+
+        Raises:
+            IntegrityError: It is none, or its parts do not fit.
+        """
+        if not isinstance(value, dict) or set(value) != set(cls.__slots__):
+            raise IntegrityError(
+                f"{path}: an assignment has the fields {', '.join(cls.__slots__)}", path=path
+            )
+        passes, schedule = value["passes"], BatchSchedule.from_json(value["schedule"], path)
+        numbers = {name: value[name] for name in cls.__slots__ if name not in {"passes", "schedule"}}
+        if not isinstance(passes, list) or any(type(number) is not int for number in numbers.values()):
+            raise IntegrityError(f"{path}: a field of an assignment has a wrong type", path=path)
+        try:
+            return cls(
+                passes=tuple(Pass.from_json(one, path) for one in passes), schedule=schedule, **numbers
+            )
+        except UsageError as error:
+            raise IntegrityError(f"{path}: {error}", path=path) from error
+
+
+def available_steps(
+    passes: tuple[Pass, ...],
+    micro_batch_size: int,
+    schedule: BatchSchedule,
+    consumed_samples: int = 0,
+    skipped: int = 0,
+    steps: int | None = None,
+) -> int:
+    """Return how many whole steps the passes fill.
+
+    Args:
+        passes: What is read.
+        micro_batch_size: The samples of a micro-batch of one rank.
+        schedule: The global batch size over time.
+        consumed_samples: What all ranks had consumed before step 0.
+        skipped: How many samples of each rank were read before step 0.
+        steps: Batch sizes from this step on are not looked at; None for all that the samples reach.
+
+    Raises:
+        UsageError: A global batch size in use is not divisible by micro batch size x data-parallel size.
+    """
+    ranks = passes[0].layout.ranks
+    left = min(sum(one.per_rank for one in passes) - skipped, ENDLESS // (2 * ranks)) * ranks
+    stop = consumed_samples + max(left, 0)
+    group = ranks * micro_batch_size
+    timeline = schedule.timeline(group, consumed_samples, stop=stop, steps=steps)
+    return timeline.steps_within(max(left, 0))
+
+
+@functools.lru_cache(maxsize=64)
+def _timeline(schedule: BatchSchedule, group: int, consumed: int, steps: int) -> Timeline:
+    return schedule.timeline(group, consumed, steps=steps)
+
+
+def _members(intervals: Intervals) -> Integers:
+    return intervals.nth(np.arange(intervals.count, dtype=np.int64))

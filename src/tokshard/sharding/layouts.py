@@ -1,0 +1,274 @@
+"""Which position of an order each rank reads: two layouts, in stripes and in blocks.
+
+A layout deals the positions 0 to ``samples - 1`` of one epoch out to data-parallel ranks. A rank numbers
+what it reads with local indices from 0 on, and micro-batch ``m`` is its local indices ``m * b`` to
+``(m + 1) * b - 1``. With 3 ranks, positions in rank 0's, rank 1's and rank 2's local order::
+
+    Striped(width=2)    0 1 6 7    | 2 3 8 9    | 4 5 10 11       Megatron's single sampler, b = 2
+    Striped(width=1)    0 3 6 9    | 1 4 7 10   | 2 5 8 11        sequential: round robin
+    Blocked(run=4)      0 1 2 3    | 4 5 6 7    | 8 9 10 11       contiguous, chunked
+
+Every rank reads ``samples_per_rank`` of them. Positions beyond these are dropped; a rank that has fewer
+reads some again. With ``samples_per_rank=None`` each rank reads exactly its own, which need not be equally
+many: right for views of a data set, never for training, where collectives would hang.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.sharding.intervals import Intervals
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+REPEATS = ("last", "first")
+"""What is read again where a rank has too few: ``last``, the last sample (of the rank's block, where it has
+one, else of all); ``first``, the rank's own from its first one on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Striped:
+    """Stripes of ``width`` positions, dealt to the ranks in turn.
+
+    Attributes:
+        samples: The number of positions, 1 or more.
+        ranks: The data-parallel size.
+        width: The positions of a stripe.
+        samples_per_rank: What every rank reads, a multiple of the width; None for what it has.
+        repeat: See :data:`REPEATS`.
+
+    Example:
+        >>> layout = Striped(12, ranks=3, width=2, samples_per_rank=4)
+        >>> layout.positions(1, 0, 4).tolist()
+        [2, 3, 8, 9]
+    """
+
+    samples: int
+    ranks: int
+    width: int
+    samples_per_rank: int | None
+    repeat: str = "last"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        if self.width < 1 or (self.samples_per_rank or 0) % self.width:
+            raise UsageError(
+                f"stripes of {self.width} do not divide the {self.samples_per_rank} samples of a rank"
+            )
+
+    def owned(self, rank: int) -> int:
+        """Return how many of its positions a rank reads for the first time."""
+        _check_rank(self, rank)
+        rounds, rest = divmod(self.samples, self.ranks * self.width)
+        own = rounds * self.width + min(max(rest - rank * self.width, 0), self.width)
+        return own if self.samples_per_rank is None else min(own, self.samples_per_rank)
+
+    def length(self, rank: int) -> int:
+        """Return how many local indices a rank has."""
+        _check_rank(self, rank)
+        return self.owned(rank) if self.samples_per_rank is None else self.samples_per_rank
+
+    def positions(self, rank: int, first: int, count: int) -> Integers:
+        """Return the positions of ``count`` local indices from ``first`` on: int64 of shape ``(count,)``.
+
+        Raises:
+            IndexError: There is no such rank, or an index is negative or past the end.
+        """
+        return _positions(self, rank, first, count)
+
+    def at(self, ranks: Integers, local: Integers) -> Integers:
+        """Return the position of each local index of each rank (arrays that broadcast, trusted)."""
+        found = local // self.width * (self.width * self.ranks) + ranks * self.width + local % self.width
+        if self.repeat == "last":
+            last: Integers = np.minimum(found, self.samples - 1)
+            return last
+        again = self._first_again(ranks, local)
+        result: Integers = np.where(found < self.samples, found, again)
+        return result
+
+    def _first_again(self, ranks: Integers, local: Integers) -> Integers:
+        own = np.array([self.owned(rank) for rank in range(self.ranks)], dtype=np.int64)[ranks]
+        again = (local - own) % np.maximum(own, 1)
+        found = again // self.width * (self.width * self.ranks) + ranks * self.width + again % self.width
+        # A rank without any sample reads those of the others.
+        return found % self.samples
+
+    def locate(self, positions: Integers) -> tuple[Integers, Integers]:
+        """Return (rank, local index) where each position is read first; (-1, -1) where it is dropped."""
+        rounds, rest = np.divmod(positions, self.width * self.ranks)
+        local = rounds * self.width + rest % self.width
+        return _if_read(self, rest // self.width, local)
+
+    def consumed(self, local: int) -> Intervals:
+        """Return the positions that were read once every rank has read its first ``local`` indices.
+
+        Padding does not count: what is read again belongs to where it is read first.
+
+        Raises:
+            UsageError: Stripes would be cut.
+        """
+        if local % self.width:
+            raise UsageError(f"{local} samples of a rank end within a stripe of {self.width}")
+        return Intervals.of([(0, min(self.samples, local * self.ranks))])
+
+    def dropped(self) -> Intervals:
+        """Return the positions that no rank reads."""
+        if self.samples_per_rank is None:
+            return Intervals.of([])
+        return Intervals.of([(min(self.samples, self.samples_per_rank * self.ranks), self.samples)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layout as JSON values."""
+        return {"layout": "striped"} | {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Blocks of ``run`` consecutive positions, one for each rank.
+
+    Attributes:
+        samples: The number of positions, 1 or more.
+        ranks: The data-parallel size.
+        run: The positions of a block; the blocks at the end may be shorter or empty.
+        samples_per_rank: What every rank reads; None for its block.
+        repeat: See :data:`REPEATS`; only ``last`` for blocks.
+
+    Example:
+        >>> layout = Blocked(5, ranks=4, run=2, samples_per_rank=None)
+        >>> [layout.positions(rank, 0, layout.length(rank)).tolist() for rank in range(4)]
+        [[0, 1], [2, 3], [4], []]
+    """
+
+    samples: int
+    ranks: int
+    run: int
+    samples_per_rank: int | None
+    repeat: str = "last"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        if self.run < 1 or self.repeat != "last":
+            raise UsageError(f"blocks of {self.run} samples with {self.repeat!r} repeated do not exist")
+
+    def owned(self, rank: int) -> int:
+        """Return how many of its positions a rank reads for the first time."""
+        _check_rank(self, rank)
+        own = min(self.samples, (rank + 1) * self.run) - min(self.samples, rank * self.run)
+        return own if self.samples_per_rank is None else min(own, self.samples_per_rank)
+
+    def length(self, rank: int) -> int:
+        """Return how many local indices a rank has."""
+        _check_rank(self, rank)
+        return self.owned(rank) if self.samples_per_rank is None else self.samples_per_rank
+
+    def positions(self, rank: int, first: int, count: int) -> Integers:
+        """Return the positions of ``count`` local indices from ``first`` on: int64 of shape ``(count,)``.
+
+        Raises:
+            IndexError: There is no such rank, or an index is negative or past the end.
+        """
+        return _positions(self, rank, first, count)
+
+    def at(self, ranks: Integers, local: Integers) -> Integers:
+        """Return the position of each local index of each rank (arrays that broadcast, trusted)."""
+        found = np.minimum(ranks * self.run + local, (ranks + 1) * self.run - 1)
+        result: Integers = np.minimum(found, self.samples - 1)
+        return result
+
+    def locate(self, positions: Integers) -> tuple[Integers, Integers]:
+        """Return (rank, local index) where each position is read first; (-1, -1) where it is dropped."""
+        ranks, local = np.divmod(positions, self.run)
+        return _if_read(self, ranks, local)
+
+    def consumed(self, local: int) -> Intervals:
+        """Return the positions that were read once every rank has read its first ``local`` indices."""
+        starts, stops = self._bounds()
+        return Intervals.of_bounds(starts, np.minimum(starts + local, stops))
+
+    def dropped(self) -> Intervals:
+        """Return the positions that no rank reads."""
+        if self.samples_per_rank is None:
+            return self.consumed(self.run).complement(self.samples)
+        return self.consumed(self.samples_per_rank).complement(self.samples)
+
+    def _bounds(self) -> tuple[Integers, Integers]:
+        starts = np.minimum(np.arange(self.ranks + 1, dtype=np.int64) * self.run, self.samples)
+        return starts[:-1], starts[1:]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layout as JSON values."""
+        return {"layout": "blocked"} | {name: getattr(self, name) for name in self.__slots__}
+
+
+Layout = Striped | Blocked
+_KINDS: dict[str, type[Striped | Blocked]] = {"striped": Striped, "blocked": Blocked}
+
+
+def layout_from_json(value: Any, path: str) -> Layout:
+    """Return the layout that ``to_json`` gave.
+
+    Raises:
+        IntegrityError: It is none.
+    """
+    kind = _KINDS.get(str(value.get("layout"))) if isinstance(value, dict) else None
+    if kind is None or set(value) != {"layout", *kind.__slots__}:
+        raise IntegrityError(f"{path}: a layout has an unknown kind or other fields", path=path)
+    fields = {name: value[name] for name in kind.__slots__}
+    numbers = [number for name, number in fields.items() if name not in {"repeat", "samples_per_rank"}]
+    per_rank = fields["samples_per_rank"]
+    if any(type(number) is not int for number in [*numbers, 0 if per_rank is None else per_rank]):
+        raise IntegrityError(f"{path}: a size of a layout is not an integer", path=path)
+    try:
+        return kind(**fields)
+    except UsageError as error:
+        raise IntegrityError(f"{path}: {error}", path=path) from error
+
+
+def repeats(layout: Layout) -> list[tuple[int, int, int]]:
+    """Return what ranks read again: triples (rank, first local index, count), only of ranks that do."""
+    if layout.samples_per_rank is None:
+        return []
+    own = [(rank, layout.owned(rank)) for rank in range(layout.ranks)]
+    return [
+        (rank, count, layout.samples_per_rank - count)
+        for rank, count in own
+        if count < layout.samples_per_rank
+    ]
+
+
+def _positions(layout: Layout, rank: int, first: int, count: int) -> Integers:
+    length = layout.length(rank)
+    if first < 0 or count < 0 or first + count > length:
+        raise IndexError(
+            f"local indices {first} to {first + count - 1} of rank {rank} are not 0 to {length - 1}"
+        )
+    local = np.arange(first, first + count, dtype=np.int64)
+    return layout.at(np.array(rank, dtype=np.int64), local)
+
+
+def _if_read(layout: Layout, ranks: Integers, local: Integers) -> tuple[Integers, Integers]:
+    read = ranks < layout.ranks
+    if layout.samples_per_rank is not None:
+        read &= local < layout.samples_per_rank
+    return np.where(read, ranks, -1), np.where(read, local, -1)
+
+
+def _check_sizes(layout: Layout) -> None:
+    if layout.samples < 1 or layout.ranks < 1:
+        raise UsageError(f"cannot deal {layout.samples} samples to {layout.ranks} ranks")
+    if layout.samples_per_rank is not None and layout.samples_per_rank < 1:
+        raise UsageError(f"{layout.samples_per_rank} samples for each rank are none to read")
+    if layout.repeat not in REPEATS:
+        raise UsageError(f"repeat is {layout.repeat!r}, not one of {', '.join(REPEATS)}")
+
+
+def _check_rank(layout: Layout, rank: int) -> None:
+    if not 0 <= rank < layout.ranks:
+        raise IndexError(f"data-parallel rank {rank} is not 0 to {layout.ranks - 1}")

@@ -1,0 +1,162 @@
+"""Writing a plan into its directory."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from tokshard.errors import OutputExistsError, TokshardError
+from tokshard.indexed.source import InputFile
+from tokshard.sharding.plan.document import PLAN_NAME, Plan, read_plan
+from tokshard.sharding.plan.rankfile import OF_ALL, PACKED_NAME, PACKED_SCHEMA, RANK_NAME, RankView, rank_name
+from tokshard.sharding.plan.reads import bytes_of
+from tokshard.sharding.source.references import DatasetReference
+from tokshard.storage import calls
+from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
+from tokshard.storage.jsonfile import dump_json
+from tokshard.storage.lock import WriterLock
+
+LOCK_NAME = ".plan.lock"
+
+_WRITERS = 8
+_LEFT_BEHIND = re.compile(r"\.(plan|ranks|rank-[0-9]+)\.json\.")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFiles:
+    """What :func:`write_plan` wrote.
+
+    Attributes:
+        directory: The directory of the plan.
+        names: The names of its files.
+        size_bytes: Their size together.
+    """
+
+    directory: str
+    names: tuple[str, ...]
+    size_bytes: int
+
+
+def write_plan(
+    plan: Plan, directory: str | os.PathLike[str], *, packed: bool = False, force: bool = False
+) -> PlanFiles:
+    """Write a plan: the ranks' manifests, and ``plan.json`` last. Every file appears whole or not at all.
+
+    Args:
+        plan: The plan.
+        directory: Where; it is made where it is absent, and strangers in it are left alone.
+        packed: Whether to put the ranks' manifests into one file.
+        force: Whether to replace another plan.
+
+    Raises:
+        OutputExistsError: There is another plan.
+        LockedError: Another process is writing a plan there.
+        StorageError: The disk is full or broken. There is no plan then, or the old one.
+    """
+    place = os.fspath(directory)
+    calls.make_directory(place)
+    with WriterLock(os.path.join(place, LOCK_NAME)):
+        replaced = _refuse_other(plan, place, force=force)
+        manifests = _manifests(plan)
+        if packed:
+            ranks = [{name: one[name] for name in one if name not in OF_ALL} for one in manifests]
+            head = {"schema": PACKED_SCHEMA, "plan_id": plan.plan_id, "plan": PLAN_NAME}
+            contents = {PACKED_NAME: dump_json({**head, "ranks": ranks})}
+        else:
+            contents = {rank_name(one["rank"]): dump_json(one) for one in manifests}
+        if replaced:
+            # Nothing that a reader could take for a plan while its ranks' manifests change.
+            calls.unlink(os.path.join(place, PLAN_NAME))
+            calls.fsync_directory(place)
+        _sweep(place, contents)
+        _write_together(place, contents)
+        contents[PLAN_NAME] = dump_json(plan.to_json(place))
+        write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME])
+    return PlanFiles(place, tuple(contents), sum(map(len, contents.values())))
+
+
+def _write_together(directory: str, contents: dict[str, bytes]) -> None:
+    """Write many small files, each whole under its name, and force all of them to the disk at the end.
+
+    One after the other, with the directory each time, a thousand of them would take seconds on a busy disk;
+    asked for at the same time, a journaling file system forces many at once. What is there already stays.
+    """
+    paths = []
+    for name, content in contents.items():
+        path = os.path.join(directory, name)
+        if not _holds(path, content):
+            with AtomicFile(path, durable=False) as file:
+                file.write(content)
+            paths.append(path)
+    with ThreadPoolExecutor(_WRITERS) as crew:
+        for done in [crew.submit(_force, path) for path in paths]:
+            done.result()
+    calls.fsync_directory(directory)
+
+
+def _holds(path: str, content: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(content) + 1) == content
+    except OSError:
+        return False
+
+
+def _force(path: str) -> None:
+    file = InputFile(path)
+    calls.fsync(file.descriptor, path)
+
+
+def _manifests(plan: Plan) -> list[dict[str, Any]]:
+    """Return the manifests of all ranks with the byte ranges that they read."""
+    tables: dict[str, dict[int, Any]] = {}
+
+    def with_bytes(name: str, reads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        datasets = plan.streams[name].source.datasets
+        return [{**one, "bytes": _bytes(tables.setdefault(name, {}), datasets, one)} for one in reads]
+
+    manifests = [RankView(plan, rank).manifest() for rank in range(plan.topology.world_size)]
+    for manifest in manifests:
+        for name, stream in manifest["streams"].items():
+            if stream["reads"]:
+                stream["reads"] = with_bytes(name, stream["reads"])
+    return manifests
+
+
+def _bytes(tables: dict[int, Any], datasets: tuple[DatasetReference, ...], read: dict[str, Any]) -> list[int]:
+    number = read["dataset"]
+    if number not in tables:
+        tables[number] = bytes_of(datasets[number])
+    first, stop = tables[number](read["first"], read["stop"])
+    return [first, stop]
+
+
+def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
+    """Tell whether another plan is there and may be replaced.
+
+    Raises:
+        OutputExistsError: It may not.
+    """
+    path = os.path.join(directory, PLAN_NAME)
+    if not os.path.lexists(path):
+        return False
+    try:
+        same = read_plan(path).plan_id == plan.plan_id
+    except TokshardError:
+        same = False
+    if not same and not force:
+        raise OutputExistsError(
+            f"{path} is there already and another plan", hint="--force replaces it; or give another --output"
+        )
+    return not same
+
+
+def _sweep(directory: str, kept: dict[str, bytes]) -> None:
+    """Remove manifests that are not of this plan, and what a killed run has left; strangers stay."""
+    for name in os.listdir(directory):
+        ours = name == PACKED_NAME or RANK_NAME.fullmatch(name) is not None
+        if (ours and name not in kept) or (is_temporary(name) and _LEFT_BEHIND.match(name)):
+            calls.unlink(os.path.join(directory, name))

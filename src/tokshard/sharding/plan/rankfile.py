@@ -1,0 +1,229 @@
+"""The small manifest that each rank has in a plan: alone in a file, or with all others in one.
+
+A rank's manifest follows from the plan and is checked against it, so it can tell nothing else; it is there
+for the people and programs that move data to the rank's node. ``plan.json`` must lie beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tokshard.errors import MissingFileError, TokshardError, UsageError
+from tokshard.sharding.fields import Fields
+from tokshard.sharding.plan.document import PLAN_NAME, Plan, Stream, read_plan
+from tokshard.sharding.plan.reads import positions_of, ranges_of
+from tokshard.sharding.topology import Coordinates, Topology
+from tokshard.storage.jsonfile import read_json_object
+
+SCHEMA = "tokshard.rank/1"
+PACKED_SCHEMA = "tokshard.ranks/1"
+PACKED_NAME = "ranks.json"
+
+RANK_NAME = re.compile(r"rank-([0-9]{5,9})\.json")
+OF_ALL = ("schema", "plan_id", "plan")
+"""The fields that the packed file has once for all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """A plan as one rank sees it.
+
+    Attributes:
+        plan: The plan.
+        rank: The rank in the whole job.
+    """
+
+    plan: Plan
+    rank: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.plan.topology.world_size:
+            raise UsageError(
+                f"rank {self.rank} is not 0 to {self.plan.topology.world_size - 1}, the ranks of the plan"
+            )
+
+    @property
+    def plan_id(self) -> str:
+        """See :class:`~tokshard.sharding.plan.document.Plan`."""
+        return self.plan.plan_id
+
+    @property
+    def topology(self) -> Topology:
+        """The ranks of the job."""
+        return self.plan.topology
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Where the rank stands."""
+        return self.plan.topology.coordinates(self.rank)
+
+    @property
+    def data_parallel_rank(self) -> int:
+        """The rank among those that read different samples: what assignments call the rank."""
+        return self.coordinates.dp
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """The streams by their names."""
+        return self.plan.streams
+
+    def needs(self, stream: str = "train") -> tuple[str, ...]:
+        """Return the fields of a stream that the rank reads itself, often none; see :class:`Topology`."""
+        return self.plan.topology.needs(self.rank, boundaries=self.streams[stream].boundaries)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the rank's manifest, without byte ranges, which only the data tells."""
+        return {
+            "schema": SCHEMA,
+            "plan_id": self.plan_id,
+            "plan": PLAN_NAME,
+            "rank": self.rank,
+            "coordinates": asdict(self.coordinates),
+            "streams": {name: self._stream(name) for name in self.streams},
+        }
+
+    def _stream(self, name: str) -> dict[str, Any]:
+        stream, needs = self.streams[name], self.needs(name)
+        ranges = ranges_of(stream.assignment, stream.source, self.data_parallel_rank) if needs else ()
+        reads = None if ranges is None else [asdict(one) for one in ranges]
+        return {
+            "needs": list(needs),
+            "data_parallel_rank": self.data_parallel_rank,
+            "steps": stream.assignment.steps,
+            "samples": stream.assignment.samples_per_rank,
+            "positions": [positions_of(one, self.data_parallel_rank) for one in stream.assignment.passes],
+            "reads": reads,
+        }
+
+
+def rank_name(rank: int) -> str:
+    """Return the name of a rank's manifest.
+
+    Example:
+        >>> rank_name(7)
+        'rank-00007.json'
+    """
+    return f"rank-{rank:05d}.json"
+
+
+def is_plan(path: str) -> bool:
+    """Tell whether a path names a plan: its directory, or one of its files."""
+    if os.path.isdir(path):
+        return os.path.isfile(os.path.join(path, PLAN_NAME))
+    name = os.path.basename(path)
+    known = name in {PLAN_NAME, PACKED_NAME} or RANK_NAME.fullmatch(name) is not None
+    return known and os.path.isfile(path)
+
+
+def read_rank(
+    path: str | os.PathLike[str], rank: int | None = None, *, roots: Mapping[str, str] | None = None
+) -> RankView:
+    """Read what one rank needs of a plan, strictly; no data is opened.
+
+    Args:
+        path: The directory of a plan, its ``plan.json`` or ``ranks.json``, or the manifest of a rank.
+        rank: The rank; may be left out where ``path`` is a rank's manifest.
+        roots: See :func:`~tokshard.sharding.plan.document.read_plan`.
+
+    Raises:
+        UsageError: The rank is not said, or there is no such rank.
+        MissingFileError: There is no plan, or no manifest of the rank.
+        IntegrityError: A file is damaged or was changed, or they do not belong together.
+    """
+    given = directory = os.fspath(path)
+    named = None if os.path.isdir(given) else RANK_NAME.fullmatch(os.path.basename(given))
+    if named is not None:
+        rank = _same_rank(given, int(named[1]), rank)
+    if named is not None or os.path.basename(given) in {PLAN_NAME, PACKED_NAME}:
+        directory = os.path.dirname(given)
+    if rank is None:
+        raise UsageError(f"{given} is the plan of all ranks: say which rank", hint="for example rank=0")
+    view = RankView(read_plan(os.path.join(directory, PLAN_NAME), roots=roots), rank)
+    _check_manifest(view, *_manifest_of(directory, rank, _read_packed(directory)))
+    return view
+
+
+def check_ranks(plan: Plan, directory: str) -> Iterator[tuple[int, TokshardError]]:
+    """Check the manifests of all ranks against their plan; a packed file is read once.
+
+    Args:
+        plan: The plan.
+        directory: Its directory.
+
+    Yields:
+        For each manifest that is missing, damaged, or does not follow from the plan: the rank, and why.
+        Where a packed file cannot be read, that is all.
+    """
+    try:
+        packed = _read_packed(directory)
+    except TokshardError as error:
+        yield 0, error
+        return
+    for rank in range(plan.topology.world_size):
+        try:
+            _check_manifest(RankView(plan, rank), *_manifest_of(directory, rank, packed))
+        except TokshardError as error:
+            yield rank, error
+
+
+def _same_rank(path: str, named: int, asked: int | None) -> int:
+    if asked is not None and asked != named:
+        raise UsageError(f"{path} is the manifest of rank {named}, but rank {asked} was asked for")
+    return named
+
+
+def _read_packed(directory: str) -> Fields | None:
+    """Return the manifests of all ranks where they are in one file."""
+    path = os.path.join(directory, PACKED_NAME)
+    if not os.path.isfile(path):
+        return None
+    return Fields(read_json_object(path), path, "the ranks' manifests", (*OF_ALL, "ranks"))
+
+
+def _manifest_of(directory: str, rank: int, packed: Fields | None) -> tuple[Any, str]:
+    """Return (a rank's manifest as it was read, its path)."""
+    if packed is not None:
+        ranks = packed.array("ranks")
+        if packed.value("schema") != PACKED_SCHEMA or rank >= len(ranks) or not isinstance(ranks[rank], dict):
+            raise packed.wrong(f"has no manifest of rank {rank} that this version of tokshard reads")
+        of_all = {name: packed.value(name) for name in OF_ALL[1:]}
+        return {"schema": SCHEMA, **of_all, **ranks[rank]}, os.path.join(directory, PACKED_NAME)
+    path = os.path.join(directory, rank_name(rank))
+    try:
+        return read_json_object(path), path
+    except FileNotFoundError:
+        raise MissingFileError(
+            f"{path} is not there, though the plan has rank {rank}",
+            path=path,
+            hint="copy the whole directory of the plan, or make the plan again",
+        ) from None
+
+
+def _check_manifest(view: RankView, found: Any, path: str) -> None:
+    """Check that a manifest is the one that follows from the plan.
+
+    Raises:
+        IntegrityError: It is not.
+    """
+    expected = view.manifest()
+    record = Fields(found, path, "the manifest", tuple(expected))
+    if record.value("plan_id") != view.plan_id:
+        raise record.wrong(f"belongs to another plan than {PLAN_NAME} beside it", "plan_id")
+    streams = {name: _without_bytes(one) for name, one in record.object("streams").items()}
+    for name, value in {**found, "streams": streams}.items():
+        if value != expected[name]:
+            raise record.wrong(f"has {name} that do not follow from {PLAN_NAME} beside it", name)
+
+
+def _without_bytes(stream: Any) -> Any:
+    if not isinstance(stream, dict) or not isinstance(stream.get("reads"), list):
+        return stream
+    reads = [
+        {name: value for name, value in one.items() if name != "bytes"} if isinstance(one, dict) else one
+        for one in stream["reads"]
+    ]
+    return {**stream, "reads": reads}

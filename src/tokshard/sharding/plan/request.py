@@ -1,0 +1,160 @@
+"""What is asked of a plan: the options of ``shard-plan``, and what they mean for each stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokshard.errors import UsageError
+from tokshard.sharding.schedule import BatchSchedule
+
+DEFAULT_SEED = 1234
+DEFAULT_BLOCK = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRequest:
+    """How one stream is to be read.
+
+    Attributes:
+        mode: One of :data:`~tokshard.sharding.modes.MODES`.
+        tail: ``"drop"``, ``"pad"`` or ``"error"``.
+        shuffle: One of :data:`~tokshard.sharding.modes.SHUFFLES`.
+        seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
+        block: The samples of a block of the shuffle ``blocks``.
+        per_epoch: Whether each epoch is shuffled anew.
+        sharded: In mode ``cyclic``, whether each rank has its own block of the samples.
+        equal_counts: In mode ``cyclic`` without sharding, whether to cut a ragged end, where Megatron's
+            ranks would take different numbers of batches, instead of refusing it.
+        micro_batch_size: The samples of a micro-batch of one rank.
+        schedule: The global batch size over time; None for one micro-batch of each rank.
+        steps: The number of steps; None for all that the samples fill.
+        epochs: How often everything is read; None for once, or in mode ``cyclic`` with ``steps`` as often
+            as they need.
+        consumed_samples: What all ranks had read before step 0.
+        bucket_buffer: The samples of a bucketing window; None for no bucketing.
+        bucket_pack: How many similar samples come together; None for one micro-batch of each rank.
+        sort_key: What bucketing sorts by; None for the source's first one.
+        boundaries: See :class:`~tokshard.sharding.plan.document.Stream`.
+    """
+
+    mode: str = "single"
+    tail: str = "drop"
+    shuffle: str = "none"
+    seed: int = DEFAULT_SEED
+    block: int = DEFAULT_BLOCK
+    per_epoch: bool = False
+    sharded: bool = True
+    equal_counts: bool = False
+    micro_batch_size: int = 1
+    schedule: BatchSchedule | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    consumed_samples: int = 0
+    bucket_buffer: int | None = None
+    bucket_pack: int | None = None
+    sort_key: str | None = None
+    boundaries: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "epochs", "block", "micro_batch_size", "bucket_buffer", "bucket_pack"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise UsageError(f"{name.replace('_', ' ')} is {number}, not 1 or more")
+        if min(self.seed, self.consumed_samples) < 0:
+            raise UsageError("the seed and the consumed samples are 0 or more")
+        if self.bucket_buffer is None and (self.bucket_pack, self.sort_key) != (None, None):
+            raise UsageError(
+                "bucketing needs the number of samples that it sorts at a time", hint="give --bucket-buffer"
+            )
+        if self.mode == "cyclic" and self.shuffle != "none":
+            raise UsageError(
+                f"mode cyclic has an order of its own: it cannot be shuffled by {self.shuffle}",
+                hint="use --mode single with --shuffle samples for a random order with a seed",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What is asked of a whole plan.
+
+    Attributes:
+        train: How training is read. Validation and testing follow it in mode, tail, micro batch size and
+            boundaries; they are read once, in the order of their ids or the mode's own, with a constant
+            batch size.
+        eval_global_batch_size: The samples of a step of validation and testing; None for the last one of
+            training.
+        eval_micro_batch_size: The samples of a micro-batch there; None for that of training.
+        full_validation: Whether every rank reads its share of validation sample by sample, all of it:
+            Megatron's ``--full-validation`` since 0.18.
+        consumed_valid_samples: What all ranks had read of each validation set before, in their order; one
+            number counts for all sets.
+    """
+
+    train: StreamRequest
+    eval_global_batch_size: int | None = None
+    eval_micro_batch_size: int | None = None
+    full_validation: bool = False
+    consumed_valid_samples: Sequence[int] = ()
+
+    def of_stream(self, name: str, names: Sequence[str], ranks: int) -> StreamRequest:
+        """Return how one of several streams is read.
+
+        Args:
+            name: The stream.
+            names: All streams.
+            ranks: The data-parallel size.
+
+        Raises:
+            UsageError: There are more or fewer counts of consumed samples than validation sets.
+        """
+        train = self.train
+        if name == "train":
+            return train
+        consumed = self._consumed(name, names)
+        if self.full_validation and name != "test":
+            return StreamRequest(
+                mode="full-validation",
+                schedule=BatchSchedule.constant(ranks),
+                consumed_samples=consumed,
+                boundaries=train.boundaries,
+            )
+        size = self.eval_global_batch_size
+        if size is None and train.schedule is not None:
+            size = train.schedule.segments[-1][1]
+        return StreamRequest(
+            mode=train.mode,
+            tail=train.tail,
+            sharded=train.sharded,
+            equal_counts=train.equal_counts,
+            micro_batch_size=self.eval_micro_batch_size or train.micro_batch_size,
+            schedule=None if size is None else BatchSchedule.constant(size),
+            consumed_samples=consumed,
+            boundaries=train.boundaries,
+        )
+
+    def _consumed(self, name: str, names: Sequence[str]) -> int:
+        sets = [one for one in names if one.partition(".")[0] == "valid"]
+        counts = list(self.consumed_valid_samples)
+        if len(counts) not in {0, 1, len(sets)}:
+            raise UsageError(
+                f"{len(counts)} counts of consumed validation samples are given, "
+                f"but the validation sets are {len(sets)}",
+                hint="give one count for all sets, or one for each in their order",
+            )
+        if name not in sets or not counts:
+            return 0
+        return counts[sets.index(name)] if len(counts) > 1 else counts[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as JSON values, for people who read a plan."""
+        train = {name: getattr(self.train, name) for name in self.train.__slots__}
+        schedule = self.train.schedule
+        return {
+            "train": train | {"schedule": None if schedule is None else schedule.to_json()},
+            "eval_global_batch_size": self.eval_global_batch_size,
+            "eval_micro_batch_size": self.eval_micro_batch_size,
+            "full_validation": self.full_validation,
+            "consumed_valid_samples": list(self.consumed_valid_samples),
+        }

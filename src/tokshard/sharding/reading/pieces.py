@@ -1,0 +1,122 @@
+"""Which bytes samples are made of: pieces of sequences in ``.bin`` files, found without reading any token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.source.references import DatasetReference
+from tokshard.sharding.source.samples import SampleSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Runs of bytes, one for each piece of a sequence (of a document, where samples are documents).
+
+    Attributes:
+        dataset: The number of the data set: int64 of shape ``(n,)``.
+        first: The first byte in its ``.bin`` file.
+        size: The number of bytes, 1 or more.
+    """
+
+    dataset: Integers
+    first: Integers
+    size: Integers
+
+    @classmethod
+    def joined(cls, parts: list[Pieces]) -> Pieces:
+        """Return the pieces of several parts, in order."""
+        nothing = np.empty(0, dtype=np.int64)
+        return cls(
+            *(
+                np.concatenate([nothing, *(getattr(one, name) for one in parts)])
+                for name in ("dataset", "first", "size")
+            )
+        )
+
+
+class PieceReader:
+    """Finds the pieces of any ids of a source. Indexes and ``.idx`` files are mapped at first use.
+
+    Args:
+        source: The samples.
+    """
+
+    def __init__(self, source: SampleSource) -> None:
+        self._source = source
+        self._locator = Locator(source)
+        self._open: dict[int, _DatasetPieces] = {}
+
+    def pieces(self, ids: Integers) -> Pieces:
+        """Return the pieces of samples, data set by data set.
+
+        Args:
+            ids: int64 of shape ``(n,)``.
+
+        Raises:
+            MissingFileError, IntegrityError: A file is not there or has changed.
+        """
+        datasets, samples = self._locator.locate(ids)
+        parts = []
+        for number in np.unique(datasets).tolist():
+            if number not in self._open:
+                self._open[number] = _DatasetPieces(self._source.datasets[number])
+            first, size = self._open[number].find(samples[datasets == number])
+            parts.append(Pieces(np.full(first.shape, number, dtype=np.int64), first, size))
+        return Pieces.joined(parts)
+
+
+class _DatasetPieces:
+    """The pieces of the samples of one data set."""
+
+    def __init__(self, reference: DatasetReference) -> None:
+        self._table = reference.open_dataset().index
+        self._itemsize = self._table.dtype.itemsize
+        self._index = None if reference.index is None else reference.open_index()
+
+    def find(self, samples: Integers) -> tuple[Integers, Integers]:
+        """Return (first byte, number of bytes) of each piece that is not empty."""
+        first, size = self._of_documents(samples) if self._index is None else self._of_samples(samples)
+        filled = size > 0
+        return first[filled], size[filled]
+
+    def _of_documents(self, documents: Integers) -> tuple[Integers, Integers]:
+        edges = self._table.document_indices
+        first = self._first_bytes(edges[documents])
+        return first, self._first_bytes(edges[documents + 1]) - first
+
+    def _first_bytes(self, sequences: NDArray[np.int64]) -> Integers:
+        """Return where sequences begin; the one after the last begins at the end."""
+        end = self._table.token_count * self._itemsize
+        inside = np.minimum(sequences, max(self._table.sequence_count - 1, 0))
+        result: Integers = np.where(
+            sequences < self._table.sequence_count, self._table.sequence_pointers[inside], end
+        )
+        return result
+
+    def _of_samples(self, samples: Integers) -> tuple[Integers, Integers]:
+        if self._index is None:
+            raise IndexError("documents are no samples of an index")
+        rows = np.asarray(self._index.sample_index)
+        places = np.asarray(self._index.shuffle_index)[samples].astype(np.int64)
+        begin, offset = rows[places].astype(np.int64).T
+        end, stop = rows[places + 1].astype(np.int64).T
+        counts = end - begin + 1
+        ends = np.cumsum(counts)
+        within = np.arange(counts.sum(), dtype=np.int64) - np.repeat(ends - counts, counts)
+        sequences = np.asarray(self._index.document_index)[np.repeat(begin, counts) + within]
+        lengths = np.asarray(self._table.sequence_lengths)[sequences].astype(np.int64)
+        first = np.where(within == 0, np.repeat(offset, counts), 0)
+        extra = int(self._index.plan.extra_token)
+        last = within == np.repeat(counts, counts) - 1
+        until = np.where(last, np.minimum(np.repeat(stop, counts) + extra, lengths), lengths)
+        pointers = np.asarray(self._table.sequence_pointers)[sequences]
+        return pointers + first * self._itemsize, (until - first) * self._itemsize

@@ -1,0 +1,239 @@
+"""Batch size over time: how many samples all ranks together have consumed after each step.
+
+A schedule says the global batch size at every number of consumed samples. The three kinds are Megatron's:
+constant, ``--rampup-batch-size`` (up to 0.17) and ``--step-batch-size-schedule`` (from 0.18 on).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.sharding.intervals import integer_pairs
+from tokshard.sharding.timeline import Timeline
+
+_SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+MAX_SAMPLES = 2**62
+MAX_SEGMENTS = 100_000
+"""More sizes than this are a mistake, and would make plans large."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSchedule:
+    """The global batch size as a function of the consumed samples.
+
+    Attributes:
+        segments: Pairs (consumed samples, batch size): the size holds from this many consumed samples on.
+            The first threshold is 0, and they ascend strictly.
+        round_down: Whether a size that the world does not divide is rounded down instead of refused
+            (``--decrease-batch-size-if-needed``).
+
+    Raises:
+        UsageError: The segments are none, do not start at 0, do not ascend, or hold a size below 1.
+
+    Example:
+        >>> schedule = BatchSchedule.parse("0:16 100:32")
+        >>> schedule.size_at(99), schedule.size_at(100)
+        (16, 32)
+    """
+
+    segments: tuple[tuple[int, int], ...]
+    round_down: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.segments) <= MAX_SEGMENTS:
+            raise UsageError(f"a batch size schedule has 1 to {MAX_SEGMENTS} sizes, not {len(self.segments)}")
+        if self.segments[0][0] != 0:
+            raise UsageError(f"the first threshold of a batch size schedule is {self.segments[0][0]}, not 0")
+        for (before, _), (threshold, _) in zip(self.segments, self.segments[1:], strict=False):
+            if threshold <= before:
+                raise UsageError(
+                    f"the thresholds of a batch size schedule do not ascend: {before}, {threshold}"
+                )
+        for threshold, size in self.segments:
+            if size < 1:
+                raise UsageError(f"the global batch size is {size}, not 1 or more")
+            if max(threshold, size) > MAX_SAMPLES:
+                raise UsageError(f"a batch size schedule counts to {max(threshold, size)}, beyond 2**62")
+
+    @property
+    def text(self) -> str:
+        """The schedule in words: its one size, or its thresholds and sizes as :meth:`parse` takes them."""
+        if len(self.segments) == 1:
+            return str(self.segments[0][1])
+        return " ".join(f"{threshold}:{size}" for threshold, size in self.segments)
+
+    @classmethod
+    def constant(cls, size: int, *, round_down: bool = False) -> Self:
+        """Return the schedule of one size."""
+        return cls(((0, size),), round_down)
+
+    @classmethod
+    def rampup(cls, start: int, increment: int, samples: int, size: int, *, round_down: bool = False) -> Self:
+        """Return Megatron's ramp-up from a start size to the full size over a number of samples.
+
+        The size is ``start + int(consumed / (samples / increments)) * increment`` up to ``samples``
+        consumed ones, computed in floating point as there, and the full size after them.
+
+        Args:
+            start: The first global batch size.
+            increment: What is added each time.
+            samples: After how many samples the full size is reached.
+            size: The full global batch size.
+            round_down: See :class:`BatchSchedule`.
+
+        Raises:
+            UsageError: The numbers make no ramp.
+
+        Example:
+            >>> BatchSchedule.rampup(16, 16, 90, 64).segments
+            ((0, 16), (30, 32), (60, 48), (90, 64))
+        """
+        if min(start, increment, samples) < 1:
+            raise UsageError(
+                f"--rampup-batch-size {start} {increment} {samples}: all three numbers are 1 or more"
+            )
+        if size <= start or (size - start) % increment:
+            raise UsageError(
+                f"--rampup-batch-size {start} {increment} {samples}: from {start} to the global batch size "
+                f"{size} is not a positive multiple of the increment {increment}",
+                hint="leave the ramp-up out where both sizes are equal" if size == start else None,
+            )
+        increments = (size - start) // increment
+        if increments >= MAX_SEGMENTS:
+            raise UsageError(f"--rampup-batch-size has {increments} increments, more than {MAX_SEGMENTS - 1}")
+        each = samples / increments
+        segments = [(0, start)]
+        for number in range(1, increments + 1):
+            threshold = _first_reaching(number, each)
+            # More increments than samples: several are passed at one sample, and the last one counts.
+            if threshold == segments[-1][0]:
+                segments.pop()
+            segments.append((threshold, start + number * increment))
+        return cls(tuple(segments), round_down)
+
+    @classmethod
+    def parse(cls, text: str, sequence_length: int | None = None) -> Self:
+        """Return the schedule of a text ``"THRESHOLD:SIZE THRESHOLD:SIZE ..."`` as Megatron reads it.
+
+        Pairs are separated by spaces or commas, in any order, and numbers may end in K, M, B or T
+        (1e3 to 1e12).
+
+        Args:
+            text: The pairs.
+            sequence_length: Thresholds are tokens and become samples by ``// sequence_length``; None
+                where they are samples already.
+
+        Raises:
+            UsageError: A pair is none, or the schedule is not valid.
+
+        Example:
+            >>> BatchSchedule.parse("0:768 1M:1536", 4096).segments
+            ((0, 768), (244, 1536))
+        """
+        segments = []
+        for entry in text.replace(",", " ").split():
+            threshold_text, colon, size_text = entry.partition(":")
+            if not colon:
+                raise UsageError(f"batch size schedule: {entry!r} is not THRESHOLD:SIZE")
+            threshold, size = _number(threshold_text, entry), _number(size_text, entry)
+            if size != int(size):
+                raise UsageError(f"batch size schedule: the size of {entry!r} would be read as {int(size)}")
+            samples = int(threshold)
+            segments.append((samples if sequence_length is None else samples // sequence_length, int(size)))
+        return cls(tuple(sorted(segments, key=lambda pair: pair[0])))
+
+    def size_at(self, consumed: int) -> int:
+        """Return the nominal global batch size at a number of consumed samples."""
+        return next(size for threshold, size in reversed(self.segments) if threshold <= consumed)
+
+    def timeline(
+        self, group: int, start: int = 0, *, stop: int | None = None, steps: int | None = None
+    ) -> Timeline:
+        """Resolve the schedule for a world.
+
+        Args:
+            group: Micro batch size times data-parallel size.
+            start: The consumed samples at step 0.
+            stop: Sizes that hold only from this many consumed samples on are not looked at; None for all.
+            steps: Sizes that hold only from this step on are not looked at; None for all.
+
+        Raises:
+            UsageError: A size in use is not divisible by the group (or is below it, where rounded down).
+        """
+        pieces: list[tuple[int, int, int]] = []
+        step, consumed = 0, start
+        for number, (threshold, nominal) in enumerate(self.segments):
+            last = number + 1 == len(self.segments)
+            end = None if last else self.segments[number + 1][0]
+            if end is not None and end <= consumed:
+                continue
+            if pieces and ((stop is not None and consumed >= stop) or (steps is not None and step >= steps)):
+                break
+            size = self._running(nominal, group, threshold)
+            pieces.append((step, consumed, size))
+            if end is not None:
+                needed = -(-(end - consumed) // size)
+                step, consumed = step + needed, consumed + needed * size
+        return Timeline(group, tuple(pieces))
+
+    def _running(self, size: int, group: int, threshold: int) -> int:
+        running = size // group * group
+        if running == size or (self.round_down and running):
+            return running
+        raise UsageError(
+            f"the global batch size {size} (from {threshold} consumed samples on) is not divisible by "
+            f"micro batch size x data-parallel size = {group}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the schedule as JSON values."""
+        return {"segments": [list(pair) for pair in self.segments], "round_down": self.round_down}
+
+    @classmethod
+    def from_json(cls, value: Any, path: str) -> Self:
+        """Return the schedule that :meth:`to_json` gave.
+
+        Raises:
+            IntegrityError: It is no valid schedule.
+        """
+        try:
+            segments, round_down = value["segments"], value["round_down"]
+            known = len(value) == 2 and type(round_down) is bool
+            result = cls(tuple(integer_pairs(segments)), round_down)
+        except (KeyError, TypeError, ValueError) as error:
+            raise IntegrityError(
+                f"{path}: the batch size schedule is not valid: {error}", path=path
+            ) from error
+        if not known:
+            raise IntegrityError(f"{path}: the batch size schedule has unknown or wrong fields", path=path)
+        return result
+
+
+def _first_reaching(number: int, each: float) -> int:
+    """Return the smallest count with ``int(count / each) >= number`` in floating point."""
+    count = math.floor(number * each)
+    while count > 0 and (count - 1) / each >= number:
+        count -= 1
+    while count / each < number:
+        count += 1
+    return count
+
+
+def _number(text: str, entry: str) -> float:
+    """Return a number with an optional suffix, computed in floating point as Megatron does."""
+    text = text.strip().upper()
+    factor = _SUFFIXES.get(text[-1:], 1)
+    try:
+        value = float(text if factor == 1 else text[:-1]) * factor
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 2**63:
+        raise UsageError(
+            f"batch size schedule: {text!r} in {entry!r} is not a number of samples or tokens",
+            hint="numbers may end in K, M, B or T, for example 250B",
+        )
+    return value

@@ -1,0 +1,296 @@
+"""Where a rank stands in the grid of tensor, pipeline, context, expert and data parallelism.
+
+Ranks are numbered as in megatron-core's ``RankGenerator``: the order names the dimensions from the fastest
+to the slowest, ``tp-cp-ep-dp-pp`` by default. Dense layers use the grid tp x cp x dp x pp; expert layers lay
+a second grid tp x ep x dp x pp of their own sizes over the same ranks, which changes nothing about data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tokshard.errors import IntegrityError, UsageError
+
+DEFAULT_ORDER = "tp-cp-ep-dp-pp"
+DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
+
+FIELDS = ("tokens", "position_ids", "labels", "loss_mask", "attention_mask", "cu_seqlens")
+"""Everything that a rank can read, in the order in which :meth:`Topology.needs` names it."""
+
+_FIRST_STAGE = frozenset({"tokens", "position_ids", "attention_mask"})
+_LAST_STAGE = frozenset({"labels", "loss_mask", "attention_mask"})
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """A rank's place in the grid of dense layers."""
+
+    tp: int
+    cp: int
+    dp: int
+    pp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertCoordinates:
+    """A rank's place in the grid of expert layers."""
+
+    tp: int
+    ep: int
+    dp: int
+    pp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The shape of a training job.
+
+    Attributes:
+        world_size: The number of ranks.
+        tensor: The tensor-parallel size.
+        pipeline: The number of pipeline stages.
+        context: The context-parallel size.
+        order: The dimensions from the fastest to the slowest, joined by ``-``. One that is left out has
+            size 1.
+        virtual_pipeline: The number of model chunks of each rank, or None. Each has its own iterator, and
+            all of them stand at the same position.
+        mtp_stages: The pipeline stages that hold multi-token prediction, and so need every field.
+        expert: The expert-parallel size.
+        expert_tensor: The tensor-parallel size of expert layers; None for that of dense ones.
+
+    Raises:
+        UsageError: The sizes do not divide the world, or the order is none.
+
+    Example:
+        >>> topology = Topology(16, tensor=2, pipeline=2, context=2)
+        >>> topology.data_parallel, topology.coordinates(11)
+        (2, Coordinates(tp=1, cp=1, dp=0, pp=1))
+        >>> topology.needs(0), topology.needs(1)
+        (('tokens', 'position_ids', 'attention_mask'), ())
+    """
+
+    world_size: int
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    order: str = DEFAULT_ORDER
+    virtual_pipeline: int | None = None
+    mtp_stages: tuple[int, ...] = ()
+    expert: int = 1
+    expert_tensor: int | None = None
+
+    def __post_init__(self) -> None:
+        sizes = {
+            "world": self.world_size,
+            "tensor-parallel": self.tensor,
+            "pipeline-parallel": self.pipeline,
+            "context-parallel": self.context,
+            "expert-parallel": self.expert,
+            "expert-tensor-parallel": 1 if self.expert_tensor is None else self.expert_tensor,
+        }
+        for name, size in sizes.items():
+            if size < 1:
+                raise UsageError(f"the {name} size is {size}, not 1 or more")
+        self._check_world()
+        self._check_order()
+        self._check_stages()
+
+    def _check_world(self) -> None:
+        model = self.tensor * self.pipeline * self.context
+        if self.world_size % model:
+            raise UsageError(
+                f"the world of {self.world_size} ranks is not divisible by tensor x pipeline x context = "
+                f"{self.tensor} x {self.pipeline} x {self.context} = {model}"
+            )
+        expert_model = self._expert_tensor * self.expert * self.pipeline
+        if self.world_size % expert_model:
+            raise UsageError(
+                f"the world of {self.world_size} ranks is not divisible by expert tensor x expert x pipeline "
+                f"= {self._expert_tensor} x {self.expert} x {self.pipeline} = {expert_model}"
+            )
+
+    def _check_order(self) -> None:
+        names = self.order.lower().split("-")
+        if len(set(names)) != len(names) or not set(names) <= set(DIMENSIONS):
+            raise UsageError(
+                f"the order {self.order!r} is not made of {', '.join(DIMENSIONS)}, each at most once",
+                hint=f"the usual one is {DEFAULT_ORDER}",
+            )
+        for name, size in [*self._sizes().items(), *self._expert_sizes().items()]:
+            if size > 1 and name not in names:
+                raise UsageError(f"the order {self.order!r} leaves out {name}, whose size is {size}")
+        last = names[-1] == "pp" or self.pipeline == 1
+        if not last and self._expert_data_parallel != self.data_parallel:
+            raise UsageError(
+                f"with the order {self.order!r} dense and expert layers need the same data-parallel size, "
+                f"not {self.data_parallel} and {self._expert_data_parallel}",
+                hint="put pp last",
+            )
+        if self._pipeline_stride(self._sizes()) != self._pipeline_stride(self._expert_sizes()):
+            raise UsageError(f"with the order {self.order!r} expert layers would have other pipeline groups")
+
+    def _check_stages(self) -> None:
+        if self.virtual_pipeline is not None and (self.virtual_pipeline < 1 or self.pipeline < 2):
+            raise UsageError(
+                f"a virtual pipeline of {self.virtual_pipeline} chunks needs 1 or more of them and at least "
+                f"2 pipeline stages, not {self.pipeline}"
+            )
+        for stage in self.mtp_stages:
+            if not 0 <= stage < self.pipeline:
+                raise UsageError(f"stage {stage} of multi-token prediction is not 0 to {self.pipeline - 1}")
+
+    @property
+    def data_parallel(self) -> int:
+        """The data-parallel size: ranks that read different samples."""
+        return self.world_size // (self.tensor * self.pipeline * self.context)
+
+    @property
+    def _expert_tensor(self) -> int:
+        return self.tensor if self.expert_tensor is None else self.expert_tensor
+
+    @property
+    def _expert_data_parallel(self) -> int:
+        return self.world_size // (self._expert_tensor * self.expert * self.pipeline)
+
+    def coordinates(self, rank: int) -> Coordinates:
+        """Return a rank's place in the grid.
+
+        Raises:
+            IndexError: There is no such rank.
+        """
+        places = self._places(rank, self._sizes())
+        return Coordinates(places["tp"], places["cp"], places["dp"], places["pp"])
+
+    def expert_coordinates(self, rank: int) -> ExpertCoordinates:
+        """Return a rank's place in the grid of expert layers.
+
+        Raises:
+            IndexError: There is no such rank.
+        """
+        places = self._places(rank, self._expert_sizes())
+        return ExpertCoordinates(places["tp"], places["ep"], places["dp"], places["pp"])
+
+    def needs(self, rank: int, *, boundaries: bool = False) -> tuple[str, ...]:
+        """Return the fields that a rank reads itself, of :data:`FIELDS`; often none.
+
+        Of the ranks that differ only in tensor parallelism the first reads, and the others receive by
+        broadcast. The first pipeline stage needs tokens, the last one labels, a stage of multi-token
+        prediction everything; attention over documents separately (``boundaries``) needs the document
+        boundaries in every stage, also in the middle ones.
+
+        Raises:
+            IndexError: There is no such rank.
+        """
+        place = self.coordinates(rank)
+        if place.tp:
+            return ()
+        needed: frozenset[str] = frozenset()
+        if place.pp == 0:
+            needed |= _FIRST_STAGE
+        if place.pp == self.pipeline - 1:
+            needed |= _LAST_STAGE
+        if place.pp in self.mtp_stages:
+            needed |= _FIRST_STAGE | _LAST_STAGE
+        if boundaries:
+            needed |= {"cu_seqlens"}
+        return tuple(field for field in FIELDS if field in needed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the topology as JSON values."""
+        return {
+            "world_size": self.world_size,
+            "tensor": self.tensor,
+            "pipeline": self.pipeline,
+            "context": self.context,
+            "order": self.order,
+            "virtual_pipeline": self.virtual_pipeline,
+            "mtp_stages": list(self.mtp_stages),
+            "expert": self.expert,
+            "expert_tensor": self.expert_tensor,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, path: str) -> Self:
+        """Return the topology that :meth:`to_json` gave.
+
+        Raises:
+            IntegrityError: It has other fields, or sizes that make no topology.
+        """
+        names = set(cls.__slots__)
+        if not isinstance(value, dict) or set(value) != names:
+            raise IntegrityError(f"{path}: a topology has the fields {', '.join(cls.__slots__)}", path=path)
+        optional = {"virtual_pipeline", "expert_tensor"}
+        integers = [value[name] for name in names - optional - {"order", "mtp_stages"}]
+        integers += [value[name] for name in optional if value[name] is not None]
+        stages = value["mtp_stages"]
+        if not isinstance(stages, list) or not isinstance(value["order"], str):
+            raise IntegrityError(f"{path}: a field of the topology has a wrong type", path=path)
+        if any(type(number) is not int for number in [*integers, *stages]):
+            raise IntegrityError(f"{path}: a size of the topology is not an integer", path=path)
+        try:
+            return cls(**value | {"mtp_stages": tuple(stages)})
+        except UsageError as error:
+            raise IntegrityError(f"{path}: {error}", path=path) from error
+
+    def _sizes(self) -> dict[str, int]:
+        return {
+            "tp": self.tensor,
+            "cp": self.context,
+            "ep": 1,
+            "dp": self.data_parallel,
+            "pp": self.pipeline,
+        }
+
+    def _expert_sizes(self) -> dict[str, int]:
+        return {
+            "tp": self._expert_tensor,
+            "cp": 1,
+            "ep": self.expert,
+            "dp": self._expert_data_parallel,
+            "pp": self.pipeline,
+        }
+
+    def _pipeline_stride(self, sizes: dict[str, int]) -> int:
+        """Return how far apart two ranks of one pipeline group are, or 0 where it has one rank."""
+        stride = 1
+        for name in self.order.lower().split("-"):
+            if name == "pp":
+                return stride if self.pipeline > 1 else 0
+            stride *= sizes[name]
+        return 0
+
+    def _places(self, rank: int, sizes: dict[str, int]) -> dict[str, int]:
+        if not 0 <= rank < self.world_size:
+            raise IndexError(f"rank {rank} is not 0 to {self.world_size - 1}")
+        places = dict.fromkeys(DIMENSIONS, 0)
+        for name in self.order.lower().split("-"):
+            rank, places[name] = divmod(rank, sizes[name])
+        return places
+
+
+def context_slices(sequence_length: int, context: int, cp: int) -> tuple[slice, ...]:
+    """Return what a context-parallel rank takes of a sequence.
+
+    The sequence is cut into ``2 * context`` chunks, and rank ``cp`` takes chunks ``cp`` and
+    ``2 * context - 1 - cp``, in this order, so that causal attention costs every rank the same.
+
+    Raises:
+        UsageError: The sequence is not divisible, or there is no such rank.
+
+    Example:
+        >>> context_slices(16, 2, 0), context_slices(16, 2, 1)
+        ((slice(0, 4, None), slice(12, 16, None)), (slice(4, 8, None), slice(8, 12, None)))
+    """
+    if context < 1 or not 0 <= cp < context:
+        raise UsageError(f"context-parallel rank {cp} is not 0 to {context - 1}")
+    if context == 1:
+        return (slice(0, sequence_length),)
+    chunk, rest = divmod(sequence_length, 2 * context)
+    if rest:
+        raise UsageError(
+            f"the sequence length {sequence_length} is not divisible by 2 x context-parallel size = "
+            f"{2 * context}"
+        )
+    mirrored = 2 * context - 1 - cp
+    return (slice(cp * chunk, (cp + 1) * chunk), slice(mirrored * chunk, (mirrored + 1) * chunk))

@@ -1,0 +1,1 @@
+"""Bytes on disk, safely: the only package that creates, writes, renames or removes files."""

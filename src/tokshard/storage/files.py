@@ -1,0 +1,169 @@
+"""Whole files and append-only files, written so that a crash leaves the old state or the new one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from types import TracebackType
+from typing import Self
+
+from tokshard.errors import IntegrityError
+from tokshard.storage import calls
+
+_TEMPORARY_NAME = re.compile(r"\..+\.[0-9]+-[0-9]+\.tokshard-tmp", re.DOTALL)
+_numbers = itertools.count()
+
+
+def temporary_path(path: str) -> str:
+    """Return a name under which to prepare ``path``, in the same directory, another at each call."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.{os.getpid()}-{next(_numbers)}.tokshard-tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether a file name is one that :func:`temporary_path` makes.
+
+    Example:
+        >>> is_temporary(".corpus.bin.4711-0.tokshard-tmp"), is_temporary("corpus.tmp")
+        (True, False)
+    """
+    return _TEMPORARY_NAME.fullmatch(name) is not None
+
+
+class AtomicFile:
+    """A new file that appears under its name complete or not at all.
+
+    Use as a context manager: leaving it normally publishes the file (fsync, size check, rename, and
+    fsync of the directory unless ``durable`` is False), leaving it by an exception removes the
+    temporary file.
+
+    Args:
+        path: The final name. An existing file is replaced.
+        durable: Whether to force data and name to the disk. False is for files whose reader checks
+            their digest and can make them again.
+    """
+
+    def __init__(self, path: str, *, durable: bool = True) -> None:
+        self.path = path
+        self._temporary = temporary_path(path)
+        self._durable = durable
+        self._descriptor = -1
+        self.size_bytes = 0
+
+    def __enter__(self) -> Self:
+        calls.unlink(self._temporary)
+        self._descriptor = calls.create(self._temporary)
+        return self
+
+    def write(self, buffer: calls.Buffer) -> None:
+        """Append ``buffer``."""
+        calls.write(self._descriptor, buffer, self.path)
+        self.size_bytes += memoryview(buffer).nbytes
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.discard()
+        elif self._descriptor >= 0:
+            self._publish()
+
+    def discard(self) -> None:
+        """Give the file up: nothing appears under its name."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        calls.unlink(self._temporary)
+
+    def _publish(self) -> None:
+        try:
+            _check_size(self._descriptor, self.size_bytes, self.path)
+            if self._durable:
+                calls.fsync(self._descriptor, self.path)
+            descriptor, self._descriptor = self._descriptor, -1
+            calls.close(descriptor, self.path)
+            calls.replace(self._temporary, self.path)
+        except BaseException:
+            self.discard()
+            raise
+        if self._durable:
+            calls.fsync_directory(os.path.dirname(self.path))
+
+
+def write_atomically(path: str, content: calls.Buffer) -> None:
+    """Write a small file: temporary name, fsync, rename, fsync of the directory."""
+    with AtomicFile(path) as file:
+        file.write(content)
+
+
+class AppendFile:
+    """A file that only grows, and can be cut back to a size known to be good.
+
+    Args:
+        path: The file; created where it is absent.
+        size_bytes: The size to continue from. What lies behind is cut off.
+
+    Raises:
+        IntegrityError: The file is shorter than ``size_bytes``.
+    """
+
+    def __init__(self, path: str, size_bytes: int = 0) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self._descriptor = calls.open_for_append(path)
+        try:
+            self._cut_back()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _cut_back(self) -> None:
+        actual = os.fstat(self._descriptor).st_size
+        if actual < self.size_bytes:
+            raise IntegrityError(
+                f"{self.path} has {actual} bytes, but {self.size_bytes} were recorded as written",
+                path=self.path,
+                hint="start over with --no-resume",
+            )
+        if actual > self.size_bytes:
+            calls.truncate(self._descriptor, self.size_bytes, self.path)
+        os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
+
+    def write(self, buffer: calls.Buffer) -> None:
+        """Append ``buffer``."""
+        calls.write(self._descriptor, buffer, self.path)
+        self.size_bytes += memoryview(buffer).nbytes
+
+    def copy(self, source: int, offset: int, count: int) -> int:
+        """Append a range of another open file; return how many bytes there were, up to ``count``."""
+        copied = calls.copy_range(source, self._descriptor, offset, count, self.path)
+        self.size_bytes += copied
+        return copied
+
+    def sync(self) -> None:
+        """Force everything written so far to the disk, after a check of the size."""
+        _check_size(self._descriptor, self.size_bytes, self.path)
+        calls.fsync(self._descriptor, self.path)
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            calls.close(descriptor, self.path)
+
+
+def _check_size(descriptor: int, expected: int, path: str) -> None:
+    actual = os.fstat(descriptor).st_size
+    if actual != expected:
+        raise IntegrityError(f"{path} has {actual} bytes after {expected} were written", path=path)
+
+
+def remove_tree(path: str) -> None:
+    """Remove whatever of ours is at ``path``: a directory with all in it, a file, a link as a link."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        calls.unlink(path)
+        return
+    for name in sorted(os.listdir(path)):
+        remove_tree(os.path.join(path, name))
+    calls.remove_directory(path)

@@ -1,0 +1,107 @@
+"""Which names belong to an output, and which names a product may refer to."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from tokshard.errors import IntegrityError, UsageError
+
+BIN_SUFFIX = ".bin"
+IDX_SUFFIX = ".idx"
+SIDECAR_SUFFIX = ".tokshard"
+_SHOWN = 80
+_GLOB_CHARACTERS = re.compile(r"[*?\[]")
+
+
+def bin_path(path_prefix: str) -> str:
+    """Return the path of the tokens of the data set at ``path_prefix``."""
+    return path_prefix + BIN_SUFFIX
+
+
+def idx_path(path_prefix: str) -> str:
+    """Return the path of the index of the data set at ``path_prefix``."""
+    return path_prefix + IDX_SUFFIX
+
+
+def sidecar_directory(path_prefix: str) -> str:
+    """Return the directory that holds the manifest and the provenance of the data set."""
+    return path_prefix + SIDECAR_SUFFIX
+
+
+def strip_data_suffix(path: str) -> str:
+    """Return the path prefix that a user means who names the prefix or one of its files.
+
+    Example:
+        >>> strip_data_suffix("data/web.idx"), strip_data_suffix("web.tokshard/")
+        ('data/web', 'web')
+    """
+    trimmed = path.rstrip("/") or path
+    for suffix in (BIN_SUFFIX, IDX_SUFFIX, SIDECAR_SUFFIX):
+        if trimmed.endswith(suffix) and len(os.path.basename(trimmed)) > len(suffix):
+            return trimmed[: -len(suffix)]
+    return path
+
+
+def check_output_prefix(output: str) -> str:
+    """Return the prefix that ``--output`` names, if it can be one.
+
+    Raises:
+        UsageError: It names a directory or a single file.
+    """
+    if not os.path.basename(output) or os.path.basename(output) in {".", ".."} or "\0" in output:
+        raise UsageError(
+            f"--output {output!r} names a directory, not a prefix of file names",
+            hint=f"for example --output {os.path.join(output, 'corpus')}",
+        )
+    for suffix in (".bin", ".idx"):
+        if output.endswith(suffix):
+            raise UsageError(f"--output is a prefix: leave out the {suffix!r}")
+    return output
+
+
+def is_glob(argument: str) -> bool:
+    """Tell whether an argument is a pattern of file names, and not the name of something that is there."""
+    return _GLOB_CHARACTERS.search(argument) is not None and not os.path.lexists(argument)
+
+
+def natural_key(path: str) -> tuple[list[list[str | int]], str]:
+    """Return a sort key that compares paths part by part and numbers in them by value.
+
+    Example:
+        >>> sorted(["a/part-10", "a/part-2", "a"], key=natural_key)
+        ['a', 'a/part-2', 'a/part-10']
+    """
+    parts: list[list[str | int]] = [
+        [int(piece) if place % 2 else piece for place, piece in enumerate(re.split(r"([0-9]+)", part))]
+        for part in path.split("/")
+    ]
+    return parts, path
+
+
+def check_plain_name(name: str, source: str) -> str:
+    """Return ``name`` if it is a plain file name inside its directory.
+
+    A file that one of our products names must lie beside it: no separators, no parent, no drive, no
+    home directory, and nothing that cannot be seen (control and format characters, surrogates).
+
+    Args:
+        name: The name found.
+        source: The product that names it, for the error.
+
+    Raises:
+        IntegrityError: The name could lead anywhere else.
+    """
+    forbidden = (
+        not name
+        or name in {".", ".."}
+        or name.startswith("~")
+        or not name.isprintable()
+        or any(character in '/\\:*?"<>|' for character in name)
+        or len(os.fsencode(name)) > 255
+    )
+    if forbidden:
+        raise IntegrityError(
+            f"{source} names the file {name[:_SHOWN]!r}, which is not a plain file name", path=source
+        )
+    return name

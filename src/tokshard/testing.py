@@ -1,0 +1,170 @@
+"""For the tests of who uses tokshard: loaders that can be restored, and hypothesis strategies of its formats.
+
+hypothesis is imported by the strategies alone, when they are made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tokshard.indexed.layout import DTYPES
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+    from numpy.typing import NDArray
+
+    from tokshard.sharding.topology import Topology
+
+
+class Stateful(Protocol):
+    """An iterable that can tell where it stands and be put there."""
+
+    def __iter__(self) -> Any: ...
+
+    def state_dict(self) -> Any:
+        """Return where it stands."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go there."""
+
+
+def assert_same_after_restore(
+    loader: Stateful, *, fresh: Callable[[], Stateful] | None = None, every: int = 1
+) -> int:
+    """Check that a loader restored before any of its items goes on with exactly the same items.
+
+    The loader is read from where it stands to its end, its state saved before every item and after the last.
+    Then each state is restored and the tail compared: as many items, each equal in all of its arrays. It
+    takes time in the square of the number of items.
+
+    Args:
+        loader: The loader; it ends at its end.
+        fresh: Makes another loader to restore a state into, as a new process would; without, the states are
+            restored into the same loader.
+        every: Restore only every this many-th state, and the last one.
+
+    Returns:
+        The number of states that were restored.
+
+    Raises:
+        AssertionError: A tail differs.
+
+    Example::
+
+        assert_same_after_restore(RankLoader.open("plan", rank=0))
+    """
+    states, items = [], []
+    iterator = iter(loader)
+    while True:
+        # A copy: a loader that hands out its own dictionary would change the states saved before.
+        states.append(_copied(loader.state_dict()))
+        try:
+            items.append(_copied(next(iterator)))
+        except StopIteration:
+            break
+    chosen = sorted({*range(0, len(states), every), len(states) - 1})
+    for number in chosen:
+        other = loader if fresh is None else fresh()
+        other.load_state_dict(_copied(states[number]))
+        tail = list(map(_copied, other))
+        if len(tail) != len(items) - number:
+            raise AssertionError(
+                f"restored before item {number} of {len(items)} the loader gives {len(tail)} more items"
+            )
+        for place, (found, expected) in enumerate(zip(tail, items[number:], strict=True)):
+            _assert_equal(found, expected, f"restored before item {number}, item {number + place}")
+    return len(chosen)
+
+
+def documents(
+    *, dtype: str = "uint16", max_documents: int = 12, max_tokens: int = 12
+) -> SearchStrategy[list[list[NDArray[Any]]]]:
+    """Return a strategy of documents: lists of sequences of tokens, empty ones among both.
+
+    Args:
+        dtype: Of the tokens.
+        max_documents: The most documents.
+        max_tokens: The most tokens of a sequence.
+    """
+    from hypothesis import strategies as st
+
+    limits = np.iinfo(dtype)
+    token = st.integers(max(int(limits.min), 0), min(int(limits.max), 300)) | st.just(int(limits.max))
+    sequence = st.lists(token, max_size=max_tokens).map(lambda tokens: np.array(tokens, dtype))
+    return st.lists(st.lists(sequence, max_size=3), max_size=max_documents)
+
+
+def indexed_datasets(directory: str | os.PathLike[str]) -> SearchStrategy[str]:
+    """Return a strategy of indexed data sets of all integer dtypes, written into a directory: their prefixes.
+
+    Args:
+        directory: An existing directory. One pair of files for each dtype is written over and over.
+    """
+    from hypothesis import strategies as st
+
+    names = sorted(dtype.name for dtype in DTYPES.values() if dtype.kind in "iu")
+
+    def written(choice: tuple[str, list[list[NDArray[Any]]]]) -> str:
+        dtype, contents = choice
+        prefix = os.path.join(os.fspath(directory), dtype)
+        write_documents(prefix, contents, dtype)
+        return prefix
+
+    return (
+        st.sampled_from(names)
+        .flatmap(lambda name: st.tuples(st.just(name), documents(dtype=name)))
+        .map(written)
+    )
+
+
+def write_documents(prefix: str, contents: Iterable[Iterable[NDArray[Any]]], dtype: str = "uint16") -> None:
+    """Write documents (sequences of tokens) as an indexed data set, over what is there."""
+    from tokshard.indexed.builder import IndexedDatasetBuilder
+
+    builder = IndexedDatasetBuilder(prefix + ".bin", dtype=np.dtype(dtype))
+    for document in contents:
+        for sequence in document:
+            builder.add_item(np.asarray(sequence, dtype))
+        builder.end_document()
+    builder.finalize(prefix + ".idx")
+
+
+def topologies(max_world_size: int = 64) -> SearchStrategy[Topology]:
+    """Return a strategy of training jobs' shapes: all sizes divide the world."""
+    from hypothesis import strategies as st
+
+    from tokshard.sharding.topology import Topology
+
+    def shaped(sizes: tuple[int, int, int, int]) -> Topology:
+        data, tensor, pipeline, context = sizes
+        return Topology(data * tensor * pipeline * context, tensor, pipeline, context)
+
+    sizes = st.tuples(*[st.sampled_from([1, 1, 2, 3, 4]) for _ in range(4)])
+    return sizes.filter(lambda found: int(np.prod(found)) <= max_world_size).map(shaped)
+
+
+def _copied(value: Any) -> Any:
+    """Return a value that its owner cannot change any more."""
+    if isinstance(value, dict):
+        return {name: _copied(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_copied, value))
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value.clone() if hasattr(value, "clone") and hasattr(value, "dtype") else value
+
+
+def _assert_equal(found: Any, expected: Any, where: str) -> None:
+    if isinstance(expected, dict):
+        if not isinstance(found, dict) or list(found) != list(expected):
+            raise AssertionError(f"{where}: other fields: {found!r}, not {list(expected)}")
+        for name in expected:
+            _assert_equal(found[name], expected[name], f"{where}, field {name}")
+        return
+    left, right = np.asarray(found), np.asarray(expected)
+    if left.dtype != right.dtype or not np.array_equal(left, right):
+        raise AssertionError(f"{where}: {found!r}, not {expected!r}")

@@ -1,0 +1,229 @@
+"""The assembly: parts appended, in unit order, to the streams that become the output files.
+
+The work directory of a run holds, for each field ``K``, the append-only files ``K.bin`` (tokens),
+``K.lengths`` (i32) and ``K.sequences`` (u32), and for all fields together ``offsets`` (i64),
+``rejected.jsonl`` and the journal ``units.jsonl``. The journal has one line for each assembled unit, and
+a *checkpoint* line from time to time, which says how long each file was when everything before it had
+been forced to the disk. A run goes on from the last checkpoint; the parts of later units are still
+there, because a part is removed only after the checkpoint that covers it. Each line holds its own digest:
+a run goes on from the last checkpoint before a damaged line, and makes again what came after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokshard.errors import BadRecordError, InputError, IntegrityError
+from tokshard.storage import calls
+from tokshard.storage.files import AppendFile
+from tokshard.storage.journal import Journal, read_checkpoints
+from tokshard.tokenization.part import FieldCounts, PartReader, UnitCounts, UnitKey
+
+JOURNAL = "units.jsonl"
+CHECKPOINT_BYTES = 64 << 20  # then the pages of removed parts are written again while they are warm
+CHECKPOINT_UNITS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPolicy:
+    """What to do with rejected records.
+
+    Attributes:
+        skip: List them and go on; otherwise the first one is an error.
+        max_errors: With ``skip``: more rejected records than this are an error; None for no limit.
+    """
+
+    skip: bool
+    max_errors: int | None
+
+    @property
+    def limit(self) -> int | None:
+        """How many rejected records are tolerable; None for any number."""
+        return self.max_errors if self.skip else 0
+
+
+class Assembly:
+    """The streams of one run.
+
+    Args:
+        directory: The work directory.
+        field_count: Number of fields.
+        offsets: Whether the offsets of documents are kept.
+        input_names: Names of the inputs, for errors and for the list of rejected records.
+        policy: What to do with rejected records.
+        accepts_engine: Tells whether a unit that an engine of this name made may stay.
+
+    Raises:
+        IntegrityError: The files are shorter than the journal says.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        field_count: int,
+        offsets: bool,
+        input_names: Sequence[str],
+        policy: ErrorPolicy,
+        accepts_engine: frozenset[str],
+    ) -> None:
+        self._directory = directory
+        self._input_names = input_names
+        self._policy = policy
+        self._streams = _stream_names(field_count, offsets=offsets)
+        self.next = UnitKey(0, 0)
+        self.counts = UnitCounts(fields=[FieldCounts() for _ in range(field_count)])
+        self.input_bytes_done = 0
+        self._lines_of_file = 0
+        self._uncommitted: list[str] = []
+        self._uncommitted_bytes = 0
+        sizes, journal_bytes = self._recover(accepts_engine)
+        self._journal = Journal(os.path.join(directory, JOURNAL), journal_bytes)
+        self._files = {
+            name: AppendFile(os.path.join(directory, name), sizes.get(name, 0))
+            for name in self._streams.values()
+        }
+
+    def append(self, part: PartReader) -> None:
+        """Append the part of the next unit.
+
+        Raises:
+            BadRecordError: It has a rejected record that the policy does not allow. Nothing of the part
+                is kept in the assembly, and the part stays.
+            IntegrityError: The part is damaged, or of another unit.
+        """
+        if part.unit != self.next:
+            raise IntegrityError(f"{part.path} is the part of {part.unit}, not of {self.next}")
+        rejected = part.read("rejected")
+        self._check_policy(rejected)
+        for stream, name in self._streams.items():
+            if stream != "rejected":
+                for chunk in part.chunks(stream):
+                    self._files[name].write(chunk)
+                    self._uncommitted_bytes += len(chunk)
+        self._files[self._streams["rejected"]].write(self._rejected_lines(rejected))
+        self._count(part)
+        self._uncommitted.append(part.path)
+        if len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Force everything to the disk, note it in the journal, and remove the parts it covers."""
+        self._journal.checkpoint(self._files)
+        for path in self._uncommitted:
+            calls.unlink(path)
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+
+    def units(self) -> Iterator[dict[str, Any]]:
+        """Yield the journal's unit lines in order."""
+        with open(os.path.join(self._directory, JOURNAL), "rb") as file:
+            for line in file:
+                entry = json.loads(line)
+                if "checkpoint" not in entry:
+                    yield entry
+
+    def refuse(self, key: UnitKey, record: Sequence[Any]) -> InputError:
+        """Return the error for a rejected record: (offset, line in unit, reason, detail, excerpt)."""
+        offset, line, reason, detail, excerpt = record
+        error = BadRecordError(
+            self._input_names[key.file],
+            line=self._lines_of_file + line,
+            offset=offset,
+            reason=reason,
+            detail=detail,
+            excerpt=excerpt,
+            hint="mend the record, or pass --on-error skip to list and leave out records like this",
+        )
+        if not self._policy.skip:
+            return error
+        return InputError(
+            f"more than {self._policy.max_errors} records were rejected; the next is {error.message}",
+            hint="raise --max-errors, or mend the input; finished work is kept",
+        )
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            file.close()
+        self._journal.close()
+
+    def _check_policy(self, rejected: bytes) -> None:
+        limit = self._policy.limit
+        if limit is None or not rejected:
+            return
+        lines = rejected.splitlines()
+        allowed = limit - self.counts.rejected_total
+        if len(lines) > allowed:
+            raise self.refuse(self.next, json.loads(lines[max(0, allowed)]))
+
+    def _rejected_lines(self, rejected: bytes) -> bytes:
+        result = []
+        for line in rejected.splitlines():
+            offset, line_number, reason, detail, excerpt = json.loads(line)
+            entry = {
+                "input": self._input_names[self.next.file],
+                "line": self._lines_of_file + line_number,
+                "offset": offset,
+                "reason": reason,
+                "detail": detail,
+                "excerpt": excerpt,
+            }
+            result.append(json.dumps(entry) + "\n")
+        return "".join(result).encode("ascii")
+
+    def _count(self, part: PartReader) -> None:
+        entry = {
+            "file": part.unit.file,
+            "unit": part.unit.index,
+            "last": part.last,
+            "engine": part.engine,
+            "input_bytes": part.input_bytes,
+            "content_xxh3_128": part.content_digest,
+            "tokens_xxh3_128": [part.digest(f"tokens.{k}") for k in range(len(part.counts.fields))],
+            "counts": part.counts.to_json(),
+        }
+        self._journal.append(entry)
+        self._advance(entry)
+
+    def _advance(self, entry: dict[str, Any]) -> None:
+        counts = UnitCounts.from_json(entry["counts"])
+        self.counts.add(counts)
+        self.input_bytes_done += entry["input_bytes"]
+        if entry["last"]:
+            self.next = UnitKey(self.next.file + 1, 0)
+            self._lines_of_file = 0
+        else:
+            self.next = UnitKey(self.next.file, self.next.index + 1)
+            self._lines_of_file += counts.lines
+
+    def _recover(self, accepts_engine: frozenset[str]) -> tuple[dict[str, int], int]:
+        """Count what the journal covers; return the file sizes at its last usable checkpoint and its own."""
+        sizes: dict[str, int] = {}
+        end = 0
+        for checkpoint in read_checkpoints(
+            os.path.join(self._directory, JOURNAL), accepts=lambda unit: unit["engine"] in accepts_engine
+        ):
+            for unit in checkpoint.entries:
+                self._advance(unit)
+            sizes, end = checkpoint.sizes, checkpoint.journal_bytes
+        return sizes, end
+
+
+def _stream_names(field_count: int, *, offsets: bool) -> dict[str, str]:
+    """Map the streams of a part to the files of the assembly."""
+    names: dict[str, str] = {}
+    for k in range(field_count):
+        names |= {
+            f"tokens.{k}": f"{k}.bin",
+            f"lengths.{k}": f"{k}.lengths",
+            f"sequences.{k}": f"{k}.sequences",
+        }
+    if offsets:
+        names["offsets"] = "offsets"
+    names["rejected"] = "rejected.jsonl"
+    return names

@@ -1,0 +1,67 @@
+"""The plan of a tokenize run: everything that determines its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from tokshard.corpus.files import CorpusFile
+from tokshard.errors import UsageError
+from tokshard.indexed.layout import optimal_dtype
+from tokshard.indexed.plan import Plan
+from tokshard.storage.jsonfile import dump_json
+from tokshard.tokenization.options import TokenizeOptions
+from tokshard.tokenization.tokenizer import Tokenizer
+
+PLAN_SCHEMA = "tokshard.tokenize-plan/1"
+
+# The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
+_RESULT_BYTES_OF_INPUT = 256
+_MAX_INPUTS_BYTES = 48 << 20
+
+
+def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, options: TokenizeOptions) -> Plan:
+    """Return the plan for these inputs, this tokenizer and these options.
+
+    Raises:
+        UsageError: The dtype asked for cannot hold the tokenizer's ids, or there are more inputs than a
+            manifest can list.
+    """
+    inputs = tuple(asdict(file) for file in files)
+    if len(dump_json(inputs)) + _RESULT_BYTES_OF_INPUT * len(inputs) > _MAX_INPUTS_BYTES:
+        raise UsageError(
+            f"{len(inputs)} inputs are more than one data set's manifest can list",
+            hint="make several data sets and merge them: tokshard merge A B -o OUT",
+        )
+    return Plan(
+        schema=PLAN_SCHEMA,
+        inputs=inputs,
+        tokenizer=tokenizer.identity,
+        options={
+            "field": list(options.fields),
+            "append-eod": options.append_eod,
+            "eod": tokenizer.eod_id,
+            "special-tokens": options.special_tokens,
+            "dtype": choose_dtype(tokenizer, options),
+            "max-document-bytes": options.max_document_bytes,
+            "unit-size": options.unit_bytes,
+            "provenance": options.provenance,
+        },
+    )
+
+
+def choose_dtype(tokenizer: Tokenizer, options: TokenizeOptions) -> str:
+    """Return ``"uint16"`` or ``"int32"``.
+
+    Megatron's rule for ``auto``, except that ids which do not fit uint16 (a vocabulary with gaps) get
+    int32, where Megatron's writer would fail.
+    """
+    fits = tokenizer.max_token_id < 2**16
+    if options.dtype == "uint16" and not fits:
+        raise UsageError(
+            f"--dtype uint16 cannot hold the token id {tokenizer.max_token_id} of this tokenizer",
+            hint="use --dtype auto",
+        )
+    if options.dtype != "auto":
+        return options.dtype
+    return optimal_dtype(tokenizer.vocab_size).name if fits else "int32"

@@ -1,0 +1,187 @@
+"""The house: imports between packages go downwards only, and heavy libraries load when they are used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tokshard
+
+ROOT = Path(tokshard.__file__).parent
+
+# From the ground up: a layer may import itself and those before it.
+LAYERS = [
+    "version",
+    "errors",
+    "progress",
+    "storage",
+    "indexed",
+    "corpus",
+    "tokenization",
+    "sampling",
+    "blending",
+    "sharding",
+    "loader",
+    "testing",
+    "diagnosis",
+    "cli",
+]
+
+HEAVY = {"tokenizers", "fastokens", "pyarrow", "numba", "torch", "fsspec", "ray", "tiktoken", "sentencepiece"}
+
+
+def modules() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def imports_of(source: str, *, top_level_only: bool = False) -> set[str]:
+    """Names of all imported modules; relative imports are refused elsewhere (ruff TID)."""
+    tree = ast.parse(source)
+    nodes = _running_statements(tree.body) if top_level_only else list(ast.walk(tree))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+def _running_statements(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements that run on import: not those under TYPE_CHECKING, not function bodies."""
+    found = []
+    for node in body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        found.append(node)
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            found += _running_statements(node.body)
+    return found
+
+
+def upward_imports(layer: str, source: str) -> set[str]:
+    allowed = set(LAYERS[: LAYERS.index(layer) + 1])
+    ours = {name.split(".")[1] for name in imports_of(source) if name.startswith("tokshard.")}
+    return {name for name in ours & set(LAYERS) if name not in allowed}
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_downwards(path: Path):
+    layer = layer_of(path)
+    if layer == "__init__":
+        return
+    assert layer in LAYERS, f"{path} belongs to no layer"
+    assert upward_imports(layer, path.read_text()) == set()
+
+
+def test_an_upward_import_is_found():
+    assert upward_imports("storage", "def f():\n    from tokshard.corpus import units\n") == {"corpus"}
+    assert upward_imports("corpus", "import tokshard.tokenization.part\n") == {"tokenization"}
+    assert upward_imports("corpus", "from tokshard.storage import calls\n") == set()
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_heavy_libraries_are_imported_where_they_are_used(path: Path):
+    roots = {name.split(".")[0] for name in imports_of(path.read_text(), top_level_only=True)}
+    assert not roots & HEAVY
+
+
+def loaded_by(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_tokshard_is_light():
+    assert not loaded_by("import tokshard") & (HEAVY | {"numpy", "typer", "rich", "orjson"})
+
+
+def test_the_command_line_starts_light():
+    assert not loaded_by("import tokshard.cli.main") & (HEAVY | {"numpy", "orjson", "rich", "xxhash"})
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    code = (
+        "import sys\nsys.argv = ['tokshard', '--help']\nfrom tokshard.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert stop.code == 0, stop.code\n"
+    )
+    loaded = loaded_by(code)
+    assert not loaded & (HEAVY | {"numpy", "rich", "tokshard.cli.tokenize", "tokshard.indexed"})
+
+
+def test_a_wrong_option_fails_before_anything_heavy_is_imported():
+    code = (
+        "import sys\nsys.argv = ['tokshard', 'tokenize', 'x.jsonl', '--max-errors', '3']\n"
+        "from tokshard.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert stop.code == 2, stop.code\n"
+    )
+    assert not loaded_by(code) & (HEAVY | {"numpy", "orjson"})
+
+
+def calls_that_write(source: str) -> set[str]:
+    """Calls that change the file system, or code execution in disguise."""
+    forbidden_attributes = {
+        "tofile",
+        "memmap",
+        "rename",
+        "replace",
+        "unlink",
+        "remove",
+        "rmdir",
+        "rmtree",
+        "makedirs",
+        "mkdir",
+        "truncate",
+        "ftruncate",
+        "fsync",
+        "write_text",
+        "write_bytes",
+        "save",
+        "savez",
+        "copyfileobj",
+        "symlink",
+        "link",
+    }
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        text = ast.unparse(node.func)
+        name = text.rsplit(".", 1)[-1]
+        owner = text.rsplit(".", 1)[0]
+        if name in forbidden_attributes and owner in {"os", "shutil", "np", "numpy", "np.ndarray"}:
+            found.add(text)
+        if text == "open" and any(
+            isinstance(value, ast.Constant)
+            and isinstance(value.value, str)
+            and set(value.value) & set("wax+")
+            for value in [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]
+        ):
+            found.add(ast.unparse(node))
+        if text in {"eval", "exec", "pickle.loads", "pickle.load", "marshal.loads"}:
+            found.add(text)
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_storage_changes_files(path: Path):
+    if path.relative_to(ROOT) == Path("storage/calls.py"):
+        return
+    assert calls_that_write(path.read_text()) == set()
+    imported = {name.split(".")[0] for name in imports_of(path.read_text())}
+    assert not imported & {"pickle", "marshal", "shelve", "dill", "multiprocessing"}
+
+
+def test_a_writer_outside_storage_is_found():
+    assert calls_that_write("import os\nos.replace('a', 'b')\nopen('x', 'wb')\n") == {
+        "os.replace",
+        "open('x', 'wb')",
+    }

@@ -1,0 +1,295 @@
+"""``tokshard blend`` as a user types it: files, tables, messages, exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from cli.commands import tokshard
+from cli.mixtures import JOB_TOKENIZER, NAMES, files_of, run, write_mixture
+from sampling.cache_support import write_dataset
+from tokshard.cli.screen import levels
+
+BLEND = ("blend", 0.7, "data/web", 0.3, "data/code", "--seq-length", 16)
+SPLIT = ("--split", "9,1")
+RECIPE = """
+sequence_length = 16
+num_samples = [200, 10]
+split = "9,1"
+seed = 5
+[[source]]
+prefix = "data/web"
+weight = 7
+[[source]]
+prefix = "data/code"
+weight = 3
+"""
+
+
+@pytest.fixture
+def workshop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_mixture(tmp_path)
+
+
+def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
+    done = tokshard(*BLEND, *SPLIT, "--num-samples", "200,10", "-o", "mix", *NAMES, cwd=workshop)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "train: a blend by weights, 200 samples, 3,200 tokens" in done.stdout
+    table = re.search(r"^source +asked +share +samples .*\n(.*)\n(.*)$", done.stdout, re.MULTILINE)
+    assert re.match(r"data/web   70.00%  70.00%      140   2,240 ", table[1])
+    assert re.match(r"data/code  30.00%  30.00%       60     960 ", table[2])
+    assert re.search(
+        r"^off by │[▁▂▃▄▅▆▇█ ]+│ at most 0\.\d\d samples over the run$", done.stdout, re.MULTILINE
+    )
+    assert "mix/blend.json, mix/cache: 6 built in" in done.stdout
+    certificate = json.loads((workshop / "mix/blend.json").read_text())["splits"]["train"]["certificate"]
+    assert [one["samples"] for one in certificate["sources"]] == [140, 60]
+    assert len(files_of(workshop / "mix/cache")) == 2 * (2 * 4 + 3)
+    again = tokshard(*BLEND, *SPLIT, "--num-samples", "200,10", "-o", "mix", *NAMES, cwd=workshop)
+    assert "mix/blend.json, mix/cache: 6 found in" in again.stdout
+    command = re.search(r"^next: give the job (.*), and its whole command to", done.stdout, re.MULTILINE)[1]
+    job = ("--train-iters", 50, "--global-batch-size", 4, "--eval-interval", 100, "--eval-iters", 2)
+    seen = run("doctor", "--json", "pretrain_gpt.py", *shlex.split(command), *job, *JOB_TOKENIZER)
+    states = {(one["split"], one["name"]): one["state"] for one in seen.json["lookups"]}
+    assert {state for (split, _), state in states.items() if split == "train"} == {"fresh"}
+
+
+@pytest.mark.parametrize("width", ["30", "200"])
+def test_the_drift_fits_the_terminal(workshop, width):
+    done = tokshard(*BLEND, *SPLIT, "--num-samples", 400, "-o", "mix", cwd=workshop, env={"COLUMNS": width})
+    line = re.search(r"^off by │(.*)│", done.stdout, re.MULTILINE)
+    assert (5 <= len(line[1]) <= 10) if width == "30" else len(line[1]) == 64
+
+
+def test_all_spellings_of_a_mixture_make_the_same_files(workshop):
+    (workshop / "recipe.toml").write_text(RECIPE)
+    (workshop / "words").write_text("0.7 data/web\n0.3 data/code\n")
+    numbers = ("--seq-length", 16, "--num-samples", "200,10", *SPLIT, "--seed", 5)
+    for number, spelling in enumerate(
+        (
+            ("recipe.toml",),
+            ("0.7", "data/web", "0.3", "data/code", *numbers),
+            ("--data-path", "0.7", "data/web", "0.3", "data/code", *numbers),
+            ("@words", *numbers),
+            ("--data-args-path", "words", *numbers),
+        )
+    ):
+        done = run("blend", *spelling, "-o", f"mix{number}", "--quiet", *NAMES)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert files_of(workshop / f"mix{number}/cache") == files_of(workshop / "mix0/cache")
+
+
+def test_splits_may_have_mixtures_of_their_own(workshop):
+    value = {"train": ["0.7", "data/web", "0.3", "data/code"], "valid": "data/code data/web", "test": None}
+    (workshop / "splits.json").write_text(json.dumps(value))
+    numbers = ("--seq-length", 16, "--num-samples", "200,none")
+    spellings = (
+        ("splits.json",),
+        ("--per-split-data-args-path", "splits.json"),
+        ("--train", "0.7 data/web 0.3 'data/code'", "--valid-data-path", "data/code data/web"),
+    )
+    for number, spelling in enumerate(spellings):
+        done = run("blend", *spelling, *numbers, "-o", f"mix{number}", *NAMES)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "valid: every sample, " in done.stdout
+        assert files_of(workshop / f"mix{number}/cache") == files_of(workshop / "mix0/cache")
+    emitted = run("blend", *spellings[2], *numbers, "--emit", "megatron-json")
+    assert json.loads(emitted.stdout) == {**value, "valid": ["data/code", "data/web"]}
+    apart = run(
+        "blend", "splits.json", *numbers, "-o", "apart", "--multiple-validation-sets", "--json", *NAMES
+    )
+    assert list(apart.json["blend"]["splits"]) == ["train", "valid.0", "valid.1"]
+
+
+def test_megatrons_arguments_come_back(workshop):
+    done = run(*BLEND, *SPLIT, "--num-samples", 200, "--emit", "megatron-args")
+    assert (done.returncode, done.stderr) == (0, "")
+    words = shlex.split(done.stdout)
+    assert words[:7] == ["--data-path", "0.7", "data/web", "0.3", "data/code", "--split", "9,1"]
+    assert not list(workshop.glob("**/*.npy"))
+    built = run(*BLEND, *SPLIT, "--num-samples", 200, "--emit", "megatron-args", "-o", "mix", "--quiet")
+    assert shlex.split(built.stdout) == [*words, "--data-cache-path", "mix/cache"]
+    assert (workshop / "mix/blend.json").exists()
+
+
+def test_only_one_thing_is_printed(workshop):
+    done = run(*BLEND, *SPLIT, "--num-samples", 200, "--emit", "megatron-args", "--json")
+    assert (done.returncode, done.json["message"]) == (2, "--emit and --json exclude each other")
+
+
+def test_what_is_emitted_names_the_cache_and_the_arguments_of_the_job(workshop):
+    job = ("--train-iters", "50", "--global-batch-size", "4", "--eval-interval", "100", "--eval-iters", "2")
+    there = ("--cache-dir", "here/c", "--path-as", "here=/mnt", "--path-as", "data=/d")
+    done = run(*BLEND, *SPLIT, *job, *there, "--emit", "megatron-args")
+    words = shlex.split(done.stdout)
+    assert words[words.index("--data-path") + 1 :][:4] == ["0.7", "/d/web", "0.3", "/d/code"]
+    assert words[-2:] == ["--data-cache-path", "/mnt/c"]
+    assert " ".join(job) in done.stdout
+    assert "--train-samples" not in words
+    built = run(*BLEND, *SPLIT, *job, *there, "-o", "mix", *NAMES)
+    given = re.search(r"^next: give the job (.*), and its whole command to", built.stdout, re.MULTILINE)[1]
+    assert shlex.split(given) == words
+
+
+def test_what_a_recipe_says_comes_before_what_another_cache_tells(workshop):
+    (workshop / "recipe.toml").write_text(RECIPE)
+    made = run(*BLEND, "--split", "8,2", "--num-samples", "50,5", "-o", "old", *NAMES)
+    assert made.returncode == 0
+    like = next((workshop / "old/cache").glob("*-GPTDataset-train-description.txt"))
+    report = run("blend", "recipe.toml", "--like", like, "-o", "mix", "--json").json
+    builder = report["blend"]["builder"]
+    assert (builder["seed"], builder["split"], builder["sequence_length"]) == (5, "9,1", 16)
+    assert builder["tokenizer"] == json.loads(like.read_text())["tokenizer"]
+
+
+def test_epochs_caps_amounts_and_temperature_are_understood(workshop):
+    both = ("blend", "data/web", "data/code", "--seq-length", 16, "--split", "1", "--dry-run", "--json")
+    sources = run(*both, "--epochs", 2).json["splits"][0]["sources"]
+    assert [one["draws"] for one in sources] == [1539 // 16, 959 // 16]
+    sources = run(*both, "--max-epochs", 2, "--num-samples", 150, "--temperature", 1e9).json["splits"][0][
+        "sources"
+    ]
+    assert sum(one["draws"] for one in sources) >= 150
+    assert sources[1]["draws"] <= 959 // 16 < 150 / 2
+    amounts = ("blend", 1600, "data/web", 800, "data/code", "--unit", "tokens", *both[3:])
+    plan = run(*amounts).json
+    assert plan["schema"] == "tokshard.blend-dry-run/1"
+    assert [one["draws"] for one in plan["splits"][0]["sources"]] == [100, 50]
+
+
+def test_a_dry_run_writes_nothing(workshop):
+    done = run(*BLEND, *SPLIT, "--num-samples", 200, "-o", "mix", "--dry-run")
+    assert done.returncode == 0
+    assert re.search(r"^data/web   70.00%      140 ", done.stdout, re.MULTILINE)
+    assert not (workshop / "mix").exists()
+
+
+def test_assert_hit_covers_indexes_and_blends(workshop):
+    options = (*BLEND, *SPLIT, "--num-samples", 200, "-o", "mix", *NAMES)
+    missing = run(*options, "--assert-hit")
+    assert (missing.returncode, (workshop / "mix").exists()) == (1, False)
+    assert "0 of 6 sets of files are there and fresh" in missing.stdout
+    assert run(*options).returncode == 0
+    hit = run(*options, "--assert-hit")
+    assert (hit.returncode, "6 of 6 sets of files" in hit.stdout) == (0, True)
+    victim = next((workshop / "mix/cache").glob("*-BlendedDataset-train-dataset_index.npy"))
+    victim.write_bytes(victim.read_bytes()[:-2] + b"\1\0")
+    damaged = run(*options, "--assert-hit", "--json")
+    assert (damaged.returncode, damaged.json["schema"]) == (1, "tokshard.blend-hits/1")
+    assert [one["name"] for one in damaged.json["files"] if one["state"] != "fresh"] == ["the blend"]
+    assert run(*options).returncode == 6
+    assert run(*options, "--rebuild").returncode == 0
+    assert run(*options, "--assert-hit", "--quiet").returncode == 0
+
+
+def test_a_data_set_twice_needs_seeds_of_its_own(workshop):
+    twice = (
+        "blend",
+        1,
+        "data/web",
+        1,
+        "data/web",
+        "--seq-length",
+        16,
+        *SPLIT,
+        "--num-samples",
+        20,
+        "-o",
+        "mix",
+    )
+    refused = run(*twice, *NAMES)
+    assert (refused.returncode, "is in the mixture twice" in refused.stderr) == (2, True)
+    done = run(*twice, *NAMES, "--own-seeds")
+    assert (done.returncode, "next:" in done.stdout) == (0, False)
+    emitted = run(*twice[:-2], "--own-seeds", "--emit", "megatron-args")
+    assert (emitted.returncode, "which Megatron cannot be told" in emitted.stderr) == (2, True)
+
+
+def test_an_overrun_is_refused_with_what_works(workshop):
+    # Of 40 samples 25 are wanted of the first source, which has as many; the order draws 26 of it.
+    write_dataset(str(workshop / "data/exact"), [25 * 16 + 1])
+    words = (
+        "blend",
+        0.6,
+        "data/exact",
+        0.3,
+        "data/web",
+        0.1,
+        "data/code",
+        "--seq-length",
+        16,
+        "--split",
+        "1",
+    )
+    done = run(*words, "--num-samples", 40, "--surplus", 0, "--dry-run")
+    assert done.returncode == 2
+    assert "would draw 26 samples of 'data/exact', whose index will have 25" in done.stderr
+    surplus = re.search(r"--surplus ([\d.e-]+) is the smallest that works", done.stderr)[1]
+    assert run(*words, "--num-samples", 40, "--surplus", surplus, "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "the mixture is not given"),
+        (["data/web", "--train", "data/web"], 2, "given by the arguments and by --train, --valid, --test"),
+        (["data/web", "--num-samples", "1"], 2, "the sequence length is not given"),
+        (["data/web", "--seq-length", "16", "--num-samples", "1"], 2, "the output is not given"),
+        (["data/web", "--seq-length", "16", "--cache-dir", "c"], 2, "the output is not given"),
+        (["data/web", "--seq-length", "16", "--assert-hit"], 2, "the output is not given"),
+        (["data/web", "--assert-hit", "--rebuild"], 2, "--assert-hit and --rebuild exclude each other"),
+        (["data/web", "--assert-hit", "--dry-run"], 2, "--assert-hit and --dry-run exclude each other"),
+        (
+            ["--train", "data/web", "--seq-length", "16", "--split", "9,1"],
+            2,
+            "the split '9,1' is of no use: each split has data of its own",
+        ),
+        (
+            ["data/web", "--seq-length", "16", "--path-as", "./data=/mnt"],
+            2,
+            "--path-as ./data=/mnt changes nothing",
+        ),
+        (["0.5", "data/web", "data/code"], 2, "'0.5' reads as a number"),
+        (["--train", "'data/web"], 2, "cannot be split in words"),
+        (["recipe.toml", "-o", "mix"], 3, "there is no recipe recipe.toml"),
+        (["1", "data/web", "--seq-length", "16", "-o", "mix"], 2, "needs a number of samples"),
+        (
+            ["a", "--num-samples", "1", "--train-iters", "1", "--global-batch-size", "1"],
+            2,
+            "both tell the sizes",
+        ),
+        (
+            ["1", "data/none", "--seq-length", "16", "--num-samples", "1", "-o", "mix"],
+            3,
+            "no data set at data/none",
+        ),
+    ],
+)
+def test_refusals_have_their_exit_codes(workshop, arguments, code, words):
+    done = run(
+        "blend", *(["-o", "mix"] if "the output" not in words and "-o" not in arguments else []), *arguments
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+
+
+def test_another_blend_is_not_overwritten(workshop):
+    assert run(*BLEND, *SPLIT, "--num-samples", 200, "-o", "mix").returncode == 0
+    before = (workshop / "mix/blend.json").read_bytes()
+    files = files_of(workshop / "mix/cache")
+    other = (*BLEND, *SPLIT, "--num-samples", 300, "-o", "mix")
+    assert run(*other).returncode == 4
+    assert files_of(workshop / "mix/cache") == files
+    assert (workshop / "mix/blend.json").read_bytes() == before
+    assert run(*other, "--force").returncode == 0
+    assert (workshop / "mix/blend.json").read_bytes() != before
+
+
+def test_drawings_are_monotone_in_their_values():
+    line = levels([value / 10 for value in range(11)], 1.0)
+    assert line == "".join(sorted(line))
+    assert (line[0], line[-1], levels([1, 2], 0)) == (" ", "█", "  ")

@@ -1,0 +1,197 @@
+"""``tokshard build-indices`` as a user types it: files, output, messages, exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+import numpy as np
+import pytest
+
+from cli.commands import tokshard
+from cli.mixtures import NAMES, files_of, run, write_mixture
+from sampling.cache_support import write_dataset
+from tokshard.cli.quantities import parse_count, parse_sizes
+
+BUILD = ("build-indices", "data/web", "--seq-length", 16)
+
+
+@pytest.fixture
+def workshop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_mixture(tmp_path)
+
+
+def test_the_bare_run_builds_and_says_what(workshop):
+    done = tokshard(*BUILD, "--split", "9,1", "--epochs", 2, "--cache-dir", "cache", *NAMES, cwd=workshop)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "train of data/web: built\n  asked       " in done.stdout
+    assert "2 epochs are --train-samples " in done.stdout
+    assert "next: give the job --data-path data/web --data-cache-path cache --seq-length 16 --seed 1234" in (
+        done.stdout
+    )
+    hashes = re.findall(r"^  hash +([0-9a-f]{32})$", done.stdout, re.MULTILINE)
+    texts = re.findall(r"^  description (.*)$", done.stdout, re.MULTILINE)
+    assert len(hashes) == len(texts) == 2
+    for digest, text in zip(hashes, texts, strict=True):
+        pretty = json.dumps(json.loads(text), indent=4)
+        assert hashlib.md5(pretty.encode()).hexdigest() == digest
+        assert f"{digest}-GPTDataset-{{description.txt," not in done.stdout
+    assert re.search(
+        rf"files +cache/{hashes[0]}-GPTDataset-train-{{description.txt,document_index.npy,", done.stdout
+    )
+    assert len(files_of(workshop / "cache")) == 8
+    samples = int(re.search(r"--train-samples (\d+)", done.stdout)[1])
+    assert len(np.load(workshop / f"cache/{hashes[0]}-GPTDataset-train-shuffle_index.npy")) == samples
+    again = tokshard(*BUILD, "--split", "9,1", "--epochs", 2, "--cache-dir", "cache", *NAMES, cwd=workshop)
+    assert "train of data/web: there already" in again.stdout
+
+
+def test_without_a_tokenizer_the_names_are_neutral_and_that_is_said_once(workshop):
+    for name in ("big", "bigger"):  # the default split leaves nothing to test of a thousand sequences
+        write_dataset(str(workshop / "data" / name), [7] * 2000)
+    done = run("build-indices", "data/big", "data/bigger", "--seq-length", 16, "--num-samples", "50")
+    assert done.returncode == 0
+    assert done.stderr.count("Megatron will not find these files") == 1
+    assert done.stderr.count("hint: for Megatron give --like DESCRIPTION.txt") == 1
+    assert "which keeps 3.1% of the data from training" in done.stderr
+    descriptions = list((workshop / "data/big/cache/GPTDataset_indices").glob("*-train-description.txt"))
+    assert json.loads(descriptions[0].read_text())["tokenizer"] == {"class": "tokshard"}
+    assert "next:" not in done.stdout
+
+
+def test_all_sizes_and_lengths_are_combined(workshop):
+    sizes = ("--num-samples", "1k,20,none", "--num-samples", "none", "--epochs", 3, "--seq-length", 32)
+    report = run(*BUILD, *sizes, "--split", "8,1,1", "--json", "--quiet", *NAMES).json
+    assert report["schema"] == "tokshard.build-indices/1"
+    assert (report["fresh"], report["megatron_names"]) == (True, True)
+    asked = [(one["sequence_length"], one["split"], one["num_samples"]) for one in report["indices"]]
+    epochs = [one[2] for one in asked if one[1] == "train"][2::3]
+    assert asked == [
+        (length, split, size)
+        for length, three in ((16, epochs[0]), (32, epochs[1]))
+        for sizes in ((1000, 20, None), (None, 0, 0), (three, 0, 0))
+        for split, size in zip(("train", "valid", "test"), sizes, strict=True)
+    ]
+
+
+def test_training_arguments_make_megatrons_sizes(workshop):
+    arguments = ("--train-iters", 25, "--global-batch-size", 4, "--eval-interval", 10, "--eval-iters", 3)
+    report = run(*BUILD, *arguments, "--split", "8,1,1", "--json", *NAMES).json
+    assert [one["num_samples"] for one in report["indices"]] == [100, 36, 12]
+    full = ("--full-validation", "--eval-global-batch-size", 2)
+    report = run(*BUILD, *arguments, *full, "--split", "8,1,1", "--json", *NAMES).json
+    assert [one["num_samples"] for one in report["indices"]] == [100, None, 6]
+
+
+def test_a_surplus_is_that_of_a_source(workshop):
+    done = run(*BUILD, "--num-samples", 1001, "--surplus", 0.005, "--split", "1", "--json", *NAMES)
+    assert [one["num_samples"] for one in done.json["indices"]] == [1007]
+
+
+def test_like_another_cache_the_names_are_its_own(workshop):
+    first = ("--num-samples", "100,10", "--split", "9,1", "--seed", 7, "--cache-dir", "one", *NAMES)
+    assert run(*BUILD, *first).returncode == 0
+    like = next((workshop / "one").glob("*-valid-description.txt"))
+    done = run("build-indices", "data/web", "--like", like, "--cache-dir", "two")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files_of(workshop / "two") == files_of(workshop / "one")
+    assert [line.split()[0] for line in done.stdout.splitlines() if " of data/web: " in line] == [
+        "train",
+        "valid",
+    ]
+    other = run("build-indices", "data/web", "--like", like, "--seq-length", 32, "--cache-dir", "one")
+    assert "of 32 tokens" in other.stdout
+    (workshop / "three").mkdir()
+    alone = workshop / "three" / like.name
+    alone.write_bytes(like.read_bytes())
+    done = run("build-indices", "data/web", "--like", alone, "--cache-dir", "four")
+    assert "warning: --like does not tell how many samples train has" in done.stderr
+    assert {name.split("-")[2] for name in files_of(workshop / "four")} == {"valid"}
+
+
+def test_the_hashed_path_may_be_another(workshop):
+    options = ("--num-samples", 10, "--split", "1", *NAMES, "--json")
+    here = run(*BUILD, *options, "--path-as", "data=/mnt/v1").json["indices"][0]
+    assert json.loads(here["description"])["dataset_path"] == here["training_path"] == "/mnt/v1/web"
+    assert here["prefix"] == "data/web"
+
+
+def test_identifiers_come_from_a_file(workshop):
+    (workshop / "tokenizer.json").write_text('{"class": "x.Y", "tokenizer_path": "ü"}')
+    options = ("--tokenizer-identifiers", "tokenizer.json", "--num-samples", 10, "--split", "1", "--json")
+    one = run(*BUILD, *options).json["indices"][0]
+    assert json.loads(one["description"])["tokenizer"] == {"class": "x.Y", "tokenizer_path": "ü"}
+
+
+def test_assert_hit_tells_fresh_from_all_else(workshop):
+    options = ("--num-samples", "100,10", "--split", "9,1", "--cache-dir", "cache", *NAMES)
+    missing = run(*BUILD, *options, "--assert-hit")
+    assert (missing.returncode, (workshop / "cache").exists()) == (1, False)
+    assert "train of data/web: missing: it is not there" in missing.stdout
+    assert "0 of 2 indexes are there and fresh" in missing.stdout
+    assert run(*BUILD, *options).returncode == 0
+    hit = run(*BUILD, *options, "--assert-hit", "--quiet")
+    assert (hit.returncode, hit.stdout, hit.stderr) == (0, "", "")
+    victim = next((workshop / "cache").glob("*-train-sample_index.npy"))
+    content = victim.read_bytes()
+    victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    damaged = run(*BUILD, *options, "--assert-hit", "--json")
+    assert (damaged.returncode, damaged.json["fresh"]) == (1, False)
+    assert [one["state"] for one in damaged.json["indices"]] == ["damaged", "fresh"]
+    victim.write_bytes(content[:200])
+    assert run(*BUILD, *options).returncode == 6
+    assert run(*BUILD, *options, "--rebuild").returncode == 0
+    assert victim.read_bytes() == content
+    (workshop / "data/web.bin").write_bytes(b"\1\0" * 770)
+    assert run(*BUILD, *options, "--assert-hit").returncode == 0  # without a manifest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--num-samples", "10,,"], 2, "'' is not a whole number"),
+        (["--num-samples", "1,2,3,4"], 2, "more than three sizes"),
+        (["--num-samples", "1,000,000"], 2, "'1,000,000' reads as sizes of several splits"),
+        (["--num-samples", "20,050"], 2, "'20,050' reads as sizes of several splits"),
+        ([], 2, "it is not said how many samples are wanted"),
+        (["--epochs", "0"], 2, "--epochs is 0"),
+        (["--epochs", "1", "--split", "99,-1,2"], 2, "Megatron would read 99, 1, 2"),
+        (["--epochs", "1", "--split", "999,1"], 3, "Megatron would never end building it"),
+        (["--epochs", "1", "--tokenizer-model", "x"], 2, "--tokenizer-model is of no use without --megatron"),
+        (["--epochs", "1", "--megatron", "0.3", "--tokenizer-model", "x"], 2, "no preset for Megatron '0.3'"),
+        (
+            ["--epochs", "1", "--like", "a", "--megatron", "0.19"],
+            2,
+            "--like and --megatron say the same thing",
+        ),
+        (["--epochs", "1", "--like", "nothing.txt"], 3, "there is no description at nothing.txt"),
+        (["--epochs", "1", "--path-as", "data"], 2, "--path-as 'data' is not LOCAL=TRAINING"),
+        (["--epochs", "1", "--path-as", "./data=/mnt"], 2, "--path-as ./data=/mnt changes nothing"),
+        (["--epochs", "1", "--assert-hit", "--rebuild"], 2, "--assert-hit builds nothing"),
+        (["--global-batch-size", "4"], 2, "--global-batch-size needs --train-iters or --train-samples"),
+        (["--train-iters", "4"], 2, "the sizes of a job need --global-batch-size"),
+        (["--num-samples", "none", "--split", "1", "--seq-length", "5k"], 2, "gives no sample"),
+    ],
+)
+def test_refusals_have_their_exit_codes(workshop, arguments, code, words):
+    done = run(*BUILD, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_missing_sequence_length_and_data_set_are_named(workshop):
+    done = run("build-indices", "data/web", "--epochs", 1)
+    assert (done.returncode, "the sequence length is not given" in done.stderr) == (2, True)
+    done = run("build-indices", "data/\x1b[31mnone", "--epochs", 1, "--seq-length", 16)
+    assert (done.returncode, r"there is no data set at data/\x1b[31mnone" in done.stderr) == (3, True)
+
+
+def test_counts_are_read_as_people_write_them():
+    texts = ["7", "1_000", "1,000", "4k", "2.5M", "10B", "1.5T", "2.0"]
+    assert [parse_count(text) for text in texts] == [7, 1000, 1000, 4000, 2_500_000, 10**10, 15 * 10**11, 2]
+    assert parse_sizes(" 1k , none") == (1000, None, 0)
+    for wrong in ("", "x", "-1", "1.5", "1.5e3", "1MB", "0x10"):
+        with pytest.raises(Exception, match="not a whole number"):
+            parse_count(wrong)

@@ -1,0 +1,93 @@
+"""``tokshard diff``: the real command."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.mixtures import run, write_mixture
+
+SIZES = ("--seq-length", 8, "--split", 1, "--megatron", "0.19", "--tokenizer-model", "/models/llama")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_mixture(tmp_path))
+    for name, weights, seed in (("one", (0.7, 0.3), 1), ("two", (0.5, 0.5), 1), ("three", (0.7, 0.3), 2)):
+        words = [weights[0], "data/web", weights[1], "data/code"]
+        done = run("blend", *words, *SIZES, "--num-samples", 60, "--seed", seed, "-o", name)
+        assert done.returncode == 0, done.stderr
+        done = run("shard-plan", name, "--data-parallel", 2, "--global-batch-size", 4, "-o", f"plan-{name}")
+        assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+def test_the_same_thing_does_not_differ(here):
+    for path in ("one", "plan-one", "one/cache"):
+        done = run("diff", path, path)
+        assert done.returncode == 0, done.stderr
+    assert run("diff", "plan-one", "plan-one", "--quiet").stdout == ""
+
+
+def test_blends_differ_by_source(here):
+    done = run("diff", "one", "two/blend.json", "--json")
+    assert done.returncode == 1
+    value = done.json
+    assert (value["kind"], value["reads_same"]) == ("blend", False)
+    (train,) = value["parts"]
+    assert [name for name, _, _ in train["hash_fields"]] == [
+        "datasets[0].num_samples",
+        "datasets[1].num_samples",
+        "weights",
+    ]
+    assert train["first_sample"] == 0
+    assert sum(one["removed"] for one in train["sources"]) == 60
+    seeded = run("diff", "one", "three")
+    assert "seed: 1 -> 2" in seeded.stdout
+    assert "datasets[0].random_seed: 1 -> 2" in seeded.stdout
+
+
+def test_caches_differ_by_hash_and_by_sample(here):
+    value = run("diff", "one/cache", "three/cache", "--json").json
+    assert {part["name"] for part in value["parts"]} == {
+        "train of web",
+        "train of code",
+        "train blend of 2 data sets",
+    }
+    web = next(part for part in value["parts"] if part["name"] == "train of web")
+    assert web["hash_fields"] == [["random_seed", 1, 2]]
+    assert web["hashes"][0] != web["hashes"][1]
+    assert web["first_sample"] is not None
+    blend = next(part for part in value["parts"] if "blend" in part["name"])
+    assert (blend["first_sample"], blend["same"]) == (None, 60)
+    (first,) = (here / "one/cache").glob("*BlendedDataset-train-description.txt")
+    (second,) = (here / "two/cache").glob("*BlendedDataset-train-description.txt")
+    done = run("diff", first, second)
+    assert done.returncode == 1
+    assert "weights: [0.7, 0.3] -> [0.5, 0.5]" in done.stdout
+
+
+def test_plans_differ_from_a_step_on(here):
+    done = run("diff", "plan-one", "plan-two")
+    assert done.returncode == 1
+    assert "first step that differs" in done.stdout
+    value = run("diff", "plan-one", "plan-two", "--first", "--json").json
+    assert (value["kind"], value["streams"][0]["sources"]) == ("plan", [])
+    assert run("diff", "plan-one", "plan-two", "--steps", 2, "--json").json["streams"][0]["compared"] == [
+        8,
+        8,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["one", "plan-one"], 2, "one is a blend, and plan-one a plan"),
+        (["one", "two", "--first"], 2, "plans only"),
+        (["data", "one"], 3, "no plan, no blend and no cache"),
+        (["nothing", "one"], 3, "no plan, no blend and no cache"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(here, arguments, code, message):
+    done = run("diff", *arguments)
+    assert done.returncode == code
+    assert message in done.stderr

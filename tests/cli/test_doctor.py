@@ -1,0 +1,100 @@
+"""``tokshard doctor`` as a user types it: what it reads, what it says, exit codes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cli.commands import tokshard
+from cli.mixtures import JOB_TOKENIZER, NAMES, run, write_mixture
+
+JOB = ("torchrun", "--nproc-per-node", 8, "pretrain_gpt.py", "--seq-length", 16, "--split", "9,1")
+JOB += ("--micro-batch-size", 1, "--global-batch-size", 8, "--train-iters", 10, "--eval-interval", 5)
+JOB += ("--eval-iters", 1, "--data-cache-path", "cache", *JOB_TOKENIZER)
+WEB = ("--data-path", "data/web")
+BUILD = ("build-indices", "data/web", "--seq-length", 16, "--split", "9,1", "--cache-dir", "cache", *NAMES)
+
+
+@pytest.fixture
+def workshop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_mixture(tmp_path)
+
+
+def test_a_miss_names_the_field_that_differs(workshop):
+    assert run(*BUILD, "--num-samples", "80,25").returncode == 0
+    done = tokshard("doctor", *JOB, *WEB, cwd=workshop)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "job: 8 processes, 8 data-parallel ranks, batches of 8, samples of 16 tokens" in done.stdout
+    assert "asks for: train 80, valid 24, test 8 samples" in done.stdout
+    assert "train: one data set, " in done.stdout
+    assert "cache files, by the names of Megatron 0.19, 0.18:" in done.stdout
+    assert re.search(
+        r"^  missing  valid of data/web\n +cache/[0-9a-f]{32}-GPTDataset-valid-\*$", done.stdout, re.MULTILINE
+    )
+    assert "num_samples: 24 is looked up, 25 is there" in done.stdout
+    assert re.search(r"^  fresh    train of data/web$", done.stdout, re.MULTILINE)
+    assert (
+        "warning: cache-missing: the job will build 1 of 2 sets of files (valid of data/web)" in done.stdout
+    )
+    assert run(*BUILD, "--num-samples", "80,24").returncode == 0
+    healthy = run("doctor", *JOB, *WEB)
+    assert (healthy.returncode, "the job will find everything" in healthy.stdout) == (0, True)
+
+
+def test_the_command_comes_as_words_a_text_a_file_or_by_stdin(workshop):
+    assert run(*BUILD, "--num-samples", "80,24").returncode == 0
+    text = " ".join(map(str, (*JOB, *WEB)))
+    (workshop / "launch.sh").write_text(f"#!/bin/sh\n{text} 2>&1 | tee log\n")
+    (workshop / "arguments").write_text("\n".join(map(str, (*JOB[4:], *WEB))))
+    expected = run("doctor", "--json", *JOB, *WEB).json
+    assert expected["healthy"]
+    for words in (("launch.sh",), (text,)):
+        assert run("doctor", *words, "--json").json == expected
+    assert run("doctor", "-", "--json", stdin=text).json == expected
+    assert run("doctor", "arguments").returncode == 0
+    assert run("doctor", "--json", "--", *JOB, *WEB).json == expected
+
+
+def test_the_version_may_be_told(workshop):
+    assert run(*BUILD, "--num-samples", "80,24").returncode == 0
+    done = run("doctor", "--megatron", "0.16", *JOB, *WEB)
+    assert done.returncode == 1
+    assert "by the names of Megatron 0.16:" in done.stdout
+    assert "tokenizer.chat_template: null is looked up" in done.stdout
+    like = next((workshop / "cache").glob("*-train-description.txt"))
+    assert run("doctor", "--like", like, *JOB[:-4], *WEB).returncode == 0
+    two = run("doctor", "--megatron", "0.16", "--like", like, *JOB, *WEB)
+    assert (two.returncode, "say the same thing" in two.stderr) == (2, True)
+
+
+def test_data_and_cache_may_lie_elsewhere_here(workshop):
+    options = ("--path-as", "data=/mnt/data", "--path-as", "cache=/mnt/cache")
+    assert run(*BUILD, "--num-samples", "80,24", *options).returncode == 0
+    words = [str(word).replace("cache", "/mnt/cache") if word == "cache" else word for word in JOB]
+    done = run("doctor", *options, *words, "--data-path", "/mnt/data/web")
+    assert (done.returncode, done.stdout.count("fresh")) == (0, 2)
+
+
+def test_names_from_the_command_are_made_harmless(workshop):
+    done = run("doctor", *JOB, "--data-path", "data/\x1b[31mred[/red]")
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+    assert r"data/\x1b[31mred[/red]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["nothing.sh"], 3, "there is no file nothing.sh"),
+        (["python train.py --lr 3"], 2, "there is no argument of a Megatron training job"),
+        (["pretrain_gpt.py --data-path $X"], 2, "but the text does not say what $X is"),
+        (["--megatron", "0.2", *map(str, JOB)], 2, "no preset for Megatron '0.2'"),
+        (["data"], 7, "cannot read data: Is a directory"),
+    ],
+)
+def test_refusals_have_their_exit_codes(workshop, words, code, message):
+    done = run("doctor", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr

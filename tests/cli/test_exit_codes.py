@@ -1,0 +1,238 @@
+"""Every exit code of every command, each in a situation that is made for it.
+
+Signals and bugs come from an audit hook in a process of its own: at the moment when the command opens
+one certain file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cli.commands import SAMPLE
+from cli.mixtures import NAMES, run
+from cli.schemas import defects_of
+from tokshard.cli.commands import COMMANDS
+from tokshard.sharding.plan.publication import LOCK_NAME
+from tokshard.storage.lock import WriterLock
+
+TOKENIZER = SAMPLE / "tokenizer.json"
+SIZES = ("--seq-length", 64, "--split", "9,1", "--num-samples", "80,24")
+JOB = ("torchrun", "--nproc-per-node", 8, "pretrain_gpt.py", "--seq-length", 64, "--split", "9,1")
+JOB += ("--micro-batch-size", 1, "--global-batch-size", 8, "--train-iters", 10, "--eval-interval", 5)
+JOB += ("--eval-iters", 1, "--data-cache-path", "cache", "--tokenizer-type", "HuggingFaceTokenizer")
+JOB += ("--tokenizer-model", "/models/llama", "--data-path")
+
+GOOD = {
+    "tokenize": ("tokenize", "corpus.jsonl", "-o", "new", "--tokenizer", TOKENIZER),
+    "merge": ("merge", "web", "code", "-o", "new"),
+    "build-indices": ("build-indices", "web", *SIZES, "--cache-dir", "new"),
+    "blend": ("blend", 0.7, "web", 0.3, "code", *SIZES, "-o", "new"),
+    "shard-plan": ("shard-plan", "mix", "--data-parallel", 2, "-o", "new"),
+    "diff": ("diff", "plan", "plan"),
+    "doctor": ("doctor", *JOB, "web"),
+    "verify": ("verify", "web"),
+    "trace": ("trace", "--blend", "mix", "--sample", 3),
+    "inspect": ("inspect", "web"),
+}
+"""One command of each kind that ends well."""
+
+OPENED = {"tokenize": "corpus.jsonl", "diff": "plan.json"}
+"""What each of them opens on its way; the others all open the index of a data set."""
+
+BAD = {
+    "tokenize": {
+        3: ("tokenize", "nothing.jsonl", "-o", "new"),
+        4: ("tokenize", "corpus.jsonl", "-o", "web"),
+    },
+    "merge": {
+        3: ("merge", "web", "nothing", "-o", "new"),
+        4: ("merge", "web", "-o", "code"),
+        6: ("merge", "web", "cut", "-o", "new"),
+    },
+    "build-indices": {
+        1: ("build-indices", "web", *SIZES, "--cache-dir", "new", "--assert-hit"),
+        3: ("build-indices", "nothing", *SIZES, "--cache-dir", "new"),
+        4: ("build-indices", "web", *SIZES, "--cache-dir", "stale"),
+        6: ("build-indices", "cut", *SIZES, "--cache-dir", "new"),
+    },
+    "blend": {
+        1: ("blend", "web", "code", *SIZES, "-o", "new", "--assert-hit"),
+        3: ("blend", 1, "web", 1, "nothing", *SIZES, "-o", "new"),
+        4: ("blend", 0.7, "web", 0.3, "code", *SIZES, "-o", "mix", "--seed", 7),
+        6: ("blend", 1, "web", 1, "cut", *SIZES, "-o", "new"),
+    },
+    "shard-plan": {
+        3: ("shard-plan", "nothing", "--data-parallel", 2, "-o", "new"),
+        4: ("shard-plan", "mix", "--data-parallel", 3, "-o", "plan"),
+        6: ("shard-plan", "changed", "--data-parallel", 2, "-o", "new"),
+    },
+    "diff": {
+        1: ("diff", "mix", "whole"),
+        3: ("diff", "mix", "nothing"),
+        6: ("diff", "mix", "changed"),
+    },
+    "doctor": {1: ("doctor", *JOB, "code"), 3: ("doctor", "nothing.sh")},
+    "verify": {1: ("verify", "cut"), 3: ("verify", "nothing")},
+    "trace": {
+        1: ("trace", "--dataset", "web", "--source", "corpus.jsonl:1000000"),
+        3: ("trace", "--blend", "nothing", "--sample", 3),
+        6: ("trace", "--blend", "changed", "--sample", 3),
+    },
+    "inspect": {3: ("inspect", "nothing"), 6: ("inspect", "cut")},
+}
+"""Commands that fail, by the code of how."""
+
+LOCKS = {
+    "tokenize": "new.tokshard/lock",
+    "merge": "new.tokshard/lock",
+    "shard-plan": f"new/{LOCK_NAME}",
+}
+"""What commands lock that do not wait. (For an index that another process builds, they wait.)"""
+
+CHILD = """
+import os, signal, sys
+place, deed = os.environ["TOKSHARD_TEST_PLACE"], os.environ["TOKSHARD_TEST_DEED"]
+def watch(event, arguments):
+    global place
+    if place and event == "open" and str(arguments[0]).endswith(place):
+        place = ""
+        if deed == "bug":
+            raise RuntimeError("a bug")
+        os.kill(os.getpid(), int(deed))
+sys.addaudithook(watch)
+from tokshard.cli.main import main
+sys.argv[0] = "tokshard"
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        shutil.copy(SAMPLE / "stories.jsonl", "corpus.jsonl")
+        for name, source in (("web", "stories"), ("code", "manuals")):
+            command = ("tokenize", SAMPLE / f"{source}.jsonl", "-o", name, "--tokenizer", TOKENIZER)
+            assert run(*command).returncode == 0
+        # The cache "stale" was made from other data of the same name.
+        other = ("build-indices", "code", *SIZES, "--cache-dir", "stale", "--path-as", "code=web")
+        assert run(*other).returncode == 0
+        assert run("build-indices", "web", *SIZES, "--cache-dir", "cache", *NAMES).returncode == 0
+        assert run("blend", 0.7, "web", 0.3, "code", *SIZES, "-o", "mix").returncode == 0
+        assert run("blend", "web", "code", "--seq-length", 64, "--split", "1", "-o", "whole").returncode == 0
+        assert run("shard-plan", "mix", "--data-parallel", 2, "-o", "plan").returncode == 0
+    (directory / "changed").mkdir()
+    document = (directory / "mix/blend.json").read_bytes()
+    (directory / "changed/blend.json").write_bytes(document.replace(b'"seed": 1234', b'"seed": 1235'))
+    shutil.copy(directory / "web.idx", directory / "cut.idx")
+    (directory / "cut.bin").write_bytes((directory / "web.bin").read_bytes()[:-2])
+    return directory
+
+
+@pytest.fixture
+def workshop(prepared, tmp_path, monkeypatch):
+    directory = shutil.copytree(prepared, tmp_path / "workshop")
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def child(arguments, *, place="", deed="", **streams):
+    environment = {**os.environ, "TOKSHARD_TEST_PLACE": place, "TOKSHARD_TEST_DEED": str(deed)}
+    command = [sys.executable, "-c", CHILD, *map(str, arguments)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    return subprocess.run(command, env=environment, text=True, check=False, **streams)
+
+
+def test_every_command_is_in_these_tables():
+    assert GOOD.keys() == BAD.keys() == COMMANDS.keys()
+    assert all(3 in codes for codes in BAD.values())
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_went_well_is_0(workshop, name):
+    done = run(*GOOD[name], "--json") if name != "doctor" else run("doctor", "--json", *GOOD[name][1:])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [(name, code) for name, codes in BAD.items() for code in sorted(codes)]
+)
+def test_what_went_wrong_has_the_code_of_its_kind(workshop, name, code):
+    words = BAD[name][code]
+    done = run(words[0], "--json", *words[1:])
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert defects_of(done.json) == []
+    if code > 1:
+        assert (done.json["schema"], done.json["exit_code"]) == ("tokshard.error/1", code)
+        assert done.stderr.splitlines().count(f"error: {done.json['message']}") == 1
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_unknown_option_is_2(workshop, name):
+    # The doctor takes the options of others: it is asked for two versions at once.
+    option = ("--nonsense",) if name != "doctor" else ("--megatron", "0.19", "--like", "x")
+    done = run(name, *option, *GOOD[name][1:])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_an_output_that_another_process_writes_is_5(workshop, name):
+    with WriterLock(LOCKS[name]):
+        done = run(*GOOD[name])
+    assert done.returncode == 5
+    assert f"process {os.getpid()}" in done.stderr
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_result_that_nobody_can_take_is_7(workshop, name):
+    with open("/dev/full", "w") as full:
+        done = child(GOOD[name], stdout=full)
+    assert done.returncode == 7, done.stderr
+    assert "cannot write standard output: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_reader_who_has_left_is_141_and_no_message(workshop, name):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = child(GOOD[name], stdout=writer)
+    os.close(writer)
+    assert done.returncode == 141, done.stderr
+    assert "error" not in done.stderr
+
+
+def test_a_worker_that_dies_is_8(workshop, monkeypatch):
+    (workshop / "corpus.jsonl").write_bytes((workshop / "corpus.jsonl").read_bytes() * 8)
+    monkeypatch.setenv("PYTHONPATH", str(SAMPLE.parent / "tests/faults/shim"))
+    monkeypatch.setenv("TOKSHARD_SHIM", "exit")
+    done = child((*GOOD["tokenize"], "--workers", 2, "--unit-size", "1MB"))
+    assert done.returncode == 8, done.stderr
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_bug_is_70_with_its_traceback(workshop, name):
+    done = child(GOOD[name], place=OPENED.get(name, "web.idx"), deed="bug")
+    assert done.returncode == 70
+    assert "RuntimeError: a bug" in done.stderr
+    assert "tokshard: this is a bug; please report it" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", GOOD)
+def test_a_signal_is_128_and_its_number(workshop, name, number):
+    done = child(GOOD[name], place=OPENED.get(name, "web.idx"), deed=int(number))
+    assert done.returncode == 128 + number, done.stderr
+    assert done.stderr.splitlines()[-2:] == [
+        "error: stopped; finished work is kept",
+        f"hint: resume with: tokshard {' '.join(map(str, GOOD[name]))}",
+    ]
+    assert child(GOOD[name]).returncode == 0

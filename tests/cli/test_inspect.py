@@ -1,0 +1,112 @@
+"""``tokshard inspect`` on data sets, documents, tokenizers, and on what is none of these."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from cli.commands import SAMPLE, json_of, tokshard
+from tokshard import IndexedDatasetBuilder, tokenize_corpus
+
+TOKENIZER = SAMPLE / "tokenizer.json"
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("inspect")
+    tokenize_corpus(
+        [str(SAMPLE / "manuals.jsonl"), str(SAMPLE / "hostile.jsonl")],
+        str(directory / "data"),
+        tokenizer=str(TOKENIZER),
+        on_error="skip",
+    )
+    return directory / "data"
+
+
+def test_a_data_set(dataset):
+    found = json_of(tokshard("inspect", dataset, "--json"))
+    manifest = json.loads((dataset.parent / "data.tokshard/manifest.json").read_text())
+    assert found["schema"] == "tokshard.inspect-dataset/1"
+    manifest.pop("seal", None)
+    assert found["manifest"] == manifest
+    for name in ("documents", "sequences", "tokens", "dtype", "empty_documents"):
+        assert found[name] == manifest["dataset"][name]
+    lengths = found["document_lengths"]
+    assert sum(one["count"] for one in lengths["bins"]) == lengths["count"] == found["documents"]
+    assert lengths["total"] == found["tokens"]
+    assert found["ends_with_eod"] == 1.0
+    shown = tokshard("inspect", dataset)
+    assert shown.returncode == 0
+    for text in ("documents", "█", "rejected", "invalid-json", "hostile.jsonl", "uint16", "end with it"):
+        assert text in shown.stdout
+
+
+@pytest.mark.parametrize("suffix", ["", ".bin", ".idx", ".tokshard", ".tokshard/"])
+def test_any_of_its_names_will_do(dataset, suffix):
+    assert json_of(tokshard("inspect", f"{dataset}{suffix}", "--json"))["path_prefix"] == str(dataset)
+
+
+def test_a_document(dataset):
+    first = json.loads((SAMPLE / "manuals.jsonl").read_text().splitlines()[1])["text"]
+    found = json_of(tokshard("inspect", dataset, "--document", "1", "--tokenizer", TOKENIZER, "--json"))
+    assert found["text"] == f"{first}<|endoftext|>"
+    assert len(found["tokens"]) == sum(found["sequence_lengths"])
+    assert "pass --tokenizer" in tokshard("inspect", dataset, "--document", "1").stdout
+    for number in ("100000", "-100000"):
+        done = tokshard("inspect", dataset, "--document", number)
+        assert (done.returncode, "has no document" in done.stderr) == (2, True)
+
+
+def test_text_is_shown_harmless(tmp_path):
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "a\x1b[2Jb [red] \u202e c\x00"}) + "\n")
+    tokenize_corpus(str(tmp_path / "in.jsonl"), str(tmp_path / "x"))
+    done = tokshard("inspect", "x", "--document", "0", cwd=tmp_path)
+    assert "a\\x1b[2Jb [red] \\u202e c\\x00" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_another_tokenizer_is_refused(dataset, tmp_path):
+    other = tmp_path / "tokenizer.json"
+    other.write_text(TOKENIZER.read_text() + " ")
+    done = tokshard("inspect", dataset, "--document", "1", "--tokenizer", other)
+    assert done.returncode == 3
+    assert "another tokenizer" in done.stderr
+
+
+def test_a_data_set_of_another_program(tmp_path):
+    with IndexedDatasetBuilder(str(tmp_path / "x.bin"), dtype=np.int32) as builder:
+        builder.add_document([1, 2, 3], [2, 1])
+        builder.add_document([], [])
+        builder.finalize(str(tmp_path / "x.idx"))
+    found = json_of(tokshard("inspect", tmp_path / "x", "--json"))
+    assert (found["documents"], found["sequences"], found["tokens"]) == (2, 2, 3)
+    assert (found["manifest"], found["empty_documents"], found["ends_with_eod"]) == (None, 1, None)
+    assert "unverified" in tokshard("inspect", tmp_path / "x").stdout
+
+
+def test_damage_is_an_integrity_error(dataset, tmp_path):
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"x{suffix}").write_bytes(dataset.with_suffix(suffix).read_bytes())
+    with (tmp_path / "x.bin").open("ab") as file:
+        file.write(b"1")
+    done = tokshard("inspect", tmp_path / "x")
+    assert done.returncode == 6
+    assert "x.idx: the last sequence ends at byte" in done.stderr
+
+
+def test_a_tokenizer():
+    found = json_of(tokshard("inspect", TOKENIZER, "--json"))
+    assert found["schema"] == "tokshard.inspect-tokenizer/1"
+    assert (found["identity"]["vocab_size"], found["dtype"], found["engine"]) == (4096, "uint16", "fast")
+    assert found["eod_token"] == "<|endoftext|>"
+    assert tokshard("inspect", SAMPLE).stdout == tokshard("inspect", TOKENIZER).stdout.replace(
+        str(TOKENIZER), str(SAMPLE)
+    )
+
+
+@pytest.mark.parametrize(("thing", "text"), [("nothing", "no data set"), (".", "neither")])
+def test_what_is_nothing(tmp_path, thing, text):
+    done = tokshard("inspect", thing, cwd=tmp_path)
+    assert (done.returncode, text in done.stderr) == (3, True)

@@ -1,0 +1,145 @@
+"""``tokshard inspect`` on every product: one clear screen, JSON, and a page; nothing from data unescaped."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import sys
+
+import pytest
+
+from cli.commands import SAMPLE, json_of, tokshard
+from diagnosis.products import HOSTILE, PLAIN, SHOWN, Page, build
+
+KINDS = ("dataset", "blend", "cache", "plan", "runs", "rank")
+SCHEMAS = {
+    "dataset": "tokshard.inspect-dataset/1",
+    "blend": "tokshard.inspect-blend/1",
+    "cache": "tokshard.inspect-cache/1",
+    "plan": "tokshard.inspect-plan/1",
+    "runs": "tokshard.inspect-plan/1",
+    "rank": "tokshard.inspect-rank/1",
+}
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("products"))
+
+
+def check_screen(text):
+    """Every line is harmless, and ends where its text ends."""
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert all(line == line.rstrip() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_product_has_a_screen_json_and_a_page(products, tmp_path, kind):
+    page = tmp_path / "page.html"
+    done = tokshard("inspect", products[kind], "--html", page)
+    assert (done.returncode, done.stderr) == (0, f"{page} is written\n")
+    check_screen(done.stdout)
+    # rich would have taken [red] for a colour, and left it out.
+    assert (
+        kind in {"plan", "rank"} or (SHOWN if kind in {"dataset", "blend", "cache"} else PLAIN) in done.stdout
+    )
+    assert json_of(tokshard("inspect", products[kind], "--json"))["schema"] == SCHEMAS[kind]
+    assert Page(page.read_text()).names >= {"h1", "dl", "footer"}
+
+
+@pytest.mark.parametrize("columns", [40, 60, 100, 240])
+def test_screens_are_as_wide_as_the_terminal(products, tmp_path, columns):
+    (tmp_path / "data").symlink_to(os.path.dirname(products["dataset"]))
+    (tmp_path / "cache").symlink_to(products["cache"])
+    for thing in (f"data/{HOSTILE}", "cache"):
+        done = tokshard("inspect", thing, cwd=tmp_path, env={"COLUMNS": str(columns)})
+        check_screen(done.stdout)
+        drawn = [line for line in done.stdout.split("\n") if re.search("[█▏▎▍▌▋▊▉│]", line)]
+        assert all(len(line) <= columns for line in drawn)
+    # The table of the cache: side by side where there is room, and otherwise one under the other.
+    is_table = any(line.startswith("data set ") and "hash" in line for line in done.stdout.split("\n"))
+    assert is_table == (columns == 240)
+
+
+def test_a_pipe_has_no_width(products):
+    rows = tokshard("inspect", products["cache"], env={"COLUMNS": ""})
+    header = next(line for line in rows.stdout.split("\n") if line.startswith("data set "))
+    assert header.split()[-1] == "hash"
+
+
+def on_a_terminal(*arguments, **settings):
+    """Run a command whose stdout is a terminal; return what it has drawn."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm-256color", "COLUMNS": "100", **settings})
+        code = "import sys; from tokshard.cli.main import main; sys.argv[0] = 'tokshard'; main()"
+        os.execv(sys.executable, [sys.executable, "-c", code, *arguments])
+    drawn = b""
+    try:
+        while block := os.read(terminal, 65536):
+            drawn += block
+    except OSError:
+        pass  # the other side is closed
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return drawn.decode()
+
+
+def test_a_terminal_gets_colours_and_nothing_else(products):
+    drawn = on_a_terminal("inspect", products["dataset"])
+    sequences = set(re.findall("\x1b.{0,8}?[a-zA-Z]", drawn))
+    assert sequences
+    assert all(re.fullmatch(r"\x1b\[[0-9;]*m", one) for one in sequences)
+    without = re.sub(r"\x1b\[[0-9;]*m", "", drawn).replace("\r\n", "\n")
+    check_screen(without)
+    assert SHOWN in without
+
+
+def test_colours_can_be_refused(products):
+    assert "\x1b" not in on_a_terminal("inspect", products["dataset"], NO_COLOR="1")
+
+
+def test_an_index_is_shown_by_its_hash(products):
+    listed = json_of(tokshard("inspect", products["cache"], "--json"))["indexes"]
+    for one, text in ((listed[0], "sequences that a sample reads from"), (listed[-1], "off by")):
+        done = tokshard("inspect", f"{products['cache']}/{one['hash']}")
+        assert done.returncode == 0
+        check_screen(done.stdout)
+        assert one["hash"] in done.stdout
+        assert text in done.stdout
+    assert [one["blend"] for one in listed] == sorted(one["blend"] for one in listed)
+
+
+def test_what_verify_finds_is_listed(products, tmp_path):
+    done = tokshard("inspect", products["dataset"], "--html", tmp_path / "x.html", "--verify", "digest")
+    assert done.returncode == 0
+    assert "Nothing was found to be wrong" in (tmp_path / "x.html").read_text()
+
+
+def test_a_file_that_is_no_page_is_kept(products, tmp_path):
+    (tmp_path / "x").write_text("precious")
+    done = tokshard("inspect", products["dataset"], "--html", tmp_path / "x")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "no page that tokshard has written" in done.stderr
+    assert (tmp_path / "x").read_text() == "precious"
+    done = tokshard("inspect", products["dataset"], "--html", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_what_is_wrong_leaves_no_page(tmp_path):
+    done = tokshard("inspect", "nothing", "--html", tmp_path / "x.html")
+    assert (done.returncode, os.listdir(tmp_path)) == (3, [])
+
+
+@pytest.mark.parametrize(
+    "options", [["--verify", "deep"], ["--document", "0", "--html", "x.html"], ["--sample", "1"]]
+)
+def test_options_that_do_not_fit_are_refused(products, tmp_path, options):
+    done = tokshard("inspect", products["dataset"], *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_page_of_a_tokenizer(tmp_path):
+    assert tokshard("inspect", SAMPLE / "tokenizer.json", "--html", tmp_path / "x.html").returncode == 0
+    assert "4,096 tokens" in (tmp_path / "x.html").read_text()

@@ -1,0 +1,93 @@
+"""``tokshard merge`` as a user types it: output, messages, exit codes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cli.commands import SAMPLE, json_of, tokshard
+from indexed.twin import Plain
+
+PLAIN = Plain("uint16", [[[1, 2]], [[3]]])
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    for name in ("part-2", "part-10"):
+        PLAIN.write(tmp_path / name)
+    return tmp_path
+
+
+def test_the_bare_run_says_what_it_did(workshop):
+    done = tokshard("merge", "part-*", "-o", "all", cwd=workshop)
+    assert done.returncode == 0
+    assert "all.bin, .idx: 4 documents, 4 sequences, 6 tokens (uint16, " in done.stdout
+    assert re.search(r"2 data sets in .* s \(.*B/s\)", done.stdout)
+    assert "next: tokshard inspect all" in done.stdout
+    assert "warning: part-2, part-10: the tokenizer is not known" in done.stderr
+    again = tokshard("merge", "part-*", "-o", "all", cwd=workshop)
+    assert again.returncode == 0
+    assert "everything is there already" in again.stdout
+
+
+def test_what_was_merged_can_be_inspected(workshop):
+    assert tokshard("merge", "part-*", "-o", "all", cwd=workshop).returncode == 0
+    shown = tokshard("inspect", "all", cwd=workshop).stdout
+    assert re.search(r"^tokenizer +not known, or not one$", shown, re.MULTILINE)
+    assert "4 documents by unknown" in shown
+    assert "part-10.bin: 6 B, 2 documents" in shown
+    assert json_of(tokshard("inspect", "all", "--json", cwd=workshop))["manifest"]["tokenizer"] == {}
+    assert "pass --tokenizer to see it" in tokshard("inspect", "all", "--document", 0, cwd=workshop).stdout
+    with_tokenizer = ("--document", 0, "--tokenizer", SAMPLE / "tokenizer.json")
+    assert tokshard("inspect", "all", *with_tokenizer, cwd=workshop).returncode == 0
+
+
+def test_multimodal_data_sets_are_merged_on_demand(workshop):
+    Plain("uint16", [[[1], [2]]], [3, 4]).write(workshop / "modes")
+    refused = tokshard("merge", "modes", "part-2", "-o", "all", cwd=workshop)
+    assert refused.returncode == 3
+    assert "hint: if all inputs are of this kind, merge them with --multimodal" in refused.stderr
+    done = tokshard("merge", "modes", "modes", "-o", "all", "--multimodal", cwd=workshop)
+    assert done.returncode == 0
+    assert "next: tokshard inspect all --multimodal" in done.stdout
+    assert tokshard("inspect", "all", "--multimodal", cwd=workshop).returncode == 0
+
+
+def test_json_is_one_document_and_quiet_is_quiet(workshop):
+    report = json_of(tokshard("merge", "part-*", "-o", "x", "--json", cwd=workshop))
+    assert report["schema"] == "tokshard.merge-report/1"
+    assert (report["inputs"], report["tokens"], report["tokenizer"]) == (2, 6, {})
+    done = tokshard("merge", "part-*", "-o", "y", "--quiet", cwd=workshop)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_dry_run_writes_nothing(workshop):
+    before = sorted(path.name for path in workshop.iterdir())
+    done = tokshard("merge", "part-*", "-o", "all", "--dry-run", cwd=workshop)
+    assert done.returncode == 0
+    assert "inputs: 2, 12 B of uint16 tokens\n  part-2 (2 documents, 3 tokens)\n  part-10 (" in done.stdout
+    assert "output: all (new)" in done.stdout
+    plan = json_of(tokshard("merge", "part-*", "-o", "all", "--dry-run", "--json", cwd=workshop))
+    assert plan["schema"] == "tokshard.merge-dry-run/1"
+    assert sorted(path.name for path in workshop.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["part-2", "-o", "part-2"], 2, "the output part-2 is among the inputs"),
+        (["part-2", "-o", "out/"], 2, "names a directory, not a prefix"),
+        (["part-2", "-o", "out.bin"], 2, "leave out the '.bin'"),
+        (["part-3", "-o", "all"], 3, "there is no data set at part-3"),
+        (["part-2", "-o", "part-10"], 4, "part-10.bin exists already"),
+        (["part-2", "cut", "-o", "all"], 6, "cut.idx at byte"),
+    ],
+)
+def test_refusals_have_their_exit_codes(workshop, arguments, code, words):
+    PLAIN.write(workshop / "cut")
+    (workshop / "cut.bin").write_bytes(b"123")
+    done = tokshard("merge", *arguments, cwd=workshop)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert not (workshop / "all.bin").exists()

@@ -1,0 +1,141 @@
+"""``tokshard shard-plan --from``, ``--simulate`` and ``--staging``: the real command."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.mixtures import run, write_mixture
+from tokshard.sharding.plan.document import read_plan
+
+SIZES = ("--seq-length", 8, "--split", 1, "--megatron", "0.19", "--tokenizer-model", "/models/llama")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A directory with two data sets, a blend of them, and a plan for 4 ranks."""
+    monkeypatch.chdir(write_mixture(tmp_path))
+    blend = run("blend", 0.7, "data/web", 0.3, "data/code", *SIZES, "--num-samples", 100, "-o", "mix")
+    assert blend.returncode == 0, blend.stderr
+    plan = run("shard-plan", "mix", "--data-parallel", 4, "--global-batch-size", 8, "-o", "plan")
+    assert plan.returncode == 0, plan.stderr
+    return tmp_path
+
+
+def go_on(*arguments):
+    return run("shard-plan", "--from", "plan", *arguments)
+
+
+def test_a_plan_goes_on_in_another_world(here):
+    done = go_on("--consumed-samples", 40, "--data-parallel", 2, "-o", "plan2")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["together", "100", "40", "56", "4", "0"] in lines
+    plan = read_plan("plan2")
+    assert plan.topology.data_parallel == 2
+    assert plan.streams["train"].assignment.consumed_samples == 40
+    assert plan.streams["train"].assignment.schedule.segments == ((0, 8),)
+    assert run("verify", "plan2").returncode == 0
+    assert run("diff", "plan", "plan2").returncode == 0
+
+
+def test_everything_that_is_given_changes_and_nothing_else(here):
+    options = ["--world-size", 8, "--tensor-parallel", 2, "--pipeline-parallel", 2, "--micro-batch-size", 2]
+    done = go_on("--consumed-samples", 40, *options, "--global-batch-size", 4, "--steps", 5, "-o", "plan2")
+    assert done.returncode == 0, done.stderr
+    plan = read_plan("plan2")
+    one = plan.streams["train"].assignment
+    assert (plan.topology.world_size, plan.topology.tensor, plan.topology.pipeline) == (8, 2, 2)
+    assert (one.ranks, one.micro_batch_size, one.steps) == (2, 2, 5)
+    again = run("shard-plan", "--from", "plan2", "--consumed-samples", 48, "--steps", 3, "-o", "plan3")
+    assert again.returncode == 0, again.stderr
+    third = read_plan("plan3")
+    assert third.topology == plan.topology
+    assert third.streams["train"].assignment.micro_batch_size == 2
+    assert len(third.history) == 2
+
+
+def test_a_plan_goes_on_with_other_weights(here):
+    words = "0.2 data/web 0.8 data/code"
+    done = go_on("--consumed-samples", 40, "--blend", words, "--seed", 7, "-o", "plan2", "--json")
+    assert done.returncode == 0, done.stderr
+    counts = done.json["plan"]["history"][0]["streams"]["train"]["proof"]["sources"]
+    assert [one["seen"] for one in counts] == [28, 12]
+    assert [one["planned"] + one["later"] for one in counts] == [12, 44]
+    assert done.json["plan"]["history"][0]["streams"]["train"]["reweighting"]["seed"] == 7
+    assert run("verify", "plan2").returncode == 0
+    compared = run("diff", "plan", "plan2", "--json")
+    assert compared.returncode == 1
+    web, code = compared.json["streams"][0]["sources"]
+    assert (web["removed"] > 0, web["added"], code["added"] > 0) == (True, 0, True)
+
+
+def test_what_is_read_is_counted_and_listed(here):
+    options = ["--simulate", "--simulate-steps", 3, "--ranks-per-node", 2, "--bandwidth", "1MB"]
+    lists = ["--staging", "lists", "--staging-remote", "s3://bucket/x"]
+    arguments = ["mix", "--data-parallel", 4, "--global-batch-size", 8, "-o", "plan"]
+    done = run("shard-plan", *arguments, *options, *lists, "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(done.json["simulation"]["steps"]) == 3
+    assert done.json["simulation"]["rank"]["samples"]["most"] == 2
+    assert done.json["simulation"]["steps"][0]["nodes"][1]["samples"] == 4
+    assert done.json["simulation"]["steps"][0]["nodes"][1]["seconds"] > 0
+    assert [one["node"] for one in done.json["staging"]["nodes"]] == [0, 1]
+    listed = (here / "lists/node-0001.files").read_text().splitlines()
+    assert str(here / "data/web.bin") in listed
+    shown = run("shard-plan", *arguments, *options, *lists)
+    assert "a step of a node, most" in shown.stdout
+    assert "rsync -a --files-from=lists/node-0000.files" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "plan2"], "--from needs --consumed-samples"),
+        (["--consumed-samples", 41, "-o", "plan2"], "in the middle of step 5"),
+        (["--consumed-samples", 400, "-o", "plan2"], "more than the 96"),
+        (["--consumed-samples", 40, "--shuffle", "samples", "-o", "plan2"], "--shuffle cannot be changed"),
+        (["mix", "--consumed-samples", 40, "-o", "plan2"], "SOURCE cannot be changed"),
+        (["--consumed-samples", 40, "--seed", 3, "-o", "plan2"], "--seed has no meaning"),
+        (["--consumed-samples", 40, "--data-parallel", 3, "-o", "plan2"], "not divisible"),
+        (["--consumed-samples", 40, "--blend", "1 data/books", "-o", "plan2"], "has not read data/books"),
+        (["--consumed-samples", 40, "--blend", "mix", "--dry-run", "-o", "plan2"], "--dry-run"),
+        (["--consumed-samples", 40, "--staging", "x", "--dry-run", "-o", "plan2"], "--dry-run"),
+        (["--consumed-samples", 40, "--bandwidth", "1GB", "-o", "plan2"], "--simulate"),
+        (["--consumed-samples", 40, "--staging-remote", "s3://b", "-o", "plan2"], "--staging"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(here, arguments, message):
+    done = go_on(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (here / "plan2").exists()
+
+
+def test_options_of_going_on_need_a_plan(here):
+    for option in (["--blend", "mix"], ["--moved", "a=b"]):
+        done = run("shard-plan", "mix", "--data-parallel", 2, *option, "-o", "plan2")
+        assert (done.returncode, f"{option[0]} has a meaning with --from only" in done.stderr) == (2, True)
+
+
+def test_data_that_has_moved_is_found(here):
+    recipe = ["--blend", "1 data2/web 1 data2/code"]
+    (here / "data").rename(here / "data2")
+    done = go_on("--consumed-samples", 40, *recipe, "-o", "plan2")
+    assert done.returncode == 2
+    moved = ["--moved", f"{here}/data={here}/data2"]
+    done = go_on("--consumed-samples", 40, *recipe, *moved, "-o", "plan2")
+    assert done.returncode == 0, done.stderr
+    assert read_plan("plan2").streams["train"].source.datasets[0].prefix == str(here / "data2/web")
+
+
+def test_validation_follows_a_new_batch_size(here):
+    sizes = ("--seq-length", 8, "--split", "60,40", "--num-samples", "64,24,0")
+    assert run("blend", 0.7, "data/web", 0.3, "data/code", *sizes, "-o", "both").returncode == 0
+    assert (
+        run("shard-plan", "both", "--data-parallel", 4, "--global-batch-size", 8, "-o", "four").returncode
+        == 0
+    )
+    words = ("--consumed-samples", 40, "--data-parallel", 3, "--global-batch-size", 6, "-o", "three")
+    done = run("shard-plan", "--from", "four", *words)
+    assert done.returncode == 0, done.stderr
+    assert read_plan("three").streams["valid"].assignment.schedule.text == "6"

@@ -1,0 +1,250 @@
+"""Each document that a command prints or writes has a published schema, and is what that says."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import tokshard
+from cli.commands import SAMPLE
+from cli.mixtures import run
+from cli.schemas import FOLDER, SHARED, defects_of, file_of, published
+from tokshard.loader import RankLoader
+
+SOURCE = Path(tokshard.__file__).parent
+PAGE = FOLDER.parent / "json.md"
+IN_WORK_DIRECTORIES = {
+    "tokshard.adoption-plan/1",
+    "tokshard.merge-plan/1",
+    "tokshard.publish/1",
+    "tokshard.tokenize-plan/1",
+}
+HASHED = {"tokshard.reweighted/1"}
+OWN = IN_WORK_DIRECTORIES | HASHED
+"""Schemas of what nobody else reads: it is for the run that goes on, or for a digest."""
+
+OPTIONAL = {"path", "line", "offset", "reason", "field", "differences", "seal"}
+"""What not every document of its schema has: details of errors, and what old versions did not write."""
+
+TOKENIZER = SAMPLE / "tokenizer.json"
+BAD = SAMPLE / "hostile.jsonl"
+LOG = "--log-json events.jsonl"
+NAMES = "--megatron 0.19 --tokenizer-model /models/llama"
+SAMPLES = "--seq-length 64 --split 9,1 --num-samples 300,10"
+CONTIGUOUS = (
+    "--data-parallel 2 --tensor-parallel 2 --mode contiguous --shuffle shards --bucket-buffer 64 --tail pad"
+)
+MIX = f"0.7 web 0.3 code {SAMPLES}"
+JOB = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --seq-length 64 --split 9,1 --micro-batch-size 1 "
+    "--global-batch-size 8 --train-iters 10 --eval-interval 5 --eval-iters 1 --data-cache-path mix/cache "
+    "--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/llama"
+)
+
+# In this order, in one directory: the command, its exit code, the schema of what it prints.
+RUNS = [
+    (f"tokenize {SAMPLE}/stories.jsonl - -o x --tokenizer {TOKENIZER} --dry-run", 0, "tokenize-dry-run"),
+    (
+        f"tokenize {SAMPLE}/stories.jsonl {BAD} -o web --tokenizer {TOKENIZER} --on-error skip {LOG}",
+        0,
+        "tokenize-report",
+    ),
+    (f"tokenize {SAMPLE}/manuals.jsonl.gz -o code --tokenizer {TOKENIZER}", 0, "tokenize-report"),
+    (f"tokenize {SAMPLE}/manuals.jsonl.gz -o code --tokenizer {TOKENIZER}", 0, "tokenize-report"),
+    (f"tokenize {SAMPLE}/stories.jsonl -o bytes", 0, "tokenize-report"),
+    (f"tokenize {BAD} -o no {LOG}", 3, "error"),
+    (f"tokenize {SAMPLE}/stories.jsonl -o code --field id", 4, "error"),
+    ("merge web code -o all --dry-run", 0, "merge-dry-run"),
+    (f"merge web code -o all {LOG}", 0, "merge-report"),
+    ("merge web bytes -o mixed --allow-tokenizer-mismatch", 0, "merge-report"),
+    ("merge web nothing -o no", 3, "error"),
+    (f"build-indices web code {SAMPLES} {LOG}", 0, "build-indices"),
+    ("build-indices web --seq-length 64 --epochs 2 --split 1 --cache-dir cache", 0, "build-indices"),
+    (f"build-indices web {SAMPLES} --cache-dir none --assert-hit", 1, "build-indices"),
+    ("build-indices web --seq-length 64", 2, "error"),
+    (f"blend {MIX} --dry-run", 0, "blend-dry-run"),
+    ("blend web code --seq-length 64 --split 9,1 --dry-run", 0, "blend-dry-run"),
+    (f"blend {MIX} -o mix {NAMES} {LOG}", 0, "blend-report"),
+    ("blend web code --seq-length 64 --split 1 -o whole", 0, "blend-report"),
+    ("blend --train web --valid code --seq-length 64 --num-samples 9,9 -o own", 0, "blend-report"),
+    (f"blend {MIX} -o mix {NAMES} --assert-hit", 0, "blend-hits"),
+    (f"blend {MIX} -o elsewhere {NAMES} --assert-hit {LOG}", 1, "blend-hits"),
+    (f"blend {MIX} --seed 7 -o mix {NAMES}", 4, "error"),
+    (f"doctor --megatron 0.19 {JOB} --data-path 0.7 web 0.3 code", 1, "doctor"),
+    (f"doctor {JOB} --data-path nothing", 1, "doctor"),
+    ("doctor nothing", 3, "error"),
+    ("inspect web", 0, "inspect-dataset"),
+    ("inspect mixed", 0, "inspect-dataset"),
+    (f"inspect web --document 3 --tokenizer {TOKENIZER}", 0, "inspect-document"),
+    ("inspect web --document 3", 0, "inspect-document"),
+    (f"inspect {TOKENIZER}", 0, "inspect-tokenizer"),
+    ("inspect nothing", 3, "error"),
+    ("inspect mix/cache", 0, "inspect-cache"),
+    ("inspect mix/cache/*-GPTDataset-train-description.txt", 0, "inspect-index"),
+    ("inspect mix/cache/*-BlendedDataset-train-description.txt", 0, "inspect-index"),
+    ("inspect mix", 0, "inspect-blend"),
+    ("shard-plan mix --data-parallel 2 -o none --dry-run", 0, "shard-plan"),
+    ("shard-plan mix --data-parallel 2 --micro-batch-size 2 -o plan", 0, "shard-plan"),
+    (f"shard-plan web code --documents {CONTIGUOUS} -o documents --packed", 0, "shard-plan"),
+    ("shard-plan web --documents --data-parallel 3 --mode cyclic --epochs 2 -o cyclic", 0, "shard-plan"),
+    ("shard-plan mix --data-parallel 3 -o plan", 4, "error"),
+    (
+        "shard-plan mix --data-parallel 2 -o simulated --simulate --bandwidth 2GB --staging staged",
+        0,
+        "shard-plan",
+    ),
+    ("shard-plan --from plan --consumed-samples 40 --data-parallel 1 -o plan2", 0, "shard-plan"),
+    ("shard-plan --from plan --consumed-samples 40 --blend '0.5 web 0.5 code' -o plan3", 0, "shard-plan"),
+    ("diff plan plan", 0, "diff"),
+    ("diff plan plan2", 0, "diff"),
+    ("diff plan plan3", 1, "diff"),
+    ("diff mix own", 1, "diff"),
+    ("diff mix/cache cache", 1, "diff"),
+    ("diff plan mix", 2, "error"),
+    ("inspect plan", 0, "inspect-plan"),
+    ("inspect documents", 0, "inspect-plan"),
+    ("inspect plan --rank 1 --step 3", 0, "inspect-rank"),
+    ("inspect documents --rank 2", 0, "inspect-rank"),
+    ("inspect plan --sample 7", 0, "inspect-plan-sample"),
+    ("inspect documents --shard 0:3", 0, "inspect-plan-sample"),
+    (f"verify plan --level deep --recursive --tokenizer {TOKENIZER} {LOG}", 0, "verify"),
+    ("verify web --subset 50%", 0, "verify"),
+    ("verify nothing", 3, "error"),
+    (f"trace --plan plan --step 3 --rank 1 --tokenizer {TOKENIZER}", 0, "trace-samples"),
+    ("trace --blend mix --sample 7", 0, "trace-samples"),
+    ("trace --dataset web --document 7", 0, "trace-document"),
+    (f"trace --plan plan --source {SAMPLE}/stories.jsonl:7 --consumed-samples 40", 0, "trace-readings"),
+    (f"trace --blend mix --source {BAD}:33 --source web#3", 1, "trace-readings"),
+]
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    return tmp_path_factory.mktemp("documents")
+
+
+@pytest.fixture(scope="module")
+def printed(workshop):
+    """What each of the runs has printed."""
+    documents = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(workshop)
+        for command, code, schema in RUNS:
+            name, *words = shlex.split(command)
+            words = [str(next(workshop.glob(word))) if "*" in word else word for word in words]
+            done = run(name, "--json", *words)
+            assert done.returncode == code, (command, done.stdout, done.stderr)
+            assert done.json["schema"] == f"tokshard.{schema}/1", command
+            documents.append(done.json)
+    return documents
+
+
+@pytest.fixture(scope="module")
+def written(workshop, printed):
+    """What the runs have written, the event log, and the state of a loader."""
+    paths = [path for path in workshop.rglob("*.json") if "work" not in path.parts]
+    documents = [json.loads(path.read_text()) for path in sorted(paths)]
+    documents += [json.loads(line) for line in (workshop / "events.jsonl").read_text().splitlines()]
+    loader = RankLoader.open(workshop / "plan", rank=1)
+    next(iter(loader))
+    return [*documents, json.loads(json.dumps(loader.state_dict()))]
+
+
+def constants():
+    """Return each text in the source that looks like the name of a schema, and the name it is given."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        names = {
+            id(node.value): ast.unparse(node.targets[0])
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+        }
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and re.fullmatch(r"tokshard\.[a-z-]+/\d+", text):
+                yield text, names.get(id(node), "")
+
+
+def test_every_schema_of_the_source_is_published():
+    found = dict(constants())
+    assert len(found) > 20
+    schemas = {text for text, name in found.items() if not name.endswith("ALGORITHM")}
+    assert {found[text].endswith("SCHEMA") for text in schemas} == {True}
+    assert schemas > OWN
+    files = {file_of(text) for text in schemas - OWN}
+    assert files == published().keys() - {f"{SHARED}.json"}
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(FOLDER.glob("*.json"))])
+def test_a_schema_is_one_and_describes_every_field(name):
+    value = published()[name]
+    Draft202012Validator.check_schema(value)
+    assert value["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert value["title"]
+    for part in parts_of(value):
+        if "properties" in part:
+            assert "additionalProperties" in part, part
+            assert part["required"] or part["properties"]
+            undescribed = [key for key, one in part["properties"].items() if not one.get("description")]
+            assert not undescribed or "$ref" in part["properties"][undescribed[0]], (name, undescribed)
+
+
+def parts_of(value):
+    if isinstance(value, dict):
+        yield value
+        for one in value.values():
+            yield from parts_of(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from parts_of(one)
+
+
+def test_the_page_lists_every_schema():
+    text = PAGE.read_text()
+    listed = re.findall(
+        r"^\| \[`(tokshard\.[a-z-]+/\d+)`\]\(schemas/([a-z0-9-]+\.json)\) \|", text, re.MULTILINE
+    )
+    assert all(file_of(schema) == file for schema, file in listed)
+    assert len(listed) == len(set(listed))
+    assert {file for _, file in listed} == published().keys() - {f"{SHARED}.json"}
+
+
+def test_what_is_printed_and_written_is_what_its_schema_says(printed, written):
+    for document in printed + written:
+        assert defects_of(document) == [], document["schema"]
+
+
+def test_every_published_schema_is_seen_in_these_runs(printed, written):
+    seen = {file_of(document["schema"]) for document in printed + written}
+    assert seen == published().keys() - {f"{SHARED}.json"}
+
+
+def test_a_field_that_is_missing_unknown_or_of_another_kind_is_seen(printed, written):
+    for document in {one["schema"]: one for one in printed + written}.values():
+        for name in document.keys() - OPTIONAL - {"schema"}:
+            without = {key: value for key, value in document.items() if key != name}
+            assert defects_of(without), (document["schema"], name)
+            assert defects_of({**document, name: object}), (document["schema"], name)
+        assert defects_of({**document, "surprise": 1})
+
+
+def test_an_unknown_field_deep_inside_is_seen(printed):
+    certificate = next(one for one in printed if one["schema"] == "tokshard.blend-report/1")
+    changed = copy.deepcopy(certificate)
+    changed["blend"]["splits"]["train"]["certificate"]["sources"][0]["surprise"] = 1
+    assert defects_of(changed)
+    changed = copy.deepcopy(certificate)
+    changed["indices"][0]["hash"] = "0"
+    assert defects_of(changed)
+
+
+def test_the_events_of_all_kinds_are_seen(written):
+    events = {one["event"] for one in written if one["schema"] == "tokshard.event/1"}
+    assert events >= {"started", "progress", "warning", "finished", "failed"}

@@ -1,0 +1,263 @@
+"""``tokshard shard-plan``, and ``inspect`` of what it has written."""
+
+import json
+
+import pytest
+
+from cli.commands import json_of, tokshard
+from cli.mixtures import run, write_mixture
+from tokshard.sharding.plan.document import read_plan
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    directory = write_mixture(tmp_path_factory.mktemp("mixture"))
+    blend = ["blend", "0.7", directory / "data/web", "0.3", directory / "data/code"]
+    options = ["--seq-length", 8, "--num-samples", "60,8,4", "--split", "80,15,5"]
+    assert run(*blend, *options, "-o", directory / "mix").returncode == 0
+    return directory
+
+
+def plan(mixture, output, *options, source=None):
+    done = run("shard-plan", source or mixture / "mix", "-o", output, *options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def documents(mixture):
+    return str(mixture / "data/[wc]*")
+
+
+SMALL = ("--data-parallel", 2, "--eval-global-batch-size", 2)
+
+
+def test_a_blend_is_planned_and_shown(mixture, tmp_path):
+    done = plan(mixture, tmp_path / "plan", *SMALL, "--micro-batch-size", 2, "--eval-micro-batch-size", 1)
+    assert (
+        "train        60 samples, 15 steps of 4, 30 samples on each of 2 data-parallel ranks" in done.stdout
+    )
+    assert f"next: tokshard inspect {tmp_path}/plan" in done.stdout
+    assert done.stderr == ""
+    shown = run("inspect", tmp_path / "plan").stdout
+    assert "shard      single, tail drop: 60 positions over 2 ranks by 2 in turn, 30 each" in shown
+    assert "dp rank 1 │░" in shown
+
+
+def test_the_result_as_json(mixture, tmp_path):
+    done = tokshard("shard-plan", mixture / "mix", "-o", tmp_path / "plan", *SMALL, "--json")
+    value = json_of(done)
+    assert value["schema"] == "tokshard.shard-plan/1"
+    assert value["plan"]["plan_id"] == read_plan(tmp_path / "plan").plan_id
+    assert value["written"] == {
+        "directory": str(tmp_path / "plan"),
+        "files": 3,
+        "bytes": sum(path.stat().st_size for path in (tmp_path / "plan").iterdir()),
+    }
+    assert value["coverage"]["test"]["passes"][0]["dropped"] == 1
+
+
+def test_a_dry_run_writes_nothing(mixture, tmp_path):
+    done = plan(mixture, tmp_path / "plan", *SMALL, "--dry-run")
+    assert "nothing was written" in done.stdout
+    assert not (tmp_path / "plan").exists()
+    assert run("shard-plan", mixture / "mix", "-o", tmp_path / "plan", *SMALL, "--quiet").stdout == ""
+
+
+def test_megatrons_spellings_mean_the_same(mixture, tmp_path):
+    ours = ["--tensor-parallel", 2, "--pipeline-parallel", 2, "--context-parallel", 2, "--steps", 3]
+    theirs = ["--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2]
+    theirs += ["--context-parallel-size", 2, "--train-iters", 3]
+    by_data = ["--data-parallel", 2]
+    plan(mixture, tmp_path / "a", "--world-size", 16, *ours, *SMALL[2:])
+    plan(mixture, tmp_path / "b", "--world-size", 16, *theirs, *SMALL[2:])
+    plan(mixture, tmp_path / "c", *by_data, *ours, *SMALL[2:])
+    assert len({read_plan(tmp_path / name).plan_id for name in "abc"}) == 1
+    assert read_plan(tmp_path / "a").topology.world_size == 16
+
+
+def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
+    plan(mixture, tmp_path / "plan", *SMALL)
+    plan(mixture, tmp_path / "plan", *SMALL)
+    refused = run("shard-plan", mixture / "mix", "-o", tmp_path / "plan", "--data-parallel", 1)
+    assert refused.returncode == 4
+    assert "--force replaces it" in refused.stderr
+    plan(mixture, tmp_path / "plan", "--data-parallel", 1, "--force", "--packed")
+    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == ["plan.json", "ranks.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ([], 2, "how many ranks are there?"),
+        (["--world-size", 6, "--tensor-parallel", 4], 2, "6 ranks is not divisible by"),
+        (["--world-size", 8, "--data-parallel", 3], 2, "--world-size 8 is not --data-parallel 3"),
+        (["--data-parallel", 2, "--global-batch-size", 5], 2, "batch of 5 samples is not divisible by"),
+        (["--data-parallel", 1, "--context-parallel", 3], 2, "sequence length 8 is not divisible by"),
+        (["--data-parallel", 2, "--steps", 31], 2, "30 steps are left in an epoch of 60 samples"),
+        (["--data-parallel", 2, "--tail", "cut"], 2, "the tail is 'cut'"),
+        (["--data-parallel", 2, "--mode", "random"], 2, "the mode is 'random'"),
+        (["--data-parallel", 2, "--mtp-stages", "a"], 2, "--mtp-stages 'a'"),
+        (["--data-parallel", 2, "--split", "none"], 2, "there is no split 'none'"),
+        (["--data-parallel", 2, "--rampup-batch-size", 2, 2, 20], 2, "needs --global-batch-size"),
+        (["--data-parallel", 2, "--decrease-batch-size-if-needed"], 2, "needs --global-batch-size"),
+        (["--data-parallel", 2, "--step-batch-size-schedule", "0"], 2, "'0' is not THRESHOLD:SIZE"),
+        (
+            ["--data-parallel", 2, "--step-batch-size-schedule", "0:2", "--global-batch-size", 2],
+            2,
+            "--global-batch-size exclude each other",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence_and_an_exit_code(mixture, tmp_path, options, code, message):
+    done = run("shard-plan", mixture / "mix", "-o", tmp_path / "plan", "--split", "train", *options)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "plan").exists()
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    done = run("shard-plan", tmp_path / "no", "-o", tmp_path / "plan", "--data-parallel", 2)
+    assert done.returncode == 3
+    assert "there is no blend, no index and no cache" in done.stderr
+
+
+def test_documents_and_their_shards_are_drawn(mixture, tmp_path):
+    options = ["--documents", "--mode", "contiguous", "--data-parallel", 4]
+    plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
+    shown = run("inspect", tmp_path / "plan").stdout
+    bars = [line.split("│")[1] for line in shown.splitlines() if "│" in line]
+    assert len(bars) == 6
+    code, web, *ranks = bars
+    assert (code.startswith("█"), code.endswith("█")) == (True, False)
+    assert (web.startswith("█"), web.endswith("█")) == (False, True)
+    starts = [len(bar) - len(bar.lstrip()) for bar in ranks]
+    assert starts == [len(ranks[0]) * part // 4 for part in range(4)]  # however wide the terminal is
+
+
+def test_a_schedule_is_in_tokens_and_shown(mixture, tmp_path):
+    options = ["--step-batch-size-schedule", "0:4 160:8", "--split", "train", "--data-parallel", 2]
+    done = plan(mixture, tmp_path / "plan", *options)
+    assert "60 samples, 10 steps of 4 to 8, 30 samples on each" in done.stdout
+    assignment = read_plan(tmp_path / "plan").streams["train"].assignment
+    assert assignment.schedule.segments == ((0, 4), (20, 8))
+
+
+def test_a_ramp_and_its_rounding(mixture, tmp_path):
+    options = ["--rampup-batch-size", 4, 2, 20, "--global-batch-size", 8, "--data-parallel", 4]
+    options += ["--decrease-batch-size-if-needed", "--split", "train"]
+    plan(mixture, tmp_path / "plan", *options)
+    timeline = read_plan(tmp_path / "plan").streams["train"].assignment.timeline
+    assert [size for _, _, size in timeline.pieces] == [4, 4, 8]
+
+
+def test_every_option_reaches_the_plan(mixture, tmp_path):
+    options = ["--documents", "--split", "90,10", "--mode", "chunked", "--shuffle", "blocks"]
+    options += ["--shuffle-block", 16, "--shuffle-per-epoch", "--tail", "pad", "--seed", 99, "--epochs", 3]
+    options += [
+        "--bucket-buffer",
+        24,
+        "--bucket-pack",
+        6,
+        "--bucket-by",
+        "sequences",
+        "--order",
+        "tp-cp-ep-dp-pp",
+    ]
+    options += ["--world-size", 12, "--tensor-parallel", 2, "--pipeline-parallel", 2, "--virtual-pipeline", 2]
+    options += [
+        "--order",
+        "tp-cp-ep-dp-pp",
+        "--mtp-stages",
+        "0,1",
+        "--expert-parallel",
+        3,
+        "--expert-tensor-parallel",
+        1,
+    ]
+    options += ["--document-boundaries", "--consumed-samples", 6, "--no-digests", "--full-validation"]
+    options += ["--consumed-valid-samples", 3]
+    plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
+    found = read_plan(tmp_path / "plan")
+    train, valid = found.streams["train"], found.streams["valid"]
+    assert (train.mode, train.tail, train.shuffle, train.sort_key) == (
+        "chunked",
+        "pad",
+        "blocks",
+        "sequences",
+    )
+    (one,) = train.assignment.passes
+    bucketing, shuffle, shards = one.order.links
+    assert (bucketing.buffer, bucketing.pack, bucketing.seed) == (24, 6, 99)
+    assert (shuffle.window, shuffle.seed, shuffle.per_epoch) == (16, 99, True)
+    assert shards.sizes == tuple(reference.samples for reference in train.source.datasets)
+    assert (one.epochs, train.assignment.consumed_samples) == (3, 6)
+    topology = found.topology
+    assert (topology.virtual_pipeline, topology.mtp_stages, topology.expert) == (2, (0, 1), 3)
+    assert (train.boundaries, valid.boundaries) == (True, True)
+    assert (valid.mode, valid.assignment.consumed_samples) == ("full-validation", 3)
+    cyclic = ["--mode", "cyclic", "--no-data-sharding", "--equal-counts", "--data-parallel", 3, "--steps", 5]
+    plan(mixture, tmp_path / "cyclic", *cyclic, "--micro-batch-size", 4, "--split", "train")
+    (torch,) = read_plan(tmp_path / "cyclic").streams["train"].assignment.passes[0].order.links
+    assert (torch.blocks, torch.length) == (1, 60)
+
+
+def test_an_index_that_a_job_names_otherwise(mixture, tmp_path):
+    local, job = mixture / "data", "/job/data"
+    cache = ["--cache-dir", tmp_path / "cache", "--path-as", f"{local}={job}"]
+    made = run("build-indices", local / "web", "--seq-length", 8, "--split", "1", "--epochs", 1, *cache)
+    assert made.returncode == 0, made.stderr
+    plan(mixture, tmp_path / "plan", *SMALL, "--path-as", f"{local}={job}", source=tmp_path / "cache")
+    stream = read_plan(tmp_path / "plan").streams["train"]
+    assert stream.source.datasets[0].prefix == str(local / "web")
+
+
+def test_a_rank_a_step_a_sample_and_a_shard_are_inspected(mixture, tmp_path):
+    plan(mixture, tmp_path / "plan", *SMALL)
+    at = tmp_path / "plan"
+    first = json.loads(run("inspect", at, "--rank", 1, "--step", 4, "--json").stdout)
+    (place,) = first["places"]
+    assert (place["sample"], place["data_parallel_rank"], place["index"]) == (9, 1, 4)
+    for question in (
+        ["--sample", 9],
+        ["--shard", f"{place['dataset']}:{place['dataset_sample']}"],
+        ["--rank", 1, "--index", 4],
+    ):
+        found = json.loads(run("inspect", at, *question, "--json").stdout)
+        assert found["places"] == [place]
+    shown = run("inspect", at / "rank-00001.json", "--step", 4).stdout
+    assert shown.startswith("rank 1 of 2: tensor 0, context 0, data 1, pipeline 0\n")
+    assert "train, step 4:" in shown
+    assert json.loads(run("inspect", at, "--json").stdout)["schema"] == "tokshard.inspect-plan/1"
+    valid = json.loads(run("inspect", at, "--sample", 3, "--stream", "valid", "--json").stdout)
+    assert (valid["stream"], valid["places"][0]["step"]) == ("valid", 1)
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (["--sample", 3, "--rank", 1], "leave out --rank"),
+        (["--step", 3, "--index", 1], "two questions"),
+        (["--step", 3], "say which rank"),
+        (["--rank", 1, "--epoch", 0], "--epoch needs"),
+        (["--shard", "3"], "is not D:N"),
+        (["--shard", "-1:2"], "is not D:N"),
+        (["--rank", 9], "rank 9 is not 0 to 1"),
+        (["--sample", 60], "sample 60 is not 0 to 59"),
+        (["--stream", "eval", "--sample", 1], "no stream 'eval'"),
+    ],
+)
+def test_questions_that_do_not_fit_are_refused(mixture, tmp_path, question, message):
+    plan(mixture, tmp_path / "plan", *SMALL)
+    done = run("inspect", tmp_path / "plan", *question)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_a_damaged_plan_is_an_integrity_error(mixture, tmp_path):
+    plan(mixture, tmp_path / "plan", *SMALL)
+    file = tmp_path / "plan/plan.json"
+    file.write_text(file.read_text().replace('"micro_batch_size": 1', '"micro_batch_size": 2'))
+    done = run("inspect", tmp_path / "plan")
+    assert done.returncode == 6
+    assert "plan.json" in done.stderr

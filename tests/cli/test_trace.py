@@ -1,0 +1,222 @@
+"""``tokshard trace`` from tokenized text to a plan and back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.commands import SAMPLE
+from cli.mixtures import run
+from tokshard.diagnosis.trace.report import CSV_COLUMNS
+from tokshard.loader import RankLoader
+
+NAMES = ("--megatron", "0.19", "--tokenizer-model", "/models/llama")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Two data sets, their blend and a plan of eight ranks, of which four read different samples."""
+    directory = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        for name in ("stories", "manuals"):
+            text = (SAMPLE / f"{name}.jsonl").read_bytes().splitlines(keepends=True)
+            Path(f"{name}.jsonl").write_bytes(b"".join(text[:120]))
+            assert run("tokenize", f"{name}.jsonl", "-o", f"out/{name}", "-q").returncode == 0
+        weights = ("0.6", "out/stories", "0.4", "out/manuals")
+        sizes = ("--seq-length", "128", "--split", "90,10,0", "--num-samples", "900,40", *NAMES)
+        assert run("blend", *weights, *sizes, "-o", "mix", "-q").returncode == 0
+        ranks = ("--world-size", "8", "--tensor-parallel", "2", "--global-batch-size", "16")
+        done = run("shard-plan", "mix", *ranks, "--micro-batch-size", "2", "-o", "plan")
+        assert done.returncode == 0, done.stderr
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def workshop(world, monkeypatch):
+    monkeypatch.chdir(world)
+
+
+def trace(*arguments, code=0):
+    done = run("trace", *arguments)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_a_step_of_a_rank_is_what_the_loader_reads_and_its_text_is_in_the_lines_named():
+    found = trace("--plan", "plan", "--step", "11", "--rank", "5", "--json").json
+    assert (found["schema"], found["step"], found["consumed_samples"]) == (
+        "tokshard.trace-samples/1",
+        11,
+        176,
+    )
+    loader = RankLoader.open("plan", 4)
+    batches = [loader[number] for number in loader.micro_batches(11)]
+    rows = [row.tolist() for batch in batches for row in batch["tokens"]]
+    assert len(found["samples"]) == len(rows) == 4
+    for one, row in zip(found["samples"], rows, strict=True):
+        assert one["data_parallel_rank"] == 2
+        text = "".join(piece["text"] for piece in one["pieces"])
+        read = b"".join(b"<|endoftext|>" if token == 256 else bytes([token]) for token in row)
+        # Pieces may begin or end within a character, which is a replacement character in their texts.
+        assert text.replace("\ufffd", "")[:40] in read.decode("utf-8", "replace").replace("\ufffd", "")
+        for piece in one["pieces"]:
+            origin = piece["origin"]
+            record = json.loads(Path(origin["path"]).read_bytes().splitlines()[origin["line"] - 1])
+            tokens = [*record["text"].encode(), 256][piece["first_token"] : piece["stop_token"]]
+            place = piece["place"]
+            assert row[place : place + len(tokens)] == tokens[: len(row) - place]
+
+
+def test_a_line_is_traced_to_the_steps_that_are_traced_back_to_it():
+    arguments = ("--source", "stories.jsonl:17", "--consumed-samples", "500")
+    found = trace("--plan", "plan", *arguments, "--json").json
+    assert found["schema"] == "tokshard.trace-readings/1"
+    ((item,), plan_id) = found["items"], json.loads(Path("plan/plan.json").read_bytes())["plan_id"]
+    assert (item["status"], found["plan_id"]) == ("read", plan_id)
+    readings = item["documents"][0]["readings"]
+    assert {one["stream"] for one in readings} == {"train"}
+    for one in readings:
+        assert one["seen"] == (16 * (one["step"] + 1) <= 500)
+        rank = found["ranks"][str(one["data_parallel_rank"])][0]
+        back = trace("--plan", "plan", "--step", one["step"], "--rank", rank, "--json").json["samples"]
+        piece = next(
+            piece
+            for sample in back
+            if (sample["slot"], sample["sample"]) == (one["slot"], one["sample"])
+            for piece in sample["pieces"]
+            if piece["sequence"] == one["sequence"]
+        )
+        assert (piece["origin"]["path"], piece["origin"]["line"]) == ("stories.jsonl", 17)
+        assert (piece["first_token"], piece["stop_token"]) == (one["first_token"], one["stop_token"])
+
+
+def test_a_list_gives_a_row_of_csv_for_each_reading_and_for_what_has_none():
+    Path("list.txt").write_text("stories.jsonl:3\nmanuals.jsonl:999\nout/manuals#4\nnone:1\n")
+    done = trace("--plan", "plan", "--list", "list.txt", "--csv", code=1)
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    found = trace("--plan", "plan", "--list", "list.txt", "--json", code=1).json
+    for item in found["items"]:
+        mine = [row for row in rows if row["item"] == item["item"]]
+        assert {row["status"] for row in mine} == {item["status"]}
+        readings = [one for document in item["documents"] for one in document["readings"]]
+        assert len(mine) == max(1, len(readings))
+        for row, one in zip(mine, readings, strict=False):
+            names = ("stream", "sample", "step", "data_parallel_rank", "slot", "first_token")
+            assert [row[name] for name in names] == [str(one[name]) for name in names]
+            assert (row["again"], row["seen"]) == ("false", "")
+    assert [item["status"] for item in found["items"]] == ["read", "not-found", "read", "not-found"]
+
+
+def test_samples_of_blends_and_indexes_and_documents_are_shown():
+    shown = trace("--blend", "mix", "--sample", "7").stdout
+    assert "sample 7 of train is sample" in shown
+    assert ".jsonl:" in shown
+    description = next(Path("mix/cache").glob("*GPTDataset-valid-description.txt"))
+    found = trace("--index", description, "--sample", "0", "--split", "valid", "--json").json
+    assert (found["kind"], found["stream"], found["samples"][0]["sample"]) == ("index", "valid", 0)
+    shown = trace("--dataset", "out/stories", "--document", "4").stdout
+    assert "stories.jsonl:5" in shown
+    text = json.loads(Path("stories.jsonl").read_bytes().splitlines()[4])["text"]
+    assert text.split("\n")[0][:20] in shown
+    found = trace("--dataset", "out/stories.idx", "--document", "4", "--json").json
+    assert (found["schema"], found["text"]) == ("tokshard.trace-document/1", f"{text}<|endoftext|>")
+
+
+def test_readings_are_shown_with_the_ranks_of_the_job():
+    shown = trace("--plan", "plan", "--source", "stories.jsonl:17", "--consumed-samples", "500").stdout
+    assert shown.startswith("stories.jsonl:17: read,")
+    assert "document 16 of" in shown
+    assert "data-parallel rank" in shown
+    assert ": ranks " in shown
+    alone = trace("--dataset", "out/stories", "--source", "stories.jsonl:17").stdout
+    assert alone.startswith("stories.jsonl:17: found")
+
+
+def test_a_plan_of_another_mixture_is_traced_from_its_stop_on_and_says_so():
+    weights = ("0.2", "out/stories", "0.8", "out/manuals")
+    sizes = ("--seq-length", "128", "--split", "90,10,0", "--num-samples", "900,40", *NAMES)
+    assert run("blend", *weights, *sizes, "-o", "mix2", "-q").returncode == 0
+    for name, blend in (("plan2", ("--blend", "mix2")), ("plan3", ())):
+        done = run("shard-plan", "--from", "plan", "--consumed-samples", "160", *blend, "-o", name)
+        assert done.returncode == 0, done.stderr
+    item = ("--source", "manuals.jsonl:5", "--source", "stories.jsonl:7", "--split", "train", "--json")
+    before, mixed, same = (trace("--plan", name, *item).json for name in ("plan", "plan2", "plan3"))
+    assert [before["notes"], same["notes"]] == [[], []]
+    assert "trace through these" in mixed["notes"][0]
+
+    def places(found):
+        """Return what a report says of parts of documents and steps, counted from the start."""
+        readings = [one for item in found["items"] for part in item["documents"] for one in part["readings"]]
+        start = {found["plan_id"]: 0 if found is before else 10}
+        return sorted(
+            (start.get(one["plan_id"], 0) + one["step"], one["dataset_sample"], one["first_token"])
+            for one in readings
+        )
+
+    assert places(same) == places(before)
+    assert min(places(mixed))[0] >= 10
+    for item in mixed["items"]:
+        for one in item["documents"][0]["readings"]:
+            back = trace("--plan", "plan2", "--step", one["step"], "--json").json["samples"]
+            assert (one["sample"], one["dataset_sample"], one["data_parallel_rank"], one["slot"]) in {
+                (got["sample"], got["dataset_sample"], got["data_parallel_rank"], got["slot"]) for got in back
+            }
+
+
+def test_a_plan_is_traced_whose_data_has_moved(tmp_path):
+    for name in ("out", "mix"):
+        (tmp_path / name).symlink_to(Path(name).resolve())
+    value = Path("plan/plan.json").read_text().replace(str(Path.cwd()), "/gone")
+    (tmp_path / "plan.json").write_text(value)
+    question = ("--plan", tmp_path / "plan.json", "--step", "0", "--json")
+    refused = trace(*question, code=3)
+    assert "/gone" in refused.stderr
+    moved = trace(*question, "--moved", f"/gone={tmp_path}").json
+    here = trace("--plan", "plan", "--step", "0", "--json").json
+    places = [one["pieces"][0]["origin"] for one in moved["samples"]]
+    assert places == [one["pieces"][0]["origin"] for one in here["samples"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "nothing is asked"),
+        (("--plan", "plan"), "nothing is asked"),
+        (("--plan", "plan", "--step", "1", "--sample", "2"), "two questions"),
+        (("--step", "1"), "nothing is given"),
+        (("--blend", "mix", "--step", "1"), "--blend is given"),
+        (("--plan", "plan", "--blend", "mix", "--sample", "1"), "--plan and --blend"),
+        (("--plan", "plan", "--sample", "1", "--rank", "0"), "it needs --step"),
+        (("--plan", "plan", "--sample", "1", "--consumed-samples", "1"), "--source or --list"),
+        (("--plan", "plan", "--sample", "1", "--csv"), "--source or --list"),
+        (("--plan", "plan", "--source", "a:1", "--tokenizer", "x"), "backwards"),
+        (("--plan", "plan", "--source", "a:1", "--csv", "--json"), "ask for one"),
+        (("--plan", "plan", "--source", "a"), "names no line"),
+        (("--plan", "plan", "--step", "999"), "has no step 999"),
+        (("--plan", "plan", "--step", "1", "--rank", "8"), "has no rank 8"),
+        (("--plan", "plan", "--step", "1", "--split", "test"), "no split 'test'"),
+        (("--blend", "mix", "--sample", "99999"), "no sample 99999"),
+        (("--blend", "mix", "--sample", "1", "--moved", "/a=/b"), "--moved has a meaning"),
+        (("--plan", "plan", "--sample", "1", "--path-as", "a=b"), "--path-as has a meaning"),
+        (("--plan", "plan", "--sample", "1", "--moved", "/a="), "is not OLD=NEW"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments, words):
+    done = trace(*arguments, code=2)
+    assert words in done.stderr.replace("\n", " ")
+
+
+def test_what_a_file_is_called_does_not_reach_the_terminal_as_it_is():
+    name = "evil\x1b[31m\u202e.jsonl"
+    Path(name).write_text('{"text": "a\\u001b[0m"}\n')
+    assert run("tokenize", name, "-o", "out/evil", "-q").returncode == 0
+    for arguments in (("--document", "0"), ("--source", f"{name}:1"), ("--source", f"{name}:1", "--csv")):
+        shown = trace("--dataset", "out/evil", *arguments).stdout
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown

@@ -1,0 +1,118 @@
+"""``tokshard verify`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from cli.commands import json_of, tokshard
+from golden.bad import datasets, products
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    return datasets.sound(tmp_path)
+
+
+def test_what_is_sound_ends_with_0(prefix):
+    done = tokshard("verify", prefix)
+    assert done.returncode == 0, done.stderr
+    assert f"{prefix}: sound" in done.stdout
+    assert "63 documents" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("nothing is wrong: level digest, 1 looked at")
+    assert done.stderr == ""
+
+
+def test_findings_end_with_1_and_all_are_listed(tmp_path):
+    prefix = datasets.several_at_once(tmp_path)
+    done = tokshard("verify", f"{prefix}.bin")
+    assert done.returncode == 1
+    for code in ("idx-version", "idx-length", "idx-pointer", "idx-document"):
+        assert f"  error: {code}: {prefix}.idx" in done.stdout
+    assert "  note: unverified: " in done.stdout
+    assert done.stdout.index("error:") < done.stdout.index("note:")
+    assert "4 findings: " in done.stdout
+
+
+def test_notes_alone_end_with_0(tmp_path):
+    done = tokshard("verify", datasets.foreign(tmp_path), "--level", "structure")
+    assert done.returncode == 0
+    assert "note: unverified: " in done.stdout
+
+
+def test_json_has_everything(tmp_path):
+    prefix = datasets.bin_digest(tmp_path)
+    done = tokshard("verify", prefix, "--json", "--subset", "100%", "--workers", 2)
+    assert done.returncode == 1
+    value = json_of(done)
+    assert (value["schema"], value["level"], value["subset_percent"]) == ("tokshard.verify/1", "digest", 100)
+    assert value["sound"] is False
+    (subject,) = value["subjects"]
+    (finding,) = subject["findings"]
+    assert finding["code"] == "bin-digest"
+    assert finding["path"] == f"{prefix}.bin"
+    assert subject["counts"]["pieces_checked"] == subject["counts"]["pieces"] == 3
+
+
+def test_quiet_says_nothing_but_by_the_exit_code(tmp_path, prefix):
+    done = tokshard("verify", prefix, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    datasets.flip(f"{prefix}.bin", 0)
+    done = tokshard("verify", prefix, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_the_event_log_has_the_findings(tmp_path):
+    prefix = datasets.bin_digest(tmp_path)
+    tokshard("verify", prefix, "--quiet", "--log-json", tmp_path / "log.jsonl")
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert any("bin-digest" in event.get("message", "") for event in events)
+    assert events[-1]["exit_code"] == 1
+
+
+def test_a_directory_is_looked_through(tmp_path):
+    products.goes_on(tmp_path)
+    done = tokshard("verify", "--recursive", tmp_path, "--level", "deep")
+    assert done.returncode == 0, done.stdout
+    kinds = [line.split("  ")[0] for line in done.stdout.splitlines() if line.endswith(": sound")]
+    assert kinds == sorted(kinds, key=["data set", "index", "blend", "plan"].index)
+    assert {kind: kinds.count(kind) for kind in kinds} == {"data set": 2, "index": 6, "blend": 1, "plan": 2}
+
+
+def test_adopting_from_the_command_line(tmp_path):
+    prefix = datasets.foreign(tmp_path)
+    assert "note: adopted: " in tokshard("verify", prefix, "--adopt").stdout
+    assert "note" not in tokshard("verify", prefix).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nothing"], 3, "there is no data set and no file at nothing"),
+        (["."], 2, "--recursive looks at everything below it"),
+        (["--recursive", "empty"], 3, "there is nothing to verify below empty"),
+        (["data/web", "--level", "shallow"], 2, "there is no level 'shallow'"),
+        (["data/web", "--subset", "0%"], 2, "is no share of the data"),
+        (["data/web", "--subset", "5"], 2, "is no share of the data"),
+        (["a.jsonl"], 3, "a.jsonl is nothing that can be verified"),
+        (["data/web", "--tokenizer", "a.jsonl"], 3, "a.jsonl"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(tmp_path, prefix, arguments, code, words):
+    os.mkdir(tmp_path / "empty")
+    done = tokshard("verify", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_names_from_files_cannot_change_the_terminal(tmp_path):
+    directory = tmp_path / "\x1b[31mred\n[bold]"
+    os.makedirs(directory)
+    prefix = datasets.bin_digest(directory)
+    done = tokshard("verify", prefix)
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+    assert "\\x1b[31mred\\n[bold]" in done.stdout

@@ -1,0 +1,50 @@
+"""An executor that is wrong on purpose: ``multiprocessing.Pool`` waits for ever for a worker that died.
+
+python pool_runner.py CORPUS DIRECTORY
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+
+from tokshard.corpus.files import discover
+from tokshard.corpus.planning import plan_units
+from tokshard.tokenization.encoder import Task, UnitEncoder
+from tokshard.tokenization.recipe import Recipe
+from tokshard.tokenization.tokenizer import load_tokenizer
+
+CORPUS, DIRECTORY = sys.argv[1:]
+UNIT_BYTES = 500_000
+
+
+def make_encoder() -> UnitEncoder:
+    path = os.environ["TOKENIZER"]
+    recipe = Recipe(
+        tokenizer=path,
+        tokenizer_identity=load_tokenizer(path).identity,
+        special_tokens=False,
+        eod_id=0,
+        append_eod=True,
+        fields=("text",),
+        dtype="uint16",
+        engine="reference",
+        fallback=True,
+        max_document_bytes=64_000_000,
+        max_rejected=0,
+        offsets=True,
+    )
+    return UnitEncoder(recipe, DIRECTORY)
+
+
+def encode(task: Task) -> int:
+    return make_encoder().encode(task, lambda *_: None).key.index
+
+
+if __name__ == "__main__":
+    (file,) = discover([CORPUS])
+    tasks = [Task(unit, CORPUS, 0) for unit in plan_units(0, file, UNIT_BYTES)]
+    os.makedirs(DIRECTORY, exist_ok=True)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(encode, tasks, chunksize=1)

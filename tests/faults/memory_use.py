@@ -1,0 +1,40 @@
+"""The real command, and how much memory it and its workers took at most.
+
+python memory_use.py '{"arguments": [...], "control": "module:function"}'
+
+Prints ``[kilobytes of this process, kilobytes of its largest worker]``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+from pathlib import Path
+
+import campaign
+
+
+def main() -> None:
+    from tokshard.cli.main import main as command
+
+    wanted = json.loads(sys.argv[1])
+    campaign.apply_control(wanted["control"])
+    sys.argv = ["tokshard", *wanted["arguments"]]
+    try:
+        command()
+    except SystemExit as stop:
+        if stop.code:
+            raise
+    print(json.dumps([own_peak(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss]))
+
+
+def own_peak() -> int:
+    """Return the peak since this program began; ru_maxrss remembers the process that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])
+
+
+if __name__ == "__main__":
+    main()

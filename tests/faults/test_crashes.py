@@ -1,0 +1,132 @@
+"""P1, P2, P3, P6, P7: killed, failed and starved at every storage call, and the controls."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+# How much of each campaign to run: every call, or every n-th (TOKSHARD_CAMPAIGN_STEP=1 for all).
+STEP = int(os.environ.get("TOKSHARD_CAMPAIGN_STEP", "0"))
+
+
+def make_inputs(directory: Path) -> Path:
+    directory.mkdir()
+    for name, count in (("a", 24), ("b", 9)):
+        lines = [
+            json.dumps({"text": f"{name}{i} " + "word " * (i % 13), "title": f"t{i}"}) for i in range(count)
+        ]
+        (directory / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    with (directory / "a.jsonl").open("a") as file:
+        file.write('{"text": null, "title": "none"}\n{"text": "", "title": ""}\n')
+    subprocess.run(["gzip", "-kn", "a.jsonl"], cwd=directory, check=True)
+    return directory
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A campaign's description, on a memory file system where there is one: fsync is free there."""
+    memory = Path("/dev/shm")
+    base = memory if os.access(memory, os.W_OK) else tmp_path
+    workdir = base / f"tokshard-{os.getpid()}-{tmp_path.name}"
+    yield {
+        "workdir": str(workdir),
+        "inputs": str(make_inputs(tmp_path / "in")),
+        "prefixes": ["out/x"],
+        "arguments": PLAIN,
+    }
+    shutil.rmtree(workdir, ignore_errors=True)
+
+
+COMMON = ["-o", "out/x", "--unit-size", "512", "--on-error", "skip", "--quiet"]
+PLAIN = ["tokenize", "{in}/a.jsonl", "{in}/b.jsonl", *COMMON]
+STREAMED = ["tokenize", "{in}/a.jsonl.gz", "{in}/b.jsonl", *COMMON]
+TWO_FIELDS = ["tokenize", "{in}/a.jsonl", *COMMON, "--field", "text", "--field", "title"]
+REPLACING = [*PLAIN, "--force"]
+OLDER = ["tokenize", "{in}/b.jsonl", "-o", "out/x", "--quiet"]
+
+
+def run(program: str, description: dict) -> dict:
+    done = subprocess.run(
+        [sys.executable, str(HERE / program), json.dumps(description)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def first_failures(result: dict) -> str:
+    return "\n".join(f"call {k}: {wrong}" for k, wrong in list(result["failures"].items())[:3])
+
+
+CAMPAIGNS = {
+    "plain": ({}, 3),
+    "streamed": ({"arguments": STREAMED}, 8),
+    "two fields": ({"arguments": TWO_FIELDS, "prefixes": ["out/x_text_document", "out/x_title_document"]}, 9),
+    "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 6),
+    "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 1),
+    "disk full": ({"mode": "enospc", "only": ["write", "create", "open_for_append", "make_directory"]}, 2),
+    "input/output error": ({"mode": "eio"}, 5),
+    "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 1),
+}
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_every_storage_call(job, name, record_property):
+    changes, step = CAMPAIGNS[name]
+    result = run("campaign.py", {**job, **changes, "step": STEP or step})
+    record_property("points", result["points"])
+    assert result["points"] > 10
+    assert not result["failures"], first_failures(result)
+
+
+CONTROLS = {
+    "manifest_first": {},
+    "new_tokens_beside_the_old_index": {"arguments": REPLACING, "prepare": OLDER},
+    "append_without_cutting": {},
+    "forget_finished_parts": {},
+    "trust_every_part": {"only": ["write"]},
+    "ignore_failed_fsync": {"mode": "eio", "only": ["fsync"]},
+}
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_broken_implementation_is_caught(job, control):
+    description = {**job, "only": ["write", "replace", "unlink", "fsync"], **CONTROLS[control]}
+    description |= {"control": f"controls.broken_writers:{control}", "stop_at_failure": True}
+    result = run("campaign.py", description)
+    assert result["failures"]
+
+
+KIB = 1024
+
+
+def test_a_file_size_limit_loses_nothing(job):
+    sizes = list(range(0, 8 * KIB, KIB // (4 if STEP else 1)))
+    result = run("disk_full.py", {"job": job, "kind": "limit", "sizes": sizes})
+    assert not result["failures"], first_failures(result)
+    assert 0 < result["too_small"] < result["points"]
+
+
+def test_a_small_disk_loses_nothing(job):
+    sizes = [pages * 4 * KIB for pages in range(4, 60, 1 if STEP else 4)]
+    result = run("disk_full.py", {"job": job, "kind": "tmpfs", "sizes": sizes})
+    if "skipped" in result:
+        pytest.skip(result["skipped"])
+    assert not result["failures"], first_failures(result)
+    assert 0 < result["too_small"] < result["points"]
+
+
+def test_a_writer_by_tofile_is_caught_on_a_small_disk(job):
+    wrong = {**job, "control": "controls.broken_writers:write_with_tofile"}
+    result = run("disk_full.py", {"job": wrong, "kind": "limit", "sizes": list(range(KIB, 4 * KIB, 256))})
+    assert result["failures"]

@@ -1,0 +1,52 @@
+"""P1, P2, P6, P7, P13 for index caches: killed, failed and starved at every storage call, and controls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from faults.test_crashes import STEP, first_failures, run
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    memory = Path("/dev/shm")
+    base = memory if os.access(memory, os.W_OK) else tmp_path
+    path = base / f"tokshard-{os.getpid()}-{tmp_path.name}"
+    yield str(path)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+CAMPAIGNS = {
+    "new": ({}, 1),
+    "replacing": ({"replacing": True}, 2),
+    "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 1),
+    "disk full": ({"mode": "enospc", "only": ["write", "create", "open_for_append", "make_directory"]}, 2),
+    "input/output error": ({"mode": "eio", "replacing": True}, 5),
+    "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 2),
+}
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_a_crash_leaves_no_cache_that_looks_whole_and_is_not(name, workdir):
+    changes, step = CAMPAIGNS[name]
+    result = run("index_campaign.py", {"workdir": workdir, **changes, "step": STEP or step})
+    assert result["points"] >= 4
+    assert not result["failures"], first_failures(result)
+
+
+CONTROLS = {
+    "description_first": {"replacing": True},
+    "no_withdrawal": {"replacing": True},
+    "in_place": {"mode": "half", "only": ["write"]},
+}
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_the_campaign_notices_a_broken_writer(control, workdir):
+    description = {"workdir": workdir, "control": f"controls.index_writers:{control}", **CONTROLS[control]}
+    result = run("index_campaign.py", {**description, "stop_at_failure": True})
+    assert result["failures"]

@@ -1,0 +1,124 @@
+"""P34: of several writers to one output exactly one goes on, and a killed one blocks nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from faults.campaign import outputs
+from faults.processes import HERE, START_SECONDS, Run
+
+ROUNDS = int(os.environ.get("TOKSHARD_LOCK_ROUNDS", "25"))
+CONTROL = "controls.lock_by_existence:WriterLock"
+
+
+def contest(directory, **description):
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(HERE / "lock_rounds.py"),
+            json.dumps({"directory": str(directory), **description}),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_eight_processes_of_which_a_third_is_killed(tmp_path):
+    verdicts, stderr = contest(tmp_path, rounds=ROUNDS)
+    assert verdicts == {"held": 5 * ROUNDS, "killed": 3 * ROUNDS}, stderr
+
+
+def test_a_lock_by_existence_lets_two_pass(tmp_path):
+    verdicts, _ = contest(tmp_path, lock=CONTROL, rounds=500, kill_every=0)
+    assert verdicts.get("two winners")
+
+
+def test_a_lock_by_existence_is_stuck_after_a_kill(tmp_path):
+    verdicts, _ = contest(tmp_path, lock=CONTROL, rounds=1, processes=3, kill_every=1, patience_seconds=0.5)
+    assert verdicts.get("stuck") or verdicts.get("two winners")  # on a busy machine two may pass first
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path
+
+
+def waiting_run(directory):
+    """Start a run that waits for its input and holds the lock."""
+    run = Run(["tokenize", "pipe", "-o", "out/x"], directory).start()
+    run.wait_for_path("out/x.tokshard/lock")
+    deadline = time.monotonic() + START_SECONDS
+    while not (directory / "out/x.tokshard/lock").read_bytes().endswith(b"}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return run
+
+
+def tokenize(directory, *more):
+    return Run(["tokenize", "corpus.jsonl", "-o", "out/x", *more], directory).start().end()
+
+
+@pytest.mark.parametrize("more", [(), ("--force",), ("--no-resume",)])
+def test_the_second_command_names_the_first(directory, more):
+    first = waiting_run(directory)
+    try:
+        status, stderr = tokenize(directory, *more)
+        assert status == 5
+        assert f"process {first.process.pid} on {socket.gethostname()!r} since '2" in stderr
+        assert "out/x.tokshard/lock" in stderr
+        assert "hint: " in stderr
+        assert first.process.poll() is None
+        assert sorted(os.listdir(directory / "out")) == ["x.tokshard"]
+    finally:
+        first.clean_up()
+
+
+def test_the_first_goes_on_undisturbed(directory):
+    first = waiting_run(directory)
+    assert tokenize(directory)[0] == 5
+    (directory / "pipe").write_bytes((directory / "corpus.jsonl").read_bytes())
+    assert first.end()[0] == 0
+    assert (directory / "out/x.bin").stat().st_size == 16
+    assert sorted(os.listdir(directory / "out/x.tokshard")) == [
+        "manifest.json",
+        "provenance.bin",
+        "units.jsonl",
+    ]
+
+
+def test_a_killed_command_blocks_nobody(directory):
+    first = waiting_run(directory)
+    first.clean_up()
+    assert (directory / "out/x.tokshard/lock").exists()
+    status, stderr = tokenize(directory)
+    assert status == 0, stderr
+    assert sorted(os.listdir(directory / "out/x.tokshard")) == [
+        "manifest.json",
+        "provenance.bin",
+        "units.jsonl",
+    ]
+
+
+def test_commands_started_together_make_one_data_set(directory, monkeypatch):
+    assert tokenize(directory)[0] == 0
+    monkeypatch.chdir(directory)
+    expected = outputs(["out/x"])
+    for arguments in (["--force"], ["--force", "--no-resume"]):
+        runs = [
+            Run(["tokenize", "corpus.jsonl", "-o", "out/x", *arguments], directory).start() for _ in range(4)
+        ]
+        statuses = {run.end()[0] for run in runs}
+        assert 0 in statuses <= {0, 5}
+        assert outputs(["out/x"]) == expected

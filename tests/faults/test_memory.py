@@ -1,0 +1,90 @@
+"""P9: memory is bounded by workers and units, not by the corpus: 12 bytes a document at most."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults.processes import HERE, scratch_base
+
+SMALL_BYTES, TIMES = 6_000_000, 10
+BYTES_A_DOCUMENT = 12
+KIB = 1024
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """Short documents: the same corpus once and ten times, plain and compressed."""
+    directory = scratch_base(tmp_path_factory.getbasetemp()) / tmp_path_factory.mktemp("memory").name
+    directory = Path(f"{directory}-{random.SystemRandom().randrange(2**32):x}")
+    directory.mkdir()
+    chance = random.Random(1)
+    lines = [
+        f'{{"text": "{"word " * (i % 9)}{chance.getrandbits(60):x}"}}\n'.encode()
+        for i in range(SMALL_BYTES // 45)
+    ]
+    for name, times in (("small", 1), ("large", TIMES)):
+        (directory / f"{name}.jsonl").write_bytes(b"".join(lines) * times)
+        (directory / f"{name}.jsonl.gz").write_bytes(gzip.compress(b"".join(lines), 1, mtime=0) * times)
+    yield directory, len(lines)
+    shutil.rmtree(directory)
+
+
+def memory_use(directory, name, control=None):
+    """Return the peaks of the command and of its largest worker, in bytes."""
+    arguments = [
+        "tokenize",
+        name,
+        "-o",
+        f"out/{name}",
+        "--quiet",
+        "--force",
+        "--workers",
+        "2",
+        "--unit-size",
+        "2M",
+    ]
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(HERE / "memory_use.py"),
+            json.dumps({"arguments": arguments, "control": control}),
+        ],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [KIB * number for number in json.loads(done.stdout.splitlines()[-1])]
+
+
+def growth(corpora, suffix, control=None):
+    """Return how many bytes more the command and its workers take for the larger corpus than they may."""
+    directory, documents = corpora
+    small = memory_use(directory, f"small{suffix}", control)
+    large = memory_use(directory, f"large{suffix}", control)
+    assert all(small), "the small corpus was encoded without workers, and is no measure"
+    allowed = BYTES_A_DOCUMENT * documents * (TIMES - 1)
+    print(f"{documents} and {TIMES * documents} documents: {small} and {large} bytes")
+    return [after - 1.1 * before - allowed for before, after in zip(small, large, strict=True)]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_memory_does_not_grow_with_the_corpus(corpora, suffix):
+    command, worker = growth(corpora, suffix)
+    assert command < 0
+    assert worker < 0
+
+
+@pytest.mark.parametrize("control", ["keep_offsets_in_a_list", "read_whole_inputs"])
+def test_a_hog_is_caught(corpora, control):
+    command, _ = growth(corpora, ".jsonl", f"controls.memory_hogs:{control}")
+    assert command > 0

@@ -1,0 +1,143 @@
+"""P1, P2, P6, P34 for merge: killed, failed and starved at every storage call, and the controls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults.campaign import leftovers, outputs
+from faults.test_crashes import STEP, first_failures, run
+from tokshard import merge_datasets, tokenize_corpus
+from tokshard.storage.lock import WriterLock
+
+TEXTS = {"a": 24, "b": 9, "c": 30}
+
+
+def make_inputs(directory: Path) -> Path:
+    """Three data sets, of which b has no manifest when it is called ``foreign``."""
+    directory.mkdir()
+    for name, count in TEXTS.items():
+        lines = [f'{{"text": "{name}{i} {"word " * (i % 13)}"}}\n' for i in range(count)]
+        corpus = directory / f"{name}.jsonl"
+        corpus.write_text("".join(lines) + '{"text": null}\n')
+        prefix = str(directory / name)
+        tokenize_corpus(str(corpus), prefix, unit_bytes=512, workers=1, on_error="skip")
+        corpus.unlink()
+    for suffix in (".bin", ".idx"):
+        shutil.copy(directory / f"b{suffix}", directory / f"foreign{suffix}")
+    return directory
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A campaign's description. Inputs and outputs share a file system, so that the kernel can copy."""
+    memory = Path("/dev/shm")
+    base = memory if os.access(memory, os.W_OK) else tmp_path
+    scratch = base / f"tokshard-{os.getpid()}-{tmp_path.name}"
+    scratch.mkdir()
+    yield {
+        "workdir": str(scratch / "work"),
+        "inputs": str(make_inputs(scratch / "in")),
+        "prefixes": ["out/x"],
+        "arguments": KNOWN,
+    }
+    shutil.rmtree(scratch)
+
+
+COMMON = ["-o", "out/x", "--quiet"]
+KNOWN = ["merge", "{in}/a", "{in}/b", "{in}/c", *COMMON]
+MIXED = ["merge", "{in}/a", "{in}/foreign", "{in}/c", *COMMON]
+REPLACING = [*KNOWN, "--force"]
+OLDER = ["merge", "{in}/c", *COMMON]
+
+COPIES = ["write", "copy_range"]
+CAMPAIGNS = {
+    "known": ({}, 5),
+    "mixed": ({"arguments": MIXED}, 4),
+    "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 4),
+    "killed in the middle of a write": ({"arguments": MIXED, "mode": "half", "only": COPIES}, 1),
+    "disk full": ({"arguments": MIXED, "mode": "enospc", "only": [*COPIES, "create", "open_for_append"]}, 1),
+    "input/output error": ({"arguments": MIXED, "mode": "eio"}, 3),
+    "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 1),
+}
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_every_storage_call(job, name, record_property):
+    changes, step = CAMPAIGNS[name]
+    result = run("campaign.py", {**job, **changes, "step": STEP or step})
+    record_property("points", result["points"])
+    assert result["points"] > 10
+    assert not result["failures"], first_failures(result)
+
+
+CONTROLS = {
+    "manifest_first": {"only": ["replace"]},
+    "new_tokens_beside_the_old_index": {"arguments": REPLACING, "prepare": OLDER, "only": ["replace"]},
+    "write_behind_the_end": {"mode": "half", "only": ["copy_range"]},
+    "ignore_failed_fsync": {"mode": "eio", "only": ["fsync"]},
+}
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_broken_implementation_is_caught(job, control):
+    description = {**job, **CONTROLS[control], "stop_at_failure": True}
+    result = run("campaign.py", {**description, "control": f"controls.broken_writers:{control}"})
+    assert result["failures"]
+
+
+KIB = 1024
+
+
+@pytest.mark.parametrize("arguments", [KNOWN, MIXED])
+def test_a_file_size_limit_loses_nothing(job, arguments):
+    sizes = list(range(0, 8 * KIB, KIB // (4 if STEP else 1)))
+    wanted = {"job": {**job, "arguments": arguments}, "kind": "limit", "sizes": sizes}
+    result = run("disk_full.py", wanted)
+    assert not result["failures"], first_failures(result)
+    assert 0 < result["too_small"] < result["points"]
+
+
+def test_a_small_disk_loses_nothing(job):
+    sizes = [pages * 4 * KIB for pages in range(4, 40, 1 if STEP else 4)]
+    result = run("disk_full.py", {"job": job, "kind": "tmpfs", "sizes": sizes})
+    if "skipped" in result:
+        pytest.skip(result["skipped"])
+    assert not result["failures"], first_failures(result)
+    assert 0 < result["too_small"] < result["points"]
+
+
+def start(job: dict) -> subprocess.Popen[str]:
+    code = "import sys; from tokshard.cli.main import main; sys.argv[0] = 'tokshard'; main()"
+    arguments = [word.replace("{in}", job["inputs"]) for word in KNOWN]
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True)
+
+
+def test_a_second_writer_is_told_who_is_the_first(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with WriterLock("out/x.tokshard/lock"):
+        second = start(job)
+        words = second.communicate()[1]
+    assert second.returncode == 5
+    assert f"process {os.getpid()} on" in words
+    third = start(job)
+    assert (third.communicate()[1], third.returncode) == ("", 0)
+
+
+def test_writers_at_once_leave_one_right_output(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    merge_datasets([f"{job['inputs']}/{name}" for name in "abc"], "right")
+    for _ in range(3):
+        writers = [start(job) for _ in range(6)]
+        words = [writer.communicate()[1] for writer in writers]
+        codes = [writer.returncode for writer in writers]
+        assert set(codes) <= {0, 5}, words
+        assert 0 in codes
+        assert outputs(["out/x"]) == outputs(["right"])
+        assert leftovers() == []
+        shutil.rmtree("out")

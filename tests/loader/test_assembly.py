@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from loader.support import slow_inputs
+from tokshard.errors import UsageError
+from tokshard.loader import BatchOptions
+from tokshard.loader.assembly import SampleAssembly, Texts
+from tokshard.loader.masks import document_bounds
+from tokshard.loader.memory import Memory
+from tokshard.sampling.samples import Sample
+from tokshard.sharding.topology import FIELDS, context_slices
+
+
+@st.composite
+def micro_batches(draw):
+    """Texts with many ends of documents and much padding, and how to read them."""
+    context = draw(st.sampled_from([1, 2, 3]))
+    length = 2 * context * draw(st.integers(1, 5))
+    extra = draw(st.booleans())
+    pad = draw(st.sampled_from([-1, 0, 3]))
+    row = st.lists(st.sampled_from([pad, 0, 1, 2, 3]), min_size=length + extra, max_size=length + extra)
+    options = {name: draw(st.booleans()) for name in ("reset_position_ids", "eod_mask_loss", "num_tokens")}
+    return context, length, extra, pad, draw(st.lists(row, min_size=1, max_size=4)), options
+
+
+def assembled(texts, length, extra, fields, options, slices, pieces=()):
+    assembly = SampleAssembly(length, extra, fields, options, slices)
+    datasets = np.zeros(len(texts), np.int16)
+    return assembly.micro_batch(Texts(np.array(texts, np.int64), datasets, pieces), Memory())
+
+
+@given(case=micro_batches(), reset_attention=st.booleans(), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_fields_are_those_of_the_slow_twin(case, reset_attention, data):
+    context, length, extra, pad, texts, chosen = case
+    options = BatchOptions(
+        eod_id=0, pad_id=pad, create_attention_mask=True, reset_attention_mask=reset_attention, **chosen
+    )
+    cp = data.draw(st.integers(0, context - 1))
+    slices = context_slices(length, context, cp)
+    places = [place for one in slices for place in range(one.start, one.stop)]
+    batch = assembled(texts, length, extra, FIELDS[:-1], options, slices)
+    wanted = ["tokens", "position_ids", "labels", "loss_mask", "attention_mask"]
+    assert list(batch) == wanted + ["num_tokens"] * options.num_tokens
+    for number, text in enumerate(texts):
+        named = {name: chosen[name] for name in ("reset_position_ids", "eod_mask_loss")}
+        tokens, labels, mask, positions, starts = slow_inputs(text, extra=extra, pad=pad, eod=0, **named)
+        for name, row in zip(wanted, (tokens, positions, labels, mask), strict=False):
+            assert batch[name][number].tolist() == [row[place] for place in places]
+        reach = starts if reset_attention else [0] * length
+        attended = [[reach[query] <= key <= query for key in range(length)] for query in places]
+        assert np.array_equal(batch["attention_mask"][number, 0], ~np.array(attended))
+        if options.num_tokens:
+            assert batch["num_tokens"][number] == sum(mask)
+    dtypes = [batch[name].dtype.name for name in wanted]
+    assert dtypes == ["int64", "int64", "int64", "float32", "bool"]
+
+
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=6),
+    shortfall=st.integers(0, 3),
+    extra=st.booleans(),
+)
+def test_bounds_cut_a_sample_where_its_documents_change(lengths, shortfall, extra):
+    assume(lengths[-1] and sum(lengths) + shortfall - extra >= 1)
+    length = sum(lengths) + shortfall - (extra and not shortfall)
+    assume(length >= 1)
+    bounds = document_bounds(np.array(lengths), length)
+    assert (bounds[0], bounds[-1]) == (0, length)
+    owners = [number for number, size in enumerate(lengths) for _ in range(size)][:length]
+    owners += [owners[-1]] * (length - len(owners))
+    found = [number for number, size in enumerate(np.diff(bounds)) for _ in range(size)]
+    changes = [place for place in range(1, length) if owners[place] != owners[place - 1]]
+    assert [place for place in range(1, length) if found[place] != found[place - 1]] == changes
+
+
+def test_boundaries_and_documents_come_as_arrays_of_fixed_shape():
+    pieces = [
+        Sample(np.empty(0), np.array([7, 9, 4]), np.array([2, 2, 1])),
+        Sample(np.empty(0), np.array([5]), np.array([3])),
+    ]
+    texts = [[1, 2, 3, 4, 5], [6, 7, 8, -1, -1]]
+    options = BatchOptions(cu_seqlens=True, document_ids=True)
+    batch = assembled(texts, 4, True, FIELDS, options, (slice(0, 4),), pieces)
+    assert batch["cu_seqlens"].tolist() == [[0, 2, 4, 4, 4], [0, 4, 4, 4, 4]]
+    assert batch["max_seqlen"].tolist() == [2, 4]
+    assert batch["position_ids"].tolist() == [[0, 1, 0, 1], [0, 1, 2, 3]]
+    assert batch["document_ids"].tolist() == [[7, 7, 9, 9], [5, 5, 5, -1]]
+    assert batch["dataset_ids"].tolist() == [0, 0]
+    assert batch["cu_seqlens"].dtype == batch["max_seqlen"].dtype == np.int32
+
+
+@pytest.mark.parametrize("fields", [("labels", "loss_mask"), ("tokens", "position_ids"), ("cu_seqlens",), ()])
+def test_a_rank_gets_the_fields_that_its_stage_reads(fields):
+    pieces = [Sample(np.empty(0), np.array([7]), np.array([5]))]
+    options = BatchOptions(num_tokens=True, document_ids=True)
+    batch = assembled([[1, 2, 3, 4, 5]], 4, True, fields, options, (slice(0, 4),), pieces)
+    more = {"num_tokens", "document_ids", "dataset_ids"} if fields else set()
+    assert set(batch) == {*fields, *more} | ({"max_seqlen"} if "cu_seqlens" in fields else set())
+
+
+def test_changing_one_field_changes_no_other():
+    batch = assembled([[1, 2, 3, 4, 5]] * 2, 4, True, FIELDS[:-1], BatchOptions(), (slice(0, 4),))
+    before = {name: array.copy() for name, array in batch.items()}
+    for name in batch:
+        batch[name] += 1
+        assert all(np.array_equal(batch[other], before[other]) for other in batch if other != name)
+        batch[name] -= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eod_mask_loss": True}, "eod_mask_loss needs eod_id"),
+        ({"reset_attention_mask": True, "eod_id": 0}, "changes nothing without create_attention_mask"),
+        ({"cu_seqlens": True, "create_attention_mask": True}, "two ways"),
+        ({"pad_to_multiple": 0}, "pad_to_multiple 0"),
+        ({"max_length": 0}, "max_length 0"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        BatchOptions(**options)

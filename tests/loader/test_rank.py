@@ -1,0 +1,451 @@
+import os
+import pickle
+import signal
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.support import (
+    EOD,
+    LENGTH,
+    open_plan,
+    plan_for,
+    same,
+    slow_inputs,
+    some_documents,
+    source_of,
+    stream_of,
+    write_documents,
+    write_streams,
+)
+from tokshard.errors import IntegrityError, MissingFileError, ResumeMismatchError, UsageError
+from tokshard.loader import BatchOptions, RankLoader
+from tokshard.sampling.samples import GPTSamples
+from tokshard.sharding.plan.rankfile import read_rank
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.topology import Topology
+from tokshard.testing import assert_same_after_restore
+
+
+@pytest.fixture(scope="module")
+def blend(tmp_path_factory):
+    """Samples of a blend of three data sets, and their texts as GPTSamples reads them one by one."""
+    directory = tmp_path_factory.mktemp("blend")
+    source = source_of(directory, datasets=3, documents=90, weights=[0.5, 0.3, 0.2], size=96)
+    readers = [GPTSamples(one.open_dataset(), one.open_index()) for one in source.datasets]
+    located = zip(*Locator(source).locate(np.arange(source.total)), strict=True)
+    texts = [readers[int(dataset)].read(int(sample)) for dataset, sample in located]
+    return directory, source, texts
+
+
+MODES = {
+    "single": {"mode": "single"},
+    "cyclic": {"mode": "cyclic", "epochs": 2},
+    "contiguous": {"mode": "contiguous", "shuffle": "samples", "epochs": 2},
+    "chunked": {"mode": "chunked", "tail": "pad"},
+    "growing": {"mode": "single", "schedule": BatchSchedule(((0, 12), (24, 24))), "steps": 4},
+    "bucketed": {"mode": "sequential", "sort_key": "pieces"},
+}
+
+
+def planned(blend, name, ranks):
+    directory, source, _ = blend
+    options = dict(MODES[name])
+    if name == "bucketed":
+        from tokshard.sharding.bucketing import Bucketing
+
+        options["links"] = (Bucketing(source.total, 24, 6, 3),)
+    return plan_for(directory, topology=Topology(ranks), source=source, **options)
+
+
+@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_micro_batches_are_the_samples_of_the_plan(blend, name, ranks):
+    path = planned(blend, name, ranks)
+    seen = []
+    for rank in range(ranks):
+        loader = open_plan(path, rank, options=BatchOptions(eod_id=EOD, reset_position_ids=True))
+        batches = list(loader)
+        assert len(batches) == len(loader) > 2
+        for number, batch in enumerate(batches):
+            ids = loader.sample_ids(number)
+            seen += ids
+            assert list(batch) == ["tokens", "position_ids", "labels", "loss_mask"]
+            for row, one in enumerate(ids):
+                options = {"extra": 1, "pad": -1, "eod": EOD, "eod_mask_loss": False}
+                text = blend[2][one].tokens.tolist()
+                tokens, labels, mask, positions, _ = slow_inputs(text, reset_position_ids=True, **options)
+                for field, expected in zip(batch, (tokens, positions, labels, mask), strict=True):
+                    assert batch[field][row].tolist() == expected
+    assignment = loader.assignment
+    assert len(seen) == assignment.samples_per_rank * ranks
+    if name in {"single", "growing"}:
+        assert sorted(seen) == list(range(len(seen)))
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_any_step_and_any_micro_batch_can_be_asked_for(blend, name):
+    loader = open_plan(planned(blend, name, 3), 1)
+    batches = list(loader.clone())
+    assert loader.position == 0
+    for number in np.random.RandomState(1).permutation(len(loader)).tolist():
+        assert same(loader[number], batches[number])
+    numbers = []
+    for step in range(loader.steps):
+        micro = loader.micro_batches(step)
+        numbers += micro
+        whole = loader.batch(step)
+        parts = [loader.batch(step, number) for number in range(len(micro))]
+        assert all(same(part, batches[number]) for part, number in zip(parts, micro, strict=True))
+        joined = {field: np.concatenate([part[field] for part in parts]) for field in whole}
+        assert same(whole, joined)
+    assert numbers == list(range(len(loader)))
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_state_saved_at_any_place_goes_on_there(blend, name):
+    path = planned(blend, name, 3)
+    loader = open_plan(path, 2)
+    assert assert_same_after_restore(loader, fresh=lambda: open_plan(path, 2)) == len(loader) + 1
+    assert_same_after_restore(open_plan(path, 0, readahead=0))
+
+
+def test_counts_follow_the_reading(blend):
+    loader = open_plan(planned(blend, "growing", 3), 1)
+    expected = [(0, 0), (0, 6), (1, 12), (1, 18), (2, 24), (2, 30), (2, 36), (2, 42), (3, 48)]
+    for step, consumed in expected:
+        assert (loader.step, loader.consumed_samples, loader.epoch) == (step, consumed, 0)
+        assert loader.state_dict()["consumed_samples"] == consumed
+        next(loader)
+    loader = open_plan(planned(blend, "cyclic", 3), 1)
+    epochs = []
+    while loader.position < len(loader):
+        epochs.append(loader.epoch)
+        next(loader)
+    assert epochs == [0] * 16 + [1] * 16
+    assert (loader.epoch, loader.step) == (1, loader.steps)
+
+
+def test_rewinding_goes_back_whole_steps(blend):
+    loader = open_plan(planned(blend, "growing", 1), 0)
+    starts = [loader.micro_batches(step).start for step in range(4)]
+    for position in range(starts[3], len(loader)):
+        for steps in range(4):
+            loader.seek(position * 2)
+            loader.rewind(steps)
+            assert loader.position == starts[3 - steps]
+    loader.rewind()
+    assert loader.position == 0
+    with pytest.raises(UsageError, match="1 steps back from step 0"):
+        loader.rewind(1)
+
+
+def test_an_end_that_was_reached_begins_anew_and_one_that_was_loaded_does_not(blend):
+    path = planned(blend, "single", 3)
+    loader = open_plan(path, 0)
+    first = list(loader)
+    state = loader.state_dict()
+    again = list(loader)
+    assert len(again) == len(first)
+    assert all(map(same, again, first))
+    other = open_plan(path, 0)
+    other.load_state_dict(state)
+    assert list(other) == []
+    assert len(list(other)) == len(first)
+
+
+@pytest.mark.parametrize("consumed", [-6, 1, 3, 600])
+def test_positions_between_micro_batches_are_refused(blend, consumed):
+    loader = open_plan(planned(blend, "single", 3), 0)
+    with pytest.raises(UsageError, match=f"no micro-batch of the plan starts at {consumed} consumed"):
+        loader.seek(consumed)
+
+
+def test_what_there_is_not_raises(blend):
+    path = planned(blend, "single", 3)
+    loader = open_plan(path, 0)
+    for wrong in (-1, len(loader)):
+        with pytest.raises(IndexError):
+            loader[wrong]
+        with pytest.raises(IndexError):
+            loader.batch(wrong)
+        with pytest.raises(IndexError):
+            loader.batch(0, wrong)
+    with pytest.raises(UsageError, match="no stream 'valid'"):
+        open_plan(path, 0, stream="valid")
+    with pytest.raises(UsageError, match="rank 3 is not 0 to 2"):
+        open_plan(path, 3)
+    with pytest.raises(UsageError, match="max_open_files 0"):
+        open_plan(path, 0, max_open_files=0)
+    with pytest.raises(UsageError, match="for documents"):
+        open_plan(path, 0, options=BatchOptions(pad_to_multiple=8))
+    with pytest.raises(UsageError, match="say which rank"):
+        RankLoader.open(path)
+
+
+def test_a_rank_opens_its_own_manifest(blend):
+    path = planned(blend, "single", 3)
+    one = RankLoader.open(os.path.join(path, "rank-00002.json"))
+    assert same(one[1], open_plan(path, 2)[1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_in_mode_single_a_state_goes_on_at_another_world_size(blend, data):
+    worlds = st.sampled_from([(ranks, micro) for ranks in (1, 2, 3, 4, 6) for micro in (1, 2, 4)])
+    worlds = worlds.filter(lambda world: 24 % (world[0] * world[1]) == 0)
+    directory, source, _ = blend
+    (here, here_micro), (there, there_micro) = data.draw(worlds), data.draw(worlds)
+    kept = {"source": source, "mode": "single", "batch": 24, "epochs": data.draw(st.integers(1, 2))}
+    old = plan_for(directory, topology=Topology(here), micro=here_micro, **kept)
+    new = plan_for(directory, topology=Topology(there), micro=there_micro, **kept)
+    steps = data.draw(st.integers(0, open_plan(old, 0).steps))
+
+    def samples(path, ranks, first, last, state=None):
+        found = []
+        loaders = [open_plan(path, rank) for rank in range(ranks)]
+        for step in range(first, last):
+            for loader in loaders:
+                if state is not None:
+                    loader.load_state_dict(state)
+                    assert loader.step == first
+            numbers = [loader.micro_batches(step) for loader in loaders]
+            for micro in zip(*numbers, strict=True):
+                found += [
+                    one for loader, m in zip(loaders, micro, strict=True) for one in loader.sample_ids(m)
+                ]
+        return found
+
+    stopped = open_plan(old, here - 1)
+    stopped.seek(steps * 24)
+    state = stopped.state_dict()
+    before = samples(old, here, 0, steps)
+    after = samples(new, there, steps, open_plan(new, 0).steps, state)
+    assert before + after == list(range(96)) * kept["epochs"]
+
+
+def test_other_plans_states_are_refused(blend, tmp_path):
+    directory, source, _ = blend
+    single = plan_for(directory, source=source, topology=Topology(2))
+    cyclic = planned(blend, "cyclic", 2)
+    shuffled = plan_for(directory, source=source, topology=Topology(3), shuffle="samples")
+    state = open_plan(single, 0).state_dict()
+    with pytest.raises(ResumeMismatchError, match="only in mode single") as caught:
+        open_plan(cyclic, 0).load_state_dict(state)
+    assert "--consumed-samples 0" in caught.value.hint
+    with pytest.raises(ResumeMismatchError, match="same samples in the same order"):
+        open_plan(shuffled, 0).load_state_dict(state)
+    with pytest.raises(ResumeMismatchError, match="stream 'valid'"):
+        open_plan(single, 0).load_state_dict(state | {"stream": "valid"})
+    for wrong in ({}, state | {"epoch": "0"}, state | {"schema": "tokshard.loader/2"}, [], None):
+        with pytest.raises(UsageError, match="state"):
+            open_plan(single, 0).load_state_dict(wrong)
+    # In the middle of a step of the other world, where its gradients cannot be cut.
+    other = plan_for(directory, source=source, topology=Topology(3), batch=24)
+    with pytest.raises(UsageError, match="in the middle of step 0"):
+        open_plan(other, 0).load_state_dict(state | {"consumed_samples": 12})
+
+
+def test_a_plan_goes_on_where_the_one_before_it_stopped(blend):
+    directory, source, _ = blend
+    old = plan_for(directory, source=source, topology=Topology(2), mode="contiguous")
+    loader = open_plan(old, 1)
+    for _ in range(3):
+        next(loader)
+    state = loader.state_dict()
+    topology = Topology(1)
+    stream = stream_of(source, topology, mode="contiguous", consumed_samples=12, skipped=12)
+    history = ({"plan_id": loader.plan_id},)
+    new = open_plan(write_streams(directory, topology, history=history, train=stream), 0)
+    new.load_state_dict(state)
+    assert (new.position, new.consumed_samples) == (0, 12)
+    with pytest.raises(ResumeMismatchError, match="goes on from 12 consumed samples, but the state is at 8"):
+        new.load_state_dict(state | {"consumed_samples": 8})
+
+
+def test_pipeline_stages_and_tensor_ranks_get_what_they_need(blend):
+    directory, source, _ = blend
+    topology = Topology(12, tensor=2, pipeline=3)
+    path = plan_for(directory, source=source, topology=topology)
+    names = [set(next(open_plan(path, rank))) for rank in range(12)]
+    first, last = {"tokens", "position_ids"}, {"labels", "loss_mask"}
+    assert names == [first, set()] * 2 + [set()] * 4 + [last, set()] * 2
+    assert len({len(list(open_plan(path, rank))) for rank in range(12)}) == 1
+    options = BatchOptions(cu_seqlens=True)
+    asked = [set(next(open_plan(path, rank, options=options))) for rank in range(12)]
+    bounds = {"cu_seqlens", "max_seqlen"}
+    assert asked == [first | bounds, set()] * 2 + [bounds, set()] * 2 + [last | bounds, set()] * 2
+
+
+def test_a_plan_with_boundaries_gives_them_unasked(blend):
+    directory, source, texts = blend
+    path = plan_for(directory, source=source, topology=Topology(1), boundaries=True)
+    loader = open_plan(path)
+    for number, batch in zip(range(5), loader, strict=False):
+        for row, one in enumerate(loader.sample_ids(number)):
+            ends = np.cumsum(texts[one].lengths)[:-1]
+            assert set(ends[ends < LENGTH]) | {0, LENGTH} == set(batch["cu_seqlens"][row].tolist())
+    with pytest.raises(UsageError, match="comes with cu_seqlens"):
+        open_plan(path, options=BatchOptions(create_attention_mask=True))
+
+
+def test_context_parallel_ranks_together_have_every_token(blend):
+    directory, source, _ = blend
+    path = plan_for(directory, source=source, topology=Topology(4, context=2))
+    whole = plan_for(directory, source=source, topology=Topology(2))
+    for dp in range(2):
+        full = open_plan(whole, dp)[1]
+        zero, one = (open_plan(path, 2 * dp + cp)[1] for cp in range(2))
+        for name in full:
+            parts = [zero[name][:, :2], one[name], zero[name][:, 2:]]
+            assert np.array_equal(np.concatenate(parts, axis=1), full[name])
+
+
+def test_documents_are_told_by_data_set_and_number(blend):
+    directory, source, texts = blend
+    path = plan_for(directory, source=source)
+    loader = open_plan(path, options=BatchOptions(document_ids=True, num_tokens=True))
+    located = Locator(source).locate(np.arange(source.total))[0]
+    for number, batch in enumerate(loader):
+        ids = loader.sample_ids(number)
+        assert batch["dataset_ids"].tolist() == located[ids].tolist()
+        for row, one in enumerate(ids):
+            owners = np.repeat(texts[one].document_ids, texts[one].lengths)[:LENGTH]
+            assert batch["document_ids"][row].tolist() == owners.tolist()
+        assert batch["num_tokens"].tolist() == [LENGTH] * len(ids)
+
+
+def test_clones_share_files_and_move_alone(blend):
+    loader = open_plan(planned(blend, "single", 3), 0)
+    next(loader)
+    chunks = [loader.clone() for _ in range(2)]
+    rest = [list(chunk) for chunk in chunks]
+    assert loader.position == 1
+    assert len(rest[0]) == len(loader) - 1
+    assert all(map(same, *rest))
+    assert same(next(loader), rest[0][0])
+
+
+def test_a_loader_crosses_processes_with_its_state(blend):
+    loader = open_plan(planned(blend, "single", 3), 1)
+    next(loader)
+    other = pickle.loads(pickle.dumps(loader))
+    assert other.state_dict() == loader.state_dict()
+    assert same(next(other), next(loader))
+    with pytest.raises(UsageError, match="opened by a path"):
+        pickle.dumps(RankLoader(loader.view))
+
+
+def fresh_plan(directory, **options):
+    return plan_for(directory, source=source_of(directory, datasets=2, documents=60), **options)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_files_that_changed_under_the_plan_are_told(tmp_path, mmap):
+    path = fresh_plan(tmp_path)
+    loader = open_plan(path, mmap=mmap)
+    next(loader)
+    os.remove(f"{tmp_path}/data1.bin")
+    with pytest.raises(MissingFileError, match=r"data1\.bin is not there"):
+        list(loader)
+    write_documents(tmp_path, "data1", some_documents(77, 60))
+    with pytest.raises(IntegrityError, match=r"data1\.\w+ has changed since the plan was made"):
+        list(open_plan(path, mmap=mmap))
+    write_documents(tmp_path, "data1", some_documents(1, 60))
+    assert len(list(open_plan(path, mmap=mmap))) == len(loader)
+    index = next(tmp_path.glob("*shuffle_index.npy"))
+    content = index.read_bytes()
+    index.write_bytes(content[:-4] + bytes(4))
+    with pytest.raises(IntegrityError, match=r"shuffle_index\.npy has changed since the plan was made"):
+        list(open_plan(path, mmap=mmap))
+
+
+def test_data_that_moved_is_found_by_its_roots(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "data").mkdir(parents=True)
+    plans = tmp_path / "plans"
+    plans.mkdir()
+    source = source_of(here / "data")
+    path = write_streams(plans, Topology(1), train=stream_of(source, Topology(1)))
+    expected = list(open_plan(path))
+    here.rename(there)
+    with pytest.raises(MissingFileError):
+        next(open_plan(path))
+    moved = list(open_plan(path, roots={str(here): str(there)}))
+    assert all(map(same, moved, expected))
+
+
+def test_a_stage_without_needs_opens_no_file(tmp_path):
+    path = fresh_plan(tmp_path, topology=Topology(2, tensor=2))
+    for file in tmp_path.glob("data*"):
+        file.unlink()
+    batches = list(open_plan(path, 1))
+    assert batches
+    assert not any(batches)
+    with pytest.raises(MissingFileError):
+        list(open_plan(path, 0))
+
+
+def test_each_stream_has_its_own_loader_and_count(blend):
+    directory, source, _ = blend
+    topology = Topology(2)
+    train = stream_of(source, topology)
+    valid = stream_of(source, topology, mode="full-validation", micro=1, tail="pad")
+    path = write_streams(directory, topology, **{"train": train, "valid.0": valid})
+    loader = open_plan(path, 0, stream="valid.0")
+    assert len(loader) == 48
+    next(loader)
+    assert (loader.consumed_samples, open_plan(path, 0).consumed_samples) == (2, 0)
+
+
+def test_what_was_consumed_before_the_plan_counts(blend):
+    directory, source, _ = blend
+    topology = Topology(2)
+    whole = open_plan(plan_for(directory, source=source, topology=topology), 1)
+    path = plan_for(directory, source=source, topology=topology, consumed_samples=8, skipped=4)
+    loader = open_plan(path, 1)
+    assert loader.consumed_samples == 8
+    assert all(map(same, loader, list(whole)[2:]))
+    # The first plan's state at any place from there on is good for the second, and the other way round.
+    whole.seek(16)
+    loader.load_state_dict(whole.state_dict())
+    assert loader.position == 2
+    whole.rewind()
+    whole.load_state_dict(loader.state_dict())
+    assert whole.position == 4
+
+
+def test_reading_ahead_changes_nothing_and_its_thread_ends(blend):
+    path = planned(blend, "contiguous", 3)
+    before = set(threading.enumerate())
+    loader, plain = open_plan(path, 0, readahead=5, max_open_files=6), open_plan(path, 0, readahead=0)
+    assert all(map(same, loader, plain))
+    threads = [one for one in threading.enumerate() if one not in before]
+    assert [one.name for one in threads] == ["tokshard-readahead"]
+    del loader
+    threads[0].join(10)
+    assert not threads[0].is_alive()
+
+
+def test_a_view_of_a_rank_makes_the_same_loader(blend):
+    path = planned(blend, "single", 3)
+    assert same(RankLoader(read_rank(path, 1))[2], open_plan(path, 1)[2])
+
+
+def test_a_forked_process_waits_for_no_thread_that_it_does_not_have(blend):
+    """As a torch worker does: the locks may be held at the moment of the fork."""
+    loader = open_plan(planned(blend, "contiguous", 3), 0)
+    expected = [next(loader), *loader.clone()]
+    with loader._reader._shards._lock, loader._reader.route._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            good = all(map(same, loader, expected[1:])) and same(loader[0], expected[0])
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert loader.position == 1
+    assert all(map(same, loader, expected[1:]))

@@ -1,0 +1,117 @@
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader.support import source_of, stream_of
+from tokshard.loader import route as route_module
+from tokshard.loader.course import Course
+from tokshard.loader.route import Route
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.topology import Topology
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return source_of(tmp_path_factory.mktemp("route"), datasets=3, documents=50)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    asked=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 3), st.integers(1, 9)), max_size=12),
+    chunk=st.sampled_from([1, 3, 8, 1000]),
+    rank=st.integers(0, 1),
+)
+def test_answers_do_not_depend_on_what_was_asked_before(source, asked, chunk, rank):
+    assignment = stream_of(source, Topology(2), mode="sequential", micro=1, shuffle="samples").assignment
+    locator = Locator(source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(route_module, "_CHUNK", chunk)
+        route = Route(assignment, rank, locator, None)
+        expected = assignment.ids(rank, 0, assignment.samples_per_rank)
+        for start, stride, count in asked:
+            for number in range(start, min(start + stride * count, len(route)), stride):
+                found = route.micro_batch(number)
+                assert found.ids.tolist() == [expected[number]]
+                datasets, samples = locator.locate(found.ids)
+                assert (found.datasets.tolist(), found.samples.tolist()) == (
+                    datasets.tolist(),
+                    samples.tolist(),
+                )
+
+
+def test_reading_on_looks_up_many_at_once(source, monkeypatch):
+    assignment = stream_of(source, Topology(1), micro=1).assignment
+    calls = []
+    original = type(assignment).at
+
+    def counting(self, ranks, local, key_of=None):
+        calls.append(local.size)
+        return original(self, ranks, local, key_of)
+
+    monkeypatch.setattr(type(assignment), "at", counting)
+    route = Route(assignment, 0, Locator(source), None)
+    for number in range(len(route)):
+        route.micro_batch(number)
+    assert calls == [1, len(route) - 1]
+    calls.clear()
+    jumping = Route(assignment, 0, Locator(source), None)
+    jumping.micro_batch(len(route) - 1)
+    jumping.micro_batch(0)
+    assert calls == [1, 1]
+
+
+def test_threads_may_ask_at_the_same_time(source):
+    assignment = stream_of(source, Topology(1), micro=1, shuffle="samples", epochs=30).assignment
+    route = Route(assignment, 0, Locator(source), None)
+    expected, wrong = assignment.ids(0, 0, assignment.samples_per_rank), []
+
+    def ask(offset):
+        found = [int(route.micro_batch(number).ids[0]) for number in range(offset, len(route))]
+        wrong.extend(np.flatnonzero(found != expected[offset:]).tolist())
+
+    threads = [threading.Thread(target=ask, args=(offset,)) for offset in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_groups_keep_the_order_of_their_samples(source):
+    assignment = stream_of(source, Topology(1), micro=8, shuffle="samples").assignment
+    selected = Route(assignment, 0, Locator(source), None).micro_batch(0)
+    groups = selected.by_dataset()
+    assert sorted(place for places in groups.values() for place in places) == list(range(8))
+    for dataset, places in groups.items():
+        assert places == sorted(places)
+        assert set(selected.datasets[places].tolist()) == {dataset}
+
+
+@settings(max_examples=60, deadline=None)
+@given(micro=st.integers(1, 2), skipped=st.integers(0, 3), epochs=st.integers(1, 3), growing=st.booleans())
+def test_counting_along_a_course_agrees_with_walking_it(source, micro, skipped, epochs, growing):
+    group = 2 * micro
+    schedule = BatchSchedule(((0, group), (5 * group, 3 * group)) if growing else ((0, 2 * group),))
+    start = {"skipped": skipped * micro, "consumed_samples": skipped * group}
+    assignment = stream_of(
+        source, Topology(2), micro=micro, batch=2 * group, epochs=epochs, schedule=schedule, **start
+    ).assignment
+    course, position, consumed = Course(assignment), 0, assignment.consumed_samples
+    for step in range(assignment.steps):
+        assert course.start_of_step(step) == position
+        for number in course.micro_batches(step):
+            assert (number, course.step(position), course.consumed(position)) == (position, step, consumed)
+            assert course.at(consumed) == position
+            local = position * micro + assignment.skipped
+            assert course.epoch(position) == local // assignment.passes[0].per_epoch
+            position, consumed = position + 1, consumed + group
+        assert consumed == assignment.consumed_after(step + 1)
+    assert position == len(course) == course.at(consumed)
+    assert (course.step(position), course.epoch(position)) == (assignment.steps, course.epoch(position - 1))
+    assert np.array_equal(
+        assignment.ids(0, 0, position * micro), assignment.ids(0, 0, assignment.samples_per_rank)
+    )

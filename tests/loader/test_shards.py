@@ -1,0 +1,154 @@
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.support import open_plan, plan_for, same, source_of
+from tokshard.loader.shards import FILES_PER_SHARD, OpenShards, Shard
+from tokshard.sampling.samples import GPTSamples
+from tokshard.sharding.source import references as source_module
+from tokshard.sharding.topology import Topology
+
+
+def counting():
+    """Return an opener of numbers, and the list of what it opened."""
+    opened = []
+
+    def opener(number):
+        opened.append(number)
+        return number
+
+    return opener, opened
+
+
+@given(
+    uses=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=20),
+    capacity=st.integers(1, 4),
+)
+def test_the_least_recently_read_is_closed(uses, capacity):
+    opener, opened = counting()
+    shards, recent, expected = OpenShards(opener, capacity), [], []
+    for place, micro_batch in enumerate(uses):
+        shards.begin(place)
+        for number in micro_batch:
+            assert shards.use(number) == number
+            if number not in recent:
+                expected.append(number)
+            recent = [*(one for one in recent if one != number), number][-capacity:]
+            assert len(shards) == len(recent)
+    assert opened == expected
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    capacity=st.integers(1, 3),
+    micro=st.integers(1, 5),
+    ahead=st.integers(0, 3),
+    data=st.data(),
+)
+def test_shards_read_one_after_the_other_are_opened_once(sizes, capacity, micro, ahead, data):
+    """Whenever the thread that reads ahead comes to its turn."""
+    opener, opened = counting()
+    shards = OpenShards(opener, capacity)
+    owners = [number for number, size in enumerate(sizes) for _ in range(size)]
+    batches = [owners[first : first + micro] for first in range(0, len(owners), micro)]
+    wanted = []
+    for number, batch in enumerate(batches):
+        wanted += range(
+            max(number + 1, wanted[-1] + 1 if wanted else 0), min(number + 1 + ahead, len(batches))
+        )
+        shards.begin(number)
+        for one in dict.fromkeys(batch):
+            assert shards.use(one) == one
+            assert len(shards) <= capacity
+            while wanted and data.draw(st.booleans()):
+                later = wanted.pop(0)
+                for other in dict.fromkeys(batches[later]):
+                    shards.ahead(other, later)
+                assert len(shards) <= capacity
+    assert sorted(opened) == sorted(set(owners))
+
+
+def test_one_thread_opens_and_the_others_wait():
+    gate, opened = threading.Event(), []
+
+    def opener(number):
+        opened.append(number)
+        gate.wait(10)
+        return number
+
+    shards, found = OpenShards(opener, 2), []
+    threads = [threading.Thread(target=lambda: found.append(shards.use(3))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert (opened, found) == ([3], [3] * 4)
+
+
+def test_what_fails_to_open_is_tried_again():
+    answers = iter([OSError("once"), 7])
+
+    def opener(number):
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    shards = OpenShards(opener, 2)
+    with pytest.raises(OSError, match="once"):
+        shards.use(0)
+    assert len(shards) == 0
+    assert shards.use(0) == 7
+
+
+@pytest.mark.parametrize("readahead", [0, 1, 3])
+@pytest.mark.parametrize("capacity", [1, 2, 20])
+@pytest.mark.parametrize("kind", ["index", "documents"])
+def test_contiguous_reading_opens_each_data_set_once_in_an_epoch(
+    tmp_path, monkeypatch, readahead, capacity, kind
+):
+    source = source_of(tmp_path, datasets=8, documents=14, kind=kind)
+    options = {"mode": "contiguous", "shuffle": "shards", "epochs": 1}
+    path = plan_for(tmp_path, source=source, topology=Topology(2), **options)
+    plain = [list(open_plan(path, rank, readahead=0)) for rank in range(2)]
+    opened = []
+    original = source_module.DatasetReference.open_dataset
+
+    def recording(reference, **arguments):
+        opened.append(reference.prefix)
+        return original(reference, **arguments)
+
+    monkeypatch.setattr(source_module.DatasetReference, "open_dataset", recording)
+    for rank in range(2):
+        opened.clear()
+        loader = open_plan(path, rank, readahead=readahead, max_open_files=capacity * FILES_PER_SHARD)
+        assert all(map(same, loader, plain[rank]))
+        assert len(opened) == len(set(opened))
+        assert 3 < len(opened) < 8
+
+
+def test_extents_are_where_the_tokens_of_a_sample_lie(tmp_path):
+    (reference,) = source_of(tmp_path, documents=60).datasets
+    dataset = reference.open_dataset()
+    samples = GPTSamples(dataset, reference.open_index())
+    shard = Shard(dataset, samples)
+    content = np.fromfile(f"{reference.prefix}.bin", np.uint16)
+    order = np.random.RandomState(1).permutation(len(samples))
+    expected = [samples.read(number).tokens.tolist() for number in order]
+    firsts, sizes = shard.extents(order)
+    assert len(firsts) == sum(len(samples.read(number).lengths) for number in order)
+    assert tokens(content, firsts, sizes) == [token for text in expected for token in text]
+    documents = Shard(dataset, None)
+    order = np.arange(dataset.document_count)[::-1]
+    expected = [dataset.document_tokens(number).tolist() for number in order]
+    assert tokens(content, *documents.extents(order)) == [token for text in expected for token in text]
+    shard.read_ahead(np.array([0, 1]))
+
+
+def tokens(content, firsts, sizes):
+    extents = zip(firsts.tolist(), sizes.tolist(), strict=True)
+    return [token for first, size in extents for token in content[first // 2 : (first + size) // 2].tolist()]

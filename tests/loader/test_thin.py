@@ -1,0 +1,120 @@
+"""Training images have numpy; the loader must need nothing else, and bring nothing else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tokshard
+from loader.support import open_plan, plan_for, source_of, stream_of, write_streams
+from tokshard.sharding.bucketing import Bucketing
+from tokshard.sharding.topology import Topology
+
+ROOT = Path(tokshard.__file__).parent.parent.parent
+
+# Imports nothing outside the standard library but numpy and tokshard, reads a plan, and says what came.
+PROGRAM = """
+import importlib.abc, sys, zlib
+
+class OnlyNumpy(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        root = name.partition(".")[0]
+        if root not in sys.stdlib_module_names and root not in {"numpy", "tokshard", *ALLOWED}:
+            raise ImportError(f"{name} is not installed")
+        return None
+
+ALLOWED = set()
+sys.meta_path.insert(0, OnlyNumpy())
+from tokshard.loader import BatchOptions, RankLoader
+foreign = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names) - {"__main__"}
+foreign = sorted(name for name in foreign if not name.startswith("_"))
+print(*foreign)
+for plan in sys.argv[1:]:
+    loader = RankLoader.open(plan, rank=1, options=BatchOptions(document_ids=True))
+    batches = [batch["tokens"].tobytes() for batch in loader]
+    state = loader.state_dict()
+    loader.rewind()
+    loader.load_state_dict(state)
+    print(len(batches), zlib.crc32(b"".join(batches)))
+"""
+
+
+def plans(directory):
+    """Return plans of all kinds: a blend, a shuffled index, sorted documents."""
+    topology = Topology(2)
+    places = []
+    for name in ("blend", "index", "documents"):
+        place = directory / name
+        place.mkdir()
+        if name == "blend":
+            source = source_of(place, datasets=2, documents=60, weights=[0.6, 0.4], size=40)
+            places.append(plan_for(place, source=source, topology=topology, mode="cyclic"))
+        elif name == "index":
+            source = source_of(place, datasets=2, documents=60)
+            places.append(
+                plan_for(place, source=source, topology=topology, shuffle="blocks", mode="contiguous")
+            )
+        else:
+            source = source_of(place, documents=64, kind="documents")
+            links = (Bucketing(source.total, 16, 4, 1),)
+            stream = stream_of(source, topology, links=links, sort_key="length")
+            places.append(write_streams(place, topology, train=stream))
+    return places
+
+
+def expected(places):
+    import zlib
+
+    lines = []
+    for place in places:
+        batches = [batch["tokens"].tobytes() for batch in open_plan(place, 1)]
+        lines.append(f"{len(batches)} {zlib.crc32(b''.join(batches))}")
+    return ["numpy tokshard", *lines]
+
+
+def run(python, arguments, **environment):
+    done = subprocess.run(
+        [python, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_loader_brings_numpy_and_needs_no_more(tmp_path):
+    places = plans(tmp_path)
+    assert run(sys.executable, places) == expected(places)
+
+
+def test_another_import_would_be_found():
+    code = PROGRAM.replace("from tokshard.loader import", "import xxhash\nfrom tokshard.loader import")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "xxhash is not installed" in done.stderr
+
+
+def test_the_loader_works_where_tokshard_was_installed_without_its_dependencies(tmp_path):
+    """A real environment: numpy from the package index, tokshard with ``--no-deps``."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)
+    python = str(venv / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    try:
+        done = subprocess.run(
+            [*pip, "--only-binary=:all:", "numpy>=1.26", "hatchling"],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("the package index did not answer in time")
+    if done.returncode:
+        pytest.skip(f"numpy cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", str(ROOT)], check=True, timeout=200)
+    places = plans(tmp_path)
+    assert run(python, places, PYTHONPATH="") == expected(places)

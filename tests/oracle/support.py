@@ -1,0 +1,27 @@
+"""What the oracle tests share."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+
+import pytest
+
+
+def megatron_or_skip() -> ModuleType:
+    """Return Megatron's module of indexed data sets; without it skip, or fail where it is required."""
+    name = "megatron.core.datasets.indexed_dataset"
+    if os.environ.get("TOKSHARD_ORACLE") == "required":
+        return importlib.import_module(name)
+    return pytest.importorskip(name)
+
+
+def shared(rounds: int) -> range:
+    """Return the rounds of random configurations that are this run's.
+
+    Where several releases of Megatron are compared with, each takes its share: ``TOKSHARD_ORACLE_SHARE`` is
+    ``"1/2"`` for every second round from the first on.
+    """
+    number, of = map(int, os.environ.get("TOKSHARD_ORACLE_SHARE", "1/1").split("/"))
+    return range(number - 1, rounds, of)

@@ -1,0 +1,159 @@
+"""The order in which ranks read against Megatron's samplers, and the permutation against torch."""
+
+from __future__ import annotations
+
+import os
+import random
+from itertools import cycle, islice
+
+import numpy as np
+import pytest
+
+from oracle.samplers import MegatronSamplers, TwinSamplers, cyclic
+from oracle.support import megatron_or_skip
+from sharding.support import World, assignment_of
+from sharding.twin import random_worlds
+from tokshard.errors import UsageError
+from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.modes import cyclic_order
+from tokshard.sharding.order import SampleOrder
+from tokshard.sharding.permutation import INSIDE_OUT_LENGTH, torch_randperm
+
+pytestmark = pytest.mark.oracle
+
+WORLDS = 320
+
+
+@pytest.fixture(scope="module")
+def megatron():
+    """Megatron's own samplers; without them skip."""
+    megatron_or_skip()
+    if not MegatronSamplers.are_installed():
+        pytest.skip("this megatron-core comes without megatron.training: slow twins stand for its samplers")
+    return MegatronSamplers()
+
+
+@pytest.fixture(scope="module")
+def samplers():
+    """What the orders are compared with: Megatron's own, or twins where it comes without."""
+    megatron_or_skip()
+    return MegatronSamplers() if MegatronSamplers.are_installed() else TwinSamplers()
+
+
+def unread(total, consumed):
+    return SampleOrder(total).rest(Intervals.of([(consumed, total)]))
+
+
+def test_single_is_the_pretraining_sampler(samplers):
+    for generator, total, size, ranks in random_worlds(WORLDS, seed=11):
+        consumed = generator.randint(0, total - size * ranks)
+        plan = assignment_of("single", unread(total, consumed), World(ranks, size), consumed_samples=consumed)
+        for rank in range(ranks):
+            expected = samplers.single(total, consumed, size, rank, ranks)
+            assert plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist() == expected
+            steps = [plan.step_ids(rank, step).tolist() for step in range(plan.steps)]
+            assert steps == [[batch] for batch in expected]
+
+
+def test_global_batches_are_those_of_the_hybrid_sampler(samplers):
+    for generator, total, size, ranks in random_worlds(WORLDS, seed=12, limit=4):
+        rounds = generator.randint(1, total // (size * ranks))
+        batch = size * ranks * rounds
+        consumed = generator.randint(0, total - batch)
+        world = World(ranks, size, batch)
+        plan = assignment_of("single", unread(total, consumed), world, consumed_samples=consumed)
+        for rank in range(ranks):
+            steps = [plan.step_ids(rank, step).ravel().tolist() for step in range(plan.steps)]
+            assert steps == samplers.global_batches(total, consumed, size, batch, rank, ranks)
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_cyclic_is_the_random_sampler_over_epochs(samplers, sharded):
+    compared = ragged = 0
+    for generator, total, size, ranks in random_worlds(WORLDS if sharded else 450, seed=13):
+        worlds = [(total, size, rank, ranks, sharded) for rank in range(ranks)]
+        epoch = [len(samplers.cyclic_epoch(total, 0, *world[1:])[0]) for world in worlds]
+        world = World(ranks, size)
+        if len(set(epoch)) > 1:
+            with pytest.raises(UsageError, match=f"some ranks {max(epoch)} and others {min(epoch)} micro"):
+                cyclic_order(total, world, sharded=sharded)
+            ragged += 1
+            continue
+        consumed = generator.randrange(3 * epoch[0]) * world.group
+        # ``skipped`` counts from the start of the first epoch: here of epoch 0.
+        plan = assignment_of(
+            "cyclic",
+            cyclic_order(total, world, sharded=sharded),
+            world,
+            sharded=sharded,
+            epochs=5,
+            consumed_samples=consumed,
+            skipped=consumed // ranks,
+        )
+        assert plan.steps == 5 * epoch[0] - consumed // world.group
+        for rank, one in enumerate(worlds):
+            read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
+            assert read == cyclic(samplers, one, consumed, plan.steps)
+        compared += 1
+    assert compared >= 300
+    assert bool(ragged) == (not sharded)
+
+
+def test_full_validation_goes_round_as_megatrons_iterators_do(samplers):
+    generator = random.Random(14)
+    for _ in range(WORLDS):
+        ranks = generator.randint(1, 9)
+        total = generator.randint(ranks, 12 * ranks)
+        plan = assignment_of("full-validation", SampleOrder(total), World(ranks, 1))
+        expected = [samplers.full_validation(total, rank, ranks) for rank in range(ranks)]
+        assert plan.steps == max(map(len, expected))
+        for rank, batches in enumerate(expected):
+            read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, 1).tolist()
+            assert read == list(islice(cycle(batches), plan.steps))
+
+
+def test_the_twins_are_megatrons_samplers(megatron):
+    """They stand for Megatron where it comes without its samplers, and in tests that need no Megatron."""
+    twins = TwinSamplers()
+    for generator, total, size, ranks in random_worlds(WORLDS, seed=15):
+        group = size * ranks
+        consumed = generator.randrange(total)
+        started = generator.randrange(3 * (total // group)) * group
+        batch = group * generator.randint(1, 4)
+        for rank in range(ranks):
+            world = (size, rank, ranks)
+            assert twins.single(total, consumed, *world) == megatron.single(total, consumed, *world)
+            for sharded in (True, False):
+                found, expected = (
+                    one.cyclic_epoch(total, started, *world, sharded) for one in (twins, megatron)
+                )
+                assert found == expected
+            options = (total, rank, ranks)
+            assert twins.full_validation(*options) == megatron.full_validation(*options)
+            options = (total, consumed, size, batch, rank, ranks)
+            assert twins.global_batches(*options) == megatron.global_batches(*options)
+
+
+def torchs(length, seed):
+    import torch
+
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    return torch.randperm(length, generator=generator).numpy()
+
+
+def test_the_permutation_is_torchs():
+    megatron_or_skip()
+    generator = random.Random(16)
+    lengths = [0, 1, 2, 3, 623, 624, 625, *(generator.randrange(5_000) for _ in range(400))]
+    # Enough for the compiled loop, and for more than one chunk of words.
+    for length in [*lengths, 2**20, 2**20 + 1, 3_000_001]:
+        seed = generator.choice([0, 1, 2**32 + 5, generator.randrange(2**32), generator.randrange(2**63)])
+        assert np.array_equal(torch_randperm(length, seed), torchs(length, seed))
+
+
+@pytest.mark.skipif("TOKSHARD_ORACLE_LONG" not in os.environ, reason="a minute and 4 GB of memory")
+@pytest.mark.parametrize("length", [INSIDE_OUT_LENGTH - 1, INSIDE_OUT_LENGTH])
+def test_the_permutation_changes_its_algorithm_where_torch_does(length):
+    megatron_or_skip()
+    assert np.array_equal(torch_randperm(length, 3), torchs(length, 3))

@@ -1,0 +1,259 @@
+"""The manifests of ranks: written with the plan, checked against it, and small."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from cli.mixtures import write_mixture
+from sharding.sources import blend_sources, document_source, everything, index_source
+from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
+from tokshard.indexed.reader import IndexedDataset
+from tokshard.sharding.plan.document import PLAN_NAME, read_plan
+from tokshard.sharding.plan.job import plan_shards
+from tokshard.sharding.plan.publication import LOCK_NAME, write_plan
+from tokshard.sharding.plan.rankfile import PACKED_NAME, RankView, is_plan, rank_name, read_rank
+from tokshard.sharding.plan.reads import positions_of, ranges_of
+from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.source.discovery import Wanted, open_sources
+from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.topology import Topology
+from tokshard.storage.lock import WriterLock
+
+
+def plan_of(sources, topology=None, **request):
+    return plan_shards(sources, topology or Topology(4), PlanRequest(train=StreamRequest(**request)))
+
+
+def a_plan(**request):
+    """Return a plan of indexes, whose rank manifests need no data to be written."""
+    sources = {"train": index_source(64), "valid": index_source(20, name="valid")}
+    return plan_of(sources, Topology(8, tensor=2, pipeline=2), **request)
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def edit(path, change):
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_rank_reads_its_manifest(tmp_path, packed):
+    plan = a_plan()
+    files = write_plan(plan, tmp_path, packed=packed)
+    ranks = [PACKED_NAME] if packed else [rank_name(rank) for rank in range(8)]
+    assert sorted(files.names) == names_in(tmp_path) == sorted([PLAN_NAME, *ranks])
+    assert files.size_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+    for rank in range(8):
+        for path in (tmp_path, tmp_path / PLAN_NAME, tmp_path / ranks[0 if packed else rank]):
+            view = read_rank(path, rank)
+            assert view == RankView(plan, rank)
+        assert view.coordinates == plan.topology.coordinates(rank)
+        assert view.needs() == plan.topology.needs(rank)
+        assert view.data_parallel_rank == view.coordinates.dp
+    if not packed:
+        assert read_rank(tmp_path / rank_name(3)).rank == 3
+
+
+def test_ranks_that_read_nothing_say_so(tmp_path):
+    write_plan(a_plan(), tmp_path)
+    manifest = json.loads((tmp_path / rank_name(1)).read_text())
+    assert manifest["coordinates"]["tp"] == 1
+    for stream in manifest["streams"].values():
+        assert (stream["needs"], stream["reads"]) == ([], [])
+
+
+def test_boundaries_are_read_by_every_stage(tmp_path):
+    write_plan(a_plan(boundaries=True), tmp_path)
+    for rank in (0, 4):
+        assert "cu_seqlens" in read_rank(tmp_path, rank).needs("train")
+        assert "cu_seqlens" in read_rank(tmp_path, rank).needs("valid")
+
+
+def test_a_rank_must_be_said_and_be_there(tmp_path):
+    write_plan(a_plan(), tmp_path)
+    with pytest.raises(UsageError, match="say which rank"):
+        read_rank(tmp_path)
+    with pytest.raises(UsageError, match="rank 8 is not 0 to 7"):
+        read_rank(tmp_path, 8)
+    with pytest.raises(UsageError, match="manifest of rank 3, but rank 2"):
+        read_rank(tmp_path / rank_name(3), 2)
+    (tmp_path / rank_name(3)).unlink()
+    with pytest.raises(MissingFileError, match=r"rank-00003\.json is not there"):
+        read_rank(tmp_path, 3)
+    with pytest.raises(MissingFileError, match="there is no plan"):
+        read_rank(tmp_path / "no", 3)
+
+
+CHANGES = {
+    "rank": lambda value: value.update(rank=2),
+    "plan_id": lambda value: value.update(plan_id="0" * 64),
+    "plan": lambda value: value.update(plan="../plan.json"),
+    "schema": lambda value: value.update(schema="tokshard.rank/2"),
+    "coordinates": lambda value: value["coordinates"].update(dp=1),
+    "more": lambda value: value.update(more=1),
+    "no streams": lambda value: value.pop("streams"),
+    "stream": lambda value: value["streams"].pop("valid"),
+    "list": lambda value: value.update(streams=[]),
+    "needs": lambda value: value["streams"]["train"].update(needs=["tokens"]),
+    "steps": lambda value: value["streams"]["train"].update(steps=1),
+    "positions": lambda value: value["streams"]["train"]["positions"][0].update(start=1),
+    "reads": lambda value: value["streams"]["train"].update(reads=[3]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_manifest_that_does_not_follow_from_the_plan_is_refused(tmp_path, change):
+    write_plan(a_plan(), tmp_path / "plain")
+    write_plan(a_plan(), tmp_path / "packed", packed=True)
+    edit(tmp_path / "plain" / rank_name(0), change)
+    with pytest.raises(IntegrityError, match=r"rank-00000\.json: the manifest"):
+        read_rank(tmp_path / "plain", 0)
+    if change in [CHANGES[name] for name in ("plan_id", "plan", "schema", "more")]:
+        edit(tmp_path / "packed" / PACKED_NAME, change)
+    else:
+        edit(tmp_path / "packed" / PACKED_NAME, lambda value: change(value["ranks"][0]))
+    with pytest.raises(IntegrityError, match=r"ranks\.json"):
+        read_rank(tmp_path / "packed", 0)
+
+
+def test_the_manifest_of_another_plan_is_refused(tmp_path):
+    write_plan(a_plan(), tmp_path / "a")
+    write_plan(a_plan(micro_batch_size=2), tmp_path / "b")
+    (tmp_path / "b" / rank_name(0)).replace(tmp_path / "a" / rank_name(0))
+    with pytest.raises(IntegrityError, match="belongs to another plan"):
+        read_rank(tmp_path / "a", 0)
+
+
+@pytest.mark.parametrize("mode", ["contiguous", "chunked"])
+@pytest.mark.parametrize("shuffle", ["none", "shards"])
+@pytest.mark.parametrize("split", [None, "10,85,5"])
+def test_byte_ranges_hold_exactly_the_documents_that_a_rank_reads(tmp_path, mode, shuffle, split):
+    write_mixture(tmp_path / "src")
+    prefixes = [str(tmp_path / "src/data/web"), str(tmp_path / "src/data/code")]
+    name = "train" if split is None else "valid"
+    sources = open_sources(prefixes, Wanted(documents=True, split=split))
+    request = StreamRequest(mode=mode, shuffle=shuffle)
+    plan = plan_shards({"train": sources[name]}, Topology(5), PlanRequest(train=request))
+    write_plan(plan, tmp_path / "plan")
+    datasets = [IndexedDataset(prefix) for prefix in prefixes]
+    locator = Locator(sources[name])
+    for rank, ids in enumerate(everything(plan.streams["train"])):
+        where = zip(*map(np.ndarray.tolist, locator.locate(ids)), strict=True)
+        slow = b"".join(datasets[dataset].document_tokens(one).tobytes() for dataset, one in where)
+        manifest = json.loads((tmp_path / "plan" / rank_name(rank)).read_text())
+        fast = b""
+        for one in manifest["streams"]["train"]["reads"]:
+            with open(f"{prefixes[one['dataset']]}.bin", "rb") as file:
+                fast += file.read()[slice(*one["bytes"])]
+        assert fast == slow
+
+
+@pytest.mark.parametrize("mode", ["single", "sequential", "contiguous", "chunked"])
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_the_formula_of_positions_is_what_a_rank_reads(mode, tail):
+    for total, ranks, size in ((5, 4, 1), (40, 3, 2), (41, 3, 2), (7, 1, 3), (100, 6, 5)):
+        if tail == "drop" and total < ranks * size:
+            continue
+        source = document_source([total])
+        plan = plan_of({"train": source}, Topology(ranks), mode=mode, tail=tail, micro_batch_size=size)
+        assignment = plan.streams["train"].assignment
+        for rank in range(ranks):
+            formula = positions_of(assignment.passes[0], rank)
+            start, run, stride = formula["start"], formula["run"], formula["stride"]
+            found = [start + i // run * stride + i % run for i in range(formula["count"])]
+            read = assignment.ids(rank, 0, assignment.samples_per_rank).tolist()
+            assert found == read[: len(found)]
+            assert len(found) + formula["repeated"] == len(read)
+
+
+def test_what_is_spread_over_all_data_sets_has_no_ranges(tmp_path):
+    source = blend_sources(tmp_path)["train"]
+    spread = [
+        plan_of({"train": source}, mode="contiguous"),
+        plan_of({"train": document_source([40])}),
+        plan_of({"train": document_source([40])}, mode="contiguous", shuffle="samples"),
+        plan_of({"train": document_source([40])}, mode="contiguous", epochs=2),
+    ]
+    for plan in spread:
+        stream = plan.streams["train"]
+        assert ranges_of(stream.assignment, stream.source, 0) is None
+
+
+def test_a_thousand_ranks_over_a_billion_samples_are_small(tmp_path):
+    source = index_source(250_000_000, datasets=4, blended=True)
+    topology = Topology(1024, tensor=8, pipeline=4, context=2)
+    schedule = BatchSchedule.constant(1024)
+    for packed in (False, True):
+        plan = plan_of({"train": source}, topology, micro_batch_size=2, schedule=schedule)
+        files = write_plan(plan, tmp_path / str(packed), packed=packed)
+        assert len(files.names) == (2 if packed else 1025)
+        assert files.size_bytes < 2_000_000
+        assert read_rank(tmp_path / str(packed), 1023).plan_id == plan.plan_id
+    assert plan.streams["train"].assignment.steps == 10**9 // 1024
+
+
+def test_another_plan_is_replaced_only_when_asked(tmp_path):
+    write_plan(a_plan(), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    other = plan_of({"train": index_source(64)}, Topology(2))
+    with pytest.raises(OutputExistsError, match="another plan"):
+        write_plan(other, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    write_plan(a_plan(), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    write_plan(other, tmp_path, force=True)
+    assert names_in(tmp_path) == [PLAN_NAME, rank_name(0), rank_name(1)]
+    write_plan(other, tmp_path, packed=True)
+    assert names_in(tmp_path) == [PLAN_NAME, PACKED_NAME]
+    (tmp_path / PLAN_NAME).write_text("{")
+    with pytest.raises(OutputExistsError, match="another plan"):
+        write_plan(other, tmp_path)
+    write_plan(other, tmp_path, force=True)
+    assert read_rank(tmp_path, 1).plan_id == other.plan_id
+
+
+def test_strangers_stay_and_what_a_killed_run_left_goes(tmp_path):
+    strangers = ["rank-1.json", "rank-00001.json.bak", "notes.txt", ".rank-00001.json.swp", "order.npy"]
+    left = [f".{name}.77-3.tokshard-tmp" for name in (rank_name(1), PLAN_NAME, PACKED_NAME)]
+    for name in [*strangers, *left]:
+        (tmp_path / name).write_text(name)
+    write_plan(a_plan(), tmp_path)
+    assert set(names_in(tmp_path)) == {*strangers, PLAN_NAME, *(rank_name(rank) for rank in range(8))}
+
+
+def test_a_second_writer_is_told_of_the_first(tmp_path):
+    with WriterLock(str(tmp_path / LOCK_NAME)), pytest.raises(LockedError):
+        write_plan(a_plan(), tmp_path)
+    assert names_in(tmp_path) == []
+
+
+def test_writers_at_the_same_time_leave_one_whole_plan(tmp_path):
+    plans = [a_plan(micro_batch_size=size) for size in (1, 2, 4)]
+
+    def write(plan):
+        try:
+            write_plan(plan, tmp_path, force=True)
+        except LockedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as crew:
+        assert any(crew.map(write, plans * 4))
+    found = read_plan(tmp_path).plan_id
+    assert found in {plan.plan_id for plan in plans}
+    assert {read_rank(tmp_path, rank).plan_id for rank in range(8)} == {found}
+
+
+def test_a_file_of_a_plan_is_recognised(tmp_path):
+    write_plan(a_plan(), tmp_path)
+    for path in (tmp_path, tmp_path / PLAN_NAME, tmp_path / rank_name(2)):
+        assert is_plan(str(path))
+    for path in (tmp_path.parent, tmp_path / "rank-2.json", tmp_path / rank_name(9)):
+        assert not is_plan(str(path))

@@ -1,0 +1,112 @@
+"""Reads of steps, ranks and nodes: against the bytes themselves."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sharding.replanning import plan_of, write_blend
+from tokshard.errors import MissingFileError, UsageError
+from tokshard.sampling.samples import GPTSamples
+from tokshard.sharding.plan.job import plan_shards
+from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.reading.pieces import PieceReader, Pieces
+from tokshard.sharding.reading.simulation import PAGE_BYTES, Simulation, count_pages, summarise
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.source.discovery import Wanted, open_sources
+from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.topology import Topology
+
+TOKENS = {"web": 70_000, "code": 35_000}
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = write_blend(tmp_path, {"web": 0.7, "code": 0.3}, 2_000, tokens=TOKENS)
+    return open_sources([str(path)], Wanted())["train"]
+
+
+def test_the_pieces_of_a_sample_hold_its_tokens(source):
+    reader, locator = PieceReader(source), Locator(source)
+    readers = [GPTSamples(one.open_dataset(), one.open_index()) for one in source.datasets]
+    for number in range(300):
+        ids = np.array([number])
+        (dataset,), (sample,) = locator.locate(ids)
+        expected = readers[dataset].read(int(sample))
+        pieces = reader.pieces(ids)
+        content = Path(f"{source.datasets[dataset].prefix}.bin").read_bytes()
+        parts = zip(pieces.first.tolist(), pieces.size.tolist(), strict=True)
+        tokens = np.frombuffer(b"".join(content[first : first + size] for first, size in parts), "<u2")
+        assert tokens.tolist() == expected.tokens.tolist()
+        assert pieces.size.size == np.count_nonzero(expected.lengths)
+
+
+def test_the_pieces_of_documents_are_whole_documents(tmp_path, source):
+    prefix = str(tmp_path / "code")
+    documents = open_sources([prefix], Wanted(documents=True))["train"]
+    pieces = PieceReader(documents).pieces(np.array([0, 7, documents.total - 1]))
+    assert pieces.size.tolist() == [14, 14, 14]
+    assert pieces.first.tolist() == [0, 98, 70_000 - 14]
+
+
+def slow_pages(pieces):
+    return len(
+        {
+            (dataset, byte // PAGE_BYTES)
+            for dataset, first, size in zip(*(one.tolist() for one in columns(pieces)), strict=True)
+            for byte in range(first, first + size)
+        }
+    )
+
+
+def columns(pieces):
+    return pieces.dataset, pieces.first, pieces.size
+
+
+def test_pages_are_counted_once():
+    generator = np.random.RandomState(3)
+    for _ in range(50):
+        count = generator.randint(1, 20)
+        pieces = Pieces(
+            generator.randint(0, 3, count),
+            generator.randint(0, 60_000, count),
+            generator.randint(1, 9_000, count),
+        )
+        assert count_pages(pieces) == slow_pages(pieces)
+    nothing = np.empty(0, dtype=np.int64)
+    assert count_pages(Pieces(nothing, nothing, nothing)) == 0
+
+
+def test_steps_ranks_and_nodes_add_up(source):
+    train = StreamRequest(micro_batch_size=2, schedule=BatchSchedule.constant(32))
+    topology = Topology(32, tensor=2, pipeline=2)
+    plan = plan_shards({"train": source}, topology, PlanRequest(train=train))
+    simulation = Simulation(plan, "train", ranks_per_node=8, bandwidth=1e6)
+    loads = list(simulation.steps(3, 5))
+    assert [one.step for one in loads] == [3, 4]
+    for one in loads:
+        assert [rank.samples for rank in one.ranks] == [4] * 8
+        assert [rank.bytes for rank in one.ranks] == [4 * 9 * 2] * 8
+        # 8 ranks of a node are 4 of data parallelism, and of each the first of the 2 tensor ranks reads.
+        assert [node.samples for node in one.nodes] == [4 * 4] * 4
+        for number, node in enumerate(one.nodes):
+            reads = [simulation.pieces(rank, one.step)[1] for rank in set(simulation.nodes[number])]
+            assert node.pages == slow_pages(Pieces.joined(reads))
+            assert node.seconds == node.pages * PAGE_BYTES / 1e6
+            assert node.bytes == 4 * 4 * 9 * 2
+            assert node.files in {2 + 5, 2 + 10}
+    summary = summarise([rank for one in loads for rank in one.ranks])
+    assert summary["samples"] == {"least": 4, "mean": 4, "most": 4}
+    assert "seconds" not in summarise([next(Simulation(plan, "train").steps(0, 1)).ranks[0]])
+
+
+def test_what_cannot_be_simulated_is_refused(source, tmp_path):
+    plan = plan_of(source, 2, batch=8)
+    for options in ({"ranks_per_node": 0}, {"bandwidth": 0}):
+        with pytest.raises(UsageError):
+            Simulation(plan, "train", **options)
+    with pytest.raises(UsageError, match="no stream"):
+        Simulation(plan, "valid")
+    (tmp_path / "web.bin").rename(tmp_path / "gone.bin")
+    with pytest.raises(MissingFileError, match=r"web\.bin"):
+        list(Simulation(plan, "train").steps(0, 1))

@@ -1,0 +1,297 @@
+"""Going on from a plan: other worlds, every mode, chains of stops, and other weights."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sharding.replanning import flat, plan_of, reads_of, samples_of, source_of, write_blend
+from tokshard.errors import UsageError
+from tokshard.sharding.plan.document import read_plan
+from tokshard.sharding.plan.job import plan_shards
+from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.replan.history import history_of
+from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.recheck import recheck
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.source.discovery import Wanted, open_sources
+from tokshard.sharding.topology import Topology
+
+MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
+WORLDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
+NOWHERE = "/nowhere"
+
+
+def going_on(plan, consumed, ranks, **changes):
+    request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks), **changes)
+    return replan(plan, request, NOWHERE)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_another_world_reads_the_same_batches_after_any_stop(mode):
+    # 5 modes x 10 worlds x 9 other worlds x 5 stops = 2,250 triples.
+    samples = 48 * 6 + 17
+    for ranks in WORLDS:
+        plan = plan_of(source_of(200, samples - 200), ranks, batch=48, mode=mode)
+        batches = [sorted(step) for step in reads_of(plan)]
+        for stop, other in itertools.product(range(1, 6), WORLDS):
+            if other == ranks:
+                continue
+            after = going_on(plan, stop * 48, other)
+            assert [sorted(step) for step in reads_of(after)] == batches[stop:]
+            assert recheck(after) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dealt", [None, "contiguous", "single"])
+def test_24_then_16_then_48_ranks_read_every_sample_once_through_files(tmp_path, mode, dealt):
+    plan, read = plan_of(source_of(1499, 1, 701), 24, batch=48, mode=mode), []
+    for number, (ranks, steps) in enumerate([(16, 7), (48, 9), (24, 11)]):
+        write_plan(plan, tmp_path / f"{number}")
+        plan = read_plan(tmp_path / f"{number}")
+        read += flat(reads_of(plan, steps=steps))
+        consumed = plan.streams["train"].assignment.consumed_after(steps)
+        assert consumed == len(read)
+        parent, plan = plan, going_on(plan, consumed, ranks, mode=dealt)
+        assert recheck(plan, parent=parent, deep=True) == []
+        proof = history_of(plan)[-1].streams["train"].proof
+        assert (proof.total.before + proof.total.seen, proof.total.samples) == (len(read), 2201)
+        assert [one.samples for one in proof.sources] == [1499, 1, 701]
+        planned = flat(reads_of(plan))
+        assert len(planned) == proof.total.planned == 2201 - len(read) - proof.total.left
+        assert len(set(read) | set(planned)) == len(read) + len(planned) == 2201 - 2201 % 48
+    assert [one.plan_id for one in history_of(plan)][-1] == parent.plan_id
+    assert len(plan.history) == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
+    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731 - as short as a name
+    sizes = [draw(1, 60) for _ in range(draw(1, 3))]
+    ranks, size, groups = draw(1, 5), draw(1, 3), draw(1, 3)
+    epochs = draw(1, 3)
+    batch = ranks * size * groups
+    mode = data.draw(st.sampled_from(MODES))
+    shuffle = "none" if mode == "cyclic" else data.draw(st.sampled_from(["none", "samples", "blocks"]))
+    total = sum(sizes)
+    if total < batch:
+        return
+    options = {"mode": mode, "shuffle": shuffle, "epochs": epochs, "per_epoch": True}
+    plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
+    chain, read = [], []
+    for _ in range(draw(1, 3)):
+        assignment = plan.streams["train"].assignment
+        step = draw(0, assignment.steps)
+        chain.append((plan, step))
+        ranks, size = draw(1, 5), draw(1, 3)
+        schedule = BatchSchedule.constant(ranks * size * draw(1, 3))
+        changes = {"micro_batch_size": size, "schedule": schedule}
+        dealt = data.draw(st.sampled_from([None, "single", "contiguous", "sequential", "chunked"]))
+        consumed = assignment.consumed_after(step)
+        try:
+            after = going_on(plan, consumed, ranks, mode=dealt, **changes)
+        except UsageError:
+            with pytest.raises(UsageError, match=r"fill|no step"):
+                going_on(plan, consumed, ranks, mode=dealt, **changes)
+            break
+        read += with_epochs(plan, step)
+        assert len(set(read)) == len(read)
+        planned = with_epochs(after, after.streams["train"].assignment.steps)
+        assert not set(read) & set(planned)
+        assert len(set(planned)) == len(planned)
+        proof = history_of(after)[-1].streams["train"].proof
+        of_epoch = {one for epoch, one in read + planned if epoch == proof.epoch}
+        assert len(of_epoch) == proof.total.samples - proof.total.left
+        assert proof.total.samples == total
+        for number, count in enumerate(proof.sources):
+            first = sum(sizes[:number])
+            mine = range(first, first + sizes[number])
+            assert count.adds_up
+            assert count.before + count.seen == sum(e == proof.epoch and i in mine for e, i in read)
+            assert count.planned == sum(e == proof.epoch and i in mine for e, i in planned)
+        assert recheck(after, parent=plan, deep=True) == []
+        plan = after
+
+
+def with_epochs(plan, steps):
+    """List (epoch, id) of what is read in the first steps, by the definition of local indices."""
+    one = plan.streams["train"].assignment
+    found = []
+    for local in range(one.first_local(steps)):
+        place, epoch = local + one.skipped, None
+        for each in one.passes:
+            if place < each.per_rank:
+                epoch = each.first_epoch + place // each.per_epoch
+                break
+            place -= each.per_rank
+        found += [(epoch, int(one.ids(rank, local, 1)[0])) for rank in range(one.ranks)]
+    return found
+
+
+def test_a_plan_in_the_middle_of_a_run_goes_on_too():
+    plan = plan_of(source_of(100), 2, batch=4, consumed_samples=24)
+    after = going_on(plan, 32, 4)
+    assert flat(reads_of(after)) == list(range(32, 100))
+    proof = history_of(after)[-1].streams["train"].proof.total
+    assert (proof.samples, proof.before, proof.seen, proof.planned, proof.left) == (100, 0, 32, 68, 0)
+    ragged = plan_of(source_of(100), 2, batch=4, consumed_samples=25)
+    after = going_on(ragged, 33, 4)
+    proof = history_of(after)[-1].streams["train"].proof.total
+    assert (proof.samples, proof.before, proof.seen, proof.planned, proof.left) == (100, 25, 8, 64, 3)
+    assert recheck(after, deep=True) == []
+
+
+def test_steps_that_were_asked_for_are_not_exceeded():
+    plan = plan_of(source_of(1000), 4, batch=8, steps=20)
+    assert going_on(plan, 80, 2).streams["train"].assignment.steps == 10
+    assert going_on(plan, 80, 2, steps=50).streams["train"].assignment.steps == 50
+    bigger = going_on(plan, 80, 2, schedule=BatchSchedule.constant(32))
+    assert bigger.streams["train"].assignment.steps == 2
+    with pytest.raises(UsageError, match="500"):
+        going_on(plan, 80, 2, steps=500)
+
+
+def test_consumed_samples_that_end_no_step_are_refused():
+    plan = plan_of(source_of(1000), 4, batch=8)
+    with pytest.raises(UsageError, match="middle of step 10"):
+        going_on(plan, 84, 2)
+    with pytest.raises(UsageError, match="more than the 1000"):
+        going_on(plan, 1008, 2)
+    with pytest.raises(UsageError, match="not divisible"):
+        going_on(plan, 80, 3)
+    with pytest.raises(UsageError, match="nothing to go on with"):
+        going_on(plan, 1000, 2)
+
+
+def test_validation_goes_on_from_its_own_count():
+    sizes = {"train": 400, "valid": 50, "test": 9}
+    sources = {name: source_of(size, name=name) for name, size in sizes.items()}
+    train = StreamRequest(micro_batch_size=1, schedule=BatchSchedule.constant(8))
+    plan = plan_shards(sources, Topology(8), PlanRequest(train=train))
+    after = going_on(plan, 40, 4, consumed_valid_samples=(16,))
+    assert flat(reads_of(after, "valid"))[0] == 16
+    assert flat(reads_of(after, "test"))[0] == 0
+    assert flat(reads_of(after, "train"))[0] == 40
+    assert flat(reads_of(going_on(plan, 40, 4), "valid"))[0] == 0
+    assert recheck(after, deep=True) == []
+    full = plan_shards(sources, Topology(8), PlanRequest(train=train, full_validation=True))
+    after = going_on(full, 40, 3, schedule=BatchSchedule.constant(9), eval_global_batch_size=9)
+    assert sorted(set(flat(reads_of(after, "valid")))) == list(range(50))
+    assert after.streams["valid"].assignment.steps == 17
+
+
+TOKENS = {"web": 700, "code": 350, "books": 210}
+"""Tokens of data sets; a sample has 8, so that they have about 87, 43 and 26 samples an epoch."""
+
+
+def blended_plan(directory, weights, samples, ranks, **options):
+    path = write_blend(directory, weights, samples, tokens=TOKENS)
+    return plan_of(open_sources([str(path)], Wanted())["train"], ranks, **options)
+
+
+def reweighted(plan, directory, consumed, blend, ranks=2, **changes):
+    request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks), blend=str(blend), **changes)
+    after = replan(plan, request, directory)
+    write_plan(after, directory)
+    return read_plan(directory)
+
+
+def by_name(steps):
+    """List the samples of each data set, in the order in which they are read."""
+    found = {}
+    for path, sample in flat(steps):
+        found.setdefault(path.rpartition("/")[2], []).append(sample)
+    return found
+
+
+def test_other_weights_go_on_at_the_next_unread_sample_of_each_source(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 0.7, "code": 0.3}, 120, 4, batch=8)
+    before = by_name(samples_of(plan, steps=5))
+    recipe = f"0.25 {tmp_path}/web 0.75 {tmp_path}/code"
+    after = reweighted(plan, tmp_path / "plan2", 40, recipe)
+    now = by_name(samples_of(after))
+    assert (len(before["web"]), len(before["code"])) == (28, 12)
+    assert (len(now["web"]), len(now["code"])) == (20, 60)
+    assert now["web"] == list(range(28, 48))
+    available = after.streams["train"].source.datasets[1].samples
+    assert now["code"][: available - 12] == list(range(12, available))
+    lap = now["code"][available - 12 :]
+    assert len(lap) == len(set(lap)) > 0
+    assert lap != sorted(lap)
+    assert recheck(after, parent=plan, deep=True) == []
+    web, code = history_of(after)[-1].streams["train"].proof.sources
+    assert (web.seen, web.planned, web.later) == (28, 20, 0)
+    assert (code.seen, code.planned, code.left, code.later) == (12, available - 12, 0, len(lap))
+
+
+def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 96, 4, batch=8)
+    with_books = write_blend(tmp_path, {"books": 0.5, "web": 0.5}, 500, tokens=TOKENS, name="new")
+    second = reweighted(plan, tmp_path / "plan2", 48, with_books)
+    now = by_name(samples_of(second, steps=3))
+    assert set(now) == {"books", "web"}
+    assert now["web"] == list(range(24, 24 + len(now["web"])))
+    assert now["books"] == list(range(len(now["books"])))
+    third = reweighted(second, tmp_path / "plan3", 72, f"3 {tmp_path}/code 1 {tmp_path}/books")
+    last = by_name(samples_of(third))
+    assert set(last) == {"books", "code"}
+    assert last["code"][0] == 24
+    assert last["books"][0] == len(now["books"])
+    fourth = replan(third, ReplanRequest(consumed_samples=80, topology=Topology(8)), tmp_path / "plan4")
+    assert samples_of(fourth)[0] == samples_of(third)[1]
+    for one, parent in ((second, plan), (third, second), (fourth, third)):
+        assert recheck(one, parent=parent, deep=True) == []
+    write_plan(fourth, tmp_path / "plan4")
+    assert read_plan(tmp_path / "plan4") == fourth
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path, mode):
+    plan = blended_plan(tmp_path, {"web": 2, "code": 1, "books": 1}, 96, 4, batch=8, mode=mode)
+    read, generator = [], random.Random(1)
+    for number in range(4):
+        steps = generator.randint(1, 4)
+        read += flat(samples_of(plan, steps=steps))
+        weights = [generator.randint(1, 9) for _ in TOKENS]
+        recipe = " ".join(f"{weight} {tmp_path}/{name}" for weight, name in zip(weights, TOKENS, strict=True))
+        consumed = plan.streams["train"].assignment.consumed_after(steps)
+        changes = {"mode": "single", "steps": 40} if number == 3 else {"steps": 12}
+        after = reweighted(plan, tmp_path / f"to{number}", consumed, recipe, 4, **changes)
+        assert recheck(after, parent=plan, deep=True) == []
+        plan = after
+    read += flat(samples_of(plan))
+    for one in plan.streams["train"].source.datasets:
+        times = np.zeros(one.samples, dtype=int)
+        np.add.at(times, [sample for path, sample in read if path == one.prefix], 1)
+        assert times.max() - times.min() <= 1
+        assert times.max() >= 2
+
+
+def test_a_rest_of_several_epochs_goes_on_in_the_lap_of_its_epoch(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 40, 2, batch=8, epochs=3)
+    after = reweighted(plan, tmp_path / "plan2", 56, f"1 {tmp_path}/web 1 {tmp_path}/code")
+    now = by_name(samples_of(after))
+    assert (now["web"][0], now["code"][0]) == (8, 8)
+    assert after.streams["train"].assignment.steps == 8
+    assert recheck(after, parent=plan, deep=True) == []
+
+
+def test_weights_that_cannot_be_are_refused(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 40, 2, batch=8)
+    for blend, message in [
+        (f"1 {tmp_path}/web 1 {tmp_path}/books", "not read"),
+        (f"{tmp_path}/web {tmp_path}/code", "more than weights"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            reweighted(plan, tmp_path / "plan2", 8, blend)
+    with pytest.raises(UsageError, match="no step is left"):
+        reweighted(plan, tmp_path / "plan2", 40, f"1 {tmp_path}/web 1 {tmp_path}/code")
+    documents = open_sources([str(tmp_path / "web")], Wanted(documents=True))["train"]
+    with pytest.raises(UsageError, match="documents"):
+        reweighted(plan_of(documents, 2, batch=8), tmp_path / "plan3", 8, f"1 {tmp_path}/web")
+    assert not (tmp_path / "plan2").exists()

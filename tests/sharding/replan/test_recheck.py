@@ -1,0 +1,212 @@
+"""Proofs that are wrong are found to be wrong."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sharding.replanning import plan_of, source_of, write_blend
+from tokshard.errors import IntegrityError
+from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.layouts import Striped
+from tokshard.sharding.links import Selection
+from tokshard.sharding.order import SampleOrder
+from tokshard.sharding.passes import Pass
+from tokshard.sharding.plan.document import Plan, read_plan
+from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.replan.history import Replanning, history_of
+from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.laps import LapTable
+from tokshard.sharding.replan.recheck import recheck
+from tokshard.sharding.replan.reweighted import write_mixture
+from tokshard.sharding.replan.reweighting import Mixture
+from tokshard.sharding.replan.standing import standings_of_rows
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.source.discovery import Wanted, open_sources
+from tokshard.sharding.topology import Topology
+
+
+@pytest.fixture
+def stopped():
+    return plan_of(source_of(300, 100), 4, batch=8, epochs=2)
+
+
+@pytest.fixture
+def after(stopped):
+    return replan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
+
+
+def with_train(plan, assignment):
+    streams = {"train": replace(plan.streams["train"], assignment=assignment)}
+    return Plan(plan.topology, streams, plan.options, plan.history)
+
+
+def with_history(plan, change):
+    value = json.loads(json.dumps(plan.history[-1]))
+    change(value["streams"]["train"])
+    return Plan(plan.topology, plan.streams, plan.options, (*plan.history[:-1], value))
+
+
+def codes(plan, **options):
+    return {one.code for one in recheck(plan, **options)}
+
+
+def rest_of(pairs, consumed=96, total=400):
+    kept = Intervals.of(pairs)
+    order = SampleOrder(total, (Selection(total, kept),))
+    one = Pass(order, Striped(kept.count, 2, 1, kept.count // 8 * 4))
+    return Assignment((one,), 1, BatchSchedule.constant(8), kept.count // 8, consumed)
+
+
+def test_a_right_proof_has_no_findings(stopped, after):
+    assert recheck(after, parent=stopped, deep=True) == []
+    assert recheck(stopped, deep=True) == []
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        (rest_of([(96, 400)]), set()),
+        (rest_of([(96, 400)], consumed=104), {"not-continued"}),
+        (rest_of([(88, 400)]), {"read-twice", "wrong-count"}),
+        (rest_of([(95, 399)]), {"read-twice", "wrong-count"}),
+        (rest_of([(0, 8), (104, 400)]), {"read-twice"}),
+        (rest_of([(104, 400)]), {"read-twice", "wrong-count"}),
+    ],
+)
+def test_other_samples_than_the_unread_ones_are_found(assignment, expected):
+    stopped = plan_of(source_of(300, 100), 4, batch=8)
+    after = replan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
+    found = with_train(after, assignment)
+    assert codes(found) == expected
+    if assignment.passes[0].order.ids(np.array([0]), 0)[0] < 96:
+        assert any("was read before" in one.message for one in recheck(found, deep=True))
+
+
+def test_an_epoch_that_is_read_again_is_found(after):
+    one = after.streams["train"].assignment
+    first, second = one.passes
+    again = replace(one, passes=(first, replace(second, epochs=2)))
+    assert codes(with_train(after, again)) == {"read-twice"}
+    again = replace(one, passes=(second,), steps=5)
+    assert "wrong-count" in codes(with_train(after, again))
+
+
+@pytest.mark.parametrize("name", ["samples", "before", "seen", "planned", "left"])
+def test_a_wrong_count_is_found(after, name):
+    def change(stream):
+        stream["proof"]["sources"][0][name] += 1
+
+    assert codes(with_history(after, change)) == {"wrong-count"}
+
+
+def test_a_history_that_was_damaged_is_found(after):
+    def change(stream):
+        stream["step"] += 1
+
+    assert codes(with_history(after, change)) == {"unreadable"}
+    for value in (None, {}, {"plan_id": "0" * 64}, {"plan_id": "x", "streams": {}}):
+        with pytest.raises(IntegrityError, match=r"plan\.json"):
+            Replanning.from_json(value, "plan.json")
+    good = json.loads(json.dumps(after.history[-1]))
+    assert Replanning.from_json(good, "plan.json").to_json() == good
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    path = write_blend(tmp_path, {"web": 0.5, "code": 0.5}, 60, tokens={"web": 350, "code": 280})
+    plan = plan_of(open_sources([str(path)], Wanted())["train"], 2, batch=4)
+    request = ReplanRequest(consumed_samples=24, blend=f"1 {tmp_path}/web 3 {tmp_path}/code")
+    after = replan(plan, request, tmp_path / "plan2")
+    write_plan(after, tmp_path / "plan2")
+    return plan, after, tmp_path
+
+
+def rewritten(mixed, change):
+    """Write the plan anew with arrays that were changed, and stamps that fit them."""
+    _, after, directory = mixed
+    stream = after.streams["train"]
+    (replanning,) = history_of(after)
+    stopped = replanning.streams["train"]
+    record = stopped.reweighting
+    arrays = {name: np.array(one) for name, one in stream.source.order.open().items()}
+    for name in ("unread", "laps"):
+        arrays[name] = np.load(stream.source.order.path(name))
+    change(arrays)
+    sizes = [one.index.epochs.samples for one in stream.source.datasets]
+    table = LapTable(arrays["laps"], stream.source.total)
+    mixture = Mixture(arrays["dataset_index"], arrays["dataset_sample_index"], table, np.zeros(2))
+    standings = standings_of_rows(arrays["unread"], sizes, record.next_laps, "unread")
+    files, made = write_mixture(
+        mixture,
+        standings,
+        record.weights,
+        record.seed,
+        directory=str(directory / "plan2"),
+        stream="train",
+        made_from="a test",
+    )
+    history = replace(replanning, streams={"train": replace(stopped, reweighting=made)}).to_json()
+    source = replace(stream.source, order=files)
+    return Plan(after.topology, {"train": replace(stream, source=source)}, after.options, (history,))
+
+
+def test_a_right_mixture_has_no_findings(mixed):
+    before, after, directory = mixed
+    assert recheck(after, parent=before, deep=True) == []
+    assert recheck(read_plan(directory / "plan2"), parent=before) == []
+    assert recheck(rewritten(mixed, lambda _: None), parent=before) == []
+
+
+def test_a_sample_that_was_read_before_is_found(mixed):
+    def read_again(arrays):
+        arrays["dataset_sample_index"][0] = 0
+
+    def twice(arrays):
+        first, second = np.flatnonzero(arrays["dataset_index"] == 0)[:2]
+        arrays["dataset_sample_index"][second] = arrays["dataset_sample_index"][first]
+
+    def other_source(arrays):
+        place = np.flatnonzero(arrays["dataset_index"] == 0)[3]
+        arrays["dataset_index"][place] = 1
+
+    for change in (read_again, twice):
+        assert "read-twice" in codes(rewritten(mixed, change))
+    assert codes(rewritten(mixed, other_source)) & {"read-twice", "wrong-count"}
+
+
+def test_unread_samples_that_the_plan_before_has_read_are_found(mixed):
+    def unread_again(arrays):
+        arrays["unread"][0, 2] -= 1
+
+    found = rewritten(mixed, unread_again)
+    assert codes(found) == {"wrong-count"}
+    assert codes(found, parent=mixed[0]) == {"wrong-count", "wrong-standing"}
+
+
+def test_files_that_have_changed_are_found(mixed):
+    _, after, _ = mixed
+    path = after.streams["train"].source.order.path("laps")
+    with open(path, "r+b") as file:
+        file.seek(130)
+        file.write(b"\x01")
+    assert codes(after) == {"unreadable"}
+
+
+def test_rows_that_cannot_be_are_integrity_errors():
+    good = np.array([[0, 0, 2, 5], [0, 1, 0, 7], [1, 0, 3, 4]], dtype=np.int64)
+    assert [one.supply for one in standings_of_rows(good, [7, 9], [2, 1], "f")] == [10, 1]
+    for place, value in [((0, 0), -1), ((0, 0), 2), ((0, 2), 5), ((1, 3), 8), ((1, 1), 2), ((2, 0), 0)]:
+        wrong = good.copy()
+        wrong[place] = value
+        with pytest.raises(IntegrityError, match="unread"):
+            standings_of_rows(wrong, [7, 9], [2, 1], "f")
+    laps = np.array([[0, 0, 0], [0, 1, 5], [2, 3, 1]], dtype=np.int64)
+    assert LapTable.checked(laps, 9, "f").of(np.array([4, 5, 8]), np.array([0, 0, 2])).tolist() == [0, 1, 3]
+    for place, value in [((0, 2), 9), ((1, 2), 0), ((1, 1), 0), ((0, 0), -1), ((2, 0), 0)]:
+        wrong = laps.copy()
+        wrong[place] = value
+        with pytest.raises(IntegrityError, match="laps"):
+            LapTable.checked(wrong, 9, "f")

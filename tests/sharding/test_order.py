@@ -1,0 +1,142 @@
+"""Orders: chains of links, their inverses and their JSON."""
+
+import numpy as np
+import pytest
+
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.sharding.bucketing import Bucketing
+from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.layouts import Blocked, Striped
+from tokshard.sharding.links import ReadOrder, Selection, ShardShuffle, Shuffle, Torch
+from tokshard.sharding.order import MAX_LINKS, SampleOrder
+from tokshard.sharding.permutation import torch_randperm
+
+KEYS = np.arange(120) * 37 % 23
+LONGEST = SampleOrder(
+    120,
+    (
+        Shuffle(70, 16, 5),
+        Selection(100, Intervals.of([(3, 33), (50, 90)])),
+        ReadOrder(Blocked(100, 3, 32, 32), 4),
+        Selection(120, Intervals.of([(0, 60), (80, 120)])),
+        Bucketing(120, 40, 8, 2),
+        Shuffle(120, 120, 9),
+        ShardShuffle((50, 0, 40, 30), 1),
+        Torch(120, 39, 3),
+    ),
+)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+@pytest.mark.parametrize("number", range(len(LONGEST.links) + 1))
+def test_every_chain_reads_each_of_its_ids_once_and_finds_it_back(number, epoch):
+    order = SampleOrder(120, LONGEST.links[number:])
+    ids = order.ids(np.arange(order.samples), epoch, KEYS.__getitem__)
+    assert len(set(ids.tolist())) == order.samples
+    assert ids.min() >= 0
+    assert ids.max() < 120
+    back = order.positions(np.arange(120), epoch, KEYS.__getitem__)
+    assert np.array_equal(back[ids], np.arange(order.samples))
+    assert (back >= 0).sum() == order.samples
+
+
+def test_chains_survive_json():
+    assert SampleOrder.from_json(LONGEST.to_json(), "plan.json") == LONGEST
+
+
+def test_the_torch_link_permutes_each_block_alike():
+    ids = SampleOrder(11, (Torch(11, 5, 2),)).ids(np.arange(11), 3)
+    order = torch_randperm(5, 3)
+    assert ids.tolist() == [*order.tolist(), *(5 + order).tolist(), 10]
+
+
+def test_the_read_order_is_micro_batch_by_micro_batch_then_rank_by_rank_then_what_is_dropped():
+    link = ReadOrder(Blocked(11, 2, 5, 4), 2)
+    assert link.forward(np.arange(11), 0).tolist() == [0, 1, 5, 6, 2, 3, 7, 8, 4, 9, 10]
+    striped = ReadOrder(Striped(9, 2, 1, 4), 2)
+    assert striped.forward(np.arange(9), 0).tolist() == [0, 2, 1, 3, 4, 6, 5, 7, 8]
+
+
+def test_the_rest_of_a_rest_is_one_selection():
+    order = SampleOrder(100, (Shuffle(100, 100, 1),))
+    once = order.rest(Intervals.of([(20, 60), (70, 100)]))
+    twice = once.rest(Intervals.of([(10, 50)]))
+    assert len(twice.links) == 2
+    places = np.concatenate([np.arange(30, 60), np.arange(70, 80)])
+    assert np.array_equal(twice.ids(np.arange(40), 4), order.ids(places, 4))
+    assert order.rest(Intervals.of([(0, 100)])) is order
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SampleOrder(0),
+        lambda: SampleOrder(10, (Shuffle(9, 9, 0),)),
+        lambda: SampleOrder(10, (Selection(10, Intervals.of([(0, 5)])), Shuffle(10, 5, 0), Shuffle(5, 5, 0))),
+        lambda: SampleOrder(10, (Shuffle(10, 10, 0),) * (MAX_LINKS + 1)),
+        lambda: Selection(10, Intervals.of([])),
+        lambda: Selection(10, Intervals.of([(5, 11)])),
+        lambda: Shuffle(0, 1, 0),
+        lambda: ShardShuffle((), 0),
+        lambda: ShardShuffle((3, -1), 0),
+        lambda: Torch(10, 6, 2),
+        lambda: Torch(10, 0, 2),
+        lambda: ReadOrder(Blocked(10, 3, 4, 4), 2),
+        lambda: ReadOrder(Blocked(10, 3, 3, 3), 2),
+        lambda: ReadOrder(Blocked(10, 3, 4, None), 1),
+        lambda: SampleOrder(10).rest(Intervals.of([])),
+    ],
+)
+def test_links_that_do_not_fit_are_usage_errors(make):
+    with pytest.raises(UsageError):
+        make()
+
+
+def test_bucketing_without_sort_keys_is_a_usage_error():
+    with pytest.raises(UsageError, match="sort keys"):
+        LONGEST.ids(np.arange(3), 0)
+
+
+GOOD = SampleOrder(10, (Shuffle(10, 10, 0),)).to_json()
+SHARDS = SampleOrder(10, (ShardShuffle((4, 6), 0),)).to_json()
+READ = SampleOrder(10, (ReadOrder(Blocked(10, 2, 5, 4), 2),)).to_json()
+
+
+@pytest.mark.parametrize(
+    ("order", "change"),
+    [
+        (GOOD, {"link": "sort"}), (GOOD, {"samples": 9}), (GOOD, {"window": 1.5}), (GOOD, {"per_epoch": 1}),
+        (GOOD, {"more": 1}), (GOOD, {"algorithm": "tokshard.feistel/2"}), (GOOD, {"algorithm": None}),
+        (GOOD, {"seed": "1"}), (GOOD, {"seed": True}), (GOOD, {"window": 0}), (SHARDS, {"sizes": [4, "6"]}),
+        (SHARDS, {"sizes": 10}), (SHARDS, {"sizes": [4, 7]}), (READ, {"layout": []}),
+        (READ, {"micro_batch_size": 3}),
+    ],
+)  # fmt: skip
+def test_json_that_is_no_link_is_an_integrity_error(order, change):
+    changed = order | {"links": [order["links"][0] | change]}
+    with pytest.raises(IntegrityError, match=r"plan\.json"):
+        SampleOrder.from_json(changed, "plan.json")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        {"total": 3},
+        {"total": "3", "links": []},
+        {"total": 3, "links": {}},
+        {"total": 0, "links": []},
+        {"total": 3, "links": [None]},
+    ],
+)
+def test_json_that_is_no_order_is_an_integrity_error(value):
+    with pytest.raises(IntegrityError, match=r"plan\.json"):
+        SampleOrder.from_json(value, "plan.json")
+
+
+def test_another_algorithm_names_both():
+    changed = GOOD | {"links": [GOOD["links"][0] | {"algorithm": "tokshard.feistel/9"}]}
+    with pytest.raises(IntegrityError, match=r"'tokshard\.feistel/9', not 'tokshard\.feistel/1'") as caught:
+        SampleOrder.from_json(changed, "plan.json")
+    assert caught.value.hint is not None

@@ -1,0 +1,138 @@
+"""Coordinates, needs and context slices."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.sharding.topology import FIELDS, Topology, context_slices
+
+
+def plain_groups(sizes, order, name):
+    """All groups of ranks that differ in one dimension only, in the order of that dimension."""
+    names = [*order.split("-"), *(other for other in sizes if other not in order.split("-"))]
+    shape = [sizes[other] for other in reversed(names)]
+    grid = np.arange(int(np.prod(shape))).reshape(shape)
+    return np.moveaxis(grid, len(names) - 1 - names.index(name), -1).reshape(-1, sizes[name]).tolist()
+
+
+def random_topologies(count):
+    generator = random.Random(4)
+    orders = ["-".join(names) for names in itertools.permutations(["tp", "cp", "ep", "dp", "pp"])]
+    found = []
+    while len(found) < count:
+        tensor, context, data, pipeline, expert = (generator.choice([1, 1, 2, 3, 4]) for _ in range(5))
+        try:
+            found.append(
+                Topology(
+                    tensor * context * data * pipeline, tensor, pipeline, context, generator.choice(orders),
+                    expert=expert, expert_tensor=generator.choice([None, 1, tensor]),
+                )
+            )  # fmt: skip
+        except UsageError:
+            continue
+    return found
+
+
+def test_coordinates_are_the_places_in_the_groups_of_each_dimension():
+    for topology in random_topologies(200):
+        tensor = topology.tensor if topology.expert_tensor is None else topology.expert_tensor
+        dense = {"tp": topology.tensor, "cp": topology.context, "ep": 1, "dp": topology.data_parallel}
+        expert = {"tp": tensor, "cp": 1, "ep": topology.expert}
+        expert["dp"] = topology.world_size // (tensor * topology.expert * topology.pipeline)
+        for sizes, coordinates, names in [
+            (dense, topology.coordinates, ("tp", "cp", "dp", "pp")),
+            (expert, topology.expert_coordinates, ("tp", "ep", "dp", "pp")),
+        ]:
+            sizes["pp"] = topology.pipeline
+            for name in names:
+                for group in plain_groups(sizes, topology.order, name):
+                    assert [getattr(coordinates(rank), name) for rank in group] == list(range(len(group)))
+
+
+def test_only_the_first_tensor_rank_of_the_outer_stages_reads():
+    topology = Topology(24, tensor=2, pipeline=3, context=2)
+    for rank in range(24):
+        place = topology.coordinates(rank)
+        expected = {
+            0: ("tokens", "position_ids", "attention_mask"),
+            2: ("labels", "loss_mask", "attention_mask"),
+        }
+        assert topology.needs(rank) == (expected.get(place.pp, ()) if place.tp == 0 else ())
+        with_boundaries = topology.needs(rank, boundaries=True)
+        assert with_boundaries == ((*topology.needs(rank), "cu_seqlens") if place.tp == 0 else ())
+
+
+def test_one_stage_or_multi_token_prediction_needs_every_field():
+    every = tuple(field for field in FIELDS if field != "cu_seqlens")
+    assert Topology(4, tensor=2).needs(2) == every
+    topology = Topology(4, pipeline=4, mtp_stages=(1, 3))
+    assert [topology.needs(rank) for rank in range(4)] == [topology.needs(0), every, (), every]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"world_size": 12, "tensor": 5}, "12 ranks is not divisible by tensor x pipeline x context = 5"),
+        ({"world_size": 8, "expert": 3}, "expert tensor x expert x pipeline"),
+        ({"world_size": 0}, "the world size is 0"),
+        ({"world_size": 8, "context": -2}, "context-parallel size is -2"),
+        ({"world_size": 8, "order": "tp-dp-xx"}, "'tp-dp-xx'"),
+        ({"world_size": 8, "order": "tp-dp-tp"}, "at most once"),
+        ({"world_size": 8, "context": 2, "order": "tp-dp-pp"}, "leaves out cp, whose size is 2"),
+        (
+            {"world_size": 8, "tensor": 2, "pipeline": 2, "expert": 2, "order": "tp-cp-ep-pp-dp"},
+            "not 2 and 1",
+        ),
+        ({"world_size": 8, "pipeline": 1, "virtual_pipeline": 2}, "at least 2 pipeline stages"),
+        ({"world_size": 8, "pipeline": 2, "virtual_pipeline": 0}, "virtual pipeline of 0"),
+        ({"world_size": 8, "pipeline": 2, "mtp_stages": (2,)}, "stage 2"),
+    ],
+)
+def test_sizes_that_make_no_grid_are_usage_errors(options, said):
+    with pytest.raises(UsageError, match=said):
+        Topology(**options)
+
+
+def test_there_is_no_rank_outside_the_world():
+    for rank in (-1, 8):
+        with pytest.raises(IndexError, match="0 to 7"):
+            Topology(8).coordinates(rank)
+
+
+@pytest.mark.parametrize("context", [1, 2, 3, 8])
+def test_context_slices_cover_a_sequence_once_and_balance_causal_work(context):
+    length = 2 * context * 3
+    parts = [
+        np.concatenate([np.arange(length)[part] for part in context_slices(length, context, cp)])
+        for cp in range(context)
+    ]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(length))
+    assert len({int(part.sum()) for part in parts}) == 1
+    assert parts[0][0] == 0
+    assert parts[0][-1] == length - 1
+
+
+@pytest.mark.parametrize(("length", "context", "cp"), [(6, 2, 0), (8, 2, 2), (8, 2, -1), (8, 0, 0)])
+def test_sequences_that_cannot_be_cut_are_usage_errors(length, context, cp):
+    with pytest.raises(UsageError):
+        context_slices(length, context, cp)
+
+
+def test_topologies_survive_json():
+    topology = Topology(16, 2, 2, 2, "tp-cp-ep-dp-pp", 3, (0, 1), 2, 1)
+    assert Topology.from_json(topology.to_json(), "plan.json") == topology
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"world_size": "8"}, {"tensor": 3}, {"order": 5}, {"mtp_stages": 1}, {"mtp_stages": ["a"]}, {"more": 1},
+     {"virtual_pipeline": 1.0}, {"expert": None}, {"context": True}],
+)  # fmt: skip
+def test_json_that_is_no_topology_is_an_integrity_error(change):
+    with pytest.raises(IntegrityError, match=r"plan\.json"):
+        Topology.from_json(Topology(8).to_json() | change, "plan.json")
+    with pytest.raises(IntegrityError):
+        Topology.from_json([], "plan.json")

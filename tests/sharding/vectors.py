@@ -1,0 +1,52 @@
+"""The orders whose results are frozen: twenty (seed, length) pairs for each algorithm."""
+
+import numpy as np
+
+from tokshard.sharding.bucketing import Bucketing
+from tokshard.sharding.keyed import sorted_order
+from tokshard.sharding.links import ShardShuffle, Shuffle
+from tokshard.sharding.permutation import forward_swaps, inside_out
+
+SEEDS = (0, 1, 1234, 2**32 - 1, 2**40 + 7)
+LENGTHS = (10, 1000, 4097, 100_000)
+PAIRS = [(seed, length) for seed in SEEDS for length in LENGTHS]
+
+
+def torch_short(seed, length):
+    return forward_swaps(length, seed)
+
+
+def torch_long(seed, length):
+    return inside_out(length, seed)
+
+
+def sorted_keys(seed, length):
+    return sorted_order(length, seed)
+
+
+def samples(seed, length):
+    return Shuffle(length, length, seed).forward(np.arange(min(length, 1000)), epoch=1)
+
+
+def blocks(seed, length):
+    return Shuffle(length, 257, seed).forward(np.arange(min(length, 1000)), epoch=1)
+
+
+def shards(seed, length):
+    return ShardShuffle((1,) * length, seed).order(epoch=1)
+
+
+def bucketing(seed, length):
+    keys = np.arange(length) * 7919 % 64
+    return Bucketing(length, 128, 8, seed).forward(np.arange(min(length, 1000)), 1, keys.__getitem__)
+
+
+ORDERS = {
+    "torch.randperm/1 below 214748364": torch_short,
+    "torch.randperm/1 from 214748364 on": torch_long,
+    "tokshard.sorted/1": sorted_keys,
+    "tokshard.sorted/1 of shards": shards,
+    "tokshard.feistel/1 of samples": samples,
+    "tokshard.feistel/1 of blocks": blocks,
+    "tokshard.bucketing/1": bucketing,
+}

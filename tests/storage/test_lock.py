@@ -1,0 +1,149 @@
+"""The writer's lock inside one process; tests/faults/test_locks.py kills processes that hold it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+
+import pytest
+
+from storage.support import names, open_descriptors, raising
+from tokshard.errors import LockedError, StorageError
+from tokshard.storage.lock import WriterLock
+
+
+def test_the_second_is_told_who_holds_it(tmp_path):
+    path = str(tmp_path / "lock")
+    with WriterLock(path), pytest.raises(LockedError) as caught, WriterLock(path):
+        pass
+    assert f"process {os.getpid()} on {socket.gethostname()!r} since '2" in str(caught.value)
+    assert path in str(caught.value)
+    assert caught.value.exit_code == 5
+    with WriterLock(path):
+        assert names(tmp_path) == ["lock"]
+    assert names(tmp_path) == []
+
+
+def test_it_is_released_by_an_exception(tmp_path):
+    before = open_descriptors()
+    with pytest.raises(KeyError), WriterLock(str(tmp_path / "lock")):
+        raise KeyError
+    assert names(tmp_path) == []
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"{}",
+        b'{"pid": 1}',
+        b'{"pid": 1e999, "host": "h", "started": "s"}',
+        b'{"pid":' + b"[" * 3000,
+        b"\xff" * 5000,
+    ],
+)
+def test_a_lock_with_a_strange_text_is_still_a_lock(tmp_path, content):
+    path = tmp_path / "lock"
+    path.write_bytes(content)
+    with path.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(LockedError, match="a process that has just started"), WriterLock(str(path)):
+            pass
+    with WriterLock(str(path)):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_leaves_no_lock_behind(tmp_path, monkeypatch):
+    path = str(tmp_path / "lock")
+    before = open_descriptors()
+    monkeypatch.setattr(os, "write", raising(errno.ENOSPC))
+    with pytest.raises(StorageError), WriterLock(path):
+        pass
+    monkeypatch.undo()
+    assert names(tmp_path) == []
+    assert open_descriptors() == before
+    with WriterLock(path):
+        pass
+
+
+def test_a_file_system_without_locks_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", raising(errno.ENOLCK))
+    before = open_descriptors()
+    with pytest.raises(StorageError, match="cannot lock"), WriterLock(str(tmp_path / "lock")):
+        pass
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("elsewhere", path)])
+def test_what_is_no_file_of_ours_is_refused_and_stays(tmp_path, make):
+    path = tmp_path / "lock"
+    make(path)
+    with pytest.raises(StorageError, match="cannot open"), WriterLock(str(path)):
+        pass
+    assert names(tmp_path) == ["lock"]
+
+
+def test_a_directory_that_another_process_gives_up_is_made_again(tmp_path, monkeypatch):
+    """The other one removes its empty directory between our making it and opening the lock in it."""
+    directory = tmp_path / "x.tokshard"
+    original, seen = os.open, []
+
+    def late(path, *arguments):
+        if path == str(directory / "lock") and len(seen) < 3:
+            seen.append(path)
+            directory.rmdir()
+        return original(path, *arguments)
+
+    monkeypatch.setattr(os, "open", late)
+    with WriterLock(str(directory / "lock")):
+        assert names(directory) == ["lock"]
+    assert len(seen) == 3
+
+
+def test_a_file_that_was_released_meanwhile_is_not_taken_for_the_lock(tmp_path, monkeypatch):
+    """The other one removes the file between our opening it and locking it."""
+    path = tmp_path / "lock"
+    original, seen = fcntl.flock, []
+
+    def late(descriptor, operation):
+        if not seen:
+            seen.append(descriptor)
+            path.unlink()
+        return original(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with WriterLock(str(path)):
+        assert path.exists()
+        with pytest.raises(LockedError), WriterLock(str(path)):
+            pass
+
+
+def test_the_lock_of_another_is_not_removed(tmp_path):
+    """Somebody removes the file by hand, and another run makes its own."""
+    path = tmp_path / "lock"
+    first = WriterLock(str(path))
+    with first:
+        path.unlink()
+        second = WriterLock(str(path))
+        second.__enter__()
+    assert path.exists()
+    with pytest.raises(LockedError), WriterLock(str(path)):
+        pass
+    second.__exit__(None, None, None)
+    assert names(tmp_path) == []
+
+
+def test_a_lock_in_a_directory_that_was_removed_is_an_error(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for path in ("lock", "x.tokshard/lock"):
+        with pytest.raises(StorageError, match="No such file"), WriterLock(path):
+            pass

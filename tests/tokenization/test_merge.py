@@ -1,0 +1,99 @@
+"""Merging what tokenize made is the same as tokenizing all of it at once, sidecars included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tokshard import merge_datasets, tokenize_corpus
+from tokshard.diagnosis.datasets import inspect_dataset
+from tokshard.diagnosis.documents import inspect_document
+from tokshard.errors import InputError
+from tokshard.indexed.manifest import read_manifest
+
+SAMPLE = Path(__file__).parents[2] / "sample_data"
+CORPORA = [SAMPLE / "hostile.jsonl", SAMPLE / "manuals.jsonl", SAMPLE / "stories.jsonl"]
+TOKENIZER = str(SAMPLE / "tokenizer.json")
+SAME = ("dataset", "files", "tokenizer", "engine", "inputs", "counts")
+
+
+@pytest.fixture(autouse=True)
+def workshop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def tokenize(inputs, output, **options):
+    settings = {"on_error": "skip", "unit_bytes": 100_000, "tokenizer": TOKENIZER, **options}
+    return tokenize_corpus(list(map(str, inputs)), output, workers=1, engine="reference", **settings)
+
+
+def contents(prefix: str) -> dict[str, bytes]:
+    sidecars = Path(f"{prefix}.tokshard")
+    files = {path.name: path.read_bytes() for path in sidecars.iterdir() if path.name != "manifest.json"}
+    return {**files, "bin": Path(f"{prefix}.bin").read_bytes(), "idx": Path(f"{prefix}.idx").read_bytes()}
+
+
+def test_a_merge_of_parts_is_the_whole():
+    tokenize(CORPORA, "whole")
+    for number, corpus in enumerate(CORPORA):
+        tokenize([corpus], f"part-{number}")
+    report = merge_datasets("part-*", "merged")
+    merge_datasets(["part-0", "part-1"], "first")
+    merge_datasets(["first", "part-2"], "nested")
+    assert report.provenance
+    assert not report.warnings
+    whole = read_manifest("whole")
+    for prefix in ("merged", "nested"):
+        assert contents(prefix) == contents("whole")
+        manifest = read_manifest(prefix)
+        assert {name: getattr(manifest, name) for name in SAME} == {
+            name: getattr(whole, name) for name in SAME
+        }
+    assert read_manifest("merged").options == {
+        "merge": ["part-0", "part-1", "part-2"],
+        "multimodal": False,
+        "eod": 0,
+    }
+    assert inspect_dataset("merged").ends_with_eod == inspect_dataset("whole").ends_with_eod
+
+
+def test_other_tokenizers_are_refused_unless_allowed():
+    tokenize(CORPORA[2:], "a")
+    tokenize(CORPORA[2:], "b", tokenizer=None)
+    with pytest.raises(InputError, match="a and b were made with different tokenizers: kind huggingface and"):
+        merge_datasets(["a", "b"], "out")
+    report = merge_datasets(["a", "b"], "out", allow_tokenizer_mismatch=True)
+    assert report.tokenizer == {}
+    assert any("different tokenizers" in warning for warning in report.warnings)
+    assert inspect_dataset("out").eod_id is None
+    assert inspect_document("out", 0).text is None
+    assert inspect_document("out", 0, tokenizer=TOKENIZER).text
+
+
+def test_another_eod_is_another_tokenizer():
+    tokenize(CORPORA[2:], "a")
+    tokenize(CORPORA[2:], "b", eod="1")
+    with pytest.raises(InputError, match="different tokenizers: eod_id 0 and 1"):
+        merge_datasets(["a", "b"], "out")
+
+
+def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
+    tokenize(CORPORA[2:], "a")
+    tokenize(CORPORA[2:], "b", provenance=False)
+    for path in Path("b.tokshard").iterdir():
+        path.unlink()
+    Path("b.tokshard").rmdir()
+    report = merge_datasets(["a", "b"], "out")
+    assert report.warnings == (
+        "b: the tokenizer is not known, and cannot be compared",
+        "b: without provenance, so the output has none",
+    )
+    assert (report.tokenizer, report.provenance) == ({}, False)
+    assert "provenance.bin" not in read_manifest("out").files
+    units = [json.loads(line) for line in Path("out.tokshard/units.jsonl").read_text().splitlines()]
+    known = sum(unit["input"] == 0 for unit in units)
+    assert [unit["engine"] for unit in units[known:]] == ["unknown"]
+    halves = [unit["tokens"] for unit in units[:known]], units[known]["tokens"]
+    assert sum(halves[0]) == halves[1]
