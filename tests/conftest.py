@@ -6,7 +6,8 @@ import datetime
 def pytest_make_parametrize_id(config, val, argname):
     """Name a case with bytes or a time after its argument.
 
-    pytest would write the value itself, which may differ from one test process to the next (a gzip header holds
-    the time of its making): then the processes that share the tests out do not agree on their names.
+    pytest would write the value itself, which may differ from one test process to the next (a gzip
+    header holds the time of its making): then the processes that share out the tests do not agree on
+    their names.
     """
-    return argname if isinstance(val, (bytes, bytearray, datetime.datetime)) else None
+    return argname if isinstance(val, bytes | bytearray | datetime.datetime) else None
