@@ -1,6 +1,6 @@
 """What holds for all tests."""
 
-import datetime
+import datetime as dt
 
 
 def pytest_make_parametrize_id(config, val, argname):
@@ -10,4 +10,4 @@ def pytest_make_parametrize_id(config, val, argname):
     header holds the time of its making): then the processes that share out the tests do not agree on
     their names.
     """
-    return argname if isinstance(val, bytes | bytearray | datetime.datetime) else None
+    return argname if isinstance(val, bytes | bytearray | dt.datetime) else None
