@@ -29,7 +29,7 @@ from faults.processes import (
 from tokshard import tokenize_corpus
 from tokshard.errors import WorkerError
 from tokshard.progress import ProgressUpdate, SilentProgress
-from tokshard.tokenization.executors import ProcessExecutor
+from tokshard.tokenization.execution.processes import ProcessExecutor
 
 KILLS = int(os.environ.get("TOKSHARD_KILLS", "8"))
 SEED = int(os.environ.get("TOKSHARD_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
@@ -249,7 +249,7 @@ def test_failed_runs_leave_nothing_behind_in_the_process_and_the_executor_may_be
 SUSPENDED = """
 import sys
 from tokshard import tokenize_corpus
-from tokshard.tokenization.executors import ProcessExecutor
+from tokshard.tokenization.execution.processes import ProcessExecutor
 executor = ProcessExecutor(2, silence_seconds=5)
 tokenize_corpus("corpus.jsonl", "out/x", executor=executor, tokenizer=sys.argv[1], engine="reference",
                 unit_bytes=12000)

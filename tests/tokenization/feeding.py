@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokshard.corpus.files import discover
 from tokshard.tokenization.encoder import Task
-from tokshard.tokenization.feed import Feed
+from tokshard.tokenization.execution.feed import Feed
 from tokshard.tokenization.part import UnitKey
 
 PATIENCE_SECONDS = 30.0

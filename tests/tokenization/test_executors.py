@@ -16,11 +16,12 @@ from tokenization.feeding import PATIENCE_SECONDS, Fed
 from tokenization.jobs import TOKENIZER, write_jsonl
 from tokshard import errors
 from tokshard.corpus.units import LineUnit
-from tokshard.tokenization import messages
 from tokshard.tokenization.encoder import Outcome, Task
-from tokshard.tokenization.executors import InlineExecutor, ProcessExecutor, _Worker
-from tokshard.tokenization.job import _prepare
-from tokshard.tokenization.messages import WorkerCrashError, error_from_json, error_to_json
+from tokshard.tokenization.execution import messages
+from tokshard.tokenization.execution.inline import InlineExecutor
+from tokshard.tokenization.execution.messages import WorkerCrashError, error_from_json, error_to_json
+from tokshard.tokenization.execution.processes import ProcessExecutor, _Worker
+from tokshard.tokenization.preparation import prepare
 
 EXECUTORS = {"inline": InlineExecutor, "one": lambda: ProcessExecutor(1), "three": lambda: ProcessExecutor(3)}
 
@@ -51,7 +52,7 @@ class Work:
         self.folder = folder
         self.paths = paths
         self.parts = folder / "parts"
-        self.recipe = _prepare([str(path) for path in paths], "x", options).recipe()
+        self.recipe = prepare([str(path) for path in paths], "x", options).recipe()
 
     def run(self, executor, listener=None, recipe=None, **options) -> dict[str, str]:
         """Run; return the digests of the parts."""

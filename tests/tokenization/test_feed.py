@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenization.feeding import PATIENCE_SECONDS, Fed
 from tokshard.corpus.records import read_documents
 from tokshard.errors import InputError, StorageError
-from tokshard.tokenization.feed import _UNITS_AHEAD
+from tokshard.tokenization.execution.feed import _UNITS_AHEAD
 from tokshard.tokenization.part import UnitKey
 
 

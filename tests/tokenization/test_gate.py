@@ -13,7 +13,7 @@ from tokshard.errors import BadRecordError, EngineMismatchError
 from tokshard.tokenization import engines, gate
 from tokshard.tokenization.encoder import _texts_of
 from tokshard.tokenization.engines import EncodedBatch
-from tokshard.tokenization.executors import InlineExecutor
+from tokshard.tokenization.execution.inline import InlineExecutor
 
 
 def test_the_first_bytes_and_then_one_in_a_thousand():
@@ -97,7 +97,7 @@ def chosen_beyond_the_first_bytes(path, compare_below):
 
 @pytest.mark.parametrize("field_is_list", [False, True])
 def test_an_engine_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch, field_is_list):
-    monkeypatch.setattr("tokshard.tokenization.feed.FIRST_BYTES", 2000)
+    monkeypatch.setattr("tokshard.tokenization.execution.feed.FIRST_BYTES", 2000)
     texts = [f"document number {n} of the corpus" for n in range(6000)]
     value = (lambda text: ["before", text]) if field_is_list else (lambda text: text)
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": value(text)} for text in texts])

@@ -29,8 +29,9 @@ from tokshard.errors import (
     UsageError,
 )
 from tokshard.storage.lock import WriterLock
-from tokshard.tokenization import job
-from tokshard.tokenization.executors import InlineExecutor, ProcessExecutor
+from tokshard.tokenization import encoding
+from tokshard.tokenization.execution.inline import InlineExecutor
+from tokshard.tokenization.execution.processes import ProcessExecutor
 from tokshard.tokenization.job import plan_tokenization
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.plan import make_plan
@@ -369,13 +370,13 @@ def make(directory: Path) -> Path:
 
 
 def test_an_input_that_goes_away_meanwhile_is_an_error(tmp_path, corpus, monkeypatch):
-    check = job._check_unchanged
+    check = encoding._check_unchanged
 
     def removed(files):
         os.unlink(corpus)
         return check(files)
 
-    monkeypatch.setattr(job, "_check_unchanged", removed)
+    monkeypatch.setattr(encoding, "_check_unchanged", removed)
     with pytest.raises(InputError, match="went away"):
         tokenize_corpus(corpus, str(tmp_path / "out"))
 
@@ -385,8 +386,8 @@ def test_an_input_that_changes_meanwhile_is_an_error(tmp_path, corpus, monkeypat
         os.utime(corpus, ns=(1, 1))
         return check(files)
 
-    check = job._check_unchanged
-    monkeypatch.setattr(job, "_check_unchanged", touched)
+    check = encoding._check_unchanged
+    monkeypatch.setattr(encoding, "_check_unchanged", touched)
     with pytest.raises(InputError, match="changed while it was read"):
         tokenize_corpus(corpus, str(tmp_path / "out"))
     assert not (tmp_path / "out.bin").exists()

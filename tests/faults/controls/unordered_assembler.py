@@ -6,7 +6,7 @@ from typing import Any
 
 
 def append_in_order_of_completion() -> None:
-    from tokshard.tokenization import job
+    from tokshard.tokenization import encoding
     from tokshard.tokenization.part import PartReader
 
     def wrong(self: Any) -> None:
@@ -16,5 +16,5 @@ def append_in_order_of_completion() -> None:
                 self._assembly.append(part)
             self._ready.discard(key)
 
-    job._Encoding._assemble = wrong
-    job._Encoding.check_complete = lambda self: None
+    encoding._Encoding._assemble = wrong
+    encoding._Encoding.check_complete = lambda self: None

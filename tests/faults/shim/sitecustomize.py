@@ -39,5 +39,5 @@ def _install():
     UnitEncoder.encode = encode
 
 
-if "tokshard.tokenization.worker" in sys.orig_argv:
+if "tokshard.tokenization.execution.worker" in sys.orig_argv:
     _install()

@@ -1,4 +1,4 @@
-"""Where units are encoded: in this process, or in worker processes on this machine."""
+"""Units encoded in worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -13,77 +13,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tokshard.errors import WorkerError
-from tokshard.tokenization import messages
-from tokshard.tokenization.encoder import Outcome, Task, UnitEncoder
-from tokshard.tokenization.feed import Feed
+from tokshard.tokenization.encoder import Task
+from tokshard.tokenization.execution import messages
+from tokshard.tokenization.execution.executor import Listener
+from tokshard.tokenization.execution.feed import Feed
 from tokshard.tokenization.recipe import Recipe
 
 SILENCE_SECONDS = 60.0
 _LISTEN_SECONDS = 1.0
-
-
-class Listener(Protocol):
-    """Who is told what happens. An exception raised by it ends the execution."""
-
-    def encoded(self, content_bytes: int, documents: int, tokens: int) -> None:
-        """A batch has been encoded."""
-
-    def finished(self, outcome: Outcome) -> None:
-        """A unit has been finished."""
-
-
-class Executor(Protocol):
-    """Encodes all tasks of a feed."""
-
-    def run(
-        self,
-        recipe: Recipe,
-        parts_directory: str,
-        make_feed: Callable[[Callable[[], None]], Feed],
-        listener: Listener,
-    ) -> None:
-        """Encode until the feed is exhausted.
-
-        Args:
-            recipe: What to do with each unit.
-            parts_directory: Where parts are committed.
-            make_feed: Makes the feed, given what it is to call when a task has become ready.
-            listener: Who is told what happens, in this thread.
-
-        Raises:
-            TokshardError: The first error of a worker or of the feed.
-        """
-
-
-class InlineExecutor:
-    """Encodes in this process, one unit after the other."""
-
-    def run(
-        self,
-        recipe: Recipe,
-        parts_directory: str,
-        make_feed: Callable[[Callable[[], None]], Feed],
-        listener: Listener,
-    ) -> None:
-        """See :class:`Executor`."""
-        ready = threading.Event()
-        feed = make_feed(ready.set)
-        encoder = None
-        try:
-            while True:
-                ready.clear()
-                if (task := feed.take()) is not None:
-                    encoder = encoder or UnitEncoder(recipe, parts_directory)
-                    listener.finished(encoder.encode(task, listener.encoded))
-                elif feed.exhausted:
-                    return
-                else:
-                    ready.wait()
-        finally:
-            feed.stop()
 
 
 class ProcessExecutor:
@@ -115,7 +54,7 @@ class ProcessExecutor:
         make_feed: Callable[[Callable[[], None]], Feed],
         listener: Listener,
     ) -> None:
-        """See :class:`Executor`."""
+        """See :class:`~tokshard.tokenization.execution.executor.Executor`."""
         events = self._events = queue.Queue()  # what workers of an earlier run said last is of no interest
         self._looked = time.monotonic()
         feed = make_feed(lambda: events.put((None, None)))
@@ -219,7 +158,7 @@ class _Worker:
         """
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tokshard.tokenization.worker"],
+                [sys.executable, "-P", "-m", "tokshard.tokenization.execution.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 process_group=0,

@@ -1,4 +1,4 @@
-"""A worker process: ``python -m tokshard.tokenization.worker``, spoken to by lines of JSON.
+"""A worker process: ``python -m tokshard.tokenization.execution.worker``, spoken to by lines of JSON.
 
 It reads a recipe and then tasks from stdin and answers on stdout. It keeps no state that matters: it may
 be killed at any moment. When the process that started it goes away, its stdin ends and so does it.
@@ -14,8 +14,8 @@ import sys
 import threading
 from typing import BinaryIO
 
-from tokshard.tokenization import messages
 from tokshard.tokenization.encoder import UnitEncoder
+from tokshard.tokenization.execution import messages
 from tokshard.tokenization.recipe import Recipe
 
 HEARTBEAT_SECONDS = 1.0

@@ -1,0 +1,158 @@
+"""The encoding of what a job lacks: units to parts, parts to the assembly in order, and the staging of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from tokshard.corpus.files import CorpusFile
+from tokshard.corpus.records import RejectedRecord
+from tokshard.errors import InputError, IntegrityError
+from tokshard.indexed.publication import seal
+from tokshard.progress import Progress, ProgressUpdate
+from tokshard.tokenization.assembly import Assembly, ErrorPolicy
+from tokshard.tokenization.encoder import Outcome
+from tokshard.tokenization.execution.executor import Executor
+from tokshard.tokenization.execution.feed import Feed
+from tokshard.tokenization.execution.inline import InlineExecutor
+from tokshard.tokenization.execution.processes import ProcessExecutor
+from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenization.preparation import TokenizeJob, plain_bytes
+from tokshard.tokenization.staging import stage
+from tokshard.tokenization.workspace import Workspace
+
+# A worker process needs about half a second to start; below this size it does not pay.
+_INLINE_BYTES = 4 << 20
+
+
+def encode_missing(
+    job: TokenizeJob, workspace: Workspace, executor: Executor | None, progress: Progress
+) -> int:
+    """Encode what is missing and stage the outputs; return how many units were there already."""
+    assembly = Assembly(
+        workspace.directory,
+        field_count=len(job.options.fields),
+        offsets=job.options.provenance,
+        input_names=[file.path for file in job.files],
+        policy=ErrorPolicy(job.options.on_error == "skip", job.options.max_errors),
+        accepts_engine=job.accepted_engines,
+    )
+    try:
+        run = _Encoding(job, workspace, assembly, progress)
+        progress.start(_total_bytes(job), run.bytes_done)
+        if assembly.next < UnitKey(len(job.files), 0):
+            chosen = executor or _default_executor(job)
+            chosen.run(job.recipe(), workspace.parts, run.make_feed, run)
+        run.check_complete()
+        _check_unchanged(job.files)
+        manifests = stage(workspace.directory, assembly, job.plan, job.plan.options["dtype"])
+    finally:
+        assembly.close()
+        progress.finish()
+    seal(workspace.directory, manifests)
+    return run.resumed
+
+
+class _Encoding:
+    """The listener of an executor: appends parts in order, and knows what is done."""
+
+    def __init__(
+        self, job: TokenizeJob, workspace: Workspace, assembly: Assembly, progress: Progress
+    ) -> None:
+        self._job = job
+        self._workspace = workspace
+        self._assembly = assembly
+        self._progress = progress
+        self._feed: Feed | None = None
+        self._refused: dict[UnitKey, RejectedRecord] = {}
+        self.resumed = sum(1 for _ in assembly.units()) if assembly.next > UnitKey(0, 0) else 0
+        self.bytes_done = assembly.input_bytes_done
+        self._ready: set[UnitKey] = set()
+        self._documents = assembly.counts.documents
+        self._tokens = sum(one.tokens for one in assembly.counts.fields)
+        for part in workspace.usable_parts(assembly.next, job.accepted_engines):
+            self._ready.add(part.unit)
+            self._documents += part.counts.documents
+            self._tokens += sum(one.tokens for one in part.counts.fields)
+            self.bytes_done += part.input_bytes
+            self.resumed += 1
+        self._assemble()
+
+    def make_feed(self, wake: Callable[[], None]) -> Feed:
+        """Make the feed of what is not done yet."""
+        self._feed = Feed(
+            self._job.files,
+            unit_bytes=self._job.options.unit_bytes,
+            max_document_bytes=self._job.options.max_document_bytes,
+            raw_directory=self._workspace.raw,
+            is_done=lambda key: key < self._assembly.next or key in self._ready,
+            file_is_done=lambda number: number < self._assembly.next.file,
+            streams=self._job.workers,
+            wake=wake,
+        )
+        return self._feed
+
+    def encoded(self, content_bytes: int, documents: int, tokens: int) -> None:  # noqa: ARG002
+        """See :class:`~tokshard.tokenization.execution.executor.Listener`."""
+        self._documents += documents
+        self._tokens += tokens
+        self._tell()
+
+    def finished(self, outcome: Outcome) -> None:
+        """See :class:`~tokshard.tokenization.execution.executor.Listener`."""
+        if outcome.refused is not None:
+            self._refused[outcome.key] = outcome.refused
+            if self._feed is not None:
+                self._feed.limit_to(outcome.key)
+        else:
+            self._ready.add(outcome.key)
+            self.bytes_done += outcome.input_bytes
+        self._assemble()
+        self._tell()
+
+    def check_complete(self) -> None:
+        """Check, at the end, that every unit of every file has been assembled."""
+        if self._assembly.next != UnitKey(len(self._job.files), 0):
+            raise IntegrityError(f"unit {self._assembly.next} was never finished")
+
+    def _assemble(self) -> None:
+        """Append all parts whose turn has come."""
+        while (key := self._assembly.next) in self._ready:
+            with PartReader(self._workspace.part_path(key)) as part:
+                self._assembly.append(part)
+            self._ready.discard(key)
+        if (record := self._refused.get(self._assembly.next)) is not None:
+            raise self._assembly.refuse(
+                self._assembly.next,
+                (record.offset, record.line, record.reason, record.detail, record.excerpt),
+            )
+
+    def _tell(self) -> None:
+        rejected = self._assembly.counts.rejected_total
+        self._progress.update(ProgressUpdate(self.bytes_done, self._documents, self._tokens, rejected))
+
+
+def _default_executor(job: TokenizeJob) -> Executor:
+    if plain_bytes(job.files) <= _INLINE_BYTES:
+        return InlineExecutor()
+    return ProcessExecutor(job.workers)
+
+
+def _total_bytes(job: TokenizeJob) -> int | None:
+    sizes = [file.size_bytes for file in job.files]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _check_unchanged(files: Sequence[CorpusFile]) -> None:
+    for file in files:
+        if file.size_bytes is None:
+            continue
+        try:
+            found = os.stat(file.path)
+        except OSError as error:
+            raise InputError(f"{file.path} went away while it was read: {error.strerror}") from error
+        if (found.st_size, found.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
+            raise InputError(
+                f"{file.path} was changed while it was read",
+                hint="run again with --no-resume when nothing writes to it any more",
+            )

@@ -1,0 +1,39 @@
+"""Units encoded in this process, one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tokshard.tokenization.encoder import UnitEncoder
+from tokshard.tokenization.execution.executor import Listener
+from tokshard.tokenization.execution.feed import Feed
+from tokshard.tokenization.recipe import Recipe
+
+
+class InlineExecutor:
+    """Encodes in this process, one unit after the other."""
+
+    def run(
+        self,
+        recipe: Recipe,
+        parts_directory: str,
+        make_feed: Callable[[Callable[[], None]], Feed],
+        listener: Listener,
+    ) -> None:
+        """See :class:`~tokshard.tokenization.execution.executor.Executor`."""
+        ready = threading.Event()
+        feed = make_feed(ready.set)
+        encoder = None
+        try:
+            while True:
+                ready.clear()
+                if (task := feed.take()) is not None:
+                    encoder = encoder or UnitEncoder(recipe, parts_directory)
+                    listener.finished(encoder.encode(task, listener.encoded))
+                elif feed.exhausted:
+                    return
+                else:
+                    ready.wait()
+        finally:
+            feed.stop()

@@ -1,0 +1,156 @@
+"""What is known of a tokenize job before its first unit: inputs, tokenizer, plan, outputs and engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokshard.corpus.files import CorpusFile, discover
+from tokshard.errors import UsageError
+from tokshard.indexed.manifest import Manifest
+from tokshard.indexed.plan import Plan
+from tokshard.indexed.production import Order
+from tokshard.storage import paths
+from tokshard.tokenization.assembly import ErrorPolicy
+from tokshard.tokenization.engines import fast_engine_refusal
+from tokshard.tokenization.gate import FIRST_BYTES
+from tokshard.tokenization.options import TokenizeOptions, output_prefix
+from tokshard.tokenization.plan import make_plan
+from tokshard.tokenization.recipe import EngineName, Recipe
+from tokshard.tokenization.tokenizer import Tokenizer, load_tokenizer
+
+_COMPRESSED_TO_PLAIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDecision:
+    """The engine that will encode, and why it is not the fast one; None if it is."""
+
+    name: EngineName
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeJob:
+    """Everything that is known before the first unit."""
+
+    files: tuple[CorpusFile, ...]
+    options: TokenizeOptions
+    tokenizer: Tokenizer
+    plan: Plan
+    prefix: str
+    prefixes: tuple[str, ...]
+    engine: EngineDecision
+
+    @property
+    def workers(self) -> int:
+        """How many worker processes may run at once."""
+        return self.options.workers or len(os.sched_getaffinity(0))
+
+    @property
+    def accepted_engines(self) -> frozenset[str]:
+        """Engines whose finished units may stay."""
+        return frozenset({"reference"} if self.options.engine == "reference" else {"reference", "fast"})
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all inputs can be read again."""
+        return all(file.size_bytes is not None for file in self.files)
+
+    @property
+    def order(self) -> Order:
+        """What is to be made, and what may be done for it."""
+        return Order(
+            plan=self.plan,
+            prefixes=self.prefixes,
+            resume=self.options.resume and self.repeatable,
+            force=self.options.force,
+            accepts=self._accepts,
+        )
+
+    def _accepts(self, manifest: Manifest) -> bool:
+        """Tell whether a finished output may stay. What came through a pipe may not: it can differ."""
+        return self.repeatable and manifest.engine["documents"].keys() <= self.accepted_engines
+
+    def recipe(self) -> Recipe:
+        """Return how units become parts."""
+        options = self.options
+        return Recipe(
+            tokenizer=self.tokenizer.path,
+            tokenizer_identity=self.tokenizer.identity,
+            special_tokens=options.special_tokens,
+            eod_id=self.tokenizer.eod_id,
+            append_eod=options.append_eod,
+            fields=options.fields,
+            dtype=self.plan.options["dtype"],
+            engine=self.engine.name,
+            fallback=options.engine != "fast",
+            max_document_bytes=options.max_document_bytes,
+            max_rejected=ErrorPolicy(options.on_error == "skip", options.max_errors).limit,
+            offsets=options.provenance,
+        )
+
+
+def prepare(inputs: str | Sequence[str], output: str | None, options: dict[str, Any]) -> TokenizeJob:
+    """Look at the inputs and the tokenizer; the arguments are those of ``tokenize_corpus``.
+
+    Raises:
+        UsageError: An option cannot be meant.
+        InputError: An input or the tokenizer cannot be read.
+    """
+    try:
+        checked = TokenizeOptions(**options)
+    except TypeError as error:
+        raise UsageError(f"tokenize_corpus: {error}") from error
+    names = [inputs] if isinstance(inputs, str) else list(inputs)
+    if not names:
+        raise UsageError("no input is given", hint="name files, globs, directories, @list.txt or - for stdin")
+    prefix = output_prefix(names, output)
+    files = discover(names)
+    _refuse_inputs_among_outputs(files, checked.output_prefixes(prefix))
+    tokenizer = load_tokenizer(checked.tokenizer, eod=checked.eod, need_eod=checked.append_eod)
+    plan = make_plan(files, tokenizer, checked)
+    engine = _choose_engine(files, tokenizer, checked)
+    return TokenizeJob(files, checked, tokenizer, plan, prefix, checked.output_prefixes(prefix), engine)
+
+
+def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:
+    for prefix in prefixes:
+        outputs = {os.path.realpath(path(prefix)) for path in (paths.bin_path, paths.idx_path)}
+        sidecars = os.path.join(os.path.realpath(paths.sidecar_directory(prefix)), "")
+        for file in files:
+            place = os.path.realpath(file.path)
+            if place in outputs or place.startswith(sidecars):
+                raise UsageError(
+                    f"the input {file.path} is one of the files that the run would write",
+                    hint="choose another --output",
+                )
+
+
+def _choose_engine(
+    files: Sequence[CorpusFile], tokenizer: Tokenizer, options: TokenizeOptions
+) -> EngineDecision:
+    if options.engine == "reference":
+        return EngineDecision("reference", "asked for")
+    reason = fast_engine_refusal(tokenizer, special_tokens=options.special_tokens)
+    if options.engine == "fast":
+        if reason is not None:
+            raise UsageError(
+                f"--engine fast cannot encode with this tokenizer: {reason}", hint="use --engine auto"
+            )
+        return EngineDecision("fast", None)
+    if reason is None and plain_bytes(files) <= FIRST_BYTES:
+        reason = "the corpus is no larger than the sample that would be compared"
+    return EngineDecision("reference" if reason else "fast", reason)
+
+
+def plain_bytes(files: Sequence[CorpusFile]) -> int:
+    """Estimate the size of the inputs after decompression; streams are taken for large."""
+    total = 0
+    for file in files:
+        if file.size_bytes is None:
+            return 1 << 62
+        total += file.size_bytes * (1 if file.compression == "none" else _COMPRESSED_TO_PLAIN)
+    return total
