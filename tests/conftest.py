@@ -1,6 +1,22 @@
 """What holds for all tests."""
 
 import datetime as dt
+import gc
+import os
+
+from hypothesis import HealthCheck, settings
+
+# A test passes or fails by what the code does: not by the speed of the machine, nor by chance.
+settings.register_profile(
+    "tokshard", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tokshard")
+
+
+def pytest_collection_finish():
+    """Keep the collected tests, some hundred thousand objects, from being looked through as garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_make_parametrize_id(config, val, argname):

@@ -53,7 +53,7 @@ def browse(tmp_path, page, *options):
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

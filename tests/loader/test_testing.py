@@ -65,7 +65,11 @@ def test_a_state_that_goes_on_changing_is_no_excuse():
     assert assert_same_after_restore(Aliasing(), fresh=Counter) == 7
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_data_sets_of_the_strategy_hold_its_documents(tmp_path, data):
     contents = data.draw(documents(dtype="int32"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from types import ModuleType
@@ -12,9 +13,12 @@ import pytest
 def megatron_or_skip() -> ModuleType:
     """Return Megatron's module of indexed data sets; without it skip, or fail where it is required."""
     name = "megatron.core.datasets.indexed_dataset"
-    if os.environ.get("TOKSHARD_ORACLE") == "required":
-        return importlib.import_module(name)
-    return pytest.importorskip(name)
+    required = os.environ.get("TOKSHARD_ORACLE") == "required"
+    module = importlib.import_module(name) if required else pytest.importorskip(name)
+    # Megatron calls gc.collect() whenever it adds an index: it need not look through all of torch.
+    gc.collect()
+    gc.freeze()
+    return module
 
 
 def shared(rounds: int) -> range:
