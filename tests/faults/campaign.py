@@ -12,6 +12,7 @@ tried and what went wrong at which.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import importlib
@@ -20,6 +21,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +30,9 @@ from typing import Any
 WRITING_CALLS = (
     "create",
     "open_for_append",
+    "open_existing",
     "write",
+    "write_at",
     "copy_range",
     "truncate",
     "fsync",
@@ -36,6 +40,7 @@ WRITING_CALLS = (
     "close",
     "replace",
     "make_directory",
+    "make_private_directory",
     "unlink",
     "remove_directory",
 )
@@ -98,28 +103,29 @@ def in_child(action: Callable[[], int | None]) -> int:
 
 def run_command(arguments: list[str], inputs: str, *, hook: Callable[[], None] | None = None) -> int:
     """Run tokshard with these arguments in a forked process, in the current directory."""
+    return in_child(lambda: command(arguments, inputs, hook))
 
-    def action() -> None:
-        from tokshard.cli import main
-        from tokshard.indexed.merge import copying
-        from tokshard.tokenization import assembly, encoder
 
-        assembly.CHECKPOINT_UNITS = 3  # several checkpoints in a small run
-        copying.CHECKPOINT_BYTES = 700
-        original = encoder.UnitEncoder.encode
+def command(arguments: list[str], inputs: str, hook: Callable[[], None] | None) -> None:
+    """Run tokshard in this process, which is good for nothing else afterwards."""
+    from tokshard.cli import main
+    from tokshard.indexed.merge import copying
+    from tokshard.tokenization import assembly, encoder
 
-        def traced(self: Any, task: Any, report: Any) -> Any:
-            with open("encoded.txt", "a") as log:
-                log.write(f"{task.key.part_name}\n")
-            return original(self, task, report)
+    assembly.CHECKPOINT_UNITS = 3  # several checkpoints in a small run
+    copying.CHECKPOINT_BYTES = 700
+    original = encoder.UnitEncoder.make
 
-        encoder.UnitEncoder.encode = traced
-        if hook:
-            hook()
-        sys.argv = ["tokshard", *(word.replace("{in}", inputs) for word in arguments)]
-        main.main()
+    def traced(self: Any, task: Any, report: Any) -> Any:
+        with open("encoded.txt", "a") as log:
+            log.write(f"{task.key.part_name}\n")
+        return original(self, task, report)
 
-    return in_child(action)
+    encoder.UnitEncoder.make = traced
+    if hook:
+        hook()
+    sys.argv = ["tokshard", *(word.replace("{in}", inputs) for word in arguments)]
+    main.main()
 
 
 def failing_hook(job: Job, k: int) -> Callable[[], None]:
@@ -144,6 +150,10 @@ def failing_hook(job: Job, k: int) -> Callable[[], None]:
                         if job.mode != "kill" and name == "write":
                             data = bytes(memoryview(arguments[1]).cast("B"))
                             os.write(arguments[0], data[: len(data) // 2])
+                        if job.mode != "kill" and name == "write_at":
+                            descriptor, buffer, offset, _ = arguments
+                            data = bytes(memoryview(buffer).cast("B"))
+                            os.pwrite(descriptor, data[: len(data) // 2], offset)
                         if job.mode != "kill" and name == "copy_range":
                             source, target, offset, size, path = arguments
                             original(source, target, offset, size // 2, path)
@@ -273,18 +283,30 @@ def try_point(job: Job, k: int, new: list[Output], old: list[Output] | None) -> 
     return None
 
 
-def load() -> None:
-    """Load everything once, before the forks."""
-    ours = [
-        f"tokshard.{name}" for name in ("cli.main", "tokenization.job", "indexed.merge.job", "indexed.writer")
-    ]
-    for module in [*ours, "numpy", "orjson", "xxhash"]:
-        importlib.import_module(module)
+def load_for(action: Callable[[], object]) -> None:
+    """Load what an action loads once, before the forks: it would be most of the time of each.
+
+    The action is done in a forked process, in the current directory.
+    """
+
+    def listing() -> None:
+        try:
+            action()
+        finally:
+            Path("modules.txt").write_text("\n".join(sys.modules))
+
+    in_child(listing)
+    for module in Path("modules.txt").read_text().split():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    if threading.active_count() > 1:
+        raise RuntimeError("there are threads, which do not survive a fork")
 
 
 def run(job: Job) -> dict[str, Any]:
     """Run the campaign; return how many points were tried and the failures."""
-    load()
+    fresh(job)
+    load_for(lambda: command(job.arguments, job.inputs, None))
     fresh(job)
     old = outputs(job.prefixes) if job.prepare else None
     if run_command(job.arguments, job.inputs, hook=failing_hook(job, 0)) != 0:

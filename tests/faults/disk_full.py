@@ -55,7 +55,7 @@ def try_size(job: campaign.Job, kind: str, size: int, new: list[campaign.Output]
     if kind == "tmpfs":
         mount(job.workdir, size)
         os.chdir(job.workdir)
-        os.symlink("/tmp/stderr-of-full-disk", "stderr.txt")
+        os.symlink(f"{job.workdir}-stderr", "stderr.txt")
         hook: Callable[[], None] = lambda: campaign.apply_control(job.control)  # noqa: E731
     else:
         hook = limited(job, size)
@@ -85,7 +85,8 @@ def try_size(job: campaign.Job, kind: str, size: int, new: list[campaign.Output]
 
 def run(job: campaign.Job, kind: str, sizes: list[int]) -> dict[str, Any]:
     """Try all sizes; return how many there were, how many were too small, and the failures."""
-    campaign.load()
+    campaign.fresh(job)
+    campaign.load_for(lambda: campaign.command(job.arguments, job.inputs, None))
     campaign.fresh(job)
     if campaign.run_command(job.arguments, job.inputs) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())

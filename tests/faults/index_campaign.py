@@ -12,7 +12,6 @@ It prints one JSON object: how many points were tried and what went wrong at whi
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -129,7 +128,8 @@ def try_point(job: IndexJob, k: int, new: dict[str, bytes], old: dict[str, bytes
 
 def run(job: IndexJob) -> dict[str, Any]:
     """Run the campaign; return how many points were tried and the failures."""
-    importlib.import_module("xxhash")  # once, before the forks
+    fresh(job)
+    campaign.load_for(lambda: build_indices(requests(), cache_directory=CACHE, workers=1, rebuild=True))
     fresh(job)
     old = cached()
     if build(job, campaign.failing_hook(job.hooks(), 0)) != 0:

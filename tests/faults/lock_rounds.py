@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ class Contest:
     rounds: int = 20
     kill_every: int = 3
     processes: int = 8
-    patience_seconds: float = 20.0
+    patience_seconds: float = 240.0
 
 
 def contend(contest: Contest, number: int) -> int:
@@ -92,6 +93,8 @@ def play(contest: Contest) -> Counter[str]:
                 os.read(waiting, 1)
                 random.seed(os.getpid())
                 status = contend(contest, number)
+            except BaseException:  # a traceback is what the report needs
+                traceback.print_exc()
             finally:
                 os._exit(status)
         children.append(pid)

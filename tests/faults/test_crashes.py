@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+from faults.processes import HERE, scratch_directory
 
 # How much of each campaign to run: every call, or every n-th (TOKSHARD_CAMPAIGN_STEP=1 for all).
 STEP = int(os.environ.get("TOKSHARD_CAMPAIGN_STEP", "0"))
@@ -32,17 +31,14 @@ def make_inputs(directory: Path) -> Path:
 
 @pytest.fixture
 def job(tmp_path):
-    """A campaign's description, on a memory file system where there is one: fsync is free there."""
-    memory = Path("/dev/shm")
-    base = memory if os.access(memory, os.W_OK) else tmp_path
-    workdir = base / f"tokshard-{os.getpid()}-{tmp_path.name}"
-    yield {
-        "workdir": str(workdir),
-        "inputs": str(make_inputs(tmp_path / "in")),
-        "prefixes": ["out/x"],
-        "arguments": PLAIN,
-    }
-    shutil.rmtree(workdir, ignore_errors=True)
+    """A campaign's description."""
+    with scratch_directory(tmp_path) as scratch:
+        yield {
+            "workdir": str(scratch / "work"),
+            "inputs": str(make_inputs(tmp_path / "in")),
+            "prefixes": ["out/x"],
+            "arguments": PLAIN,
+        }
 
 
 COMMON = ["-o", "out/x", "--unit-size", "512", "--on-error", "skip", "--quiet"]
@@ -68,13 +64,14 @@ def first_failures(result: dict) -> str:
     return "\n".join(f"call {k}: {wrong}" for k, wrong in list(result["failures"].items())[:3])
 
 
+GROWING = ["write", "write_at", "create", "open_for_append", "open_existing", "make_directory"]
 CAMPAIGNS = {
     "plain": ({}, 3),
     "streamed": ({"arguments": STREAMED}, 8),
     "two fields": ({"arguments": TWO_FIELDS, "prefixes": ["out/x_text_document", "out/x_title_document"]}, 9),
     "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 6),
-    "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 1),
-    "disk full": ({"mode": "enospc", "only": ["write", "create", "open_for_append", "make_directory"]}, 2),
+    "killed in the middle of a write": ({"mode": "half", "only": ["write", "write_at"]}, 1),
+    "disk full": ({"mode": "enospc", "only": GROWING}, 2),
     "input/output error": ({"mode": "eio"}, 5),
     "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 1),
 }

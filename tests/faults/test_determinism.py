@@ -17,12 +17,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from faults.campaign import digest, outputs
-from faults.processes import HERE, SAMPLE_DATA, TOKENIZER, scratch_base
+from faults.processes import HERE, SAMPLE_DATA, TOKENIZER, scratch_directory
 from tokshard import tokenize_corpus
 from tokshard.tokenization.execution.inline import InlineExecutor
 
@@ -68,10 +69,8 @@ def available(name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory):
-    base = scratch_base(tmp_path_factory.getbasetemp()) / f"tokshard-determinism-{os.getpid()}"
-    base.mkdir()
-    yield base
-    shutil.rmtree(base)
+    with scratch_directory(tmp_path_factory.getbasetemp()) as directory:
+        yield directory
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +106,12 @@ def right(inputs, scratch) -> dict[str, str | None]:
 
 
 def elsewhere(
-    inputs: list[str], output: str, number: int, *, workers: int, hash_seed: str, control: bool = False
+    inputs: list[str], output: str, number: int, *, workers: int, hash_seed: str, **shim: str
 ) -> dict[str, str | None]:
-    """Run in worker processes of another process that live in a world of their own, with random delays."""
+    """Run in worker processes of another process that live in a world of their own, with random delays.
+
+    Where the delays are chosen instead, the implementation is the wrong one that is to be caught.
+    """
     shutil.rmtree(Path(output).parent, ignore_errors=True)
     wanted = {
         "inputs": inputs,
@@ -117,18 +119,18 @@ def elsewhere(
         "workers": workers,
         "umask": UMASKS[number % len(UMASKS)],
         "options": OPTIONS,
-        "control": str(HERE / "controls") if control else None,
+        "control": str(HERE / "controls") if shim else None,
     }
     locales = [name for name in LOCALES if available(name)]
     environment = {
         **os.environ,
         "PYTHONPATH": str(HERE / "shim"),
-        "TOKSHARD_SHIM": "sleep",
+        **(shim or {"TOKSHARD_SHIM": "sleep"}),
         "PYTHONHASHSEED": hash_seed,
         "LC_ALL": locales[number % len(locales)],
         "TZ": ZONES[number % len(ZONES)],
     }
-    folders = ("/", str(Path(inputs[0]).parent), str(Path.home()))
+    folders = ("/", str(Path(inputs[0]).parent), tempfile.gettempdir())
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(wanted)],
         cwd=folders[number % len(folders)],
@@ -150,8 +152,9 @@ def test_workers_timing_and_environment_do_not_show(inputs, output, right, numbe
     assert elsewhere(inputs, output, number, workers=workers, hash_seed=hash_seed) == right
 
 
-def test_parts_in_order_of_completion_are_caught(inputs, output, right):
-    found = elsewhere(inputs, output, 0, workers=3, hash_seed="0", control=True)
+def test_parts_in_order_of_completion_are_caught(inputs, output, right, tmp_path):
+    late = {"TOKSHARD_SHIM": "late", "TOKSHARD_SHIM_UNIT": "0", "TOKSHARD_SHIM_LOG": str(tmp_path / "log")}
+    found = elsewhere(inputs, output, 0, workers=3, hash_seed="0", **late)
     assert found["bin"] != right["bin"]
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from pathlib import Path
-
 import pytest
 
+from faults.processes import scratch_directory
 from faults.test_crashes import STEP, first_failures, run
 
 
 @pytest.fixture
 def workdir(tmp_path):
-    memory = Path("/dev/shm")
-    base = memory if os.access(memory, os.W_OK) else tmp_path
-    path = base / f"tokshard-{os.getpid()}-{tmp_path.name}"
-    yield str(path)
-    shutil.rmtree(path, ignore_errors=True)
+    with scratch_directory(tmp_path) as scratch:
+        yield str(scratch / "work")
 
 
 CAMPAIGNS = {

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from faults.processes import HERE, scratch_base
+from faults.processes import HERE, scratch_directory
 
 SMALL_BYTES, TIMES = 6_000_000, 10
 BYTES_A_DOCUMENT = 12
@@ -22,19 +20,18 @@ KIB = 1024
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
     """Short documents: the same corpus once and ten times, plain and compressed."""
-    directory = scratch_base(tmp_path_factory.getbasetemp()) / tmp_path_factory.mktemp("memory").name
-    directory = Path(f"{directory}-{random.SystemRandom().randrange(2**32):x}")
-    directory.mkdir()
     chance = random.Random(1)
     lines = [
         f'{{"text": "{"word " * (i % 9)}{chance.getrandbits(60):x}"}}\n'.encode()
         for i in range(SMALL_BYTES // 45)
     ]
-    for name, times in (("small", 1), ("large", TIMES)):
-        (directory / f"{name}.jsonl").write_bytes(b"".join(lines) * times)
-        (directory / f"{name}.jsonl.gz").write_bytes(gzip.compress(b"".join(lines), 1, mtime=0) * times)
-    yield directory, len(lines)
-    shutil.rmtree(directory)
+    content = b"".join(lines)
+    packed = gzip.compress(content, 1, mtime=0)
+    with scratch_directory(tmp_path_factory.getbasetemp()) as directory:
+        for name, times in (("small", 1), ("large", TIMES)):
+            (directory / f"{name}.jsonl").write_bytes(content * times)
+            (directory / f"{name}.jsonl.gz").write_bytes(packed * times)
+        yield directory, len(lines)
 
 
 def memory_use(directory, name, control=None):

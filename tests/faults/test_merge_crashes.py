@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from faults.campaign import leftovers, outputs
+from faults.processes import scratch_directory
 from faults.test_crashes import STEP, first_failures, run
 from tokshard import merge_datasets, tokenize_corpus
 from tokshard.storage.lock import WriterLock
@@ -36,17 +37,13 @@ def make_inputs(directory: Path) -> Path:
 @pytest.fixture
 def job(tmp_path):
     """A campaign's description. Inputs and outputs share a file system, so that the kernel can copy."""
-    memory = Path("/dev/shm")
-    base = memory if os.access(memory, os.W_OK) else tmp_path
-    scratch = base / f"tokshard-{os.getpid()}-{tmp_path.name}"
-    scratch.mkdir()
-    yield {
-        "workdir": str(scratch / "work"),
-        "inputs": str(make_inputs(scratch / "in")),
-        "prefixes": ["out/x"],
-        "arguments": KNOWN,
-    }
-    shutil.rmtree(scratch)
+    with scratch_directory(tmp_path) as scratch:
+        yield {
+            "workdir": str(scratch / "work"),
+            "inputs": str(make_inputs(scratch / "in")),
+            "prefixes": ["out/x"],
+            "arguments": KNOWN,
+        }
 
 
 COMMON = ["-o", "out/x", "--quiet"]

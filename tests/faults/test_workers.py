@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,15 +23,16 @@ from faults.processes import (
     answer_to_a_killed_worker,
     clear,
     make_corpus,
-    scratch_base,
+    scratch_directory,
 )
+from storage.support import open_descriptors
 from tokshard import tokenize_corpus
 from tokshard.errors import WorkerError
 from tokshard.progress import ProgressUpdate, SilentProgress
 from tokshard.tokenization.execution.processes import ProcessExecutor
 
 KILLS = int(os.environ.get("TOKSHARD_KILLS", "8"))
-SEED = int(os.environ.get("TOKSHARD_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+SEED = int(os.environ.get("TOKSHARD_SEED", "1"))
 
 UNIT_SIZE = "12000"
 COMMON = ["-o", "out/x", "--tokenizer", str(TOKENIZER), "--engine", "reference", "--no-progress"]
@@ -44,19 +44,28 @@ PIPED = ["tokenize", "pipe", *COMMON]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    directory = scratch_base(tmp_path_factory.getbasetemp()) / f"tokshard-workers-{os.getpid()}"
-    directory.mkdir()
-    make_corpus(directory / "corpus.jsonl", 4.3)
-    make_corpus(directory / "small.jsonl", 2.5)
-    os.mkfifo(directory / "pipe")
-    yield directory
-    shutil.rmtree(directory)
+    with scratch_directory(tmp_path_factory.getbasetemp()) as directory:
+        make_corpus(directory / "corpus.jsonl", 4.3)
+        make_corpus(directory / "small.jsonl", 2.5)
+        os.mkfifo(directory / "pipe")
+        yield directory
 
 
 @pytest.fixture
 def directory(corpus):
     yield corpus
     clear(corpus)
+
+
+def logging(directory: Path, **shim: str) -> dict[str, str]:
+    return {"TOKSHARD_SHIM_LOG": str(directory / "begun.txt"), **shim}
+
+
+def holding(directory: Path, kind: str = "workers") -> dict[str, str]:
+    """Let a run come to no end: one of its units is never finished."""
+    if kind == "inline":
+        return logging(directory, TOKSHARD_SHIM="hold", TOKSHARD_SHIM_UNIT="0", TOKSHARD_SHIM_MAIN="yes")
+    return logging(directory, TOKSHARD_SHIM="hold", TOKSHARD_SHIM_UNIT="40")
 
 
 def output_of(directory: Path) -> list:
@@ -105,12 +114,14 @@ class Chain:
 
     def start(self) -> Run:
         self.log.unlink(missing_ok=True)
-        return Run(TOKENIZE, self.directory, {"TOKSHARD_SHIM_LOG": str(self.log)}).start()
+        return Run(TOKENIZE, self.directory, logging(self.directory)).start()
 
     def check_killed(self) -> None:
         """Nothing is there under the final names, and what was finished has been left alone."""
         (found,) = output_of(self.directory)
-        assert found["manifest.json"] is None or [found] == self.right
+        if found["manifest.json"] is not None:  # it was killed when it had published everything
+            self.check_finished()
+            return
         self._check_not_redone()
         parts = parts_of(self.directory)
         assert {name: parts[name] for name in parts.keys() & self.parts.keys()} == {
@@ -126,7 +137,7 @@ class Chain:
         self.begin()
 
     def _check_not_redone(self) -> None:
-        begun = self.log.read_text().split() if self.log.exists() else []
+        begun = self.log.read_text().split()[::2] if self.log.exists() else []
         assert not self.finished & set(begun)
 
 
@@ -174,9 +185,9 @@ def test_kill_dash_nine_of_the_main_process_takes_the_workers_along(directory, u
 def test_a_runner_by_pool_is_caught(directory):
     program = [sys.executable, str(HERE / "controls/pool_runner.py")]
     run = Run(["corpus.jsonl", "out/parts"], directory, {"TOKENIZER": str(TOKENIZER)}, program).start()
-    (first, *_) = run.wait_for_workers(2)
-    run.wait_for_path("out/parts/000000-000000000.part")  # so the others are at work
-    assert answer_to_a_killed_worker(run, first) == "hangs"
+    run.wait_for_path("holder")
+    holder = int((directory / "holder").read_text())
+    assert answer_to_a_killed_worker(run, holder, patience_seconds=3) == "hangs"
 
 
 class AtFirstUpdate(SilentProgress):
@@ -215,16 +226,67 @@ def children() -> set[int]:
     return found
 
 
+def first_pid(executor: ProcessExecutor) -> int:
+    """The process of a worker that has begun, which is not always the first that was ordered."""
+    return next(worker.pid for worker in executor._workers if worker.pid)
+
+
 def test_a_stopped_worker_is_taken_for_dead(directory):
     executor = ProcessExecutor(2, silence_seconds=2.5)
     before = children()
 
     def stop() -> None:
-        os.kill(executor._workers[0].process.pid, signal.SIGSTOP)
+        os.kill(first_pid(executor), signal.SIGSTOP)
 
-    with pytest.raises(WorkerError, match=r"worker process \d+ has not answered for 2.5 s at unit \d+ of "):
+    # On a busy machine it may be the other one, which has not even started.
+    with pytest.raises(WorkerError, match=r"worker process .* has not answered for 2.5 s at unit \d+ of "):
         tokenize_here(directory, executor, stop)
     assert children() <= before
+
+
+def test_a_stopped_parent_of_the_workers_is_taken_for_dead(directory):
+    executor = ProcessExecutor(2, silence_seconds=2.5)
+    before = children()
+    os.kill(executor.start().pid, signal.SIGSTOP)
+    with pytest.raises(WorkerError, match=r"ordered has not answered for 2.5 s at unit 0"):
+        tokenize_here(directory, executor)
+    assert children() <= before
+
+
+def test_a_killed_parent_of_the_workers_is_named_and_takes_them_along(directory):
+    executor = ProcessExecutor(2)
+    before = children()
+    group = executor.start().pid
+
+    with pytest.raises(WorkerError, match=f"the parent process {group} of the workers was killed by SIGKILL"):
+        tokenize_here(directory, executor, lambda: os.kill(group, signal.SIGKILL))
+    assert children() <= before
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while exists(group):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def exists(group: int) -> bool:
+    """Whether a living process belongs to a group."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, found = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(found) == group and state not in "ZX":
+            return True
+    return False
+
+
+def test_kill_dash_nine_of_the_main_process_takes_a_stopped_worker_along(directory):
+    run = Run(TOKENIZE, directory, holding(directory)).start()
+    run.wait_for_encoders(2)
+    first, *_ = (directory / "begun.txt").read_text().split()[1::2]
+    os.kill(int(first), signal.SIGSTOP)
+    run.process.kill()
+    run.end()
+    assert run.gone()
 
 
 def test_failed_runs_leave_nothing_behind_in_the_process_and_the_executor_may_be_used_again(directory):
@@ -232,36 +294,38 @@ def test_failed_runs_leave_nothing_behind_in_the_process_and_the_executor_may_be
     before = children()
 
     def kill() -> None:
-        executor._workers[0].process.kill()
+        os.kill(first_pid(executor), signal.SIGKILL)
 
-    def fail_again() -> tuple[int, int]:
+    def fail_again() -> tuple[set, set]:
         with pytest.raises(WorkerError, match="SIGKILL"):
             tokenize_here(directory, executor, kill)
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
+        return open_descriptors(), set(threading.enumerate())
 
     first = fail_again()
-    assert fail_again() == first
+    second = fail_again()
+    assert all(map(set.issubset, second, first))  # what earlier tests left may go meanwhile
     assert children() <= before
     assert tokenize_here(directory, executor).documents > 0
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == first
+    assert open_descriptors() <= first[0]
+    assert set(threading.enumerate()) <= first[1]
 
 
 SUSPENDED = """
 import sys
 from tokshard import tokenize_corpus
 from tokshard.tokenization.execution.processes import ProcessExecutor
-executor = ProcessExecutor(2, silence_seconds=5)
+executor = ProcessExecutor(2, silence_seconds=10)
 tokenize_corpus("corpus.jsonl", "out/x", executor=executor, tokenizer=sys.argv[1], engine="reference",
                 unit_bytes=12000)
 """
 
 
 def test_a_main_process_that_was_suspended_does_not_blame_the_workers(directory, undisturbed):
-    run = Run([str(TOKENIZER)], directory, program=[sys.executable, "-c", SUSPENDED]).start()
-    run.wait_for_workers(2)
-    run.wait_for_path("out/x.tokshard/work/parts/000000-000000003.part")
+    program = [sys.executable, "-c", SUSPENDED]
+    run = Run([str(TOKENIZER)], directory, logging(directory), program).start()
+    run.wait_for_encoders(2)
     run.process.send_signal(signal.SIGSTOP)
-    time.sleep(6)
+    time.sleep(11)
     run.process.send_signal(signal.SIGCONT)
     assert run.end() == (0, "")
     assert [{**one, "manifest.json": ""} for one in output_of(directory)] == [
@@ -281,10 +345,12 @@ def stderr_of_cancelled(run: Run, status: int) -> str:
 @pytest.mark.parametrize("kind", ["workers", "inline", "fifo"])
 def test_a_signal_ends_the_run_in_order(directory, request, number, status, kind):
     arguments = {"workers": TOKENIZE, "inline": INLINE, "fifo": PIPED}[kind]
-    run = Run(arguments, directory).start()
-    run.wait_for_path("out/x.tokshard/work/parts")
-    if kind == "workers":
-        run.wait_for_workers(2)
+    if kind == "fifo":
+        run = Run(arguments, directory).start()
+        run.wait_for_path("out/x.tokshard/work/parts")
+    else:
+        run = Run(arguments, directory, holding(directory, kind)).start()
+        run.wait_for_encoders(2 if kind == "workers" else 1)
     run.process.send_signal(number)
     stderr = stderr_of_cancelled(run, status)
     assert "error: stopped; finished work is kept" in stderr
@@ -297,23 +363,23 @@ def test_a_signal_ends_the_run_in_order(directory, request, number, status, kind
 
 
 def test_ctrl_c_of_a_terminal_reaches_the_whole_group_once(directory):
-    run = Run(TOKENIZE, directory).start()
+    run = Run(TOKENIZE, directory, holding(directory)).start()
     run.wait_for_workers(2)
     os.killpg(run.process.pid, signal.SIGINT)
     assert "error: stopped" in stderr_of_cancelled(run, 130)
 
 
 def test_a_batch_system_may_terminate_all_processes_at_once(directory):
-    run = Run(TOKENIZE, directory).start()
-    workers = run.wait_for_workers(2)
-    run.wait_for_path("out/x.tokshard/work/parts/000000-000000003.part")  # the workers have started
+    run = Run(TOKENIZE, directory, holding(directory)).start()
+    run.wait_for_encoders(2)
+    workers = run.workers()
     for pid in [*workers, run.process.pid]:
         os.kill(pid, signal.SIGTERM)
     assert "error: stopped" in stderr_of_cancelled(run, 143)
 
 
 def test_ctrl_c_twice(directory, undisturbed):
-    run = Run(TOKENIZE, directory).start()
+    run = Run(TOKENIZE, directory, holding(directory)).start()
     run.wait_for_workers(2)
     run.process.send_signal(signal.SIGINT)
     time.sleep(0.002)

@@ -12,7 +12,7 @@ from tokshard.tokenization.encoder import Task
 from tokshard.tokenization.execution.feed import Feed
 from tokshard.tokenization.part import UnitKey
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 240.0
 
 
 class Fed:

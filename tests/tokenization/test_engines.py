@@ -33,8 +33,9 @@ from tokshard.tokenization.engines import (
     fast_engine_refusal,
     reference_engine,
 )
+from tokshard.tokenization.patterns import GPT2_PATTERN, TIKTOKEN_ENCODINGS
 from tokshard.tokenization.structure import FastEngineRefusedError
-from tokshard.tokenization.tokenizer import GPT2_PATTERN, TIKTOKEN_ENCODINGS, load_tokenizer, tiktoken_ranks
+from tokshard.tokenization.tokenizer import load_tokenizer, tiktoken_ranks
 
 ragged = st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=4), max_size=8)
 

@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import queue
+import socket
 import subprocess
 import tarfile
 import threading
@@ -18,9 +19,12 @@ from tokshard import errors
 from tokshard.corpus.units import LineUnit
 from tokshard.tokenization.encoder import Outcome, Task
 from tokshard.tokenization.execution import messages
+from tokshard.tokenization.execution.handles import NurseryHandle, WorkerHandle
 from tokshard.tokenization.execution.inline import InlineExecutor
 from tokshard.tokenization.execution.messages import WorkerCrashError, error_from_json, error_to_json
-from tokshard.tokenization.execution.processes import ProcessExecutor, _Worker
+from tokshard.tokenization.execution.processes import ProcessExecutor
+from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenization.placement import Measured, Place, Placement
 from tokshard.tokenization.preparation import prepare
 
 EXECUTORS = {"inline": InlineExecutor, "one": lambda: ProcessExecutor(1), "three": lambda: ProcessExecutor(3)}
@@ -39,10 +43,33 @@ class Notes:
             a + b for a, b in zip(self.progress, (content_bytes, documents, tokens), strict=True)
         ]
 
+    def locate(self, unit: Measured) -> list[Place] | None:
+        return None
+
     def finished(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         if len(self.outcomes) == self.patience:
             raise KeyError("enough")
+
+
+class Never(Notes):
+    """Says of no unit where it goes, and not that it goes nowhere."""
+
+    def locate(self, unit: Measured) -> list[Place]:
+        return []
+
+
+class Placing(Notes):
+    """Lets tokens be written to their place in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.path = folder / "0.bin"
+        self.path.touch()
+        self.placement = Placement(UnitKey(0, 0), [str(self.path)], [0])
+
+    def locate(self, unit: Measured) -> list[Place]:
+        return self.placement.locate(unit)
 
 
 class Work:
@@ -92,6 +119,64 @@ def test_every_unit_becomes_the_same_part_once(work, name):
     assert not os.listdir(work.folder / "raw")
 
 
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_units_that_are_never_given_a_place_are_committed_in_the_end(work, name):
+    assert work.run(EXECUTORS[name](), Never(), unit_bytes=500) == work.run(InlineExecutor(), unit_bytes=500)
+
+
+def tokens_in_parts(folder: Path) -> bytes:
+    """The tokens of all parts in unit order, wherever they lie."""
+    found = []
+    for path in sorted((folder / "parts").iterdir()):
+        with PartReader(str(path)) as part:
+            part.verify()
+            if (place := part.placed("tokens.0")) is None:
+                found.append(part.read("tokens.0"))
+            else:
+                found.append((folder / "0.bin").read_bytes()[place.start : place.stop])
+    return b"".join(found)
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_placed_tokens_are_those_of_whole_parts_in_their_order(work, name):
+    work.run(InlineExecutor(), unit_bytes=500)
+    expected = tokens_in_parts(work.folder)
+    placing = Placing(work.folder)
+    work.run(EXECUTORS[name](), placing, unit_bytes=500)
+    assert tokens_in_parts(work.folder) == expected
+    with PartReader(str(work.parts / "000000-000000000.part")) as first:
+        assert first.placed("tokens.0") is not None
+    if name == "one":  # units come in order, so that each finds its place at once
+        assert placing.path.read_bytes() == expected
+
+
+def test_workers_have_the_memory_of_one_process_and_no_thread_is_there_when_they_are_forked(work):
+    class Looking(Notes):
+        def encoded(self, *counts: int) -> None:
+            super().encoded(*counts)
+            nursery = executor.start()
+            assert len(os.listdir(f"/proc/{nursery.pid}/task")) == 1
+            group = os.getpgid(nursery.pid)
+            assert group == nursery.pid != os.getpgrp()
+            assert {os.getpgid(worker.pid) for worker in executor._workers if worker.pid} == {group}
+
+    executor = ProcessExecutor(2)
+    notes = Looking()
+    work.run(executor, notes, unit_bytes=500)
+    assert notes.progress[1] == 120
+
+
+def test_a_nursery_that_is_started_early_is_used_or_ended(work):
+    with ProcessExecutor(2) as executor:
+        nursery = executor.start()
+        assert executor.start() is nursery
+    assert not os.path.exists(f"/proc/{nursery.pid}")
+    with ProcessExecutor(2) as executor:
+        nursery = executor.start()
+        assert work.run(executor, unit_bytes=2000) == work.run(InlineExecutor(), unit_bytes=2000)
+        assert not os.path.exists(f"/proc/{nursery.pid}")
+
+
 def test_an_executor_may_be_used_again(work):
     executor = ProcessExecutor(2)
     assert work.run(executor, unit_bytes=2000) == work.run(executor, unit_bytes=2000)
@@ -102,8 +187,8 @@ def test_an_executor_may_be_used_again(work):
 
 def test_no_more_workers_are_started_than_there_are_units(work, monkeypatch):
     started = count()
-    original = _Worker.start
-    monkeypatch.setattr(_Worker, "start", lambda *arguments: (next(started), original(*arguments))[1])
+    original = NurseryHandle.fork
+    monkeypatch.setattr(NurseryHandle, "fork", lambda nursery: (next(started), original(nursery))[1])
     assert len(work.run(ProcessExecutor(5), unit_bytes=1 << 20)) == 3
     assert next(started) <= 3
 
@@ -111,11 +196,11 @@ def test_no_more_workers_are_started_than_there_are_units(work, monkeypatch):
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_what_the_listener_raises_ends_the_run(work, name):
     executor = EXECUTORS[name]()
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     with pytest.raises(KeyError, match="enough"):
         work.run(executor, Notes(2), unit_bytes=500)
     assert not getattr(executor, "_workers", [])
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads  # those of earlier tests may end meanwhile
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -199,28 +284,33 @@ def test_tasks_survive_the_way_to_the_worker(elided, name, numbers):
     assert messages.task_from_json(json.loads(line)) == task
 
 
-def worker_of(program: str) -> tuple[_Worker, queue.Queue]:
-    """A worker that is a shell script, listened to."""
-    process = subprocess.Popen(["sh", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    worker = _Worker(process)
+def worker_of(program: str) -> tuple[WorkerHandle, queue.Queue, subprocess.Popen]:
+    """A worker that is a shell script whose stdin and stdout are the connection."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(["sh", "-c", program], stdin=theirs.fileno(), stdout=theirs.fileno())
+    worker = WorkerHandle(0, ours)
     events: queue.Queue = queue.Queue()
-    worker.listener = threading.Thread(target=worker.listen, args=(events,), daemon=True)
-    worker.listener.start()
-    return worker, events
+    worker.listen_to(events)
+    return worker, events, process
 
 
-def test_a_worker_that_dies_in_the_middle_of_a_word_is_dead():
-    worker, events = worker_of("""printf '{"alive": true}\\n{"outcome": {"key'; kill -9 $$""")
+def test_a_worker_that_dies_in_the_middle_of_a_word_is_dead_when_its_end_is_known():
+    worker, events, process = worker_of("""printf '{"alive": true}\\n{"outcome": {"key'; kill -9 $$""")
     assert events.get(timeout=PATIENCE_SECONDS) == (worker, {"alive": True})
+    status = process.wait(PATIENCE_SECONDS)
+    assert events.empty()
+    worker.note_end(process.pid, status)
     assert events.get(timeout=PATIENCE_SECONDS) == (worker, None)
     worker.close()
-    assert "was killed by SIGKILL" in worker.death().message
+    assert f"worker process {process.pid} was killed by SIGKILL" in worker.death().message
 
 
 def test_a_worker_that_does_not_listen_any_more_is_no_error_of_its_own():
-    worker, events = worker_of("exec 0<&-; exit 3")
+    worker, events, process = worker_of("exec 0<&- 1>&-; exit 3")
+    worker.note_end(process.pid, process.wait(PATIENCE_SECONDS))
     assert events.get(timeout=PATIENCE_SECONDS) == (worker, None)
-    worker.send(b"x" * 100_000 + b"\n")
-    worker.send(b"x\n")
+    worker.send({"x": "x" * 1_000_000})
+    worker.send({})
     worker.close()
     assert "ended with status 3 while it waited for work" in worker.death().message

@@ -94,7 +94,11 @@ def test_no_more_units_are_decompressed_ahead_than_stated(tmp_path, streams):
     fed = Fed(paths, tmp_path / "raw", streams=streams)
     most = streams * (_UNITS_AHEAD + 1)
     held = [fed.next() for _ in range(4)]
-    assert most - streams <= settled(fed.raw) - len(held) <= most
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(os.listdir(fed.raw)) - len(held) < most - streams:
+        assert time.monotonic() < deadline, "the files are not read ahead"
+        time.sleep(0.01)
+    assert settled(fed.raw) - len(held) <= most
     for task in held:
         os.unlink(task.unit.path)
     assert settled(fed.raw) <= most

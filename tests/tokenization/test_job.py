@@ -370,13 +370,13 @@ def make(directory: Path) -> Path:
 
 
 def test_an_input_that_goes_away_meanwhile_is_an_error(tmp_path, corpus, monkeypatch):
-    check = encoding._check_unchanged
+    check = encoding.check_unchanged
 
     def removed(files):
         os.unlink(corpus)
         return check(files)
 
-    monkeypatch.setattr(encoding, "_check_unchanged", removed)
+    monkeypatch.setattr(encoding, "check_unchanged", removed)
     with pytest.raises(InputError, match="went away"):
         tokenize_corpus(corpus, str(tmp_path / "out"))
 
@@ -386,8 +386,8 @@ def test_an_input_that_changes_meanwhile_is_an_error(tmp_path, corpus, monkeypat
         os.utime(corpus, ns=(1, 1))
         return check(files)
 
-    check = encoding._check_unchanged
-    monkeypatch.setattr(encoding, "_check_unchanged", touched)
+    check = encoding.check_unchanged
+    monkeypatch.setattr(encoding, "check_unchanged", touched)
     with pytest.raises(InputError, match="changed while it was read"):
         tokenize_corpus(corpus, str(tmp_path / "out"))
     assert not (tmp_path / "out.bin").exists()

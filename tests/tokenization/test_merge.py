@@ -55,6 +55,7 @@ def test_a_merge_of_parts_is_the_whole():
         "merge": ["part-0", "part-1", "part-2"],
         "multimodal": False,
         "eod": 0,
+        "append-eod": True,
     }
     assert inspect_dataset("merged").ends_with_eod == inspect_dataset("whole").ends_with_eod
 

@@ -25,6 +25,7 @@ from tokenization.definitions import (
     written,
 )
 from tokshard.tokenization.engines import fast_engine, reference_engine
+from tokshard.tokenization.patterns import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 from tokshard.tokenization.structure import (
     DISPUTED_CHARACTER,
     KNOWN_PATTERNS,
@@ -32,7 +33,6 @@ from tokshard.tokenization.structure import (
     byte_alphabet,
     refusal,
 )
-from tokshard.tokenization.tokenizer import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 
 PROBE_SIZE = len(probe()["model"]["vocab"])
 CHARACTERS_SIZE = len(characters()["model"]["vocab"])
@@ -400,7 +400,11 @@ def test_published_tokenizers_pass(name):
     assert refusal(definition, special_tokens=True) is None
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(batch=batches)
 @pytest.mark.parametrize(
     "name", ["nfc", "added tokens of both kinds", "deepseek", "llama2 with normalized tokens"]

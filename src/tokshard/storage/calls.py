@@ -17,7 +17,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tokshard.errors import StorageError
+from tokshard.errors import StorageError, UsageError
+from tokshard.storage.stores import is_remote
 
 Buffer = bytes | bytearray | memoryview
 
@@ -36,16 +37,41 @@ def _translated(action: str, path: str) -> Iterator[None]:
         raise StorageError(action, path, error) from error
 
 
+def _refuse_url(path: str) -> None:
+    """Refuse to take a URL for a path, which would make directories of its parts here.
+
+    Raises:
+        UsageError: It is one.
+    """
+    if is_remote(path):
+        raise UsageError(
+            f"{path} is a URL, and this is written to a file system only",
+            hint="write it to a directory, and copy that",
+        )
+
+
 def create(path: str) -> int:
     """Create a new file for writing and return its descriptor; an existing file or link is refused."""
+    _refuse_url(path)
     with _translated("create", path):
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def open_for_append(path: str) -> int:
     """Open a regular file of ours for writing, creating it where it is absent; all else is refused."""
+    _refuse_url(path)
     with _translated("open", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return descriptor
+
+
+def open_existing(path: str) -> int:
+    """Open a regular file of ours for writing; one that is absent is refused, as all else is."""
+    with _translated("open", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file")
@@ -58,6 +84,15 @@ def write(descriptor: int, buffer: Buffer, path: str) -> None:
     with _translated("write", path):
         while view:
             view = view[os.write(descriptor, view) :]
+
+
+def write_at(descriptor: int, buffer: Buffer, offset: int, path: str) -> None:
+    """Write all of ``buffer`` at a place of an open file, whose position is left alone."""
+    view = memoryview(buffer).cast("B")
+    with _translated("write", path):
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view, offset = view[written:], offset + written
 
 
 def copy_range(source: int, target: int, offset: int, count: int, path: str) -> int:
@@ -135,19 +170,34 @@ def replace(source: str, target: str) -> None:
 
 def make_directory(path: str) -> None:
     """Create a directory and its parents, and force the new names to the disk; existing ones are fine."""
-    if os.path.isdir(path):
-        return
+    _refuse_url(path)
     parent = os.path.dirname(path.rstrip("/"))
-    if parent:
-        make_directory(parent)
+    while not os.path.isdir(path):
+        if parent:
+            make_directory(parent)
+        with _translated("create directory", path):
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                if _is_no_directory(path):
+                    raise
+                continue  # another process made it, and may have removed it again
+        fsync_directory(parent)
+
+
+def _is_no_directory(path: str) -> bool:
+    """Tell whether something else has the name; False if nothing has."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISDIR(mode) and not os.path.isdir(path)
+
+
+def make_private_directory(path: str) -> None:
+    """Create a directory that only its owner may enter; an existing one is refused."""
     with _translated("create directory", path):
-        try:
-            os.mkdir(path)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
-            return
-    fsync_directory(parent)
+        os.mkdir(path, 0o700)
 
 
 def unlink(path: str) -> None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import secrets
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from tokshard.errors import IntegrityError
 from tokshard.storage import calls
 
-_TEMPORARY_NAME = re.compile(r"\..+\.[0-9]+-[0-9]+\.tokshard-tmp", re.DOTALL)
+_TEMPORARY_NAME = re.compile(r"\..+\.[0-9]+-[0-9]+(-[0-9a-f]{8})?\.tokshard-tmp", re.DOTALL)
 _numbers = itertools.count()
+# Processes of several hosts may share a directory, and have the same number.
+_HOST = secrets.token_hex(4)
 
 
 def temporary_path(path: str) -> str:
     """Return a name under which to prepare ``path``, in the same directory, another at each call."""
     directory, name = os.path.split(path)
-    return os.path.join(directory, f".{name}.{os.getpid()}-{next(_numbers)}.tokshard-tmp")
+    return os.path.join(directory, f".{name}.{os.getpid()}-{next(_numbers)}-{_HOST}.tokshard-tmp")
 
 
 def is_temporary(name: str) -> bool:
@@ -121,11 +125,7 @@ class AppendFile:
     def _cut_back(self) -> None:
         actual = os.fstat(self._descriptor).st_size
         if actual < self.size_bytes:
-            raise IntegrityError(
-                f"{self.path} has {actual} bytes, but {self.size_bytes} were recorded as written",
-                path=self.path,
-                hint="start over with --no-resume",
-            )
+            raise _shorter(self.path, actual, self.size_bytes)
         if actual > self.size_bytes:
             calls.truncate(self._descriptor, self.size_bytes, self.path)
         os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
@@ -151,6 +151,56 @@ class AppendFile:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             calls.close(descriptor, self.path)
+
+
+class SharedFile(AppendFile):
+    """A file that grows, and behind whose end other processes have begun to write.
+
+    What lies behind ``size_bytes`` is left alone until :meth:`cut`.
+    """
+
+    def _cut_back(self) -> None:
+        self._check_not_shorter()
+        os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
+
+    def skip(self, count: int) -> None:
+        """Take in ``count`` bytes behind the end, which another process has written."""
+        self.size_bytes = os.lseek(self._descriptor, count, os.SEEK_CUR)
+
+    def sync(self) -> None:
+        """Force everything written so far to the disk, by whomever, after a check of the size."""
+        self._check_not_shorter()
+        calls.fsync(self._descriptor, self.path)
+
+    def cut(self) -> None:
+        """Cut off what lies behind the end."""
+        super()._cut_back()
+
+    def _check_not_shorter(self) -> None:
+        actual = os.fstat(self._descriptor).st_size
+        if actual < self.size_bytes:
+            raise _shorter(self.path, actual, self.size_bytes)
+
+
+def write_at(path: str, buffers: Sequence[calls.Buffer], offset: int) -> None:
+    """Write buffers one after the other at a place of a file that is there already."""
+    descriptor = calls.open_existing(path)
+    try:
+        for buffer in buffers:
+            calls.write_at(descriptor, buffer, offset, path)
+            offset += memoryview(buffer).nbytes
+    except BaseException:
+        os.close(descriptor)
+        raise
+    calls.close(descriptor, path)
+
+
+def _shorter(path: str, actual: int, recorded: int) -> IntegrityError:
+    return IntegrityError(
+        f"{path} has {actual} bytes, but {recorded} were recorded as written",
+        path=path,
+        hint="start over with --no-resume",
+    )
 
 
 def _check_size(descriptor: int, expected: int, path: str) -> None:

@@ -7,6 +7,9 @@ a *checkpoint* line from time to time, which says how long each file was when ev
 been forced to the disk. A run goes on from the last checkpoint; the parts of later units are still
 there, because a part is removed only after the checkpoint that covers it. Each line holds its own digest:
 a run goes on from the last checkpoint before a damaged line, and makes again what came after.
+
+Tokens may have been written to their place in ``K.bin`` by those who encoded them, see
+:mod:`tokshard.tokenization.placement`. So that file is cut to its size at the very end only.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from typing import Any
 
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import calls
-from tokshard.storage.files import AppendFile
+from tokshard.storage.files import AppendFile, SharedFile
 from tokshard.storage.journal import Journal, read_checkpoints
-from tokshard.tokenization.part import FieldCounts, PartReader, UnitCounts, UnitKey
+from tokshard.tokenization.counts import FieldCounts, UnitCounts
+from tokshard.tokenization.part import PartReader, UnitKey, token_file
+from tokshard.tokenization.placement import Placement
 
 JOURNAL = "units.jsonl"
-CHECKPOINT_BYTES = 64 << 20  # then the pages of removed parts are written again while they are warm
+CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_UNITS = 256
 
 
@@ -44,6 +49,26 @@ class ErrorPolicy:
     def limit(self) -> int | None:
         """How many rejected records are tolerable; None for any number."""
         return self.max_errors if self.skip else 0
+
+    def refuse(
+        self, path: str, line: int | None, offset: int, reason: str, detail: str, excerpt: str
+    ) -> InputError:
+        """Return the error for a rejected record that is one too many; see :class:`BadRecordError`."""
+        error = BadRecordError(
+            path,
+            line=line,
+            offset=offset,
+            reason=reason,
+            detail=detail,
+            excerpt=excerpt,
+            hint="mend the record, or pass --on-error skip to list and leave out records like this",
+        )
+        if not self.skip:
+            return error
+        return InputError(
+            f"more than {self.max_errors} records were rejected; the next is {error.message}",
+            hint="raise --max-errors, or mend the input; finished work is kept",
+        )
 
 
 class Assembly:
@@ -83,10 +108,21 @@ class Assembly:
         self._uncommitted_bytes = 0
         sizes, journal_bytes = self._recover(accepts_engine)
         self._journal = Journal(os.path.join(directory, JOURNAL), journal_bytes)
-        self._files = {
-            name: AppendFile(os.path.join(directory, name), sizes.get(name, 0))
-            for name in self._streams.values()
+        self._token_files = {
+            stream: SharedFile(os.path.join(directory, token_file(stream)), sizes.get(token_file(stream), 0))
+            for stream in self._streams
+            if stream.startswith("tokens.")
         }
+        self._files = {
+            name: self._token_files.get(stream)
+            or AppendFile(os.path.join(directory, name), sizes.get(name, 0))
+            for stream, name in self._streams.items()
+        }
+
+    def placement(self) -> Placement:
+        """Return what finds the places of the tokens of all units from :attr:`next` on."""
+        files = self._token_files.values()
+        return Placement(self.next, [file.path for file in files], [file.size_bytes for file in files])
 
     def append(self, part: PartReader) -> None:
         """Append the part of the next unit.
@@ -101,7 +137,9 @@ class Assembly:
         rejected = part.read("rejected")
         self._check_policy(rejected)
         for stream, name in self._streams.items():
-            if stream != "rejected":
+            if stream in self._token_files and (place := part.placed(stream)) is not None:
+                self._skip(part, self._token_files[stream], place)
+            elif stream != "rejected":
                 for chunk in part.chunks(stream):
                     self._files[name].write(chunk)
                     self._uncommitted_bytes += len(chunk)
@@ -110,6 +148,24 @@ class Assembly:
         self._uncommitted.append(part.path)
         if len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES:
             self.checkpoint()
+
+    def _skip(self, part: PartReader, file: SharedFile, place: range) -> None:
+        """Count the tokens of a part that lie at their place already."""
+        if place.start != file.size_bytes:
+            raise IntegrityError(
+                f"the tokens of unit {part.unit.index} of {self._input_names[part.unit.file]} were written "
+                f"to byte {place.start} of {file.path}, but belong to byte {file.size_bytes}",
+                path=file.path,
+                hint="an interrupted run gave earlier units another size; start over with --no-resume",
+            )
+        file.skip(len(place))
+        self._uncommitted_bytes += len(place)
+
+    def complete(self) -> None:
+        """Cut the files of tokens to their size, and force everything to the disk. All units are there."""
+        for file in self._token_files.values():
+            file.cut()
+        self.checkpoint()
 
     def checkpoint(self) -> None:
         """Force everything to the disk, note it in the journal, and remove the parts it covers."""
@@ -129,22 +185,8 @@ class Assembly:
 
     def refuse(self, key: UnitKey, record: Sequence[Any]) -> InputError:
         """Return the error for a rejected record: (offset, line in unit, reason, detail, excerpt)."""
-        offset, line, reason, detail, excerpt = record
-        error = BadRecordError(
-            self._input_names[key.file],
-            line=self._lines_of_file + line,
-            offset=offset,
-            reason=reason,
-            detail=detail,
-            excerpt=excerpt,
-            hint="mend the record, or pass --on-error skip to list and leave out records like this",
-        )
-        if not self._policy.skip:
-            return error
-        return InputError(
-            f"more than {self._policy.max_errors} records were rejected; the next is {error.message}",
-            hint="raise --max-errors, or mend the input; finished work is kept",
-        )
+        offset, line, *what = record
+        return self._policy.refuse(self._input_names[key.file], self._lines_of_file + line, offset, *what)
 
     def close(self) -> None:
         """Close all files."""
@@ -194,12 +236,8 @@ class Assembly:
         counts = UnitCounts.from_json(entry["counts"])
         self.counts.add(counts)
         self.input_bytes_done += entry["input_bytes"]
-        if entry["last"]:
-            self.next = UnitKey(self.next.file + 1, 0)
-            self._lines_of_file = 0
-        else:
-            self.next = UnitKey(self.next.file, self.next.index + 1)
-            self._lines_of_file += counts.lines
+        self.next = self.next.following(last=entry["last"])
+        self._lines_of_file = 0 if entry["last"] else self._lines_of_file + counts.lines
 
     def _recover(self, accepts_engine: frozenset[str]) -> tuple[dict[str, int], int]:
         """Count what the journal covers; return the file sizes at its last usable checkpoint and its own."""
@@ -219,7 +257,7 @@ def _stream_names(field_count: int, *, offsets: bool) -> dict[str, str]:
     names: dict[str, str] = {}
     for k in range(field_count):
         names |= {
-            f"tokens.{k}": f"{k}.bin",
+            f"tokens.{k}": token_file(f"tokens.{k}"),
             f"lengths.{k}": f"{k}.lengths",
             f"sequences.{k}": f"{k}.sequences",
         }

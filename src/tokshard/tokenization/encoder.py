@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from tokshard.corpus.records import DocumentBatch, RejectedRecord, read_documents
-from tokshard.corpus.units import LineUnit, Unit
-from tokshard.storage import calls
+from tokshard.corpus.units import Unit
 from tokshard.tokenization import engines, gate
+from tokshard.tokenization.encoded import EncodedUnit
 from tokshard.tokenization.packing import pack_documents
-from tokshard.tokenization.part import FieldCounts, PartWriter, UnitCounts, UnitKey
+from tokshard.tokenization.part import UnitKey
 from tokshard.tokenization.recipe import Recipe
 from tokshard.tokenization.structure import FastEngineRefusedError
 from tokshard.tokenization.tokenizer import Tokenizer, reopen_tokenizer
@@ -48,6 +46,11 @@ class Task:
         """Which unit it is."""
         return UnitKey(self.unit.file, self.unit.index)
 
+    @property
+    def outcome(self) -> Outcome:
+        """What becomes of it when its part is committed."""
+        return Outcome(self.key, self.unit.input_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -72,6 +75,9 @@ class UnitEncoder:
         recipe: What to do with each unit.
         parts_directory: Where parts are committed.
 
+    Attributes:
+        parts_directory: The same; it may be changed between two units.
+
     Raises:
         TokenizerError: The tokenizer is not the one that the recipe names, or the fast engine refuses it.
     """
@@ -80,7 +86,7 @@ class UnitEncoder:
         import numpy as np
 
         self._recipe = recipe
-        self._parts_directory = parts_directory
+        self.parts_directory = parts_directory
         self._dtype = np.dtype(recipe.dtype)
         tokenizer = reopen_tokenizer(recipe.tokenizer, recipe.tokenizer_identity)
         self._reference = _LateReference(tokenizer, special_tokens=recipe.special_tokens)
@@ -97,15 +103,30 @@ class UnitEncoder:
                     raise
         return self._reference
 
+    def load_reference(self) -> None:
+        """Load the reference engine now, for the comparison of the fast one with it."""
+        self._reference.load()
+
     def encode(self, task: Task, report: Callable[[int, int, int], None]) -> Outcome:
-        """Encode a unit and commit its part.
+        """Encode a unit and commit its part, with the tokens in it.
 
         Args:
             task: The unit.
             report: Called after each batch with the content bytes, documents and tokens it had.
         """
-        path = os.path.join(self._parts_directory, task.key.part_name)
-        with _Part(path, self._recipe, self._dtype) as part:
+        made = self.make(task, report)
+        if isinstance(made, Outcome):
+            return made
+        made.commit()
+        return task.outcome
+
+    def make(self, task: Task, report: Callable[[int, int, int], None]) -> EncodedUnit | Outcome:
+        """Encode a unit; return it for being committed, or what became of it if it was given up.
+
+        The arguments are those of :meth:`encode`.
+        """
+        path = os.path.join(self.parts_directory, task.key.part_name)
+        with EncodedUnit(path, task.key, task.unit, self._recipe, self._engine.name) as unit:
             batches = read_documents(
                 task.unit,
                 self._recipe.fields,
@@ -113,18 +134,15 @@ class UnitEncoder:
                 max_document_bytes=self._recipe.max_document_bytes,
             )
             for batch in batches:
-                tokens_before = part.tokens
-                self._encode_batch(batch, task, part)
-                if (refused := part.over_limit) is not None:
-                    part.discard()
+                tokens_before = unit.tokens
+                self._encode_batch(batch, task, unit)
+                if (refused := unit.over_limit) is not None:
+                    unit.discard()
                     return Outcome(task.key, 0, refused)
-                report(len(batch.raw), len(batch.offsets), part.tokens - tokens_before)
-            part.finish(task, self._engine.name)
-        if isinstance(task.unit, LineUnit) and task.unit.temporary:
-            calls.unlink(task.unit.path)
-        return Outcome(task.key, task.unit.input_bytes)
+                report(len(batch.raw), len(batch.offsets), unit.tokens - tokens_before)
+        return unit
 
-    def _encode_batch(self, batch: DocumentBatch, task: Task, part: _Part) -> None:
+    def _encode_batch(self, batch: DocumentBatch, task: Task, unit: EncodedUnit) -> None:
         compared = 0
         for number, texts in enumerate(batch.texts):
             encoded = self._engine.encode(texts)
@@ -141,8 +159,8 @@ class UnitEncoder:
                 eod_id=self._recipe.eod_id,
                 append_eod=self._recipe.append_eod,
             )
-            part.add_field(number, packed.tokens, packed.lengths, packed.sequences, packed.counts)
-        part.add_batch(batch, compared)
+            unit.add_field(number, packed)
+        unit.add_batch(batch, compared)
 
 
 class _LateReference:
@@ -151,13 +169,16 @@ class _LateReference:
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
-        self._load = partial(engines.reference_engine, tokenizer, special_tokens=special_tokens)
+        self._make = partial(engines.reference_engine, tokenizer, special_tokens=special_tokens)
         self._engine: engines.Engine | None = None
 
-    def encode(self, texts: list[str]) -> engines.EncodedBatch:
+    def load(self) -> engines.Engine:
         if self._engine is None:
-            self._engine = self._load()
-        return self._engine.encode(texts)
+            self._engine = self._make()
+        return self._engine
+
+    def encode(self, texts: list[str]) -> engines.EncodedBatch:
+        return self.load().encode(texts)
 
 
 def _texts_of(
@@ -171,97 +192,3 @@ def _texts_of(
     ends = np.cumsum(texts_per_document, dtype=np.int64)
     pieces = [np.arange(ends[index] - texts_per_document[index], ends[index]) for index in documents]
     return np.concatenate(pieces) if pieces else documents
-
-
-class _Part:
-    """A part being written, with its counts."""
-
-    def __init__(self, path: str, recipe: Recipe, dtype: np.dtype[np.generic]) -> None:
-        import xxhash
-
-        self._recipe = recipe
-        self._writer = PartWriter(path)
-        self._dtype = dtype
-        self._content_digest = xxhash.xxh3_128()
-        self._index: dict[str, list[NDArray[np.generic]]] = {"offsets": []} if recipe.offsets else {}
-        self._rejected: list[RejectedRecord] = []
-        self._counts = UnitCounts(fields=[FieldCounts() for _ in recipe.fields])
-
-    @property
-    def tokens(self) -> int:
-        return sum(one.tokens for one in self._counts.fields)
-
-    @property
-    def over_limit(self) -> RejectedRecord | None:
-        """The first record beyond the allowed number of rejected ones."""
-        limit = self._recipe.max_rejected
-        if limit is None or len(self._rejected) <= limit:
-            return None
-        return self._rejected[limit]
-
-    def add_field(
-        self,
-        number: int,
-        tokens: NDArray[np.generic],
-        lengths: NDArray[np.int32],
-        sequences: NDArray[np.uint32],
-        counts: FieldCounts,
-    ) -> None:
-        self._writer.write(f"tokens.{number}", tokens.data)
-        self._index.setdefault(f"lengths.{number}", []).append(lengths)
-        self._index.setdefault(f"sequences.{number}", []).append(sequences)
-        self._counts.fields[number].add(counts)
-
-    def add_batch(self, batch: DocumentBatch, compared: int) -> None:
-        counts = self._counts
-        self._content_digest.update(batch.raw)
-        if self._recipe.offsets:
-            self._index["offsets"].append(batch.offsets)
-        for record in batch.rejected:
-            counts.rejected[record.reason] = counts.rejected.get(record.reason, 0) + 1
-        self._rejected += batch.rejected
-        counts.records += batch.records
-        counts.documents += len(batch.offsets)
-        counts.lines += batch.lines
-        counts.blank_lines += batch.blank_lines
-        counts.content_bytes += len(batch.raw)
-        counts.compared += compared
-
-    def discard(self) -> None:
-        self._writer.discard()
-
-    def finish(self, task: Task, engine: str) -> None:
-        for number in range(len(self._recipe.fields)):
-            self._writer.write(f"tokens.{number}", b"")
-            self._index.setdefault(f"lengths.{number}", [])
-            self._index.setdefault(f"sequences.{number}", [])
-        for stream, arrays in self._index.items():
-            self._writer.write(stream, b"")
-            for array in arrays:
-                self._writer.write(stream, array.data)
-        self._writer.write("rejected", _rejected_lines(self._rejected))
-        self._writer.finish(
-            {
-                "unit": [task.key.file, task.key.index],
-                "last": task.unit.last,
-                "engine": engine,
-                "input_bytes": task.unit.input_bytes,
-                "content_xxh3_128": self._content_digest.hexdigest(),
-                "counts": self._counts.to_json(),
-            }
-        )
-
-    def __enter__(self) -> Self:
-        self._writer.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writer.__exit__(kind, error, trace)
-
-
-def _rejected_lines(records: list[RejectedRecord]) -> bytes:
-    return "".join(
-        json.dumps([one.offset, one.line, one.reason, one.detail, one.excerpt]) + "\n" for one in records
-    ).encode("ascii")

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from tokshard.corpus.files import CorpusFile
+from tokshard.corpus.files import check_unchanged
 from tokshard.corpus.records import RejectedRecord
-from tokshard.errors import InputError, IntegrityError
+from tokshard.errors import IntegrityError
 from tokshard.indexed.publication import seal
 from tokshard.progress import Progress, ProgressUpdate
 from tokshard.tokenization.assembly import Assembly, ErrorPolicy
 from tokshard.tokenization.encoder import Outcome
 from tokshard.tokenization.execution.executor import Executor
 from tokshard.tokenization.execution.feed import Feed
-from tokshard.tokenization.execution.inline import InlineExecutor
-from tokshard.tokenization.execution.processes import ProcessExecutor
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.preparation import TokenizeJob, plain_bytes
+from tokshard.tokenization.placement import Measured, Place
+from tokshard.tokenization.preparation import TokenizeJob
 from tokshard.tokenization.staging import stage
 from tokshard.tokenization.workspace import Workspace
 
-# A worker process needs about half a second to start; below this size it does not pay.
-_INLINE_BYTES = 4 << 20
 
-
-def encode_missing(
-    job: TokenizeJob, workspace: Workspace, executor: Executor | None, progress: Progress
-) -> int:
+def encode_missing(job: TokenizeJob, workspace: Workspace, executor: Executor, progress: Progress) -> int:
     """Encode what is missing and stage the outputs; return how many units were there already."""
     assembly = Assembly(
         workspace.directory,
@@ -41,10 +34,9 @@ def encode_missing(
         run = _Encoding(job, workspace, assembly, progress)
         progress.start(_total_bytes(job), run.bytes_done)
         if assembly.next < UnitKey(len(job.files), 0):
-            chosen = executor or _default_executor(job)
-            chosen.run(job.recipe(), workspace.parts, run.make_feed, run)
+            executor.run(job.recipe(), workspace.parts, run.make_feed, run)
         run.check_complete()
-        _check_unchanged(job.files)
+        check_unchanged(job.files)
         manifests = stage(workspace.directory, assembly, job.plan, job.plan.options["dtype"])
     finally:
         assembly.close()
@@ -70,8 +62,10 @@ class _Encoding:
         self._ready: set[UnitKey] = set()
         self._documents = assembly.counts.documents
         self._tokens = sum(one.tokens for one in assembly.counts.fields)
+        self._placement = assembly.placement()
         for part in workspace.usable_parts(assembly.next, job.accepted_engines):
             self._ready.add(part.unit)
+            self.locate(Measured(part.unit, part.last, part.token_bytes))
             self._documents += part.counts.documents
             self._tokens += sum(one.tokens for one in part.counts.fields)
             self.bytes_done += part.input_bytes
@@ -97,6 +91,10 @@ class _Encoding:
         self._documents += documents
         self._tokens += tokens
         self._tell()
+
+    def locate(self, unit: Measured) -> list[Place]:
+        """See :class:`~tokshard.tokenization.execution.executor.Listener`."""
+        return self._placement.locate(unit)
 
     def finished(self, outcome: Outcome) -> None:
         """See :class:`~tokshard.tokenization.execution.executor.Listener`."""
@@ -132,27 +130,6 @@ class _Encoding:
         self._progress.update(ProgressUpdate(self.bytes_done, self._documents, self._tokens, rejected))
 
 
-def _default_executor(job: TokenizeJob) -> Executor:
-    if plain_bytes(job.files) <= _INLINE_BYTES:
-        return InlineExecutor()
-    return ProcessExecutor(job.workers)
-
-
 def _total_bytes(job: TokenizeJob) -> int | None:
     sizes = [file.size_bytes for file in job.files]
     return None if None in sizes else sum(size for size in sizes if size is not None)
-
-
-def _check_unchanged(files: Sequence[CorpusFile]) -> None:
-    for file in files:
-        if file.size_bytes is None:
-            continue
-        try:
-            found = os.stat(file.path)
-        except OSError as error:
-            raise InputError(f"{file.path} went away while it was read: {error.strerror}") from error
-        if (found.st_size, found.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
-            raise InputError(
-                f"{file.path} was changed while it was read",
-                hint="run again with --no-resume when nothing writes to it any more",
-            )

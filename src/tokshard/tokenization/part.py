@@ -1,7 +1,7 @@
 """A part: what a worker makes of one unit, as one file that is complete or absent.
 
 Layout (little endian): data, then a JSON footer, then the footer's length in bytes as ``u64``, its
-XXH3-128 (16 bytes), and the magic ``TOKPART1``. The data consists of named
+XXH3-128 (16 bytes), and the magic ``TOKPART2``. The data consists of named
 *streams*, each a list of extents in the order written:
 
 =================  =========================================================
@@ -12,8 +12,11 @@ XXH3-128 (16 bytes), and the magic ``TOKPART1``. The data consists of named
 ``rejected``       JSON lines, one for each rejected record
 =================  =========================================================
 
-A part is not forced to the disk: its footer holds the digest of each stream, which are checked whenever
-the part is used, so a part that a power cut has damaged is just made again.
+Streams of tokens may be *placed* instead: they lie where they belong in the output, in the file ``K.bin``
+beside the directory of the parts, and the footer says where.
+
+A part is not forced to the disk: its footer holds the digest of each stream, which are checked before a
+run uses what an earlier one has left, so a part that a power cut has damaged is just made again.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,8 +34,9 @@ from tokshard.storage.calls import Buffer
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.jsonfile import parse_json_object
+from tokshard.tokenization.counts import UnitCounts
 
-_MAGIC = b"TOKPART1"
+_MAGIC = b"TOKPART2"
 _TAIL = struct.Struct("<Q16s8s")
 _COPY_BYTES = 1 << 20
 
@@ -49,84 +53,19 @@ class UnitKey:
         """The file name of the unit's part."""
         return f"{self.file:06d}-{self.index:09d}.part"
 
+    def following(self, *, last: bool) -> UnitKey:
+        """Return the unit after this one, which is the ``last`` of its file or is not."""
+        return UnitKey(self.file + 1, 0) if last else UnitKey(self.file, self.index + 1)
 
-@dataclass(slots=True)
-class FieldCounts:
-    """What one field of a unit (or of many) came to.
 
-    Attributes:
-        tokens: Tokens, EOD tokens included.
-        sequences: Sequences, none of them empty.
-        empty_documents: Documents that gave no token.
-        eod_in_text: Occurrences of the EOD id that came from the text itself.
-        longest_sequence: Tokens of the longest sequence.
+def token_file(stream: str) -> str:
+    """Return the name of the output file in which a stream of tokens belongs.
+
+    Example:
+        >>> token_file("tokens.0")
+        '0.bin'
     """
-
-    tokens: int = 0
-    sequences: int = 0
-    empty_documents: int = 0
-    eod_in_text: int = 0
-    longest_sequence: int = 0
-
-    def add(self, other: FieldCounts) -> None:
-        """Add the counts of more documents to these."""
-        self.tokens += other.tokens
-        self.sequences += other.sequences
-        self.empty_documents += other.empty_documents
-        self.eod_in_text += other.eod_in_text
-        self.longest_sequence = max(self.longest_sequence, other.longest_sequence)
-
-
-@dataclass(slots=True)
-class UnitCounts:
-    """What one unit (or many) came to: ``records == documents + sum(rejected.values())``.
-
-    Attributes:
-        records: Lines that are not blank, or rows.
-        documents: Records that became documents.
-        lines: Lines, blank ones included, or rows.
-        blank_lines: Blank lines.
-        content_bytes: Decompressed input bytes.
-        compared: Documents that both engines encoded, with equal results.
-        rejected: Rejected records by reason.
-        fields: The counts of each field.
-    """
-
-    records: int = 0
-    documents: int = 0
-    lines: int = 0
-    blank_lines: int = 0
-    content_bytes: int = 0
-    compared: int = 0
-    rejected: dict[str, int] = field(default_factory=dict)
-    fields: list[FieldCounts] = field(default_factory=list)
-
-    def add(self, other: UnitCounts) -> None:
-        """Add the counts of another unit to these."""
-        self.records += other.records
-        self.documents += other.documents
-        self.lines += other.lines
-        self.blank_lines += other.blank_lines
-        self.content_bytes += other.content_bytes
-        self.compared += other.compared
-        for reason, count in other.rejected.items():
-            self.rejected[reason] = self.rejected.get(reason, 0) + count
-        for mine, theirs in zip(self.fields, other.fields, strict=True):
-            mine.add(theirs)
-
-    @property
-    def rejected_total(self) -> int:
-        """Rejected records of all reasons."""
-        return sum(self.rejected.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the counts as a JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return the counts that :meth:`to_json` wrote."""
-        return cls(**{**value, "fields": [FieldCounts(**one) for one in value["fields"]]})
+    return f"{int(stream.removeprefix('tokens.'))}.bin"
 
 
 class PartWriter:
@@ -140,6 +79,7 @@ class PartWriter:
         self._file = AtomicFile(path, durable=False)
         self._extents: dict[str, list[tuple[int, int]]] = {}
         self._digests: dict[str, Any] = {}
+        self._placed: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
         self._file.__enter__()
@@ -158,13 +98,19 @@ class PartWriter:
             self._extents[stream].append((self._file.size_bytes, size))
             self._file.write(buffer)
 
+    def place(self, stream: str, buffers: Sequence[Buffer], offset: int) -> None:
+        """Note that a stream of tokens, made of ``buffers``, lies in the output from ``offset`` on."""
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
+        self._placed[stream] = {"offset": offset, "bytes": size, "xxh3_128": content_digest(*buffers)}
+
     def finish(self, header: dict[str, Any]) -> None:
         """Write the footer: ``header`` and the table of streams."""
         streams = {
             name: {"extents": self._extents[name], "xxh3_128": self._digests[name].hexdigest()}
             for name in self._extents
         }
-        footer = json.dumps({**header, "streams": streams}, separators=(",", ":")).encode()
+        content = {**header, "streams": streams, "placed": self._placed}
+        footer = json.dumps(content, separators=(",", ":")).encode()
         self._file.write(footer)
         self._file.write(_TAIL.pack(len(footer), bytes.fromhex(content_digest(footer)), _MAGIC))
 
@@ -222,35 +168,35 @@ class PartReader:
 
     def digest(self, stream: str) -> str:
         """Return the recorded XXH3-128 of a stream."""
-        return str(self._stream(stream)["xxh3_128"])
+        return str((self._footer["placed"].get(stream) or self._stream(stream))["xxh3_128"])
+
+    @property
+    def token_bytes(self) -> tuple[int, ...]:
+        """The bytes of each field's tokens, wherever they lie."""
+        return tuple(self._size(f"tokens.{k}") for k in range(len(self.counts.fields)))
+
+    def placed(self, stream: str) -> range | None:
+        """Return where the stream lies in the output, in bytes; None if it lies in the part."""
+        entry = self._footer["placed"].get(stream)
+        return entry and range(entry["offset"], entry["offset"] + entry["bytes"])
 
     def chunks(self, stream: str) -> Iterator[memoryview]:
-        """Yield a stream in pieces of at most 1 MiB, and check its digest at the end.
+        """Yield a stream that is not placed in pieces of at most 1 MiB, and check its digest at the end.
 
         Each piece is valid until the next is asked for: they share one buffer, which stays in the cache.
 
         Raises:
             IntegrityError: The stream is not what was written.
         """
-        import xxhash
-
         entry = self._stream(stream)
-        state = xxhash.xxh3_128()
-        for offset, size in entry["extents"]:
-            for position in range(offset, offset + size, _COPY_BYTES):
-                wanted = memoryview(self._buffer)[: offset + size - position]
-                chunk = wanted[: os.preadv(self._descriptor, [wanted], position)]
-                state.update(chunk)
-                yield chunk
-        if state.hexdigest() != entry["xxh3_128"]:
-            raise IntegrityError(f"{self.path}: the stream {stream} is damaged", path=self.path, field=stream)
+        return self._checked(self._descriptor, entry["extents"], stream)
 
     def read(self, stream: str) -> bytes:
         """Return a whole stream; see :meth:`chunks`."""
         return b"".join(bytes(chunk) for chunk in self.chunks(stream))
 
     def verify(self) -> None:
-        """Check the digest of every stream.
+        """Check the digest of every stream, the placed ones where they lie.
 
         Raises:
             IntegrityError: One of them is damaged.
@@ -258,6 +204,8 @@ class PartReader:
         for stream in self._footer["streams"]:
             for _ in self.chunks(stream):
                 pass
+        for stream in self._footer["placed"]:
+            self._verify_placed(stream)
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -270,6 +218,44 @@ class PartReader:
 
     def __exit__(self, *arguments: object) -> None:
         self.close()
+
+    def _size(self, stream: str) -> int:
+        if (place := self.placed(stream)) is not None:
+            return len(place)
+        return sum(size for _, size in self._stream(stream)["extents"])
+
+    def _verify_placed(self, stream: str) -> None:
+        work_directory = os.path.dirname(os.path.dirname(self.path))
+        entry = self._footer["placed"][stream]
+        try:
+            descriptor = os.open(
+                os.path.join(work_directory, token_file(stream)),
+                os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+            )
+        except OSError as error:
+            raise IntegrityError(
+                f"{self.path}: the tokens cannot be read: {error}", path=self.path
+            ) from error
+        try:
+            for _ in self._checked(descriptor, [(entry["offset"], entry["bytes"])], stream):
+                pass
+        finally:
+            os.close(descriptor)
+
+    def _checked(
+        self, descriptor: int, extents: Iterable[tuple[int, int]], stream: str
+    ) -> Iterator[memoryview]:
+        import xxhash
+
+        state = xxhash.xxh3_128()
+        for offset, size in extents:
+            for position in range(offset, offset + size, _COPY_BYTES):
+                wanted = memoryview(self._buffer)[: offset + size - position]
+                chunk = wanted[: os.preadv(descriptor, [wanted], position)]
+                state.update(chunk)
+                yield chunk
+        if state.hexdigest() != self.digest(stream):
+            raise IntegrityError(f"{self.path}: the stream {stream} is damaged", path=self.path, field=stream)
 
     def _stream(self, name: str) -> dict[str, Any]:
         entry: dict[str, Any] = self._footer["streams"][name]

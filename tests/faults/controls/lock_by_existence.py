@@ -15,14 +15,14 @@ from tokshard.errors import LockedError
 class WriterLock:
     """Looks, then leaps."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, **_: object) -> None:
         self.path = Path(path)
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             raise LockedError(f"{self.path} exists")
-        time.sleep(0)
+        time.sleep(0.003)
         self.path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         return self
 

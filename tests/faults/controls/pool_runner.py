@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import time
 
 from tokshard.corpus.files import discover
 from tokshard.corpus.planning import plan_units
@@ -39,6 +40,11 @@ def make_encoder() -> UnitEncoder:
 
 
 def encode(task: Task) -> int:
+    if task.key.index == 3:  # whoever has this one is killed at it
+        with open("holder.new", "w") as file:
+            file.write(str(os.getpid()))
+        os.replace("holder.new", "holder")
+        time.sleep(3600)
     return make_encoder().encode(task, lambda *_: None).key.index
 
 

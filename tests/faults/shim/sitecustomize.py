@@ -1,12 +1,15 @@
 """Lets worker processes misbehave, and tells what they do; Python imports it if its folder is on PYTHONPATH.
 
 TOKSHARD_SHIM says what happens before the unit of index TOKSHARD_SHIM_UNIT (of each unit, if that is
-unset): raise, abort, exit, sleep, or nothing. TOKSHARD_SHIM_LOG is a file that gets the name of each
-part that is begun.
+unset): raise, abort, exit, sleep, hold (until the process is ended), late (it waits until six are begun), or
+nothing. TOKSHARD_SHIM_LOG is a file that gets a line for each part that is begun: its name, and the process.
+TOKSHARD_SHIM_MAIN is set where the main process shall misbehave, which encodes small inputs itself.
 """
 
+import errno
 import os
 import random
+import signal
 import sys
 import time
 
@@ -20,24 +23,59 @@ def _misbehave():
         os._exit(3)
     if os.environ.get("TOKSHARD_SHIM") == "sleep":
         time.sleep(random.uniform(0, 0.05))
+    if os.environ.get("TOKSHARD_SHIM") == "hold":
+        time.sleep(3600)
+    if os.environ.get("TOKSHARD_SHIM") == "late":
+        while _begun() < 6:
+            time.sleep(0.001)
+
+
+def _begun():
+    with open(os.environ["TOKSHARD_SHIM_LOG"]) as file:
+        return len(file.readlines())
 
 
 def _install():
     from tokshard.tokenization.encoder import UnitEncoder
 
-    original = UnitEncoder.encode
+    original = UnitEncoder.make
     wanted = os.environ.get("TOKSHARD_SHIM_UNIT")
 
-    def encode(self, task, report):
+    def make(self, task, report):
         if log := os.environ.get("TOKSHARD_SHIM_LOG"):
             with open(log, "a") as file:
-                file.write(f"{task.key.part_name}\n")
+                file.write(f"{task.key.part_name} {os.getpid()}\n")
         if wanted is None or int(wanted) == task.key.index:
             _misbehave()
         return original(self, task, report)
 
-    UnitEncoder.encode = encode
+    UnitEncoder.make = make
+    if at := os.environ.get("TOKSHARD_SHIM_CALL"):
+        _fail_at(*at.split())
 
 
-if "tokshard.tokenization.execution.worker" in sys.orig_argv:
+def _fail_at(name, k, what):
+    """Let the k-th call of a storage function in each worker be its death, or fail on a full disk."""
+    from tokshard.errors import StorageError
+    from tokshard.storage import calls
+
+    original, seen = getattr(calls, name), {}
+
+    def wrapped(*arguments):
+        count = seen[os.getpid()] = seen.get(os.getpid(), 0) + 1
+        if count == int(k):
+            if name in ("write", "write_at"):  # half of it
+                data = bytes(memoryview(arguments[1]).cast("B"))
+                original(arguments[0], data[: len(data) // 2], *arguments[2:])
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise StorageError(name, str(arguments[-1]), cause) from cause
+        return original(*arguments)
+
+    setattr(calls, name, wrapped)
+
+
+# Workers are forked by it, and begin with what it has loaded.
+if "tokshard.tokenization.execution.nursery" in sys.orig_argv or os.environ.get("TOKSHARD_SHIM_MAIN"):
     _install()

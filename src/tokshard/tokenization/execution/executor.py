@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tokshard.tokenization.encoder import Outcome
 from tokshard.tokenization.execution.feed import Feed
+from tokshard.tokenization.placement import Measured, Place
 from tokshard.tokenization.recipe import Recipe
 
 
@@ -15,6 +16,13 @@ class Listener(Protocol):
 
     def encoded(self, content_bytes: int, documents: int, tokens: int) -> None:
         """A batch has been encoded."""
+
+    def locate(self, unit: Measured) -> list[Place] | None:
+        """A unit has been encoded and is held in memory; return the places that are now known.
+
+        They may be those of other units that are held. None means that tokens are to stay in the parts. An
+        executor that always leaves them there need not ask.
+        """
 
     def finished(self, outcome: Outcome) -> None:
         """A unit has been finished."""

@@ -1,7 +1,8 @@
 """The feed: tasks in the order of the inputs, taken one by one as workers become free.
 
 Plain files and tables are cut without reading them. Compressed files and pipes are decompressed by
-threads, several files at once, each a few units ahead of the workers.
+threads, several files at once, each a few units ahead of the workers; or they are left to workers that
+can read them for themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.planning import plan_units
 from tokshard.corpus.streams import stream_units
 from tokshard.corpus.units import Unit
+from tokshard.errors import UsageError
 from tokshard.tokenization.encoder import Task
+from tokshard.tokenization.execution.shares import Stream
 from tokshard.tokenization.gate import FIRST_BYTES
 from tokshard.tokenization.part import UnitKey
 
@@ -72,6 +75,36 @@ class Feed:
         self._readers: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._limit: UnitKey | None = None
+        self._leaves_streams = False
+        self._left: Stream | None = None
+
+    @property
+    def files(self) -> Sequence[CorpusFile]:
+        """The inputs."""
+        return self._files
+
+    def leave_streams(self) -> None:
+        """Read no compressed file here, but let :meth:`take_stream` hand out each as it is.
+
+        Raises:
+            UsageError: An input is a pipe, which nobody else can read.
+        """
+        for file in self._files:
+            if file.size_bytes is None:
+                raise UsageError(
+                    f"the input {file.path} can be read only by this process, not by others on a cluster",
+                    hint="save it to a file that they can read, and name that",
+                )
+        self._leaves_streams = True
+
+    def take_stream(self) -> Stream | None:
+        """Return the compressed file whose turn it is, if :meth:`take` has returned None for it."""
+        left, self._left = self._left, None
+        return left
+
+    def is_done(self, key: UnitKey) -> bool:
+        """Tell whether a unit needs no work any more."""
+        return self._is_done(key)
 
     def take(self) -> Task | None:
         """Return a task if one is ready right now; see :attr:`exhausted` if not.
@@ -79,7 +112,7 @@ class Feed:
         Raises:
             TokshardError: An input cannot be read.
         """
-        while True:
+        while self._left is None:
             for source in self._active:
                 if (unit := source.poll()) is not None:
                     if self._limit is None or UnitKey(unit.file, unit.index) < self._limit:
@@ -87,12 +120,13 @@ class Feed:
                     source.exhausted = True
             self._active = [source for source in self._active if not source.exhausted]
             if len(self._active) >= self._streams or not self._open_next():
-                return None
+                break
+        return None
 
     @property
     def exhausted(self) -> bool:
         """Whether no task will come any more. Meaningful after :meth:`take` has returned None."""
-        return not self._active
+        return not self._active and self._left is None
 
     def limit_to(self, key: UnitKey) -> None:
         """Hand out no task from ``key`` on any more."""
@@ -115,6 +149,10 @@ class Feed:
         file = self._files[number]
         if not file.is_stream:
             self._active.append(_PlannedSource(plan_units(number, file, self._unit_bytes), self._is_done))
+        elif self._leaves_streams:
+            self._left = Stream(
+                number, file, self._unit_bytes, self._max_document_bytes, self._compare_below.get(number, 0)
+            )
         else:
             units = stream_units(
                 number,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tokshard.tokenization.encoder import UnitEncoder
+from tokshard.tokenization.encoder import Outcome, Task, UnitEncoder
 from tokshard.tokenization.execution.executor import Listener
 from tokshard.tokenization.execution.feed import Feed
 from tokshard.tokenization.recipe import Recipe
@@ -30,10 +30,20 @@ class InlineExecutor:
                 ready.clear()
                 if (task := feed.take()) is not None:
                     encoder = encoder or UnitEncoder(recipe, parts_directory)
-                    listener.finished(encoder.encode(task, listener.encoded))
+                    listener.finished(_encode(encoder, task, listener))
                 elif feed.exhausted:
                     return
                 else:
                     ready.wait()
         finally:
             feed.stop()
+
+
+def _encode(encoder: UnitEncoder, task: Task, listener: Listener) -> Outcome:
+    """Encode a unit; if all units before it have been, its tokens are written to their place at once."""
+    made = encoder.make(task, listener.encoded)
+    if isinstance(made, Outcome):
+        return made
+    places = listener.locate(made.measured)
+    made.commit(places[0] if places and made.is_held else None)
+    return task.outcome

@@ -11,6 +11,7 @@ from tokshard.corpus.records import RejectedRecord
 from tokshard.corpus.units import unit_from_json
 from tokshard.tokenization.encoder import Outcome, Task
 from tokshard.tokenization.part import UnitKey
+from tokshard.tokenization.placement import Measured, Place
 
 Message = dict[str, Any]
 
@@ -20,6 +21,8 @@ _KINDS: dict[str, type[errors.TokshardError]] = {
         errors.UsageError,
         errors.InputError,
         errors.TokenizerError,
+        errors.OutputExistsError,
+        errors.LockedError,
         errors.IntegrityError,
         errors.EngineMismatchError,
     )
@@ -62,16 +65,36 @@ def outcome_from_json(value: Message) -> Outcome:
     return Outcome(UnitKey(*value["key"]), value["input_bytes"], refused)
 
 
+def measured_to_json(unit: Measured) -> Message:
+    """Return what is known of a held unit as a JSON object."""
+    return {"key": [unit.key.file, unit.key.index], "last": unit.last, "sizes": unit.sizes}
+
+
+def measured_from_json(value: Message) -> Measured:
+    """Return the unit that :func:`measured_to_json` described."""
+    return Measured(UnitKey(*value["key"]), value["last"], tuple(value["sizes"]))
+
+
+def place_to_json(place: Place) -> Message:
+    """Return a place as a JSON object."""
+    return {"key": [place.key.file, place.key.index], "paths": place.paths, "offsets": place.offsets}
+
+
+def place_from_json(value: Message) -> Place:
+    """Return the place that :func:`place_to_json` described."""
+    return Place(UnitKey(*value["key"]), tuple(value["paths"]), tuple(value["offsets"]))
+
+
 def error_to_json(error: BaseException) -> Message:
     """Return an error of a worker as a JSON object."""
     if isinstance(error, errors.StorageError):
-        reason = error.message.rpartition(": ")[2]
         return {
             "kind": "StorageError",
             "action": error.action,
             "path": error.path,
             "errno": error.errno,
-            "reason": reason,
+            "reason": error.reason,
+            "hint": error.hint,
         }
     if isinstance(error, errors.TokshardError):
         kind = next(
@@ -84,7 +107,8 @@ def error_to_json(error: BaseException) -> Message:
 def error_from_json(value: Message) -> BaseException:
     """Return the error that :func:`error_to_json` described."""
     if value["kind"] == "StorageError":
-        return errors.StorageError(value["action"], value["path"], OSError(value["errno"], value["reason"]))
+        cause = OSError(value["errno"], value["reason"])
+        return errors.StorageError(value["action"], value["path"], cause, hint=value["hint"])
     if value["kind"] == "crash":
         return WorkerCrashError(value["message"])
     kind = _KINDS.get(value["kind"], errors.InputError)

@@ -1,7 +1,8 @@
-"""A worker process: ``python -m tokshard.tokenization.execution.worker``, spoken to by lines of JSON.
+"""A worker process: encodes the units that the job names, spoken to by lines of JSON.
 
-It reads a recipe and then tasks from stdin and answers on stdout. It keeps no state that matters: it may
-be killed at any moment. When the process that started it goes away, its stdin ends and so does it.
+It keeps no state that matters: it may be killed at any moment. An encoded unit is *held* in memory until
+the job says where its tokens belong, and the next unit is encoded meanwhile. When the process that
+started the job goes away, the socket ends and so does the worker.
 """
 
 from __future__ import annotations
@@ -10,65 +11,109 @@ import json
 import os
 import queue
 import signal
-import sys
+import socket
 import threading
-from typing import BinaryIO
+from typing import NoReturn
 
-from tokshard.tokenization.encoder import UnitEncoder
+from tokshard.tokenization.encoded import HELD_BYTES, EncodedUnit
+from tokshard.tokenization.encoder import Outcome, Task, UnitEncoder
 from tokshard.tokenization.execution import messages
-from tokshard.tokenization.recipe import Recipe
+from tokshard.tokenization.part import UnitKey
+from tokshard.tokenization.placement import Place
 
 HEARTBEAT_SECONDS = 1.0
 
 
-def main() -> None:
-    """Run a worker until its stdin ends."""
-    # Whoever stops the job may signal all its processes at once; it is the job that ends its workers.
+def ignore_signals() -> None:
+    """Ignore what may reach all processes of a job at once: it is the job that ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever a library prints must not mix with the answers
+
+
+def work(encoder: UnitEncoder, connection: socket.socket) -> NoReturn:
+    """Be a worker until the connection to the job ends."""
     lines: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, lines), daemon=True).start()
-    channel = _Channel(answers)
+    threading.Thread(target=_listen, args=(connection, lines), daemon=True).start()
+    channel = _Channel(connection)
     threading.Thread(target=channel.beat, daemon=True).start()
     try:
-        _work(lines, channel)
+        channel.send({"pid": os.getpid()})
+        bench = _Bench(encoder, channel, lines)
+        while True:
+            bench.heed(lines.get())
     except BaseException as error:  # noqa: BLE001 - the job raises it
         channel.send({"error": messages.error_to_json(error)})
-        os._exit(1)  # an orderly end would wait for the lock of stdin, which the listening thread holds
+        os._exit(1)
 
 
-def _work(lines: queue.Queue[bytes], channel: _Channel) -> None:
-    start = json.loads(lines.get())
-    encoder = UnitEncoder(Recipe.from_json(start["recipe"]), start["parts_directory"])
-    while True:
-        task = messages.task_from_json(json.loads(lines.get()))
-        outcome = encoder.encode(
-            task, lambda size, documents, tokens: channel.send({"progress": [size, documents, tokens]})
-        )
-        channel.send({"outcome": messages.outcome_to_json(outcome)})
-
-
-def _listen(stdin: BinaryIO, lines: queue.Queue[bytes]) -> None:
-    for line in stdin:
-        lines.put(line)
+def _listen(connection: socket.socket, lines: queue.Queue[bytes]) -> None:
+    with connection.makefile("rb") as stream:
+        for line in stream:
+            lines.put(line)
     os._exit(0)
+
+
+class _Bench:
+    """What a worker has before it: what it is told, and the units that it holds."""
+
+    def __init__(self, encoder: UnitEncoder, channel: _Channel, lines: queue.Queue[bytes]) -> None:
+        self._encoder = encoder
+        self._channel = channel
+        self._lines = lines
+        self._held: dict[UnitKey, tuple[Task, EncodedUnit]] = {}
+
+    def heed(self, line: bytes) -> None:
+        """Do what a message says."""
+        message = json.loads(line)
+        if "task" in message:
+            self._encode(messages.task_from_json(message["task"]))
+        elif "place" in message:
+            place = messages.place_from_json(message["place"])
+            self._settle(place.key, place)
+        elif "settle" in message:
+            self._settle(UnitKey(*message["settle"]))
+
+    def _encode(self, task: Task) -> None:
+        made = self._encoder.make(task, self._report)
+        if isinstance(made, Outcome):
+            self._channel.send({"outcome": messages.outcome_to_json(made)})
+            return
+        while self._held and self._held_bytes() + made.held_bytes > HELD_BYTES:
+            self._settle(next(iter(self._held)))
+        self._held[task.key] = task, made
+        self._channel.send({"held": messages.measured_to_json(made.measured)})
+        if not made.is_held:
+            self._settle(task.key)
+
+    def _held_bytes(self) -> int:
+        return sum(unit.held_bytes for _, unit in self._held.values())
+
+    def _settle(self, key: UnitKey, place: Place | None = None) -> None:
+        """Commit a unit, if it is held still; without a place, with its tokens inside."""
+        if (held := self._held.pop(key, None)) is not None:
+            task, unit = held
+            unit.commit(place)
+            self._channel.send({"outcome": messages.outcome_to_json(task.outcome)})
+
+    def _report(self, content_bytes: int, documents: int, tokens: int) -> None:
+        self._channel.send({"progress": [content_bytes, documents, tokens]})
+        while not self._lines.empty():  # where held units go: the next task comes only when this one is held
+            self.heed(self._lines.get())
 
 
 class _Channel:
     """The way back to the job; messages of several threads do not mix."""
 
-    def __init__(self, answers: BinaryIO) -> None:
-        self._answers = answers
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
         self._lock = threading.Lock()
 
     def send(self, message: messages.Message) -> None:
         line = messages.to_line(message)
         with self._lock:
             try:
-                self._answers.write(line)
-            except BrokenPipeError:
+                self._connection.sendall(line)
+            except (BrokenPipeError, ConnectionResetError):
                 os._exit(0)
 
     def beat(self) -> None:
@@ -76,7 +121,3 @@ class _Channel:
         pause = threading.Event()
         while not pause.wait(HEARTBEAT_SECONDS):
             self.send({"alive": True})
-
-
-if __name__ == "__main__":
-    main()

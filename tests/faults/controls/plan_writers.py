@@ -1,0 +1,45 @@
+"""Writers of plans that are broken on purpose, to see that the campaign notices."""
+
+import os
+
+from tokshard.sharding.plan import publication
+from tokshard.sharding.replan import reweighted
+from tokshard.storage import calls
+from tokshard.storage.files import write_atomically
+
+
+def plan_first():
+    """Write ``plan.json`` before the ranks' manifests."""
+
+    def write(directory, contents):
+        name = publication.PLAN_NAME
+        write_atomically(os.path.join(directory, name), publication_of["whole"])
+        original(directory, contents)
+
+    publication_of = {}
+    original, dump = publication._write_together, publication.dump_readable_json
+
+    def dumped(value, path, **how):
+        content = dump(value, path, **how)
+        if path == publication.PLAN_NAME:
+            publication_of["whole"] = content
+        return content
+
+    publication.dump_readable_json = dumped
+    publication._write_together = write
+
+
+def no_withdrawal():
+    """Replace the ranks' manifests of an older plan while its ``plan.json`` stands."""
+    original = calls.unlink
+
+    def unlink(path):
+        if not path.endswith(publication.PLAN_NAME):
+            original(path)
+
+    calls.unlink = unlink
+
+
+def no_sweep():
+    """Leave what a killed run for the same files has left."""
+    reweighted.is_temporary = lambda name: False

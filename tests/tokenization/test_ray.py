@@ -1,0 +1,159 @@
+"""What is given out to a cluster, encoded without one: shares of compressed files, and where parts go."""
+
+import gzip
+import json
+import os
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenization.feeding import Fed
+from tokenization.jobs import TOKENIZER, write_jsonl
+from tokshard.errors import UsageError
+from tokshard.tokenization.encoder import Outcome
+from tokshard.tokenization.execution import messages
+from tokshard.tokenization.execution.node import encode
+from tokshard.tokenization.execution.ray import _Encoding, _errands, _Parts
+from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenization.preparation import prepare
+
+UNIT_BYTES = 100
+
+
+class Notes:
+    def __init__(self):
+        self.outcomes: list[Outcome] = []
+        self.documents = 0
+
+    def encoded(self, content_bytes, documents, tokens):
+        self.documents += documents
+
+    def finished(self, outcome):
+        self.outcomes.append(outcome)
+
+
+class Work:
+    """Files, a directory for parts, and everything that a run on a cluster would give out for them."""
+
+    def __init__(self, folder: Path, contents, *, slots, done=frozenset()):
+        self.paths = [folder / f"{number}.jsonl{suffix}" for number, (suffix, _) in enumerate(contents)]
+        for path, (suffix, texts) in zip(self.paths, contents, strict=True):
+            write_jsonl(path, [{"text": text} for text in texts])
+            if suffix:
+                path.write_bytes(gzip.compress(path.read_bytes(), 1, mtime=0))
+        self.directory = folder / "parts"
+        self.directory.mkdir()
+        for key in done:
+            (self.directory / key.part_name).touch()
+        self.parts = _Parts(str(self.directory))
+        os.mkdir(self.parts.incoming)
+        options = {"tokenizer": TOKENIZER, "engine": "reference", "unit_bytes": UNIT_BYTES}
+        self.job = prepare([str(path) for path in self.paths], str(folder / "out"), options)
+        self.notes = Notes()
+        feed = Fed(self.paths, folder / "raw", unit_bytes=UNIT_BYTES, done=done).feed
+        feed.leave_streams()
+        encoding = _Encoding(self.parts, self.job.recipe(), self.notes)
+        self.errands = list(_errands(feed, encoding, self.parts, lambda: slots))
+
+    def run(self, errand, *, answers=None):
+        """Do an errand here, or only until it has answered so often."""
+        if (arguments := errand.arguments()) is None:
+            return
+        call = json.loads(json.dumps(arguments))
+        for number, (answer, content) in zip(count(), encode(call, Path(TOKENIZER).read_bytes())):
+            if number == answers:
+                return
+            if content:
+                Path(self.parts.incoming, answer["file"]).write_bytes(content)
+            errand.receive(json.loads(json.dumps(answer)))
+
+    @property
+    def keys(self):
+        return sorted(outcome.key for outcome in self.notes.outcomes)
+
+
+def units_of(folder, contents):
+    """Return all units of some files, by encoding all of them."""
+    work = Work(folder, contents, slots=1)
+    for errand in work.errands:
+        work.run(errand)
+    return work.keys
+
+
+TEXTS = st.lists(st.text("abc", max_size=50), min_size=1, max_size=25)
+CONTENTS = st.lists(st.tuples(st.sampled_from(["", ".gz"]), TEXTS), min_size=1, max_size=3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(contents=CONTENTS, slots=st.integers(1, 9), data=st.data())
+def test_errands_are_exactly_the_units_that_are_not_done(tmp_path_factory, contents, slots, data):
+    everything = units_of(tmp_path_factory.mktemp("all"), contents)
+    done = frozenset(data.draw(st.sets(st.sampled_from(everything))))
+    work = Work(tmp_path_factory.mktemp("rest"), contents, slots=slots, done=done)
+    for errand in work.errands:
+        if (lost_after := data.draw(st.sampled_from([None, 0, 1, 2]))) is not None:
+            work.run(errand, answers=lost_after)
+        work.run(errand)
+    assert work.keys == sorted(set(everything) - done), "each of them once"
+    for key in work.keys:
+        with PartReader(str(work.directory / key.part_name)) as part:
+            part.verify()
+            assert part.unit == key
+
+
+def test_a_large_compressed_file_is_shared_and_small_ones_are_not(tmp_path):
+    contents = [(".gz", ["abc" * 40] * 200), (".gz", ["a"]), ("", ["abc"])]
+    work = Work(tmp_path, contents, slots=6)
+    shares = [errand.label for errand in work.errands]
+    assert shares.count(f"unit 0 of {work.paths[1]}") == 1
+    assert len([label for label in shares if label.endswith(f"of {work.paths[0]}")]) > 2
+
+
+def test_parts_come_back_where_their_directory_is_not_to_be_seen(tmp_path):
+    work = Work(tmp_path, [("", ["abc" * 30] * 9), (".gz", ["cba" * 30] * 9)], slots=2)
+    aside = tmp_path / "aside"
+    os.rename(work.parts.incoming, aside)
+    answers = [
+        one for errand in work.errands for one in encode(errand.arguments(), Path(TOKENIZER).read_bytes())
+    ]
+    os.rename(aside, work.parts.incoming)
+    assert not os.listdir(work.parts.incoming)
+    assert all(content[-8:].startswith(b"TOKPART") and "file" in answer for answer, content in answers)
+    assert {answer["file"] for answer, _ in answers} == {
+        UnitKey(*answer["outcome"]["key"]).part_name for answer, _ in answers
+    }
+
+
+def test_an_input_that_is_another_one_on_the_node_is_said(tmp_path):
+    work = Work(tmp_path, [("", ["abc"]), (".gz", ["abc"])], slots=1)
+    with open(work.paths[0], "ab") as file:
+        file.write(b"\n")
+    os.unlink(work.paths[1])
+    found = []
+    for errand in work.errands:
+        ((answer, _),) = encode(errand.arguments(), Path(TOKENIZER).read_bytes())
+        found.append(str(messages.error_from_json(answer["error"])))
+    assert "bytes on the node" in found[0]
+    assert "where the run began" in found[0]
+    assert f"{work.paths[1]} is not there on the node" in found[1]
+
+
+def test_what_was_whole_at_the_end_of_a_stopped_run_is_kept(tmp_path):
+    work = Work(tmp_path, [("", ["abc" * 30] * 9)], slots=1)
+    for errand in work.errands:
+        list(encode(errand.arguments(), Path(TOKENIZER).read_bytes()))
+    Path(work.parts.incoming, ".x.part.1-1.tokshard-tmp").touch()
+    work.parts.keep_all()
+    names = sorted(path.name for path in work.directory.glob("*.part"))
+    assert names == [UnitKey(0, index).part_name for index in range(len(names))]
+    assert len(names) > 5
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    feed = Fed([tmp_path / "pipe"], tmp_path / "raw").feed
+    with pytest.raises(UsageError, match="only by this process"):
+        feed.leave_streams()

@@ -1,0 +1,116 @@
+"""Which units belong to which task: all of them to one each, evenly, and the same wherever it is asked."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenization.array.corpora import lines
+from tokenization.jobs import TOKENIZER
+from tokshard.corpus.files import CorpusFile, discover
+from tokshard.corpus.planning import plan_units
+from tokshard.tokenization.encoder import UnitEncoder
+from tokshard.tokenization.execution.shares import Deal, Stream, encode_stream
+from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenization.preparation import prepare
+
+
+def plain(number: int, size: int) -> CorpusFile:
+    return CorpusFile(f"{number}.jsonl", size, 0, "jsonl", "none")
+
+
+def units_of(files):
+    """Every unit of some plain files of which each byte is a unit."""
+    return [
+        UnitKey(unit.file, unit.index)
+        for number, file in enumerate(files)
+        for unit in plan_units(number, file, 1)
+    ]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40) | st.sampled_from([0, 1, 300]), min_size=1, max_size=30),
+    count=st.integers(1, 50),
+    compressions=st.lists(st.sampled_from(["none", "gzip"]), min_size=30, max_size=30),
+)
+def test_each_unit_is_of_one_task_and_all_tasks_agree(sizes, count, compressions):
+    files = [
+        CorpusFile(str(number), size, 0, "jsonl", compression)
+        for number, (size, compression) in enumerate(zip(sizes, compressions, strict=False))
+    ]
+    deals = [Deal(list(files), count, unit_bytes=1) for _ in range(2)]
+    for number in range(len(files)):
+        members = deals[0].members(number)
+        assert members == deals[1].members(number)
+        assert 1 <= len(members) == len(set(members)) <= count
+        assert set(members) <= set(range(count))
+        owners = [deals[0].owner(UnitKey(number, index)) for index in range(3 * len(members))]
+        assert owners == [*members] * 3  # in turn, so every unit that there may be has one
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=40) | st.just([2000]) | st.just([900, 3, 3, 50]),
+    count=st.integers(1, 12),
+)
+def test_the_work_is_dealt_evenly(sizes, count):
+    """Nobody has more than a fair share, an eighth of one for each file that was rounded up, and a file."""
+    files = [plain(number, size) for number, size in enumerate(sizes)]
+    deal = Deal(files, count, unit_bytes=1)
+    loads = [0] * count
+    for key in units_of(files):
+        loads[deal.owner(key)] += 1
+    assert sum(loads) == sum(sizes)
+    fair = sum(sizes) / count
+    whole = max((size for number, size in enumerate(sizes) if len(deal.members(number)) == 1), default=0)
+    assert max(loads) <= fair + max(whole, fair / 8) + len(sizes)
+
+
+def test_many_files_are_dealt_whole_and_one_is_read_by_all():
+    files = [plain(number, 1000 + number) for number in range(100)]
+    deal = Deal(files, 8, unit_bytes=10)
+    assert {len(deal.members(number)) for number in range(100)} == {1}
+    dealt = [task for number in range(100) for task in deal.members(number)]
+    assert {dealt.count(task) for task in range(8)} <= {12, 13}
+    assert sorted(Deal([plain(0, 1000)], 8, unit_bytes=10).members(0)) == list(range(8))
+
+
+def test_small_files_do_not_all_go_to_the_first_tasks():
+    deal = Deal([plain(number, 10) for number in range(8)], 8, unit_bytes=1000)
+    assert sorted(deal.members(number)[0] for number in range(8)) == list(range(8))
+
+
+@pytest.mark.parametrize("modulus", [1, 3])
+def test_a_stream_encoded_by_several_gives_the_parts_of_its_units(tmp_path, modulus):
+    """Each remainder by an encoder of its own, in no order: every unit once, the last marked as such."""
+    path = tmp_path / "in.jsonl.gz"
+    path.write_bytes(gzip.compress(lines(7, 9000)))
+    job = prepare([str(path)], str(tmp_path / "x"), {"tokenizer": TOKENIZER, "unit_bytes": 1000})
+    parts, raw = tmp_path / "parts", tmp_path / "raw"
+    parts.mkdir()
+    raw.mkdir()
+    (file,) = discover([str(path)])
+    documents = []
+    for remainder in reversed(range(modulus)):
+        outcomes = encode_stream(
+            UnitEncoder(job.recipe(), str(parts)),
+            Stream(0, file, 1000, 64_000_000, 0),
+            directory=str(raw),
+            wanted=lambda index, remainder=remainder: index % modulus == remainder,
+            report=lambda _, count, __: documents.append(count),
+        )
+        keys = [outcome.key for outcome in outcomes]
+        assert {key.index % modulus for key in keys} == {remainder}
+        assert keys == sorted(keys)
+    assert list(raw.iterdir()) == []
+    found = sorted(parts.iterdir())
+    assert [one.name for one in found] == [UnitKey(0, index).part_name for index in range(len(found))]
+    ends = []
+    for one in found:
+        with PartReader(str(one)) as part:
+            part.verify()
+            ends.append(part.last)
+    assert ends == [False] * (len(found) - 1) + [True]
+    assert sum(documents) == len(lines(7, 9000).splitlines())
