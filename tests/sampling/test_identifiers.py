@@ -134,7 +134,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "dump_tokenizer_identifiers.py"
 def test_the_dump_script_says_what_it_needs_where_there_is_no_megatron():
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-I", str(SCRIPT), "--tokenizer-type", "NullTokenizer", "--vocab-size", "8"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 3
     assert "error: " in done.stderr
     assert "Megatron" in done.stderr

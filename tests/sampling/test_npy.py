@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sampling.cache_support import saved
 from tokshard.errors import InputError, IntegrityError, StorageError
-from tokshard.sampling.npy import ArraySpec, map_npy, read_spec, write_npy
+from tokshard.sampling.npy import ArraySpec, Blocks, digests_of, map_npy, read_spec, write_blocks, write_npy
 from tokshard.storage.digest import content_digest
 
 DTYPES = ["<i2", "<i4", "<i8", "<u4"]
@@ -42,6 +42,38 @@ def test_headers_of_any_size_are_those_of_numpy(dtype, rows, columns):
     assert spec.header() == buffer.getvalue()
     assert len(spec.header()) == 128
     assert spec.file_bytes == 128 + rows * (columns if columns is not None else 1) * np.dtype(dtype).itemsize
+
+
+@given(st.lists(st.integers(0, 9), max_size=6), st.integers(0, 2**32 - 1))
+def test_arrays_made_in_pieces_are_those_made_whole(tmp_path_factory, sizes, seed):
+    draw, total = np.random.RandomState(seed), sum(sizes)
+    whole = {"a": draw.randint(0, 99, total).astype("<i2"), "b": draw.randint(0, 99, total).astype("<i8")}
+    room = {name: np.empty(9, array.dtype) for name, array in whole.items()}
+
+    def pieces():
+        first = 0
+        for size in sizes:
+            for name, array in whole.items():
+                room[name][:size] = array[first : first + size]
+            yield [array[:size] for array in room.values()]
+            first += size
+
+    directory = tmp_path_factory.mktemp("npy")
+    blocks = Blocks({name: ArraySpec.of(array) for name, array in whole.items()}, pieces)
+    entries = write_blocks({name: str(directory / name) for name in whole}, blocks)
+    assert digests_of(blocks) == {name: entry["xxh3_128"] for name, entry in entries.items()}
+    for name, array in whole.items():
+        assert (directory / name).read_bytes() == saved(array)
+        assert entries[name] == write_npy(str(directory / "again"), array)
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_pieces_that_do_not_make_the_array_are_refused(tmp_path, length):
+    specs = {name: ArraySpec(np.dtype("<i4"), (5,)) for name in "ab"}
+    blocks = Blocks(specs, lambda: [[np.arange(5, dtype="<i4"), np.arange(length, dtype="<i4")]])
+    with pytest.raises(IntegrityError, match=f"b would have {128 + 4 * length} bytes, but 148 follow"):
+        write_blocks({name: str(tmp_path / name) for name in "ab"}, blocks)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_pieces_larger_than_one_write_are_told_of_one_by_one(tmp_path):

@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokshard.cli import blendview, failures, options, terminal
+from tokshard.cli.clusters import (
+    Executor,
+    ExecutorChoice,
+    RayAddress,
+    RayCpusPerTask,
+    RayRetries,
+    ray_options,
+)
 from tokshard.cli.events import EventLog, LogJson, recorded
 from tokshard.cli.meter import make_meter
 from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
@@ -39,6 +47,7 @@ class Emit(StrEnum):
 
     megatron_args = "megatron-args"
     megatron_json = "megatron-json"
+    megatron_words = "megatron-words"
 
 
 def blend(
@@ -210,6 +219,10 @@ def blend(
         typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=options.RUN),
     ] = False,
     workers: options.Workers = None,
+    executor: ExecutorChoice = Executor.local,
+    ray_address: RayAddress = None,
+    ray_cpus_per_task: RayCpusPerTask = None,
+    ray_retries: RayRetries = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
@@ -229,6 +242,7 @@ def blend(
     of a data set than there is of it is refused.
     """
     with failures.reported(as_json=as_json), recorded(log_json, "blend") as log:
+        ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         names = options.NameOptions(
             like=like,
             tokenizer_identifiers=tokenizer_identifiers,
@@ -308,6 +322,7 @@ def blend(
         else:
             from tokshard.blending import job
 
+            how["workers"] = ray or workers
             report = job.blend(
                 recipe, config, output, cache_directory=cache, rebuild=rebuild, force=force, **how
             )
@@ -341,10 +356,12 @@ def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
 
 
 def _emit(plan: BlendPlan, emit: Emit, cache: str | None, sizes: Sequence[str]) -> None:
-    from tokshard.blending.emission import emit_megatron_args, emit_megatron_json
+    from tokshard.blending.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
 
     if emit is Emit.megatron_json:
         terminal.say(emit_megatron_json(plan).rstrip("\n"))
+    elif emit is Emit.megatron_words:
+        terminal.say(terminal.safe(emit_megatron_words(plan).rstrip("\n")))
     else:
         there = None if cache is None else plan.config.training_path(cache)
         terminal.say(terminal.safe(shlex.join(emit_megatron_args(plan, there, size_arguments=sizes))))

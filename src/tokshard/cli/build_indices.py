@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokshard.cli import failures, options, terminal
+from tokshard.cli.clusters import (
+    Executor,
+    ExecutorChoice,
+    RayAddress,
+    RayCpusPerTask,
+    RayRetries,
+    ray_options,
+)
 from tokshard.cli.events import LogJson, recorded
 from tokshard.cli.meter import make_meter
 from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
@@ -18,6 +26,7 @@ from tokshard.errors import UsageError
 from tokshard.sampling.sizes import Sizes
 
 if TYPE_CHECKING:
+    from tokshard.cli.wishes import EpochSamples
     from tokshard.sampling.report import IndexReport
 
 SCHEMA = "tokshard.build-indices/1"
@@ -85,6 +94,10 @@ def build_indices(
     assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = False,
     workers: options.Workers = None,
+    executor: ExecutorChoice = Executor.local,
+    ray_address: RayAddress = None,
+    ray_cpus_per_task: RayCpusPerTask = None,
+    ray_retries: RayRetries = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
@@ -105,6 +118,7 @@ def build_indices(
     The files have Megatron's names and bytes. What is there and fresh is not built again.
     """
     with failures.reported(as_json=as_json), recorded(log_json, "build-indices") as log:
+        ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         names = options.NameOptions(
             like=like,
             tokenizer_identifiers=tokenizer_identifiers,
@@ -155,7 +169,7 @@ def build_indices(
         if assert_hit:
             reports = job.check_indices(requests, **how)
         else:
-            reports = job.build_indices(requests, rebuild=rebuild, **how)
+            reports = job.build_indices(requests, rebuild=rebuild, **{**how, "workers": ray or workers})
         warnings = dict.fromkeys(one for report in reports for one in report.warnings)
         warn(list(warnings), log=log, quiet=quiet)
         _show(reports, wishes, samples=wishes.samples_of_epochs(), as_json=as_json, quiet=quiet)
@@ -174,15 +188,16 @@ def _notes(wishes: Wishes) -> tuple[list[str], str | None]:
 
 
 def _show(
-    reports: list[IndexReport], wishes: Wishes, *, samples: dict[int, int], as_json: bool, quiet: bool
+    reports: list[IndexReport], wishes: Wishes, *, samples: list[EpochSamples], as_json: bool, quiet: bool
 ) -> None:
     if as_json:
+        first = {str(one.epochs): one.samples for one in samples[: len(wishes.epochs)]}
         terminal.say_json(
             {
                 "schema": SCHEMA,
                 "fresh": all(report.is_fresh for report in reports),
                 "megatron_names": wishes.identifiers is not None,
-                "train_samples_of_epochs": {str(key): value for key, value in samples.items()},
+                "train_samples_of_epochs": first,
                 "indices": [report.to_json() for report in reports],
             }
         )
@@ -191,14 +206,23 @@ def _show(
         return
     for report in reports:
         _show_index(report)
-    for epochs, count in samples.items():
-        plural = "epoch is" if epochs == 1 else "epochs are"
-        terminal.say(f"{epochs} {plural} --train-samples {count}")
+    _show_epochs(samples)
     fresh = sum(report.is_fresh for report in reports)
     if fresh < len(reports):
         terminal.say(f"{fresh} of {len(reports)} indexes are there and fresh")
     elif wishes.identifiers is not None:
         terminal.say(f"next: {_next(reports[0])}")
+
+
+def _show_epochs(samples: list[EpochSamples]) -> None:
+    """Say what to ask a job for; data sets and lengths are named where there are several."""
+    several_sets = len({one.prefix for one in samples}) > 1
+    several_lengths = len({one.sequence_length for one in samples}) > 1
+    for one in samples:
+        of = f" of {terminal.safe(one.prefix)}" if several_sets else ""
+        length = f" with --seq-length {one.sequence_length}" if several_lengths else ""
+        verb = "epoch{} is" if one.epochs == 1 else "epochs{} are"
+        terminal.say(f"{one.epochs} {verb.format(of)} --train-samples {one.samples}{length}")
 
 
 def _show_index(report: IndexReport) -> None:

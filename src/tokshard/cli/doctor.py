@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokshard.cli import failures, options, terminal
-from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.cli.events import LogJson, recorded
+from tokshard.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:
     from tokshard.diagnosis.doctor.candidates import Candidate
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tokshard.diagnosis.launch.arguments import LaunchArguments
 
 FOUND_PROBLEMS = 1
-_MAX_TEXT_BYTES = 64 << 20
 _SHOWN_LOOKUPS = 12
 _SHOWN_DIFFERENCES = 6
 _SHOWN_VALUE = 60
@@ -39,6 +39,7 @@ def doctor(
     tokenizer_identifiers: options.TokenizerIdentifiers = None,
     path_as: options.PathAs = None,
     as_json: options.AsJson = False,
+    log_json: LogJson = None,
 ) -> None:
     """Say what a Megatron job will find in its cache of indexes, and what its data arguments will do.
 
@@ -53,7 +54,7 @@ def doctor(
     Nothing is written and no index is built. The exit code is 1 if there are findings but notes. The version
     of Megatron, if it is not told, is that under whose names most files are there.
     """
-    with failures.reported(as_json=as_json):
+    with failures.reported(as_json=as_json), recorded(log_json, "doctor") as log:
         ways = {"--like": like, "--megatron": megatron, "--tokenizer-identifiers": tokenizer_identifiers}
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
@@ -66,6 +67,7 @@ def doctor(
             tokenizer=_candidate(arguments, megatron, like, tokenizer_identifiers),
             path_as=options.parse_path_as(path_as),
         )
+        log.warnings(f"{one.code}: {one.message}" for one in diagnosis.findings if one.is_problem)
         terminal.say_json(diagnosis.to_json()) if as_json else _show(diagnosis)
         if not diagnosis.is_healthy:
             raise typer.Exit(FOUND_PROBLEMS)
@@ -73,13 +75,14 @@ def doctor(
 
 def _read(words: list[str]) -> LaunchArguments:
     from tokshard.diagnosis.launch.text import read_launch, read_launch_words
+    from tokshard.storage.textfile import MAX_TEXT_BYTES, read_small_file
 
     if words == ["-"]:
-        return read_launch(sys.stdin.buffer.read(_MAX_TEXT_BYTES).decode("utf-8", "surrogateescape"))
+        return read_launch(sys.stdin.buffer.read(MAX_TEXT_BYTES).decode("utf-8", "surrogateescape"))
     if len(words) > 1:
         return read_launch_words(words)
     if os.path.lexists(words[0]):
-        return read_launch(_read_file(words[0]))
+        return read_launch(read_small_file(words[0], "launch script").decode("utf-8", "surrogateescape"))
     if " " not in words[0].strip():
         raise MissingFileError(
             f"there is no file {words[0]}",
@@ -87,17 +90,6 @@ def _read(words: list[str]) -> LaunchArguments:
             hint="name a file that holds the launch command, or give the command itself",
         )
     return read_launch(words[0])
-
-
-def _read_file(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_TEXT_BYTES + 1)
-    except OSError as error:
-        raise StorageError("read", path, error) from error
-    if len(content) > _MAX_TEXT_BYTES:
-        raise InputError(f"{path} is larger than {_MAX_TEXT_BYTES} bytes: cut the launch command out of it")
-    return content.decode("utf-8", "surrogateescape")
 
 
 def _candidate(
@@ -130,7 +122,8 @@ def _show(diagnosis: Diagnosis) -> None:
         if finding.hint:
             terminal.say(f"  hint: {terminal.safe(finding.hint)}")
     if diagnosis.is_healthy:
-        terminal.say("the job will find everything, and nothing about its data looks wrong")
+        seen = "by the arguments that are seen " if diagnosis.launch.unseen else ""
+        terminal.say(f"{seen}the job will find everything, and nothing about its data looks wrong")
 
 
 _ORDER = {"error": 0, "warning": 1, "note": 2}

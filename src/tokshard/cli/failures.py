@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -15,11 +15,14 @@ from typing import Any
 import typer
 
 from tokshard.cli import terminal
-from tokshard.errors import Cancelled, StorageError, TokshardError
+from tokshard.errors import Cancelled, StorageError, TokshardError, UsageError
 
 ERROR_SCHEMA = "tokshard.error/1"
 BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
+
+PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""What the parser of the command line raises: typer has no public name for more than one kind of it."""
 
 
 @contextmanager
@@ -43,6 +46,37 @@ def reported(*, as_json: bool = False) -> Iterator[None]:
             terminal.tell("".join(traceback.format_exception(error)).rstrip())
             terminal.tell("tokshard: this is a bug; please report it with the text above and the command")
         raise typer.Exit(exit_code_of(error)) from None
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether a command line asks for JSON, be it a good one or not.
+
+    Example:
+        >>> wants_json(["inspect", "web", "--json"]), wants_json(["inspect", "--", "--json"])
+        (True, False)
+    """
+    words = list(arguments)
+    return "--json" in words[: words.index("--") if "--" in words else len(words)]
+
+
+def report_parser(error: Any, *, as_json: bool) -> int:
+    """Say what the parser of the command line did not understand; return the exit code.
+
+    Args:
+        error: A :data:`PARSER_ERROR`.
+        as_json: Whether to describe it on stdout as a JSON document, too.
+    """
+    error.show()
+    if not as_json:
+        return UsageError.exit_code
+    command = error.ctx.command_path if error.ctx is not None else "tokshard"
+    ours = UsageError(error.format_message(), hint=f"see {command} --help")
+    try:
+        with reported():
+            terminal.say_json({"schema": ERROR_SCHEMA, **details_of(ours)})
+    except typer.Exit as stop:
+        return stop.exit_code
+    return ours.exit_code
 
 
 def as_ours(error: BaseException) -> TokshardError | None:
@@ -77,7 +111,7 @@ def details_of(error: TokshardError) -> dict[str, Any]:
         "hint": error.hint,
         "exit_code": error.exit_code,
     }
-    names = ("path", "line", "offset", "reason", "field", "differences")
+    names = ("path", "line", "offset", "reason", "field", "differences", "missing", "tasks")
     return value | {name: getattr(error, name) for name in names if getattr(error, name, None) is not None}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from typing import Annotated
@@ -51,14 +53,20 @@ def root(
 
 def main() -> None:
     """Run the command line."""
+    atexit.register(gc.freeze)  # else what ends with the process anyway is searched for garbage, for 0.1 s
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here uses numpy's BLAS and its threads
     terminal.open_closed_streams()
-    app(args=_arguments(), prog_name="tokshard")
-
-
-def _arguments() -> list[str]:
+    as_json = failures.wants_json(sys.argv[1:])
+    arguments = _arguments(as_json=as_json)
     try:
-        with failures.reported():
+        sys.exit(app(args=arguments, prog_name="tokshard", standalone_mode=False))
+    except failures.PARSER_ERROR as error:
+        sys.exit(failures.report_parser(error, as_json=as_json))
+
+
+def _arguments(*, as_json: bool) -> list[str]:
+    try:
+        with failures.reported(as_json=as_json):
             return megatron.translate(sys.argv[1:])
     except typer.Exit as stop:
         sys.exit(stop.exit_code)

@@ -8,6 +8,7 @@ import typer
 
 from tokshard.cli import failures, terminal
 from tokshard.cli.events import LogJson, recorded
+from tokshard.cli.notes import warn
 from tokshard.cli.options import AsJson, NoProgress, Quiet
 from tokshard.storage.paths import check_output_prefix
 
@@ -83,20 +84,18 @@ def merge(
 
         if dry_run:
             plan = job.plan_merge(inputs, output, **options)
-            log.warnings(plan.warnings)
+            warn(plan.warnings, log=log, quiet=quiet)
             _show_plan(plan, as_json=as_json)
             return
         from tokshard.cli.meter import make_meter
 
         meter = log.following(make_meter(quiet=quiet, animated=not no_progress))
         report = job.merge_datasets(inputs, output, progress=meter, **options)
-        log.warnings(report.warnings)
+        warn(report.warnings, log=log, quiet=quiet)
         _show(report, as_json=as_json, quiet=quiet)
 
 
 def _show(report: MergeReport, *, as_json: bool, quiet: bool) -> None:
-    if not quiet:
-        _warn(report.warnings)
     if as_json:
         terminal.say_json(report.to_json())
         return
@@ -123,13 +122,7 @@ def _how(report: MergeReport) -> str:
     return ", ".join(parts)
 
 
-def _warn(warnings: tuple[str, ...]) -> None:
-    for warning in warnings:
-        terminal.tell(f"warning: {terminal.safe(warning)}")
-
-
 def _show_plan(plan: MergeDryRunReport, *, as_json: bool) -> None:
-    _warn(plan.warnings)
     if as_json:
         terminal.say_json(plan.to_json())
         return

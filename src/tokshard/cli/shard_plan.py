@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
-from tokshard.cli import failures, options, plans, replanning, simulation, terminal
+from tokshard.cli import failures, options, plan_options, plans, replanning, simulation, terminal
 from tokshard.cli.events import LogJson, recorded
-from tokshard.cli.quantities import parse_bytes, parse_count
+from tokshard.cli.notes import warn
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,379 +21,65 @@ if TYPE_CHECKING:
 
 SCHEMA = "tokshard.shard-plan/1"
 
-_SAMPLES = "Samples"
-_RANKS = "Ranks"
-_BATCHES = "Batches and steps"
-_ORDER = "Order"
-_EVALUATION = "Validation and testing"
-_GOING_ON = "Going on from a plan"
-_LOOKING_AHEAD = "What it will read"
-
-
 _Sizes = tuple[int | None, str | None, tuple[int, int, int] | None]
 """``--global-batch-size``, ``--step-batch-size-schedule`` and ``--rampup-batch-size``."""
 
 
-def _number(*names: str, text: str, panel: str, shown: str | bool = False) -> Any:
-    return typer.Option(
-        *names, parser=parse_count, metavar="N", help=text, show_default=shown, rich_help_panel=panel
-    )
-
-
-def _choice(name: str, text: str, panel: str, default: str) -> Any:
-    return typer.Option(name, help=text, show_default=default, rich_help_panel=panel)
-
-
 def shard_plan(
     ctx: typer.Context,
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", metavar="PLAN", help="Write plan.json and rank-*.json here.", show_default=False
-        ),
-    ],
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SOURCE...",
-            help="A blend (directory or blend.json), or built indexes; with --documents data sets.",
-            show_default=False,
-        ),
-    ] = None,
-    from_plan: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="PLAN",
-            help="Go on from this plan after --consumed-samples; what is not given stays as it is.",
-            show_default=False,
-            rich_help_panel=_GOING_ON,
-        ),
-    ] = None,
-    blend: Annotated[
-        str | None,
-        typer.Option(
-            "--blend",
-            metavar="NEW",
-            help="With other weights: a blend, or a recipe, or words such as '0.7 data/web 0.3 data/code'.",
-            show_default=False,
-            rich_help_panel=_GOING_ON,
-        ),
-    ] = None,
-    moved: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--moved",
-            metavar="OLD=NEW",
-            help="Data of the plan that lay below OLD lies below NEW; may be repeated.",
-            show_default=False,
-            rich_help_panel=_GOING_ON,
-        ),
-    ] = None,
-    documents: Annotated[
-        bool,
-        typer.Option("--documents", help="The samples are the documents.", rich_help_panel=_SAMPLES),
-    ] = False,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            "--split",
-            metavar="NAMES",
-            help="Only these: train,valid,test. Of documents also shares, such as 98,1,1.",
-            show_default="all; of documents train",
-            rich_help_panel=_SAMPLES,
-        ),
-    ] = None,
-    path_as: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--path-as",
-            metavar="LOCAL=TRAINING",
-            help="The data that an index names TRAINING lies at LOCAL; may be repeated.",
-            show_default=False,
-            rich_help_panel=_SAMPLES,
-        ),
-    ] = None,
-    digests: Annotated[
-        bool,
-        typer.Option(
-            "--digests/--no-digests",
-            help="Read .idx files whole to see that indexes were made from them.",
-            rich_help_panel=_SAMPLES,
-        ),
-    ] = True,
-    world_size: Annotated[int | None, _number("--world-size", text="All ranks.", panel=_RANKS)] = None,
-    data_parallel: Annotated[
-        int | None,
-        _number("--data-parallel", text="Ranks that read different samples, instead.", panel=_RANKS),
-    ] = None,
-    tensor_parallel: Annotated[
-        int,
-        _number("--tensor-parallel", "--tensor-model-parallel-size", text="Tensor.", panel=_RANKS, shown="1"),
-    ] = 1,
-    pipeline_parallel: Annotated[
-        int,
-        _number(
-            "--pipeline-parallel", "--pipeline-model-parallel-size", text="Pipeline.", panel=_RANKS, shown="1"
-        ),
-    ] = 1,
-    context_parallel: Annotated[
-        int,
-        _number("--context-parallel", "--context-parallel-size", text="Context.", panel=_RANKS, shown="1"),
-    ] = 1,
-    expert_parallel: Annotated[
-        int,
-        _number("--expert-parallel", "--expert-model-parallel-size", text="Expert.", panel=_RANKS, shown="1"),
-    ] = 1,
-    expert_tensor_parallel: Annotated[
-        int | None,
-        _number(
-            "--expert-tensor-parallel",
-            "--expert-tensor-parallel-size",
-            text="Tensor, of expert layers.",
-            panel=_RANKS,
-            shown="as tensor",
-        ),
-    ] = None,
-    virtual_pipeline: Annotated[
-        int | None,
-        _number(
-            "--virtual-pipeline",
-            "--virtual-pipeline-model-parallel-size",
-            text="Model chunks of a rank.",
-            panel=_RANKS,
-        ),
-    ] = None,
-    mtp_stages: Annotated[
-        str | None,
-        typer.Option(
-            "--mtp-stages",
-            metavar="N,...",
-            help="Pipeline stages with multi-token prediction: they read every field.",
-            show_default=False,
-            rich_help_panel=_RANKS,
-        ),
-    ] = None,
-    order: Annotated[
-        str, _choice("--order", "Dimensions from the fastest.", _RANKS, "tp-cp-ep-dp-pp")
-    ] = "tp-cp-ep-dp-pp",
-    micro_batch_size: Annotated[
-        int,
-        _number("--micro-batch-size", text="Samples of a rank at a time.", panel=_BATCHES, shown="1"),
-    ] = 1,
-    global_batch_size: Annotated[
-        int | None,
-        _number(
-            "--global-batch-size",
-            text="Samples of a step.",
-            panel=_BATCHES,
-            shown="micro batch x data-parallel",
-        ),
-    ] = None,
-    step_batch_size_schedule: Annotated[
-        str | None,
-        typer.Option(
-            "--step-batch-size-schedule",
-            metavar="'N:SIZE ...'",
-            help="Samples of a step from N tokens on (documents: N samples); Megatron since 0.18.",
-            show_default=False,
-            rich_help_panel=_BATCHES,
-        ),
-    ] = None,
-    rampup_batch_size: Annotated[
-        tuple[int, int, int] | None,
-        typer.Option(
-            "--rampup-batch-size",
-            metavar="START INCREMENT SAMPLES",
-            help="Grow to the global batch size; Megatron up to 0.17.",
-            show_default=False,
-            rich_help_panel=_BATCHES,
-        ),
-    ] = None,
-    decrease_batch_size_if_needed: Annotated[
-        bool,
-        typer.Option(
-            "--decrease-batch-size-if-needed",
-            help="Round sizes down that the ranks do not divide.",
-            rich_help_panel=_BATCHES,
-        ),
-    ] = False,
-    steps: Annotated[
-        int | None,
-        _number(
-            "--steps",
-            "--train-iters",
-            text="Steps of training.",
-            panel=_BATCHES,
-            shown="what the epochs fill",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        _number("--epochs", text="How often training data is read.", panel=_BATCHES, shown="1"),
-    ] = None,
-    consumed_samples: Annotated[
-        int,
-        _number("--consumed-samples", text="Read before by all ranks.", panel=_BATCHES, shown="0"),
-    ] = 0,
-    mode: Annotated[
-        str,
-        _choice("--mode", "single, cyclic, contiguous, sequential or chunked.", _ORDER, "single"),
-    ] = "single",
-    data_sharding: Annotated[
-        bool,
-        typer.Option(
-            "--data-sharding/--no-data-sharding",
-            help="cyclic: each rank has samples of its own.",
-            rich_help_panel=_ORDER,
-        ),
-    ] = True,
-    equal_counts: Annotated[
-        bool,
-        typer.Option(
-            "--equal-counts",
-            help="cyclic without sharding: cut what Megatron gives to some ranks only.",
-            rich_help_panel=_ORDER,
-        ),
-    ] = False,
-    shuffle: Annotated[
-        str, _choice("--shuffle", "none, shards, samples or blocks.", _ORDER, "none")
-    ] = "none",
-    shuffle_block: Annotated[
-        int, _number("--shuffle-block", text="Samples of a block.", panel=_ORDER, shown="65536")
-    ] = 65536,
-    shuffle_per_epoch: Annotated[
-        bool,
-        typer.Option("--shuffle-per-epoch", help="Shuffle each epoch anew.", rich_help_panel=_ORDER),
-    ] = False,
-    tail: Annotated[
-        str,
-        _choice("--tail", "What fills no batch: drop, pad or error.", _ORDER, "drop"),
-    ] = "drop",
-    seed: Annotated[
-        int, _number("--seed", text="Of shuffles and buckets.", panel=_ORDER, shown="1234")
-    ] = 1234,
-    bucket_buffer: Annotated[
-        int | None,
-        _number("--bucket-buffer", text="Sort so many samples at a time.", panel=_ORDER),
-    ] = None,
-    bucket_pack: Annotated[
-        int | None,
-        _number(
-            "--bucket-pack",
-            text="So many similar samples come together.",
-            panel=_ORDER,
-            shown="micro batch x data-parallel",
-        ),
-    ] = None,
-    bucket_by: Annotated[
-        str | None,
-        _choice(
-            "--bucket-by",
-            "Of documents length or sequences, else pieces (of documents).",
-            _ORDER,
-            "length, or pieces",
-        ),
-    ] = None,
-    document_boundaries: Annotated[
-        bool,
-        typer.Option(
-            "--document-boundaries",
-            help="Attention ends with documents: every stage reads their boundaries.",
-            rich_help_panel=_ORDER,
-        ),
-    ] = False,
-    eval_global_batch_size: Annotated[
-        int | None,
-        _number(
-            "--eval-global-batch-size", text="Samples of a step.", panel=_EVALUATION, shown="as training"
-        ),
-    ] = None,
-    eval_micro_batch_size: Annotated[
-        int | None,
-        _number(
-            "--eval-micro-batch-size",
-            text="Samples of a rank at a time.",
-            panel=_EVALUATION,
-            shown="as training",
-        ),
-    ] = None,
-    full_validation: Annotated[
-        bool,
-        typer.Option(
-            "--full-validation", help="All of validation, one sample a rank.", rich_help_panel=_EVALUATION
-        ),
-    ] = False,
-    consumed_valid_samples: Annotated[
-        list[int] | None,
-        _number(
-            "--consumed-valid-samples",
-            text="Read before; once for all sets, or for each.",
-            panel=_EVALUATION,
-            shown="0",
-        ),
-    ] = None,
-    simulate: Annotated[
-        bool,
-        typer.Option(
-            "--simulate",
-            help="Count samples, documents, bytes, pages and open files of steps, ranks and nodes.",
-            rich_help_panel=_LOOKING_AHEAD,
-        ),
-    ] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(
-            "--staging",
-            metavar="DIR",
-            help="Write for each node the files and byte ranges that it reads: for rsync or s5cmd.",
-            show_default=False,
-            rich_help_panel=_LOOKING_AHEAD,
-        ),
-    ] = None,
-    simulate_steps: Annotated[
-        int,
-        _number("--simulate-steps", text="In so many steps.", panel=_LOOKING_AHEAD, shown="10"),
-    ] = simulation.DEFAULT_STEPS,
-    simulate_stream: Annotated[
-        str, _choice("--simulate-stream", "Of this stream.", _LOOKING_AHEAD, "train")
-    ] = "train",
-    ranks_per_node: Annotated[
-        int,
-        _number("--ranks-per-node", text="Neighbouring ranks of a node.", panel=_LOOKING_AHEAD, shown="8"),
-    ] = 8,
-    bandwidth: Annotated[
-        int | None,
-        typer.Option(
-            "--bandwidth",
-            parser=parse_bytes,
-            metavar="SIZE",
-            help="What a node gets from storage in a second, such as 2GB: adds times.",
-            show_default=False,
-            rich_help_panel=_LOOKING_AHEAD,
-        ),
-    ] = None,
-    staging_remote: Annotated[
-        str | None,
-        typer.Option(
-            "--staging-remote",
-            metavar="URL",
-            help="Where / lies in an object store, such as s3://bucket/cluster: adds lists for s5cmd.",
-            show_default=False,
-            rich_help_panel=_LOOKING_AHEAD,
-        ),
-    ] = None,
-    packed: Annotated[
-        bool,
-        typer.Option("--packed", help="Put all ranks' manifests into one file.", rich_help_panel=options.RUN),
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace another plan.", rich_help_panel=options.RUN)
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Plan and check, and write nothing.", rich_help_panel=options.RUN),
-    ] = False,
+    output: plan_options.Output,
+    sources: plan_options.Sources = None,
+    from_plan: plan_options.FromPlan = None,
+    blend: plan_options.Blend = None,
+    moved: plan_options.Moved = None,
+    documents: plan_options.Documents = False,
+    split: plan_options.Split = None,
+    path_as: plan_options.PathAs = None,
+    digests: plan_options.Digests = True,
+    world_size: plan_options.WorldSize = None,
+    data_parallel: plan_options.DataParallel = None,
+    tensor_parallel: plan_options.TensorParallel = 1,
+    pipeline_parallel: plan_options.PipelineParallel = 1,
+    context_parallel: plan_options.ContextParallel = 1,
+    expert_parallel: plan_options.ExpertParallel = 1,
+    expert_tensor_parallel: plan_options.ExpertTensorParallel = None,
+    virtual_pipeline: plan_options.VirtualPipeline = None,
+    mtp_stages: plan_options.MtpStages = None,
+    order: plan_options.Order = "tp-cp-ep-dp-pp",
+    micro_batch_size: plan_options.MicroBatchSize = 1,
+    global_batch_size: plan_options.GlobalBatchSize = None,
+    step_batch_size_schedule: plan_options.StepBatchSizeSchedule = None,
+    rampup_batch_size: plan_options.RampupBatchSize = None,
+    decrease_batch_size_if_needed: plan_options.DecreaseBatchSizeIfNeeded = False,
+    steps: plan_options.Steps = None,
+    epochs: plan_options.Epochs = None,
+    consumed_samples: plan_options.ConsumedSamples = 0,
+    mode: plan_options.Mode = "single",
+    data_sharding: plan_options.DataSharding = True,
+    equal_counts: plan_options.EqualCounts = False,
+    shuffle: plan_options.Shuffle = "none",
+    shuffle_block: plan_options.ShuffleBlock = 65536,
+    shuffle_per_epoch: plan_options.ShufflePerEpoch = False,
+    tail: plan_options.Tail = "drop",
+    seed: plan_options.Seed = 1234,
+    bucket_buffer: plan_options.BucketBuffer = None,
+    bucket_pack: plan_options.BucketPack = None,
+    bucket_by: plan_options.BucketBy = None,
+    document_boundaries: plan_options.DocumentBoundaries = False,
+    eval_global_batch_size: plan_options.EvalGlobalBatchSize = None,
+    eval_micro_batch_size: plan_options.EvalMicroBatchSize = None,
+    full_validation: plan_options.FullValidation = False,
+    consumed_valid_samples: plan_options.ConsumedValidSamples = None,
+    simulate: plan_options.Simulate = False,
+    staging: plan_options.Staging = None,
+    simulate_steps: plan_options.SimulateSteps = simulation.DEFAULT_STEPS,
+    simulate_stream: plan_options.SimulateStream = "train",
+    ranks_per_node: plan_options.RanksPerNode = 8,
+    bandwidth: plan_options.Bandwidth = None,
+    staging_remote: plan_options.StagingRemote = None,
+    packed: plan_options.Packed = False,
+    force: plan_options.Force = False,
+    dry_run: plan_options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     log_json: LogJson = None,
@@ -474,7 +160,7 @@ def shard_plan(
                 consumed_valid_samples=tuple(consumed_valid_samples or ()),
             )
             plan = plan_shards(found, topology, request)
-        log.warnings(plan.warnings)
+        warn(plan.warnings, log=log, quiet=quiet)
         _finish(
             plan, output, looking, packed=packed, force=force, dry_run=dry_run, as_json=as_json, quiet=quiet
         )
@@ -572,8 +258,6 @@ def _finish(
     """Write the plan and the lists, follow it, and say what it is."""
     from tokshard.sharding.plan.publication import write_plan
 
-    for warning in () if quiet else plan.warnings:
-        terminal.tell(f"warning: {terminal.safe(warning)}")
     loads = simulation.simulate(plan, looking) if looking.simulates else None
     files = None if dry_run else write_plan(plan, output, packed=packed, force=force)
     lists = simulation.write_lists(plan, looking) if looking.directory is not None else None

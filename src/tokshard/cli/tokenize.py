@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tokshard.cli import failures, terminal
+from tokshard.cli.arrays import (
+    ArrayTaskText,
+    ArrayWish,
+    Emit,
+    Finish,
+    Image,
+    Tasks,
+    finish_array,
+    job_file,
+    run_task,
+    show_task,
+)
+from tokshard.cli.clusters import (
+    Executor,
+    ExecutorChoice,
+    RayAddress,
+    RayCpusPerTask,
+    RayRetries,
+    ray_executor,
+    ray_options,
+)
 from tokshard.cli.events import LogJson, recorded
+from tokshard.cli.notes import warn
 from tokshard.cli.options import AsJson, NoProgress, Quiet
 from tokshard.cli.quantities import parse_bytes
+from tokshard.cli.tokenizeview import show_plan, show_report
 from tokshard.tokenization.options import (
     DEFAULT_MAX_DOCUMENT_BYTES,
     DEFAULT_UNIT_BYTES,
     TokenizeOptions,
     output_prefix,
 )
-
-if TYPE_CHECKING:
-    from tokshard.tokenization.report import DryRunReport, TokenizeReport
 
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
@@ -57,12 +78,13 @@ class Preset(StrEnum):
 
 
 def tokenize(
+    context: typer.Context,
     inputs: Annotated[
         list[str],
         typer.Argument(
             metavar="INPUT...",
             help="JSONL (plain, .gz, .bz2, .xz, .zst), Parquet or Arrow files, 'globs', directories, "
-            "@list.txt, or - for stdin.",
+            "@list.txt, URLs of these (s3://...), or - for stdin.",
             show_default=False,
         ),
     ],
@@ -72,7 +94,7 @@ def tokenize(
             "--output",
             "-o",
             metavar="PREFIX",
-            help="Write PREFIX.bin, PREFIX.idx, PREFIX.tokshard/.",
+            help="Write PREFIX.bin, PREFIX.idx, PREFIX.tokshard/; may be a URL.",
             show_default="the input's name without suffixes",
         ),
     ] = None,
@@ -105,7 +127,7 @@ def tokenize(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|DIR|hf:ID",
+            metavar="FILE|DIR|URL|hf:ID",
             show_default="built-in bytes",
             rich_help_panel=_TOKENIZER,
             help="tokenizer.json (file or its directory), hf:ID, .tiktoken or SentencePiece .model file.",
@@ -170,6 +192,21 @@ def tokenize(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=_RUN)
     ] = False,
+    staging: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where an output with a URL is made before it is uploaded.",
+            show_default="the user's cache",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    keep_staging: Annotated[
+        bool,
+        typer.Option(
+            "--keep-staging", help="Keep the local files of an uploaded output.", rich_help_panel=_RUN
+        ),
+    ] = False,
     provenance: Annotated[
         bool,
         typer.Option(
@@ -184,6 +221,15 @@ def tokenize(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    array_task: ArrayTaskText = None,
+    finish: Finish = None,
+    emit: Emit = None,
+    tasks: Tasks = None,
+    image: Image = None,
+    executor: ExecutorChoice = Executor.local,
+    ray_address: RayAddress = None,
+    ray_cpus_per_task: RayCpusPerTask = None,
+    ray_retries: RayRetries = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
@@ -221,83 +267,44 @@ def tokenize(
             "provenance": provenance,
             "resume": resume,
             "force": force,
+            "staging": staging,
+            "keep_staging": keep_staging,
         }
         # Wrong options fail here, before anything heavy is imported.
         TokenizeOptions(**options)
         output_prefix(inputs, output)
+        array = ArrayWish(array_task, finish, emit, tasks, image)
+        ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
+        encoder = ray_executor(ray, alone=array == ArrayWish(None, None, None, None, None))
+        if array.emit is not None:
+            terminal.say(job_file(context, array).rstrip())
+            return
         from tokshard.tokenization import job
 
         if dry_run:
-            _show_plan(job.plan_tokenization(inputs, output, **options), as_json=as_json)
+            plan = job.plan_tokenization(inputs, output, **options)
+            _show(plan, show_plan, as_json=as_json, quiet=False)
             return
         from tokshard.cli.meter import make_meter
 
         meter = log.following(make_meter(quiet=quiet, animated=not no_progress))
         if tokenizer is None and not quiet:
             terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
-        report = job.tokenize_corpus(inputs, output, progress=meter, **options)
-        log.warnings(report.warnings)
-        _show(report, as_json=as_json, quiet=quiet)
+        if array.array_task is not None:
+            done = run_task(array, inputs, output, progress=meter, **options)
+            warn(done.result.warnings if done.result else (), log=log, quiet=quiet)
+            _show(done, show_task, as_json=as_json, quiet=quiet)
+            return
+        if array.finish:
+            report = finish_array(array, inputs, output, progress=meter, **options)
+        else:
+            report = job.tokenize_corpus(inputs, output, executor=encoder, progress=meter, **options)
+        warn(report.warnings, log=log, quiet=quiet)
+        _show(report, show_report, as_json=as_json, quiet=quiet)
 
 
-def _show(report: TokenizeReport, *, as_json: bool, quiet: bool) -> None:
-    for warning in () if quiet else report.warnings:
-        terminal.tell(f"warning: {terminal.safe(warning)}")
+def _show(report: Any, show: Callable[[Any], None], *, as_json: bool, quiet: bool) -> None:
     if as_json:
         terminal.say_json(report.to_json())
-        return
-    if quiet:
-        return
-    for output in report.outputs:
-        terminal.say(
-            f"{terminal.safe(output.prefix)}.bin, .idx: {terminal.count(output.documents)} documents, "
-            f"{terminal.count(output.sequences)} sequences, {terminal.count(output.tokens)} tokens "
-            f"({output.dtype}, {terminal.size(output.bin_bytes + output.idx_bytes)})"
-        )
-    if sum(report.rejected.values()):
-        reasons = ", ".join(f"{terminal.count(n)} {reason}" for reason, n in sorted(report.rejected.items()))
-        listed = f"{terminal.safe(report.outputs[0].prefix)}.tokshard/rejected.jsonl"
-        terminal.say(f"rejected: {reasons} (listed in {listed})")
-    terminal.say(_how(report))
-    terminal.say(f"next: tokshard inspect {terminal.safe(report.outputs[0].prefix)}")
-
-
-def _how(report: TokenizeReport) -> str:
-    if report.up_to_date:
-        return "everything is there already, made from the same inputs with the same options"
-    speed = terminal.size(report.content_bytes / max(report.seconds, 1e-9))
-    size = terminal.size(report.content_bytes)
-    parts = [f"{size} of text in {terminal.duration(report.seconds)} ({speed}/s)"]
-    made_by = report.engine["documents"]
-    engines = " and ".join(name for name in ("fast", "reference") if made_by.get(name))
-    if engines:
-        parts.append(f"{engines} engine")
-    if report.engine["compared"]:
-        parts.append(f"{terminal.count(report.engine['compared'])} documents compared with the reference")
-    if report.units_resumed:
-        parts.append(f"{report.units_resumed} of {report.units} units were done before")
-    return ", ".join(parts)
-
-
-def _show_plan(plan: DryRunReport, *, as_json: bool) -> None:
-    if as_json:
-        terminal.say_json(plan.to_json())
-        return
-    total = sum(entry["size_bytes"] or 0 for entry in plan.inputs)
-    terminal.say(f"inputs: {terminal.count(len(plan.inputs))}, {terminal.size(total)} on disk")
-    for entry in plan.inputs[:10]:
-        length = "stream" if entry["size_bytes"] is None else terminal.size(entry["size_bytes"])
-        kind = (
-            entry["format"]
-            if entry["compression"] == "none"
-            else f"{entry['format']}, {entry['compression']}"
-        )
-        terminal.say(f"  {terminal.safe(entry['path'])} ({kind}, {length})")
-    if len(plan.inputs) > 10:
-        terminal.say(f"  and {len(plan.inputs) - 10} more")
-    terminal.say(f"outputs: {', '.join(map(terminal.safe, plan.outputs))} ({plan.state})")
-    name, vocabulary = terminal.tokenizer_name(plan.tokenizer), terminal.count(plan.tokenizer["vocab_size"])
-    dtype, eod = plan.options["dtype"], plan.options["eod"]
-    terminal.say(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD {eod}")
-    reason = f" ({plan.engine_reason})" if plan.engine_reason else ""
-    terminal.say(f"engine: {plan.engine}{terminal.safe(reason)}, {plan.workers} workers")
+    elif not quiet:
+        show(report)

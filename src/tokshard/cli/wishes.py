@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokshard.cli.options import neutral_identifiers
 from tokshard.errors import UsageError
@@ -17,9 +17,23 @@ if TYPE_CHECKING:
     from tokshard.sampling.request import IndexRequest
     from tokshard.sampling.splits import Split
 
-SPLITS = ("train", "valid", "test")
-
 SizeOfSplit = Mapping[str, int | None]
+
+
+class EpochSamples(NamedTuple):
+    """How many training samples some epochs of a data set have.
+
+    Attributes:
+        prefix: The data set.
+        sequence_length: Tokens of a sample.
+        epochs: How many epochs.
+        samples: How many samples they have.
+    """
+
+    prefix: str
+    sequence_length: int
+    epochs: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +93,8 @@ class Wishes:
         """The splits that the job of ``like`` has, and whose sizes nobody tells."""
         if self.like is None or self.like.split is None or self.sizes or self.epochs:
             return ()
+        from tokshard.sampling.splits import SPLITS
+
         split = self._split("train")
         shares = zip(SPLITS, split.matrix, strict=True) if split else ()
         return tuple(name for name, share in shares if share and name not in self.like.num_samples)
@@ -90,11 +106,10 @@ class Wishes:
             UsageError: A number or the split string cannot be meant, or no index is wanted.
             InputError: A data set that is needed to count epochs cannot be read.
         """
-        lengths = self.sequence_lengths or ((self.like.sequence_length,) if self.like else ())
         requests = [
             request
             for prefix in self.prefixes
-            for length in lengths
+            for length in self._lengths()
             for size in self._sizes(prefix, length)
             for request in self._requests(prefix, length, size)
         ]
@@ -105,13 +120,17 @@ class Wishes:
             )
         return requests
 
-    def samples_of_epochs(self) -> dict[int, int]:
-        """Return the training samples that each number of epochs means, for the first data set and length."""
-        return {
-            epochs: self._train_samples(self.prefixes[0], length, epochs)
+    def samples_of_epochs(self) -> list[EpochSamples]:
+        """Return the training samples that each number of epochs means, of each data set and length."""
+        return [
+            EpochSamples(prefix, length, epochs, self._train_samples(prefix, length, epochs))
+            for prefix in self.prefixes
+            for length in self._lengths()
             for epochs in self.epochs
-            for length in self.sequence_lengths[:1] or ((self.like.sequence_length,) if self.like else ())
-        }
+        ]
+
+    def _lengths(self) -> tuple[int, ...]:
+        return self.sequence_lengths or ((self.like.sequence_length,) if self.like else ())
 
     def _requests(self, prefix: str, length: int, size: SizeOfSplit) -> Iterator[IndexRequest]:
         from tokshard.sampling.request import IndexRequest

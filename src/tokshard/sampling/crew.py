@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from tokshard.errors import Cancelled, UsageError
 from tokshard.progress import Progress, ProgressUpdate, SilentProgress
+from tokshard.storage.interruption import heed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -70,7 +71,7 @@ class Crew:
         listener.start(bytes_total, 0)
         try:
             with ThreadPoolExecutor(min(self._workers, len(items)), "tokshard") as pool:
-                futures = [pool.submit(work, item) for item in items]
+                futures = [pool.submit(self._do, work, item) for item in items]
                 try:
                     self._follow(futures, listener)
                 except BaseException:
@@ -110,6 +111,10 @@ class Crew:
         with self._guard:
             self._notices.setdefault(notice, False)
         self.pause(seconds)
+
+    def _do(self, work: Callable[[Item], Result], item: Item) -> Result:
+        heed(self._check)
+        return work(item)
 
     def _check(self) -> None:
         if self._stopped.is_set():

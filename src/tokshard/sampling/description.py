@@ -11,9 +11,10 @@ import json
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tokshard.errors import InputError, IntegrityError, MissingFileError
+from tokshard.errors import InputError, IntegrityError, StorageError
 from tokshard.sampling.splits import SPLITS
-from tokshard.storage.jsonfile import MAX_JSON_BYTES, parse_json_object
+from tokshard.storage.jsonfile import parse_json_object
+from tokshard.storage.textfile import read_small_file
 
 _HINT = "give a description.txt that Megatron Core 0.10 or later has written for a GPTDataset or a blend"
 _MISSING = object()
@@ -184,12 +185,9 @@ def read_description(path: str) -> Description:
         InputError: It is no description that is understood.
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_JSON_BYTES + 1)
-    except FileNotFoundError:
-        raise MissingFileError(f"there is no description at {path}", path=path, hint=_HINT) from None
-    except OSError as error:
-        raise InputError(f"cannot read the description {path}: {error.strerror}", hint=_HINT) from error
+        content = read_small_file(path, "description", hint=_HINT)
+    except StorageError as error:
+        raise InputError(error.message, hint=_HINT) from error
     value = _parsed_bytes(content, path)
     kind = BlendedDescription if value.get("class") == BlendedDescription.CLASS else GPTDatasetDescription
     return kind.from_text(content.decode(), path)

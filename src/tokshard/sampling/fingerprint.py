@@ -7,10 +7,8 @@ from typing import Any
 
 from tokshard.indexed.layout import IndexTable
 from tokshard.indexed.manifest import Manifest, read_manifest
-from tokshard.indexed.reader import require_files
-from tokshard.indexed.source import InputFile
+from tokshard.indexed.reader import open_pair
 from tokshard.storage.digest import content_digest
-from tokshard.storage.paths import bin_path, idx_path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,11 +34,10 @@ class FingerprintedIndex:
             IntegrityError: The index contradicts itself or the size of the ``.bin`` file.
             StorageError: The file system refuses to read.
         """
-        require_files(path_prefix)
+        bin_file, file = open_pair(path_prefix)
         manifest = read_manifest(path_prefix)
         multimodal = manifest is not None and bool(manifest.dataset.get("multimodal"))
-        bin_bytes = InputFile(bin_path(path_prefix)).size_bytes
-        file = InputFile(idx_path(path_prefix))
+        bin_bytes = bin_file.size_bytes
         buffer = file.map()
         table = IndexTable.from_buffer(buffer, bin_bytes=bin_bytes, multimodal=multimodal, path=file.path)
         fingerprint: dict[str, Any] = {

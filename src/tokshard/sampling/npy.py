@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tokshard.indexed.staging import DigestingWriter
 from tokshard.storage.files import AtomicFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -73,6 +74,30 @@ class ArraySpec:
         return f"{self.dtype.name} of shape {self.shape}"
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Arrays of one length that are made together, piece by piece, so that memory never holds them whole.
+
+    Attributes:
+        specs: The dtype and the shape of each, by name.
+        make: Begins anew at each call: yields their next entries, one piece of each array at a time, which
+            need not stay as they are when the next are asked for.
+    """
+
+    specs: Mapping[str, ArraySpec]
+    make: Callable[[], Iterable[Sequence[NDArray[Any]]]]
+
+    @classmethod
+    def of(cls, name: str, array: NDArray[Any]) -> Blocks:
+        """Return the pieces of an array in memory: little-endian integers, of one or two dimensions."""
+        flat = np.ascontiguousarray(array).reshape(-1)
+        entries = _CHUNK_BYTES // flat.itemsize
+        return cls(
+            {name: ArraySpec.of(array)},
+            lambda: ([flat[first : first + entries]] for first in range(0, len(flat), entries)),
+        )
+
+
 def write_npy(path: str, array: NDArray[Any], tell: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
     """Write a ``.npy`` file: it appears complete or not at all, and is forced to the disk.
 
@@ -87,16 +112,56 @@ def write_npy(path: str, array: NDArray[Any], tell: Callable[[int], None] = lamb
     Raises:
         StorageError: The disk is full or broken. Nothing appears under the name then.
     """
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    with AtomicFile(path) as file:
-        digested = DigestingWriter(file)
-        digested.write(ArraySpec.of(array).header())
-        tell(HEADER_BYTES)
-        for first in range(0, len(data), _CHUNK_BYTES):
-            piece = data[first : first + _CHUNK_BYTES]
-            digested.write(piece.data)
-            tell(len(piece))
-    return digested.entry()
+    return write_blocks({"": path}, Blocks.of("", array), tell)[""]
+
+
+def write_blocks(
+    paths: Mapping[str, str], blocks: Blocks, tell: Callable[[int], None] = lambda _: None
+) -> dict[str, dict[str, Any]]:
+    """Write a ``.npy`` file for each array of blocks, all at the same time; see :func:`write_npy`.
+
+    Args:
+        paths: The file of each array, by its name.
+        blocks: The arrays.
+        tell: Called with the number of bytes of each piece that has been written.
+
+    Returns:
+        The size and digest of each file, by the names of the arrays.
+
+    Raises:
+        IntegrityError: The pieces do not make an array of the shape that was announced. Nothing appears.
+        StorageError: The disk is full or broken. Of each file nothing appears, or all of it.
+    """
+    with ExitStack() as stack:
+        files = {}
+        for name, spec in blocks.specs.items():
+            files[name] = DigestingWriter(stack.enter_context(AtomicFile(paths[name])))
+            files[name].write(spec.header())
+            tell(HEADER_BYTES)
+        for pieces in blocks.make():
+            for file, piece in zip(files.values(), pieces, strict=True):
+                file.write(piece.view(np.uint8).data)
+                tell(piece.nbytes)
+        entries = {name: file.entry() for name, file in files.items()}
+        for name, spec in blocks.specs.items():
+            if entries[name]["bytes"] != spec.file_bytes:
+                found = entries[name]["bytes"]
+                raise IntegrityError(
+                    f"{paths[name]} would have {found} bytes, but {spec.file_bytes} follow from {spec}",
+                    path=paths[name],
+                )
+    return entries
+
+
+def digests_of(blocks: Blocks) -> dict[str, str]:
+    """Return the digest that the file of each array would have, by the names of the arrays."""
+    import xxhash
+
+    states = {name: xxhash.xxh3_128(spec.header()) for name, spec in blocks.specs.items()}
+    for pieces in blocks.make():
+        for state, piece in zip(states.values(), pieces, strict=True):
+            state.update(piece.view(np.uint8).data)
+    return {name: state.hexdigest() for name, state in states.items()}
 
 
 def read_spec(path: str) -> ArraySpec:

@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
+from typing import Any, Literal
 
 from tokshard.errors import IntegrityError, LockedError, OutputExistsError, StorageError
 from tokshard.sampling.cache import Arrays, CacheEntry, CacheState, Specs, examine
-from tokshard.sampling.npy import ArraySpec, write_npy
+from tokshard.sampling.npy import Blocks, digests_of, write_blocks
 from tokshard.sampling.sidecar import Origin, Sidecar
 from tokshard.storage import calls
-from tokshard.storage.digest import content_digest, file_digest
+from tokshard.storage.digest import file_digest
 from tokshard.storage.files import is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
 
@@ -68,7 +66,7 @@ class Wanted:
 
 def provide(
     wanted: Wanted,
-    make: Callable[[], Arrays],
+    make: Callable[[], Arrays | Blocks],
     *,
     rebuild: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -84,7 +82,7 @@ def provide(
 
     Args:
         wanted: The entry.
-        make: Builds its arrays, in the dtypes and shapes of ``wanted``.
+        make: Builds its arrays, in the dtypes and shapes of ``wanted``, or says how to make them in pieces.
         rebuild: Whether to replace whatever is not fresh, which is then told by the digests, too.
         wait_seconds: How long to wait for another process.
         pause: See :func:`locked`.
@@ -117,7 +115,7 @@ def provide(
 
 
 def write(
-    entry: CacheEntry, arrays: Arrays, origin: Origin, tell: Callable[[int], None] = lambda _: None
+    entry: CacheEntry, arrays: Arrays | Blocks, origin: Origin, tell: Callable[[int], None] = lambda _: None
 ) -> None:
     """Write all files of an entry, whatever is there; the caller holds :func:`locked`.
 
@@ -126,7 +124,7 @@ def write(
 
     Args:
         entry: The files.
-        arrays: The arrays by their names.
+        arrays: The arrays by their names, or in pieces.
         origin: What they were made from.
         tell: Called with the bytes of each piece that is written.
 
@@ -134,27 +132,36 @@ def write(
         StorageError: The disk is full or broken.
     """
     _withdraw(entry)
-    files = {f"{name}.npy": write_npy(entry.array_path(name), arrays[name], tell) for name in entry.arrays}
+    files: dict[str, dict[str, Any]] = {}
+    paths = {name: entry.array_path(name) for name in entry.arrays}
+    for blocks in _blocks(entry, arrays):
+        written = write_blocks(paths, blocks, tell)
+        files |= {f"{name}.npy": found for name, found in written.items()}
     Sidecar.make(entry.hash, origin, files).write(entry.sidecar_path)
     write_atomically(entry.description_path, entry.text.encode("ascii"))
 
 
-def adopt(entry: CacheEntry, arrays: Arrays, origin: Origin) -> bool:
+def adopt(entry: CacheEntry, arrays: Arrays | Blocks, origin: Origin) -> bool:
     """Hold the files of an entry against the arrays that they should hold; if equal, write the sidecar.
 
     Returns:
         Whether they are equal. If not, nothing is changed.
     """
     files = {}
-    for name in entry.arrays:
-        array = np.ascontiguousarray(arrays[name])
-        spec = ArraySpec.of(array)
-        digest = content_digest(spec.header(), array.reshape(-1).view(np.uint8).data)
-        if file_digest(entry.array_path(name)) != digest:
-            return False
-        files[f"{name}.npy"] = {"bytes": spec.file_bytes, "xxh3_128": digest}
+    for blocks in _blocks(entry, arrays):
+        for name, digest in digests_of(blocks).items():
+            if file_digest(entry.array_path(name)) != digest:
+                return False
+            files[f"{name}.npy"] = {"bytes": blocks.specs[name].file_bytes, "xxh3_128": digest}
     Sidecar.make(entry.hash, origin, files).write(entry.sidecar_path)
     return True
+
+
+def _blocks(entry: CacheEntry, arrays: Arrays | Blocks) -> list[Blocks]:
+    """Return arrays in pieces: those in memory one after the other."""
+    if isinstance(arrays, Blocks):
+        return [arrays]
+    return [Blocks.of(name, arrays[name]) for name in entry.arrays]
 
 
 @contextmanager

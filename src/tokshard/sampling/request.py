@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from tokshard.errors import UsageError
 from tokshard.sampling.description import GPTDatasetDescription
@@ -80,3 +80,12 @@ class IndexRequest:
             split_matrix=self.split.matrix_json(),
             tokenizer=self.tokenizer,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return the request that :meth:`to_json` described."""
+        return cls(**{**value, "split": Split.from_json(value["split"])})

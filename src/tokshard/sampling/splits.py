@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Self
 
 import numpy as np
 
@@ -54,6 +55,17 @@ class Split:
         if self.text is None:
             return None
         return [None if share is None else list(share) for share in self.matrix]
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return the split of a JSON object with its attributes.
+
+        Example:
+            >>> Split.from_json({"text": "1", "matrix": [[0, 1.0], None, None]}).matrix
+            ((0, 1.0), None, None)
+        """
+        train, valid, test = (None if share is None else (share[0], share[1]) for share in value["matrix"])
+        return cls(value["text"], (train, valid, test))
 
     def ranges(self, count: int) -> tuple[range | None, range | None, range | None]:
         """Return the numbers of the sequences of each split.

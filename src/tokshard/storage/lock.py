@@ -1,4 +1,4 @@
-"""One writer to an output: an advisory lock that dies with its process.
+"""Who may write an output: one process alone, or the tasks of a job array together.
 
 The lock is ``flock`` on a small file that also tells who holds it, so a killed run leaves no stale
 lock. On network file systems such locks are advisory at best, see docs/operations.md.
@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -19,31 +20,54 @@ from tokshard.errors import IntegrityError, LockedError, StorageError
 from tokshard.storage import calls
 from tokshard.storage.jsonfile import parse_json_object
 
+_READ_BYTES = 4096
+# Tasks that share a lock write their names over each other, so all texts are equally long.
+_TEXT_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock, as its file says; of several that share it, the one that came last.
+
+    Attributes:
+        process: Which process, on which host, since when.
+        shared: Whether others may hold the lock with it.
+        purpose: What it does.
+    """
+
+    process: str
+    shared: bool
+    purpose: str
+
 
 class WriterLock:
     """A context manager that holds ``path`` locked, or raises :class:`LockedError` at once.
 
-    The file is removed on release. A process that opened the file just before that removal finds that
-    its descriptor is no longer the file under the name, and tries again. The directory of the file is
-    made where it is absent: another process may have just given it up.
+    The last to release it removes the file. A process that opened the file just before that removal
+    finds that its descriptor is no longer the file under the name, and tries again. The directory of the
+    file is made where it is absent: another process may have just given it up.
+
+    Args:
+        path: The lock file.
+        shared: Whether others that share it, too, may hold it at the same time.
+        purpose: What the holder does, for those who ask.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, shared: bool = False, purpose: str = "") -> None:
         self.path = path
+        self._shared = shared
+        self._purpose = purpose
+        self._started = ""
         self._descriptor = -1
 
     def __enter__(self) -> Self:
         while (descriptor := self._open()) is None or not self._take(descriptor):
             pass
         self._descriptor = descriptor
-        owner = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started": time.strftime("%FT%TZ", time.gmtime()),
-        }
+        self._started = time.strftime("%FT%TZ", time.gmtime())
         try:
             calls.truncate(descriptor, 0, self.path)
-            calls.write(descriptor, json.dumps(owner).encode(), self.path)
+            self._tell()
         except BaseException:
             self._release()
             raise
@@ -53,6 +77,22 @@ class WriterLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._release()
+
+    def turn_to(self, purpose: str) -> None:
+        """Say what the holder does now."""
+        self._purpose = purpose
+        self._tell()
+
+    def _tell(self) -> None:
+        owner = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": self._started,
+            "shared": self._shared,
+            "purpose": self._purpose,
+        }
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        calls.write(self._descriptor, json.dumps(owner).encode().rjust(_TEXT_BYTES), self.path)
 
     def _open(self) -> int | None:
         """Return a descriptor of the file; None if its directory vanished before it could be opened."""
@@ -75,7 +115,7 @@ class WriterLock:
         """
         current = False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             current = _is_current(descriptor, self.path)
         except BlockingIOError:
             raise LockedError(
@@ -94,10 +134,29 @@ class WriterLock:
             descriptor, self._descriptor = self._descriptor, -1
             try:
                 # Somebody may have removed the file by hand, and another process made a new one.
-                if _is_current(descriptor, self.path):
+                if self._is_last(descriptor) and _is_current(descriptor, self.path):
                     calls.unlink(self.path)
             finally:
                 os.close(descriptor)
+
+    def _is_last(self, descriptor: int) -> bool:
+        """Tell whether nobody shares the lock any more; if somebody does, it is given up by asking."""
+        if not self._shared:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
+def holder_of(path: str) -> Holder | None:
+    """Return who holds a lock, or held it last; None if its file is absent or does not say."""
+    try:
+        with open(path, "rb") as file:
+            return _parse(file.read(_READ_BYTES))
+    except OSError:
+        return None
 
 
 def _is_current(descriptor: int, path: str) -> bool:
@@ -111,7 +170,21 @@ def _is_current(descriptor: int, path: str) -> bool:
 
 def _owner(descriptor: int) -> str:
     try:
-        owner = parse_json_object(os.pread(descriptor, 4096, 0), "the lock")
-        return f"process {owner['pid']!r} on {owner['host']!r} since {owner['started']!r}"
-    except (IntegrityError, KeyError, OSError):
+        holder = _parse(os.pread(descriptor, _READ_BYTES, 0))
+    except OSError:
+        holder = None
+    if holder is None:
         return "a process that has just started"
+    return f"{holder.process} and perhaps others, which share it," if holder.shared else holder.process
+
+
+def _parse(content: bytes) -> Holder | None:
+    try:
+        owner = parse_json_object(content, "the lock")
+        return Holder(
+            process=f"process {owner['pid']!r} on {owner['host']!r} since {owner['started']!r}",
+            shared=owner.get("shared") is True,
+            purpose=str(owner.get("purpose", "")),
+        )
+    except (IntegrityError, KeyError):
+        return None

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenization import metaspace, structure
+from tokshard.tokenization.patterns import TIKTOKEN_ENCODINGS
 from tokshard.tokenization.structure import FastEngineRefusedError
 from tokshard.tokenization.tokenizer import (
     BYTES_EOD,
     BYTES_EOD_ID,
-    TIKTOKEN_ENCODINGS,
     Tokenizer,
     parse_object,
     sentencepiece_processor,

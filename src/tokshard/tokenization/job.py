@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
+from tokshard.indexed.delivery import finished, produce_and_deliver, state
 from tokshard.indexed.manifest import Manifest
-from tokshard.indexed.production import Produced, produce
+from tokshard.indexed.production import Produced
 from tokshard.progress import Progress, SilentProgress
 from tokshard.tokenization.encoding import encode_missing
 from tokshard.tokenization.execution.executor import Executor
+from tokshard.tokenization.execution.local import EarlyExecutor
 from tokshard.tokenization.preparation import TokenizeJob, prepare
 from tokshard.tokenization.report import DryRunReport, OutputReport, TokenizeReport
 from tokshard.tokenization.workspace import Workspace
@@ -37,15 +38,16 @@ def tokenize_corpus(
     the inputs, the engine, or whether the run was interrupted.
 
     Args:
-        inputs: Files, globs, directories, ``@list.txt`` or ``-`` for stdin.
-        output: Path prefix of the output; by default the name of the only input without its suffixes.
+        inputs: Files, globs, directories, ``@list.txt`` or ``-`` for stdin; all but the last may be URLs.
+        output: Path prefix of the output, or a URL prefix, where it is uploaded when it is finished; by
+            default the name of the only input without its suffixes.
         executor: Where to encode; by default worker processes, or this process for small inputs.
         progress: Who is told of the progress.
         **options: The fields of :class:`~tokshard.tokenization.options.TokenizeOptions`: ``tokenizer``
             (file or directory, None for the built-in bytes), ``eod``, ``append_eod``,
             ``special_tokens``, ``fields``, ``name_by_field``, ``workers``, ``engine``, ``dtype``,
             ``on_error``, ``max_errors``, ``max_document_bytes``, ``unit_bytes``, ``provenance``,
-            ``resume``, ``force``.
+            ``resume``, ``force``, ``staging``, ``keep_staging``.
 
     Returns:
         What was written.
@@ -66,20 +68,21 @@ def tokenize_corpus(
         2219
     """
     started = time.monotonic()
-    job = prepare(inputs, output, options)
-    workspace = Workspace(job.prefix)
-    if not workspace.has_leftovers() and (finished := job.order.finished()) is not None:
-        return _report(job, Produced(finished, up_to_date=True), started)
-    with ExitStack() as locks:
-        # An output PREFIX_<field>_document is also the output of a run that was given that prefix.
-        for prefix in sorted({job.prefix, *job.prefixes}):
-            locks.enter_context(Workspace(prefix).locked())
-        produced = produce(
-            job.order,
-            workspace,
-            lambda: encode_missing(job, workspace, executor, progress or SilentProgress()),
-        )
-    return _report(job, produced, started)
+    listener = progress or SilentProgress()
+    with EarlyExecutor(executor) as chosen:
+        job = prepare(inputs, output, options, discovered=chosen.begin)
+        workspace = Workspace(job.prefix)
+        if not workspace.has_leftovers() and (there := finished(job.delivery, job.order)) is not None:
+            return make_report(job, Produced(there, up_to_date=True), started)
+        with job.locked():
+            produced = produce_and_deliver(
+                job.delivery,
+                job.order,
+                workspace,
+                lambda: encode_missing(job, workspace, chosen, listener),
+                listener,
+            )
+    return make_report(job, produced, started)
 
 
 def plan_tokenization(inputs: str | Sequence[str], output: str | None = None, **options: Any) -> DryRunReport:
@@ -87,17 +90,19 @@ def plan_tokenization(inputs: str | Sequence[str], output: str | None = None, **
     job = prepare(inputs, output, options)
     return DryRunReport(
         inputs=job.plan.inputs,
-        outputs=job.prefixes,
+        outputs=job.places,
         tokenizer=job.plan.tokenizer,
         options=job.plan.options,
         engine=job.engine.name,
         engine_reason=job.engine.reason,
         workers=job.workers,
-        state=job.order.state(Workspace(job.prefix)),
+        state=state(job.delivery, job.order, Workspace(job.prefix)),
+        staging=job.delivery.directory if job.delivery else None,
     )
 
 
-def _report(job: TokenizeJob, produced: Produced, started: float) -> TokenizeReport:
+def make_report(job: TokenizeJob, produced: Produced, started: float) -> TokenizeReport:
+    """Return what a run says it has done, given when it began by the monotonic clock."""
     manifests = produced.manifests
     first = manifests[0]
     outputs = tuple(
@@ -112,7 +117,7 @@ def _report(job: TokenizeJob, produced: Produced, started: float) -> TokenizeRep
             idx_bytes=manifest.files["idx"]["bytes"],
             pieces_xxh3_128=manifest.files["bin"]["pieces_xxh3_128"],
         )
-        for prefix, manifest in zip(job.prefixes, manifests, strict=True)
+        for prefix, manifest in zip(job.places, manifests, strict=True)
     )
     return TokenizeReport(
         outputs=outputs,
@@ -133,7 +138,7 @@ def _report(job: TokenizeJob, produced: Produced, started: float) -> TokenizeRep
 
 def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
     found = []
-    for prefix, manifest in zip(job.prefixes, manifests, strict=True):
+    for prefix, manifest in zip(job.places, manifests, strict=True):
         data = manifest.dataset
         if not data["tokens"]:
             found.append(f"{prefix} has no tokens: Megatron cannot train on it")

@@ -43,6 +43,8 @@ class TokenizeOptions:
     provenance: bool = True
     resume: bool = True
     force: bool = False
+    staging: str | None = None
+    keep_staging: bool = False
 
     def __post_init__(self) -> None:
         _check_choice("engine", self.engine, ("auto", "reference", "fast"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from tokshard.corpus.files import CorpusFile
 from tokshard.errors import UsageError
@@ -27,7 +26,7 @@ def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, options: Tokeni
         UsageError: The dtype asked for cannot hold the tokenizer's ids, or there are more inputs than a
             manifest can list.
     """
-    inputs = tuple(asdict(file) for file in files)
+    inputs = tuple(file.to_json() for file in files)
     if len(dump_json(inputs)) + _RESULT_BYTES_OF_INPUT * len(inputs) > _MAX_INPUTS_BYTES:
         raise UsageError(
             f"{len(inputs)} inputs are more than one data set's manifest can list",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tokshard.corpus.files import CorpusFile, discover
 from tokshard.errors import UsageError
+from tokshard.indexed.delivery import Delivery, delivery_to
 from tokshard.indexed.manifest import Manifest
 from tokshard.indexed.plan import Plan
 from tokshard.indexed.production import Order
-from tokshard.storage import paths
+from tokshard.storage import anywhere, paths
+from tokshard.storage.lock import WriterLock
 from tokshard.tokenization.assembly import ErrorPolicy
 from tokshard.tokenization.engines import fast_engine_refusal
 from tokshard.tokenization.gate import FIRST_BYTES
@@ -20,6 +23,7 @@ from tokshard.tokenization.options import TokenizeOptions, output_prefix
 from tokshard.tokenization.plan import make_plan
 from tokshard.tokenization.recipe import EngineName, Recipe
 from tokshard.tokenization.tokenizer import Tokenizer, load_tokenizer
+from tokshard.tokenization.workspace import Workspace
 
 _COMPRESSED_TO_PLAIN = 8
 
@@ -43,6 +47,14 @@ class TokenizeJob:
     prefix: str
     prefixes: tuple[str, ...]
     engine: EngineDecision
+    delivery: Delivery | None = None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The path prefixes of the outputs as the user names them: where they go, not where they are made."""
+        if self.delivery is None:
+            return self.prefixes
+        return tuple(self.delivery.url_of(prefix) for prefix in self.prefixes)
 
     @property
     def workers(self) -> int:
@@ -70,6 +82,26 @@ class TokenizeJob:
             accepts=self._accepts,
         )
 
+    @contextmanager
+    def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[list[WriterLock]]:
+        """Hold the writer locks of all outputs.
+
+        Args:
+            shared: Whether others who share them may hold them, too.
+            purpose: What the holder does, for those who ask.
+
+        Raises:
+            LockedError: Another process writes one of the outputs.
+        """
+        with ExitStack() as locks:
+            if self.delivery is not None:
+                locks.callback(self.delivery.remove_empty)
+            # An output PREFIX_<field>_document is also the output of a run that was given that prefix.
+            yield [
+                locks.enter_context(Workspace(prefix).locked(shared=shared, purpose=purpose))
+                for prefix in sorted({self.prefix, *self.prefixes})
+            ]
+
     def _accepts(self, manifest: Manifest) -> bool:
         """Tell whether a finished output may stay. What came through a pipe may not: it can differ."""
         return self.repeatable and manifest.engine["documents"].keys() <= self.accepted_engines
@@ -93,8 +125,20 @@ class TokenizeJob:
         )
 
 
-def prepare(inputs: str | Sequence[str], output: str | None, options: dict[str, Any]) -> TokenizeJob:
+def prepare(
+    inputs: str | Sequence[str],
+    output: str | None,
+    options: dict[str, Any],
+    *,
+    discovered: Callable[[Sequence[CorpusFile], TokenizeOptions], None] = lambda *_: None,
+) -> TokenizeJob:
     """Look at the inputs and the tokenizer; the arguments are those of ``tokenize_corpus``.
+
+    Args:
+        inputs: See there.
+        output: See there.
+        options: See there.
+        discovered: Called when the inputs and options are known, before the tokenizer is read.
 
     Raises:
         UsageError: An option cannot be meant.
@@ -107,21 +151,26 @@ def prepare(inputs: str | Sequence[str], output: str | None, options: dict[str, 
     names = [inputs] if isinstance(inputs, str) else list(inputs)
     if not names:
         raise UsageError("no input is given", hint="name files, globs, directories, @list.txt or - for stdin")
-    prefix = output_prefix(names, output)
+    place = output_prefix(names, output)
+    delivery = delivery_to(place, staging=checked.staging, keep=checked.keep_staging)
+    prefix = place if delivery is None else delivery.prefix
     files = discover(names)
-    _refuse_inputs_among_outputs(files, checked.output_prefixes(prefix))
+    for one in (place, prefix):
+        _refuse_inputs_among_outputs(files, checked.output_prefixes(one))
+    discovered(files, checked)
     tokenizer = load_tokenizer(checked.tokenizer, eod=checked.eod, need_eod=checked.append_eod)
     plan = make_plan(files, tokenizer, checked)
     engine = _choose_engine(files, tokenizer, checked)
-    return TokenizeJob(files, checked, tokenizer, plan, prefix, checked.output_prefixes(prefix), engine)
+    prefixes = checked.output_prefixes(prefix)
+    return TokenizeJob(files, checked, tokenizer, plan, prefix, prefixes, engine, delivery)
 
 
 def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:
     for prefix in prefixes:
-        outputs = {os.path.realpath(path(prefix)) for path in (paths.bin_path, paths.idx_path)}
-        sidecars = os.path.join(os.path.realpath(paths.sidecar_directory(prefix)), "")
+        outputs = {anywhere.realpath(path(prefix)) for path in (paths.bin_path, paths.idx_path)}
+        sidecars = os.path.join(anywhere.realpath(paths.sidecar_directory(prefix)), "")
         for file in files:
-            place = os.path.realpath(file.path)
+            place = anywhere.realpath(file.path)
             if place in outputs or place.startswith(sidecars):
                 raise UsageError(
                     f"the input {file.path} is one of the files that the run would write",

@@ -88,6 +88,7 @@ class DryRunReport:
         engine_reason: Why it is not the fast one; None if it is, or if none is known.
         workers: Worker processes.
         state: ``"new"``, ``"resume"``, ``"up-to-date"`` or ``"exists"``.
+        staging: The directory in which outputs for a store are made; None for others.
     """
 
     inputs: tuple[dict[str, Any], ...]
@@ -98,6 +99,7 @@ class DryRunReport:
     engine_reason: str | None
     workers: int
     state: str
+    staging: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with a ``schema`` field."""

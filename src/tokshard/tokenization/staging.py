@@ -19,7 +19,7 @@ from tokshard.indexed.plan import Plan
 from tokshard.indexed.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
 from tokshard.storage.digest import piecewise_digest
 from tokshard.tokenization.assembly import Assembly
-from tokshard.tokenization.part import UnitCounts
+from tokshard.tokenization.counts import UnitCounts
 from tokshard.version import __version__
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def stage(directory: str, assembly: Assembly, plan: Plan, dtype: str) -> list[Ma
         plan: The plan of the run.
         dtype: ``"uint16"`` or ``"int32"``.
     """
-    assembly.checkpoint()
+    assembly.complete()
     inputs = _input_entries(assembly, plan)
     engine = _engine_entry(assembly)
     manifests = []

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from tokshard.errors import TokenizerError
 from tokshard.tokenization import metaspace
-from tokshard.tokenization.tokenizer import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, added_token_ids
+from tokshard.tokenization.patterns import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
+from tokshard.tokenization.tokenizer import added_token_ids
 
 # fastokens' regular expressions take this one character for white space; Unicode and the reference do
 # not, since 2013. Texts with it go to the reference where a regular expression splits.

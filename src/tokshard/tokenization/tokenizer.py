@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from tokshard.errors import MissingExtraError, TokenizerError
+from tokshard.tokenization.location import locate_tokenizer
+from tokshard.tokenization.patterns import TIKTOKEN_ENCODINGS
 
 Kind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece"]
 
@@ -39,55 +41,6 @@ KNOWN_EODS: Final = (
     "<|end▁of▁sentence|>",
     "<｜end▁of▁sentence｜>",  # noqa: RUF001 - the published name has full-width bars
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TiktokenEncoding:
-    """What a ``.tiktoken`` file does not say: it holds only the byte sequences and their ids.
-
-    Attributes:
-        pattern: The regular expression that splits text.
-        special_tokens: Text and id of the special tokens.
-    """
-
-    pattern: str
-    special_tokens: Mapping[str, int]
-
-
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-GPT2_PATTERN: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CL100K_PATTERN: Final = (
-    _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-O200K_PATTERN: Final = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
-    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# tiktoken's own form of it differs: white space that ends a text is one piece even after a line break.
-_TIKTOKEN_CL100K = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
-)
-_R50K = TiktokenEncoding(GPT2_PATTERN, {"<|endoftext|>": 50256})
-TIKTOKEN_ENCODINGS: Final[Mapping[str, TiktokenEncoding]] = {
-    "r50k_base": _R50K,
-    "gpt2": _R50K,
-    "p50k_base": _R50K,
-    "cl100k_base": TiktokenEncoding(
-        _TIKTOKEN_CL100K,
-        {
-            "<|endoftext|>": 100257,
-            "<|fim_prefix|>": 100258,
-            "<|fim_middle|>": 100259,
-            "<|fim_suffix|>": 100260,
-            "<|endofprompt|>": 100276,
-        },
-    ),
-    "o200k_base": TiktokenEncoding(O200K_PATTERN, {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,14 +87,6 @@ class Tokenizer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """Where the files of a tokenizer lie."""
-
-    definition: str
-    beside: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Vocabulary:
     """What a definition says of its tokens.
 
@@ -165,8 +110,8 @@ def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bo
 
     Args:
         argument: A ``tokenizer.json`` (or its directory), a ``*.tiktoken`` or SentencePiece ``*.model``
-            file, ``hf:ID`` or ``hf:ID@revision``; None for the built-in one, whose ids 0 to 255 are the
-            bytes of UTF-8 and 256 is the end of a document.
+            file, the URL of one of these, ``hf:ID`` or ``hf:ID@revision``; None for the built-in one,
+            whose ids 0 to 255 are the bytes of UTF-8 and 256 is the end of a document.
         eod: The end-of-document token: an id, or a token's text. A number is always an id.
         need_eod: Whether it is an error that no EOD can be chosen. A wrong ``eod`` always is.
 
@@ -184,7 +129,7 @@ def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bo
         source = None
         definition = b"UTF-8 bytes are ids 0 to 255; 256 is <|endoftext|>"
     else:
-        source = _from_hub(argument[3:]) if argument.startswith("hf:") else _from_disk(argument)
+        source = locate_tokenizer(argument)
         kind = _kind_of(source.definition)
         definition = _read(source.definition)
     place = source.definition if source else "the built-in tokenizer"
@@ -222,56 +167,6 @@ def reopen_tokenizer(path: str | None, identity: dict[str, Any]) -> Tokenizer:
     if hashlib.sha256(definition).hexdigest() != identity["sha256"]:
         raise TokenizerError(f"the tokenizer {path} was changed during the run")
     return Tokenizer(argument=path, path=path, definition=definition, **identity)
-
-
-# Finding the files
-
-
-def _from_disk(argument: str) -> _Source:
-    directory = argument if os.path.isdir(argument) else os.path.dirname(argument)
-    path = argument
-    if os.path.isdir(argument):
-        path = os.path.join(argument, "tokenizer.json")
-        if not os.path.exists(path):
-            raise TokenizerError(
-                f"the directory {argument} has no tokenizer.json",
-                hint="name the tokenizer's file: tokenizer.json, NAME.tiktoken or NAME.model",
-            )
-    names = ("tokenizer_config.json", "special_tokens_map.json")
-    beside = (os.path.join(directory, name) for name in names)
-    return _Source(path, tuple(one for one in beside if os.path.exists(one)))
-
-
-def _from_hub(name: str) -> _Source:
-    """Return the cached files of a model on the Hugging Face hub, downloading what is missing."""
-    try:
-        import huggingface_hub
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-    except ImportError as error:
-        raise MissingExtraError(f"the tokenizer hf:{name}", "hub") from error
-    repository, _, revision = name.partition("@")
-
-    def fetch(file: str) -> str:
-        return huggingface_hub.hf_hub_download(repository, file, revision=revision or None)
-
-    try:
-        definition = fetch("tokenizer.json")
-        beside = []
-        for file in ("tokenizer_config.json", "special_tokens_map.json"):
-            try:
-                beside.append(fetch(file))
-            except EntryNotFoundError as error:
-                # Not in the cache is not the same as not on the hub, unless nobody may ask the hub.
-                local = isinstance(error, LocalEntryNotFoundError)
-                if local and not huggingface_hub.constants.HF_HUB_OFFLINE:
-                    raise
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n", 1)[0]
-        raise TokenizerError(
-            f"cannot get the tokenizer hf:{name}: {reason}",
-            hint="check the name and the access rights, or download tokenizer.json and give its path",
-        ) from error
-    return _Source(definition, tuple(beside))
 
 
 def _kind_of(path: str) -> Kind:

@@ -1,0 +1,248 @@
+"""A Ray cluster as a job sees it: calls go in, answers come out, and the end of the gateway is an error."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import TracebackType
+from typing import IO, Self
+
+from tokshard.cluster.options import RayOptions
+from tokshard.cluster.task import Message, to_bytes
+from tokshard.errors import MissingExtraError, StorageError, UsageError, WorkerError
+from tokshard.version import __version__
+
+RESUME = "run the same command again to resume; finished work is kept"
+_NO_CLUSTER = "start one (ray start --head), name one (--ray-address HOST:PORT), or leave out --executor ray"
+# Ray tries for minutes to reach a cluster that is gone.
+_CONNECT_SECONDS = 60.0
+_TICK_SECONDS = 0.5
+_END_SECONDS = 5.0
+_TASKS_PER_SLOT = 2
+_KEPT_LINES = 20
+# Ray's "[2026-11-22 01:32:27,419 E 25099 25213] rpc_client.h:204: ".
+_LOG_PREFIX = re.compile(r"\[[^\]]*\] (\S+:[0-9]+: )?")
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What all calls of a connection have in common.
+
+    Attributes:
+        function: What is called on the nodes: ``"module:name"`` of a
+            :data:`tokshard.cluster.task.Function`.
+        attachment: A file whose content each call gets, or None.
+        deliver_to: The directory for files that come with answers; ``""`` if none do.
+    """
+
+    function: str
+    attachment: str | None = None
+    deliver_to: str = ""
+
+
+class Connection:
+    """The connection to a Ray cluster; a context manager.
+
+    Left by an exception, it ends at once, and Ray stops the tasks that run.
+
+    Args:
+        options: Which cluster.
+        calls: What will be called.
+
+    Attributes:
+        slots: How many tasks the cluster has CPUs for, now.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        UsageError: No node has as many CPUs as a task is to have.
+        WorkerError: There is no such cluster, or it does not answer.
+    """
+
+    def __init__(self, options: RayOptions, calls: Calls) -> None:
+        if find_spec("ray") is None:
+            raise MissingExtraError("--executor ray", "ray")
+        self._options = options
+        self._calls = calls
+        self._messages: queue.Queue[Message | None] = queue.Queue()
+        self._printed: collections.deque[bytes] = collections.deque(maxlen=_KEPT_LINES)
+        self._is_connected = False
+        self.slots = 0
+
+    def __enter__(self) -> Self:
+        start = {
+            "address": self._options.resolved,
+            "endpoint": self._options.endpoint,
+            "cpus_per_task": self._options.cpus_per_task,
+            "attachment": self._calls.attachment,
+            "deliver_to": self._calls.deliver_to,
+        }
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tokshard.cluster.gateway"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+                env=_environment(),
+            )
+        except OSError as error:
+            raise WorkerError(f"cannot start the process that speaks with Ray: {error.strerror}") from error
+        self._listeners = [
+            threading.Thread(target=target, daemon=True) for target in (self._listen, self._collect)
+        ]
+        for listener in self._listeners:
+            listener.start()
+        try:
+            self._write(start)
+            self._connect()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    @property
+    def capacity(self) -> int:
+        """How many tasks to have in flight now; the cluster may grow and shrink."""
+        return self._options.tasks or max(1, _TASKS_PER_SLOT * self.slots)
+
+    def submit(self, number: int, label: str, arguments: Message) -> None:
+        """Start a task.
+
+        Args:
+            number: What its answers are to be called.
+            label: Its name in Ray's lists.
+            arguments: Those of the function.
+        """
+        request = {"version": __version__, "function": self._calls.function, "arguments": arguments}
+        self._write({"number": number, "label": label, "call": request})
+
+    def wait(self) -> Message | None:
+        """Wait for a message with a ``number``; None if half a second passes without.
+
+        It holds one of ``began`` (where: ``host`` and ``pid``), ``answer``, ``ended``, ``lost`` (why), and
+        ``crashed`` (the traceback).
+
+        Raises:
+            WorkerError: The connection is gone, or a node has another version of tokshard.
+            StorageError: A file that came with an answer cannot be written.
+        """
+        message = self._next(_TICK_SECONDS)
+        if message is None or "nodes" in message:
+            if message is not None:
+                self._measure(message["nodes"])
+            return None
+        if "refused" in message:
+            raise WorkerError(message["refused"], hint="install the same version of tokshard on all nodes")
+        if "undelivered" in message:
+            action, path, code, reason = message["undelivered"]
+            raise StorageError(action, path, OSError(code, reason))
+        return message
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._close_stdin()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        self._kill()
+
+    def _connect(self) -> None:
+        """Wait for the first message that says how large the cluster is."""
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while time.monotonic() < deadline:
+            if (message := self._next(_TICK_SECONDS)) is not None:
+                self._measure(message["nodes"])
+                return
+        raise WorkerError(
+            f"the Ray cluster at {self._options.resolved} did not answer in {_CONNECT_SECONDS:g} s",
+            hint=_NO_CLUSTER,
+        )
+
+    def _measure(self, nodes: list[float]) -> None:
+        """Work out the capacity, from the CPUs of each node."""
+        each = self._options.cpus_per_task
+        self.slots = sum(int(cpus / each) for cpus in nodes)
+        if not self.slots and not self._is_connected:
+            raise UsageError(
+                f"no node of the Ray cluster at {self._options.resolved} has {each:g} CPUs for a task",
+                hint=f"the largest has {max(nodes, default=0.0):g}; see --ray-cpus-per-task",
+            )
+        self._is_connected = True
+
+    def _next(self, seconds: float) -> Message | None:
+        try:
+            message = self._messages.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if message is None:
+            raise self._death()
+        if "failed" in message:
+            first = message["failed"].strip().split("\n", 1)[0]
+            where = self._options.resolved
+            raise WorkerError(f"cannot use the Ray cluster at {where}: {first}", hint=_NO_CLUSTER)
+        return message
+
+    def _write(self, message: Message) -> None:
+        stdin = self._process.stdin
+        if stdin is None:
+            raise RuntimeError("the gateway is always started with a pipe as its stdin")
+        with contextlib.suppress(BrokenPipeError):  # the listening thread will tell
+            stdin.write(to_bytes(message) + b"\n")
+            stdin.flush()
+
+    def _listen(self) -> None:
+        """Turn lines into messages until the process ends (runs in a thread)."""
+        for line in self._stream(self._process.stdout):
+            if line.endswith(b"\n"):
+                self._messages.put(json.loads(line))
+        self._process.wait()
+        self._messages.put(None)
+
+    def _collect(self) -> None:
+        """Keep the last lines that Ray prints, for when it ends (runs in a thread)."""
+        self._printed.extend(self._stream(self._process.stderr))
+
+    @staticmethod
+    def _stream(pipe: IO[bytes] | None) -> IO[bytes]:
+        if pipe is None:
+            raise RuntimeError("the gateway is always started with pipes")
+        return pipe
+
+    def _death(self) -> WorkerError:
+        self._listeners[1].join(_TICK_SECONDS)
+        lines = [text for line in self._printed if (text := line.decode("utf-8", "replace").strip())]
+        last = f": {_LOG_PREFIX.sub('', lines[-1]).partition('. ')[0]}" if lines else ""
+        status = self._process.returncode
+        return WorkerError(f"the connection to Ray ended with status {status}{last}", hint=RESUME)
+
+    def _close_stdin(self) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._close_stdin()
+        for listener in self._listeners:
+            listener.join()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the gateway: it imports what this process imports."""
+    # An empty entry is the current directory, in which the gateway runs, too.
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)}

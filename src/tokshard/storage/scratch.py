@@ -1,0 +1,60 @@
+"""Scratch directories: private places in the system's temporary directory, gone with their process.
+
+A process that is killed leaves its directory behind. The next one that makes a directory there removes
+those whose owner lives no more: each holds a lock, which dies with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tokshard.errors import LockedError, StorageError
+from tokshard.storage import calls
+from tokshard.storage.files import remove_tree
+from tokshard.storage.lock import WriterLock
+
+_LOCK_NAME = "lock"
+# One that has just been made may not be locked yet.
+_YOUNG_SECONDS = 60.0
+
+
+@contextmanager
+def scratch_directory() -> Iterator[str]:
+    """Make a directory that only this user may enter, below ``TMPDIR``; remove it with all in it at the end.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    base = tempfile.gettempdir()
+    beginning = f"tokshard-scratch-{os.getuid()}-"
+    _remove_left_behind(base, beginning)
+    directory = os.path.join(base, beginning + secrets.token_hex(8))
+    calls.make_private_directory(directory)
+    try:
+        with WriterLock(os.path.join(directory, _LOCK_NAME)):
+            yield directory
+    finally:
+        remove_tree(directory)
+
+
+def _remove_left_behind(base: str, beginning: str) -> None:
+    """Remove the directories of dead processes; what cannot be removed stays."""
+    for name in os.listdir(base):
+        path = os.path.join(base, name)
+        with contextlib.suppress(LockedError, StorageError, FileNotFoundError):
+            if name.startswith(beginning) and _is_left_behind(path):
+                with WriterLock(os.path.join(path, _LOCK_NAME)):
+                    remove_tree(path)
+
+
+def _is_left_behind(path: str) -> bool:
+    status = os.lstat(path)
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return ours and time.time() - status.st_mtime > _YOUNG_SECONDS
