@@ -18,7 +18,7 @@ from tokshard.indexed.builder import IndexedDatasetBuilder
 from tokshard.indexed.reader import IndexedDataset
 from tokshard.storage import calls
 
-in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def add(builder, plain, ways):
@@ -257,7 +257,7 @@ def test_the_index_of_an_index_that_cannot_be_added_changes_nothing(tmp_path, bu
     assert "multimodal=True" in caught.value.hint
 
 
-TEMPORARY = re.compile(r"[0-9]+-[0-9]+\.tokshard-tmp$")
+TEMPORARY = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{8}\.tokshard-tmp$")
 
 
 def test_both_files_are_forced_to_disk_and_the_index_comes_last(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import struct
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
 ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 4, 8: 2}
@@ -34,6 +35,7 @@ class Plain:
 
     def write(self, prefix):
         for suffix, content in ((".bin", self.bin_bytes()), (".idx", self.idx_bytes())):
+            Path(f"{prefix}{suffix}").unlink(missing_ok=True)  # whoever reads the old file may go on
             with open(f"{prefix}{suffix}", "wb") as file:
                 file.write(content)
 

@@ -1,5 +1,6 @@
 """A file system that misbehaves on request, and what a directory holds."""
 
+import contextlib
 import os
 
 DESCRIPTOR_DIRECTORY = "/proc/self/fd"
@@ -10,8 +11,15 @@ def names(directory):
 
 
 def open_descriptors():
-    """Return how many files this process has open."""
-    return len(os.listdir(DESCRIPTOR_DIRECTORY))
+    """Return the files that this process has open, as pairs of a number and a name.
+
+    Hold them against earlier ones by ``<=``: what earlier tests have left may be closed at any time.
+    """
+    found = set()
+    for number in os.listdir(DESCRIPTOR_DIRECTORY):
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            found.add((number, os.readlink(f"{DESCRIPTOR_DIRECTORY}/{number}")))
+    return found
 
 
 def raising(number):

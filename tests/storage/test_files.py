@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -51,7 +53,7 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path, error):
         raise error
     assert (tmp_path / "x").read_bytes() == b"old"
     assert names(tmp_path) == ["x"]
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "close", "replace"])
@@ -75,7 +77,7 @@ def test_a_failing_system_call_leaves_the_old_file_and_nothing_else(tmp_path, mo
     assert failed == [call]
     assert (tmp_path / "x").read_bytes() == b"old"
     assert names(tmp_path) == ["x"]
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_short_writes_are_continued(tmp_path, monkeypatch):
@@ -175,7 +177,7 @@ def test_only_regular_files_are_appended_to(tmp_path):
     for name in ("pipe", "directory"):
         with pytest.raises(StorageError):
             AppendFile(str(tmp_path / name))
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @settings(max_examples=40)
@@ -205,7 +207,7 @@ def test_an_append_file_that_cannot_be_opened_keeps_no_descriptor(tmp_path, monk
     monkeypatch.setattr(os, "ftruncate", raising(errno.EIO))
     with pytest.raises(StorageError):
         AppendFile(str(tmp_path / "x"), 3)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_temporary_names_differ_and_are_recognised(tmp_path):
@@ -214,6 +216,14 @@ def test_temporary_names_differ_and_are_recognised(tmp_path):
     assert {os.path.dirname(path) for path in made} == {"some/where"}
     assert all(is_temporary(os.path.basename(path)) for path in made)
     assert is_temporary(os.path.basename(temporary_path("line\nbreak")))
+
+
+def test_processes_of_one_number_on_two_hosts_make_different_names():
+    code = "import os; os.getpid = lambda: 7; from tokshard.storage import files; print(files.{}('x'))"
+    command = [sys.executable, "-c", code.format("temporary_path")]
+    made = {subprocess.check_output(command, text=True) for _ in range(2)}
+    assert len(made) == 2
+    assert {name.rpartition("-0-")[0] for name in made} == {".x.7"}
 
 
 @pytest.mark.parametrize(
@@ -274,6 +284,21 @@ def test_new_directories_are_forced_to_the_disk_by_their_parents(tmp_path, monke
     assert (tmp_path / "d/e").is_dir()
 
 
+def test_a_directory_that_another_process_makes_and_removes_again_is_made(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    original, seen = os.mkdir, []
+
+    def late(name):
+        if not seen:
+            seen.append(name)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        original(name)
+
+    monkeypatch.setattr(os, "mkdir", late)
+    calls.make_directory(str(path))
+    assert (path.is_dir(), len(seen)) == (True, 1)
+
+
 @pytest.mark.parametrize("kind", ["file", "dangling"])
 def test_a_directory_is_not_made_over_something_else(tmp_path, kind):
     (tmp_path / "file").write_bytes(b"1")
@@ -293,7 +318,7 @@ def test_only_file_systems_without_directory_fsync_are_forgiven(tmp_path, monkey
             calls.fsync_directory(str(tmp_path))
     else:
         calls.fsync_directory(str(tmp_path))
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     with pytest.raises(StorageError):  # of a file's data there is no such excuse
         write_atomically(str(tmp_path / "x"), b"1")
     assert names(tmp_path) == []

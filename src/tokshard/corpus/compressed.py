@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import BinaryIO, Protocol, cast
 
 from tokshard.corpus.content import Compression, sniff
-from tokshard.errors import InputError
+from tokshard.errors import InputError, TokshardError
 
 CHUNK_BYTES = 1 << 20
 # Compressed bytes handed over at once. Each member's end copies what is left of them (`unused_data`),
@@ -77,6 +77,8 @@ class ByteSource:
             return b""
         try:
             return self._file.read(size_bytes)
+        except TokshardError:
+            raise
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror or error}") from error
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 from tokshard.corpus.content import HEAD_BYTES, Compression, Content, Format, identify, refuse_utf16
-from tokshard.errors import InputError, UsageError
-from tokshard.storage.paths import is_glob, natural_key
+from tokshard.errors import InputError, StorageError, TokshardError, UsageError
+from tokshard.storage import remote
+from tokshard.storage.background import in_order
+from tokshard.storage.paths import GLOB_CHARACTERS, is_glob, natural_key
+from tokshard.storage.remote import is_remote, open_binary
 
 STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_LOOKS_AT_ONCE = 16
+_HINT_NAMES = (
+    "files are found there by their names: .jsonl, .json, .ndjson, .parquet or .arrow, "
+    "with or without .gz, .bz2, .xz or .zst; others must be named one by one or by a glob"
+)
 _HINT_QUOTE = "check the spelling; a relative path counts from the current directory"
 
 
@@ -29,6 +40,7 @@ class CorpusFile:
         format: The kind of its records.
         compression: How it is compressed. Of a stream neither is known before it is read: they are
             ``"jsonl"`` and ``"none"`` here.
+        version: Of an object in a store, what changes when it does (its ETag, say); None otherwise.
     """
 
     path: str
@@ -36,11 +48,16 @@ class CorpusFile:
     mtime_ns: int | None
     format: Format
     compression: Compression
+    version: str | None = None
 
     @property
     def is_stream(self) -> bool:
         """Whether it can be read only from its beginning to its end, by one process."""
         return self.size_bytes is None or self.compression != "none"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object, as it stands in plans; without a version where there is none."""
+        return {name: value for name, value in asdict(self).items() if name != "version" or value is not None}
 
 
 def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
@@ -48,21 +65,26 @@ def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
 
     An argument is a file, a glob (``**`` too), a directory (searched through for names like
     ``*.jsonl.zst``), ``@list.txt`` (one argument a line, ``#`` begins a comment line) or ``-``. What a
-    glob or directory gives is in natural order: ``part-2`` before ``part-10``.
+    glob or directory gives is in natural order: ``part-2`` before ``part-10``. All but ``-`` may be URLs.
 
     Raises:
         InputError: Something named does not exist, cannot be read, or holds no records.
+        StorageError: A store does not answer.
         UsageError: The same file is named twice, or nothing is named.
 
     Example:
-        >>> discover(["-"])
-        (CorpusFile(path='-', size_bytes=None, mtime_ns=None, format='jsonl', compression='none'),)
+        >>> [file.path for file in discover(["-"])]
+        ['-']
     """
     paths = [path for argument in arguments for path in _expand(argument)]
     if not paths:
         raise UsageError("no input is named", hint="name files, directories, globs, @list.txt or -")
     _refuse_twice(paths)
-    return tuple(_describe(path) for path in paths)
+    # A store takes its time for each answer, a local disk does not.
+    remote_ones = in_order(
+        (partial(_describe_object, url) for url in filter(is_remote, paths)), _LOOKS_AT_ONCE
+    )
+    return tuple(next(remote_ones) if is_remote(path) else _describe(path) for path in paths)
 
 
 def _expand(argument: str) -> Iterator[str]:
@@ -78,6 +100,8 @@ def _expand_path(argument: str) -> Iterator[str]:
         raise InputError(f"{argument!r} is no path: it holds a NUL character")
     if argument == STDIN:
         yield argument
+    elif is_remote(argument):
+        yield from _expand_url(argument)
     elif os.path.isdir(argument):
         yield from _expand_directory(argument)
     elif is_glob(argument):
@@ -88,8 +112,10 @@ def _expand_path(argument: str) -> Iterator[str]:
 
 def _list_entries(path: str) -> list[str]:
     try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+        with io.TextIOWrapper(open_binary(path), encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = [line.strip() for line in file]
+    except TokshardError:
+        raise
     except OSError as error:
         raise InputError(f"cannot read the list {path}: {error.strerror}", hint=_HINT_QUOTE) from error
     entries = [line for line in lines if line and not line.startswith("#")]
@@ -122,10 +148,31 @@ def _expand_directory(directory: str) -> list[str]:
     if not found:
         raise InputError(
             f"the directory {directory} holds no inputs",
-            hint="files are found there by their names: .jsonl, .json, .ndjson, .parquet or .arrow, "
-            "with or without .gz, .bz2, .xz or .zst; others must be named one by one or by a glob",
+            hint=_HINT_NAMES,
         )
     return found
+
+
+def _expand_url(url: str) -> list[str]:
+    pattern = GLOB_CHARACTERS.search(url) is not None and not url.startswith(("http://", "https://"))
+    if pattern and not remote.exists(url):
+        found = [one for one in remote.glob(url) if not _is_marker(one)]
+        if not found:
+            raise InputError(f"nothing matches {url}", hint="check the spelling, and that the store lists it")
+    elif url.endswith("/") or (not _DATA_NAME.search(url) and remote.is_directory(url)):
+        base = url.rstrip("/") + "/"
+        found = [one for one in remote.walk(base) if _is_data(one.removeprefix(base))]
+        if not found:
+            raise InputError(f"no inputs are below {url}", hint=_HINT_NAMES)
+    else:
+        found = [url]
+    return sorted(found, key=natural_key)
+
+
+def _is_data(path: str) -> bool:
+    """Tell whether a path in a directory is that of an input: by its name, and nothing of it hidden."""
+    hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+    return not hidden and _DATA_NAME.search(path) is not None
 
 
 def _walk(directory: str, above: frozenset[str]) -> Iterator[str]:
@@ -150,7 +197,7 @@ def _walk(directory: str, above: frozenset[str]) -> Iterator[str]:
 def _refuse_twice(paths: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for path in paths:
-        identity = path if path == STDIN else os.path.realpath(path)
+        identity = path if path == STDIN or is_remote(path) else os.path.realpath(path)
         if identity in seen:
             also = f" (first as {seen[identity]})" if seen[identity] != path else ""
             name = "standard input" if path == STDIN else path
@@ -177,8 +224,56 @@ def _describe(path: str) -> CorpusFile:
     return CorpusFile(path, status.st_size, status.st_mtime_ns, content.format, content.compression)
 
 
+def _describe_object(url: str) -> CorpusFile:
+    status = remote.status(url)
+    content = _content_of(remote.RemoteFile(url, status).read(0, HEAD_BYTES), url)
+    return CorpusFile(
+        url, status.size_bytes, status.mtime_ns, content.format, content.compression, status.version
+    )
+
+
 def _content(path: str) -> Content:
     with open(path, "rb") as file:
-        head = file.read(HEAD_BYTES)
+        return _content_of(file.read(HEAD_BYTES), path)
+
+
+def _content_of(head: bytes, path: str) -> Content:
     refuse_utf16(head, path)
     return identify(head, path)
+
+
+def check_unchanged(files: Sequence[CorpusFile]) -> None:
+    """Check, after they were read, that inputs still are what they were when they were found.
+
+    Raises:
+        InputError: One was changed or removed meanwhile.
+        StorageError: A store does not answer.
+    """
+    for file in files:
+        if file.size_bytes is not None and not is_remote(file.path):
+            _check_state(file)
+    objects = (partial(_check_state, file) for file in files if is_remote(file.path))
+    for _ in in_order(objects, _LOOKS_AT_ONCE):
+        pass
+
+
+def _check_state(file: CorpusFile) -> None:
+    try:
+        now = _state_of(file.path)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise InputError(f"{file.path} went away while it was read: {error.strerror or error}") from error
+    if now != (file.size_bytes, file.mtime_ns, file.version):
+        raise InputError(
+            f"{file.path} was changed while it was read",
+            hint="run again with --no-resume when nothing writes to it any more",
+        )
+
+
+def _state_of(path: str) -> tuple[int, int | None, str | None]:
+    if is_remote(path):
+        found = remote.status(path)
+        return found.size_bytes, found.mtime_ns, found.version
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, None

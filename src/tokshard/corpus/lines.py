@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from tokshard.corpus.ranges import Ranges, open_ranges
 from tokshard.corpus.units import LineUnit
-from tokshard.errors import InputError
+from tokshard.errors import InputError, TokshardError
 
 # How far a first read goes beyond the unit's end, where its last line usually ends.
 _OVERHANG_BYTES = 1 << 16
@@ -55,24 +55,22 @@ def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Itera
         InputError: The file cannot be read or is shorter than the unit says.
     """
     try:
-        descriptor = os.open(unit.path, os.O_RDONLY | os.O_CLOEXEC)
+        with open_ranges(unit.path, max(0, unit.begin - 1), unit.end) as ranges:
+            reader = _Reader(ranges, unit)
+            reader.check_size()
+            yield from reader.batches(batch_bytes, max_line_bytes)
+    except TokshardError:
+        raise
     except OSError as error:
         raise InputError(f"cannot read {unit.path}: {error.strerror}") from error
-    try:
-        reader = _Reader(descriptor, unit)
-        reader.check_size()
-        yield from reader.batches(batch_bytes, max_line_bytes)
-    except OSError as error:
-        raise InputError(f"cannot read {unit.path}: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
 
 
 class _Reader:
     """Reads one unit. Positions are in the file until :meth:`_batch` turns them into the stream's."""
 
-    def __init__(self, descriptor: int, unit: LineUnit) -> None:
-        self._descriptor = descriptor
+    def __init__(self, ranges: Ranges, unit: LineUnit) -> None:
+        self._read = ranges.read
+        self._size = ranges.size_bytes
         self._unit = unit
         starts = np.array([start for start, _ in unit.elided], np.int64)
         self._dropped = np.array([0, *(dropped for _, dropped in unit.elided)], np.int64)
@@ -80,9 +78,8 @@ class _Reader:
         self._elided_starts = starts - unit.stream_offset - self._dropped_before[:-1]
 
     def check_size(self) -> None:
-        size = os.fstat(self._descriptor).st_size
-        if size < self._unit.end:
-            raise self._shorter(size)
+        if self._size < self._unit.end:
+            raise self._shorter(self._size)
 
     def batches(self, batch_bytes: int, max_line_bytes: int) -> Iterator[LineBatch]:
         position = self._first_line_start()
@@ -90,7 +87,7 @@ class _Reader:
         size = 0
         while position < end:
             size = size or min(batch_bytes, end - position + _OVERHANG_BYTES)
-            block = self._read(size, position)
+            block = self._read(position, size)
             stop = _lines_end(block, end - position)
             if stop:
                 yield self._batch(block if stop == len(block) else block[:stop], position)
@@ -112,7 +109,7 @@ class _Reader:
         begin, end = self._unit.begin, self._unit.end
         position = begin - 1
         while 0 <= position < end - 1:
-            block = self._read(min(_SCAN_BYTES, end - 1 - position), position)
+            block = self._read(position, min(_SCAN_BYTES, end - 1 - position))
             if not block:
                 raise self._shorter(position)
             newline = block.find(b"\n")
@@ -124,10 +121,10 @@ class _Reader:
     def _long_line(self, start: int) -> Generator[LineBatch, None, int]:
         """Pass over a line that is too long; return where the next one starts."""
         none = np.empty(0, np.int64)
-        head = self._read(_HEAD_BYTES, start)
+        head = self._read(start, _HEAD_BYTES)
         position = start
         while True:
-            block = self._read(_SCAN_BYTES, position)
+            block = self._read(position, _SCAN_BYTES)
             newline = block.find(b"\n")
             if newline >= 0 or not block:
                 break
@@ -162,15 +159,6 @@ class _Reader:
         through = np.searchsorted(self._elided_starts, starts, side="right")
         dropped = np.where(through > before, self._dropped[through], 0)
         return offsets + self._dropped_before[before], lengths + dropped
-
-    def _read(self, size: int, position: int) -> bytes:
-        """Return ``size`` bytes at ``position``; fewer only at the end of the file."""
-        block = os.pread(self._descriptor, size, position)
-        while len(block) < size and (
-            more := os.pread(self._descriptor, size - len(block), position + len(block))
-        ):
-            block += more
-        return block
 
     def _shorter(self, size: int) -> InputError:
         return InputError(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.tables import table_groups
 from tokshard.corpus.units import LineUnit, RowUnit, Unit
-from tokshard.errors import InputError
 
 
 def plan_units(file_number: int, file: CorpusFile, unit_bytes: int) -> Iterator[Unit]:
@@ -51,10 +49,7 @@ def _row_units(file_number: int, file: CorpusFile, unit_bytes: int) -> Iterator[
     groups = table_groups(file.path, file.format)
     runs = list(_group_runs([group.size_bytes for group in groups], unit_bytes))
     total = sum(group.size_bytes for group in groups)
-    try:
-        file_bytes = os.stat(file.path).st_size
-    except OSError as error:
-        raise InputError(f"cannot read {file.path}: {error.strerror}") from error
+    file_bytes = file.size_bytes or 0
     first_row = done = 0
     for index, (first, stop) in enumerate(runs):
         rows = sum(group.row_count for group in groups[first:stop])

@@ -17,6 +17,7 @@ from tokshard.corpus.files import STDIN, CorpusFile
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import InputError
 from tokshard.storage import calls
+from tokshard.storage.remote import is_remote, open_binary
 
 
 def stream_units(
@@ -65,6 +66,10 @@ def stream_units(
 
 @contextmanager
 def _opened(path: str) -> Iterator[ByteSource]:
+    if is_remote(path):
+        with open_binary(path) as file:
+            yield ByteSource(file, path)
+        return
     try:
         file = open(0 if path == STDIN else path, "rb", closefd=path != STDIN)  # noqa: SIM115 - closed below
     except OSError as error:

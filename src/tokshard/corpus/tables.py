@@ -24,7 +24,8 @@ from tokshard.corpus.batch import (
 )
 from tokshard.corpus.content import Format
 from tokshard.corpus.units import RowUnit
-from tokshard.errors import InputError, MissingExtraError
+from tokshard.errors import InputError, MissingExtraError, TokshardError
+from tokshard.storage.remote import is_remote, open_binary
 
 _MAX_BATCH_ROWS = 1 << 16
 
@@ -48,14 +49,13 @@ def table_groups(path: str, table_format: Format) -> list[TableGroup]:
         InputError: The table cannot be read.
         MissingExtraError: pyarrow is not installed.
     """
-    with _reading(path):
+    with _reading(path), ExitStack() as stack:
         if table_format == "arrow":
-            with ExitStack() as stack:
-                _, batches = _open_arrow(path, 0, stack)
-                return [TableGroup(batch.num_rows, batch.nbytes) for batch in batches]
+            _, batches = _open_arrow(path, 0, stack)
+            return [TableGroup(batch.num_rows, batch.nbytes) for batch in batches]
         from pyarrow import parquet
 
-        with parquet.ParquetFile(path) as table:
+        with parquet.ParquetFile(_place(path, stack)) as table:
             groups = (table.metadata.row_group(number) for number in range(table.metadata.num_row_groups))
             return [TableGroup(group.num_rows, group.total_byte_size) for group in groups]
 
@@ -87,6 +87,8 @@ def _reading(path: str) -> Iterator[None]:
         raise MissingExtraError("Parquet and Arrow input", "parquet") from error
     try:
         yield
+    except TokshardError:
+        raise
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         text = " ".join(str(error).split())
         raise InputError(
@@ -99,7 +101,7 @@ def _parquet_batches(
 ) -> Iterator[Any]:
     from pyarrow import parquet
 
-    table = stack.enter_context(parquet.ParquetFile(unit.path))
+    table = stack.enter_context(parquet.ParquetFile(_place(unit.path, stack)))
     _check_columns(table.schema_arrow, fields, unit.path)
     groups = range(unit.first_group, unit.first_group + unit.group_count)
     size = sum(table.metadata.row_group(number).total_byte_size for number in groups)
@@ -125,13 +127,20 @@ def _open_arrow(path: str, first_batch: int, stack: ExitStack) -> tuple[Any, Ite
     """Return the schema and the record batches from ``first_batch`` on, of either Arrow format."""
     import pyarrow as pa
 
-    file = stack.enter_context(pa.memory_map(path, "r"))
+    place = _place(path, stack)
+    opened = pa.memory_map(place, "r") if isinstance(place, str) else pa.PythonFile(place, mode="r")
+    file = stack.enter_context(opened)
     if file.read(6) == b"ARROW1":
         table = stack.enter_context(pa.ipc.open_file(file))
         return table.schema, map(table.get_batch, range(first_batch, table.num_record_batches))
     file.seek(0)
     stream = stack.enter_context(pa.ipc.open_stream(file))
     return stream.schema, islice(stream, first_batch, None)
+
+
+def _place(path: str, stack: ExitStack) -> Any:
+    """Return what pyarrow is to open: a path, or an object in a store as a file."""
+    return stack.enter_context(open_binary(path)) if is_remote(path) else path
 
 
 def _batch_rows(row_count: int, size_bytes: int, batch_bytes: int) -> int:

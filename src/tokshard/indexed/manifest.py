@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from tokshard.errors import IntegrityError
-from tokshard.storage import paths
+from tokshard.storage import anywhere, paths
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.jsonfile import read_json_object
 
@@ -142,7 +142,7 @@ def check_sizes(path_prefix: str, manifest: Manifest) -> None:
     for name, entry in manifest.files.items():
         path = file_of(path_prefix, name)
         try:
-            actual = os.stat(path).st_size
+            actual = anywhere.getsize(path)
         except FileNotFoundError:
             raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path) from None
         if actual != entry["bytes"]:

@@ -6,7 +6,6 @@ publish (final names), tidy up. The caller holds the writer lock.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from tokshard.indexed.manifest import Manifest, check_sizes, read_manifest
 from tokshard.indexed.plan import Plan, differences, is_repeatable
 from tokshard.indexed.publication import is_sealed, publish
 from tokshard.indexed.workdir import WorkDirectory
-from tokshard.storage import paths
+from tokshard.storage import anywhere, paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Order:
     def existing(self) -> list[str]:
         """Return the files that have the names of the outputs already."""
         candidates = [path(prefix) for prefix in self.prefixes for path in (paths.bin_path, paths.idx_path)]
-        return [path for path in candidates if os.path.lexists(path)]
+        return [path for path in candidates if anywhere.lexists(path)]
 
     def state(self, work: WorkDirectory) -> str:
         """Return ``"up-to-date"``, ``"resume"``, ``"exists"`` or ``"new"``, for a dry run."""
@@ -95,16 +94,39 @@ def produce(order: Order, work: WorkDirectory, make: Callable[[], int]) -> Produ
         OutputExistsError: The output is there already, and was not made by an equal plan.
         ResumeMismatchError: An unfinished run was started with another plan.
     """
+    if (done := recover(order, work)) is not None:
+        return done
+    resumed = make()
+    publish(work.directory, order.prefixes)
+    published = [_published(prefix) for prefix in order.prefixes]
+    work.remove()
+    return Produced(published, resumed)
+
+
+def recover(order: Order, work: WorkDirectory) -> Produced | None:
+    """Look at what an earlier run has left: publish what waits for it, or make ready to go on or to begin.
+
+    Args:
+        order: What is wanted.
+        work: The work directory, whose lock is held by nobody else.
+
+    Returns:
+        The outputs if they are all there now; else None, and the work directory holds the plan.
+
+    Raises:
+        OutputExistsError: The output is there already, and was not made by an equal plan.
+        ResumeMismatchError: An unfinished run was started with another plan.
+    """
     work.sweep()
     earlier = work.earlier_plan()
-    if is_sealed(work.directory) and (earlier is None or _may_resume(order, earlier)):
+    if is_sealed(work.directory) and (earlier is None or may_resume(order, earlier)):
         if earlier is not None:
             publish(work.directory, order.prefixes)
         manifests = [read_manifest(prefix) for prefix in order.prefixes]
         work.remove()
         if all(one is not None and one.fingerprint == order.plan.fingerprint for one in manifests):
             return Produced([one for one in manifests if one is not None])
-    elif earlier is None or not _may_resume(order, earlier):
+    elif earlier is None or not may_resume(order, earlier):
         work.remove()
     if (finished := order.finished()) is not None:
         work.remove()
@@ -115,11 +137,7 @@ def produce(order: Order, work: WorkDirectory, make: Callable[[], int]) -> Produ
             hint="choose another --output, or replace it with --force",
         )
     work.begin(order.plan)
-    resumed = make()
-    publish(work.directory, order.prefixes)
-    published = [_published(prefix) for prefix in order.prefixes]
-    work.remove()
-    return Produced(published, resumed)
+    return None
 
 
 def _published(prefix: str) -> Manifest:
@@ -129,8 +147,12 @@ def _published(prefix: str) -> Manifest:
     return manifest
 
 
-def _may_resume(order: Order, earlier: dict[str, Any]) -> bool:
-    """Tell whether to go on with an unfinished run; False means to start over."""
+def may_resume(order: Order, earlier: dict[str, Any]) -> bool:
+    """Tell whether to go on with an unfinished run that had this plan; False means to start over.
+
+    Raises:
+        ResumeMismatchError: It was started with another plan, and may not be replaced.
+    """
     if not order.resume or not is_repeatable(earlier):
         return False
     found = differences(earlier, order.plan.to_json())

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.errors import MissingFileError, UsageError
+from tokshard.errors import MissingFileError, StorageError, UsageError
 from tokshard.indexed.layout import IndexTable
-from tokshard.indexed.source import FileTokens, InputFile, MappedTokens, Tokens, TokenSource
+from tokshard.indexed.source import (
+    DataFile,
+    FileTokens,
+    InputFile,
+    MappedTokens,
+    Tokens,
+    TokenSource,
+    open_data,
+)
+from tokshard.storage.anywhere import exists
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
 
 if TYPE_CHECKING:
@@ -28,12 +37,14 @@ class IndexedDataset:
     pass over the ``.idx`` file (20 bytes for each sequence and document, mapped, not copied).
 
     Args:
-        path_prefix: The path of the pair of files without ``.bin`` and ``.idx``.
+        path_prefix: The path of the pair of files without ``.bin`` and ``.idx``; or their URL: then the
+            ``.idx`` file is copied to the user's cache directory, and tokens are read by ranged requests.
         multimodal: Whether each sequence has a mode; items are then pairs (tokens, mode).
         mmap: Whether to map the ``.bin`` file. Mapped tokens are read-only views without a copy, which
             stay valid when the data set object is gone; but a file that another program cuts short
             while it is mapped ends this process with SIGBUS. Without mmap every access reads a new,
             writable array, and a file cut short is an error. The ``.idx`` file is mapped in both cases.
+            Remote tokens are never mapped.
 
     Raises:
         MissingFileError: One or both files are not there.
@@ -57,15 +68,14 @@ class IndexedDataset:
     ) -> None:
         self.path_prefix = os.fspath(path_prefix)
         self.multimodal = multimodal
-        self.mmap = mmap
-        require_files(self.path_prefix)
-        bin_file = InputFile(bin_path(self.path_prefix))
-        index_file = InputFile(idx_path(self.path_prefix))
+        bin_file, index_file = open_pair(self.path_prefix)
         self.index = IndexTable.from_buffer(
             index_file.map(), bin_bytes=bin_file.size_bytes, multimodal=multimodal, path=index_file.path
         )
-        source = MappedTokens if mmap else FileTokens
-        self._tokens: TokenSource = source(bin_file, self.index.dtype)
+        self.mmap = mmap and isinstance(bin_file, InputFile)
+        self._tokens: TokenSource = FileTokens(bin_file, self.index.dtype)
+        if mmap and isinstance(bin_file, InputFile):
+            self._tokens = MappedTokens(bin_file, self.index.dtype)
 
     def __reduce__(self) -> tuple[type[IndexedDataset], tuple[str, bool, bool]]:
         """Cross processes as plain values; the other side opens and checks the files again."""
@@ -181,7 +191,7 @@ class IndexedDataset:
     def exists(path_prefix: str | os.PathLike[str]) -> bool:
         """Tell whether both files are there; it does not open them."""
         prefix = os.fspath(path_prefix)
-        return os.path.exists(idx_path(prefix)) and os.path.exists(bin_path(prefix))
+        return exists(idx_path(prefix)) and exists(bin_path(prefix))
 
     def _slice(self, wanted: slice) -> Any:
         start, stop, step = wanted.indices(len(self))
@@ -209,13 +219,28 @@ def _position(index: int | np.integer[Any], count: int, noun: str) -> int:
     return position % count
 
 
+def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
+    """Open the ``.bin`` and the ``.idx`` file of a data set.
+
+    Raises:
+        MissingFileError: One or both files are not there.
+        InputError: One of them is no regular file.
+        StorageError: One cannot be opened.
+    """
+    try:
+        return open_data(bin_path(path_prefix)), InputFile(idx_path(path_prefix))
+    except (MissingFileError, StorageError):
+        require_files(path_prefix)
+        raise
+
+
 def require_files(path_prefix: str) -> None:
     """Check that both files of a data set are there.
 
     Raises:
         MissingFileError: One is not.
     """
-    missing = [path for path in (idx_path(path_prefix), bin_path(path_prefix)) if not os.path.exists(path)]
+    missing = [path for path in (idx_path(path_prefix), bin_path(path_prefix)) if not exists(path)]
     if not missing:
         return
     hint = None

@@ -1,4 +1,7 @@
-"""Files as they are read: opened once, with the size they had then, mapped or read at positions."""
+"""Files as they are read: opened once, with the size they had then, mapped or read at positions.
+
+Of remote data sets the tokens are read by ranges; all other files are read from a local copy.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,40 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tokshard.errors import InputError, IntegrityError, StorageError
+from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
 from tokshard.indexed.layout import Buffer
+from tokshard.storage.anywhere import open_descriptor
+from tokshard.storage.paths import BIN_SUFFIX, SIDECAR_SUFFIX
+from tokshard.storage.remote import is_remote
 
 Tokens = NDArray[Any]
 
 
+class DataFile(Protocol):
+    """A file open for reading at positions, with the size that it had then. Threads may share it."""
+
+    path: str
+    size_bytes: int
+
+    def read_into(self, target: memoryview, offset: int) -> None:
+        """Fill ``target`` from a byte offset."""
+
+    def prefetch(self, offset: int, count: int) -> None:
+        """Say that a range will be read soon, and return at once."""
+
+
 class InputFile:
-    """A regular file open for reading, with the size that it had then; closed when nobody holds it."""
+    """A regular file open for reading, with the size that it had then; closed when nobody holds it.
+
+    A remote file is its local copy, see :mod:`tokshard.storage.mirror`.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            # Without O_NONBLOCK the open of a named pipe would wait for a writer.
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self.descriptor = open_descriptor(path)
+        except TokshardError:
+            raise
         except OSError as error:
             raise StorageError("open", path, error) from error
         weakref.finalize(self, os.close, self.descriptor)
@@ -63,6 +86,27 @@ class InputFile:
             target = target[count:]
             offset += count
 
+    def prefetch(self, offset: int, count: int) -> None:
+        """Tell the kernel that a range will be read soon."""
+        if hasattr(os, "posix_fadvise"):  # not everywhere
+            os.posix_fadvise(self.descriptor, offset, count, os.POSIX_FADV_WILLNEED)
+
+
+def open_data(path: str) -> DataFile:
+    """Open a file of a data set for reading at positions.
+
+    Raises:
+        MissingFileError: There is no such remote file.
+        InputError: It is no regular file.
+        StorageError: It cannot be opened.
+    """
+    directory, name = os.path.split(path)
+    if is_remote(path) and name.endswith(BIN_SUFFIX) and not directory.endswith(SIDECAR_SUFFIX):
+        from tokshard.storage.ranged import RangedFile
+
+        return RangedFile(path)
+    return InputFile(path)
+
 
 class TokenSource(Protocol):
     """Where tokens come from. It trusts its caller: the range lies inside the file as it was opened."""
@@ -85,7 +129,7 @@ class MappedTokens:
 class FileTokens:
     """Tokens read anew at each access."""
 
-    def __init__(self, file: InputFile, dtype: np.dtype[Any]) -> None:
+    def __init__(self, file: DataFile, dtype: np.dtype[Any]) -> None:
         self._file = file
         self._dtype = dtype
 

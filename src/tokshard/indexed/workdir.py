@@ -56,16 +56,20 @@ class WorkDirectory:
         return os.path.lexists(self.directory) or os.path.lexists(self.lock)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[WriterLock]:
         """Hold the writer lock; at the end ``PREFIX.tokshard`` is removed if nothing is in it.
+
+        Args:
+            shared: Whether others who share it may hold it, too.
+            purpose: What the holder does, for those who ask.
 
         Raises:
             LockedError: Another process writes this output.
         """
         calls.make_directory(self.sidecars)
         try:
-            with WriterLock(self.lock):
-                yield
+            with WriterLock(self.lock, shared=shared, purpose=purpose) as lock:
+                yield lock
         finally:
             self.remove_if_empty()
 

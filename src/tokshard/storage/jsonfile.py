@@ -11,7 +11,8 @@ import math
 import re
 from typing import Any, NoReturn
 
-from tokshard.errors import IntegrityError, StorageError
+from tokshard.errors import IntegrityError, StorageError, TokshardError, UsageError
+from tokshard.storage import anywhere
 
 MAX_JSON_BYTES = 64 << 20
 MAX_JSON_DEPTH = 32
@@ -25,6 +26,26 @@ def dump_json(value: Any) -> bytes:
     become the escapes ``\udcXX`` and come back as they were.
     """
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
+    """Return ``value`` as :func:`dump_json` does, if :func:`read_json_object` will take it.
+
+    Args:
+        value: A JSON object.
+        path: The file that it is for, for the error.
+        hint: What to do where it is too large.
+
+    Raises:
+        UsageError: It has more than 64 MiB.
+    """
+    content = dump_json(value)
+    if len(content) > MAX_JSON_BYTES:
+        raise UsageError(
+            f"{path} would have {len(content)} bytes, more than the {MAX_JSON_BYTES} that are read back",
+            hint=hint,
+        )
+    return content
 
 
 def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
@@ -60,6 +81,9 @@ def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
 def read_json_object(path: str) -> dict[str, Any]:
     """Read and parse a JSON object strictly; see :func:`parse_json_object`.
 
+    Args:
+        path: The file, or its URL.
+
     Raises:
         FileNotFoundError: There is no such file.
         NotADirectoryError: What should be its directory is none.
@@ -67,9 +91,9 @@ def read_json_object(path: str) -> dict[str, Any]:
         IntegrityError: The content is wrong.
     """
     try:
-        with open(path, "rb") as file:
+        with anywhere.open_file(path) as file:
             content = file.read(MAX_JSON_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, TokshardError):
         raise
     except OSError as error:
         raise StorageError("read", path, error) from error

@@ -11,7 +11,7 @@ BIN_SUFFIX = ".bin"
 IDX_SUFFIX = ".idx"
 SIDECAR_SUFFIX = ".tokshard"
 _SHOWN = 80
-_GLOB_CHARACTERS = re.compile(r"[*?\[]")
+GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 
 def bin_path(path_prefix: str) -> str:
@@ -62,7 +62,7 @@ def check_output_prefix(output: str) -> str:
 
 def is_glob(argument: str) -> bool:
     """Tell whether an argument is a pattern of file names, and not the name of something that is there."""
-    return _GLOB_CHARACTERS.search(argument) is not None and not os.path.lexists(argument)
+    return GLOB_CHARACTERS.search(argument) is not None and not os.path.lexists(argument)
 
 
 def natural_key(path: str) -> tuple[list[list[str | int]], str]:
@@ -105,3 +105,24 @@ def check_plain_name(name: str, source: str) -> str:
             f"{source} names the file {name[:_SHOWN]!r}, which is not a plain file name", path=source
         )
     return name
+
+
+def user_cache_directory() -> str:
+    """Return where this user's programs keep what they can make again, as far as it is tokshard's.
+
+    It is ``TOKSHARD_CACHE_DIR``, or ``tokshard`` in ``XDG_CACHE_HOME`` or in ``~/.cache``.
+
+    Raises:
+        UsageError: None of these tells.
+    """
+    own = os.environ.get("TOKSHARD_CACHE_DIR", "")
+    if own:
+        return os.path.abspath(own)
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    root = shared if os.path.isabs(shared) else os.path.expanduser("~/.cache")
+    if not os.path.isabs(root):
+        raise UsageError(
+            "there is no place for copies of remote files: no home directory is known",
+            hint="set TOKSHARD_CACHE_DIR to a directory on a local disk",
+        )
+    return os.path.join(root, "tokshard")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tokshard.errors import InputError, UsageError
-from tokshard.storage import paths
+from tokshard.storage import anywhere, paths
 
 
 def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
@@ -56,13 +55,13 @@ def named_twice(prefixes: Sequence[str]) -> list[str]:
 def _expand_glob(argument: str, output: str) -> Iterator[str]:
     if "\0" in argument:
         raise InputError(f"{argument!r} is no path: it holds a NUL character")
-    is_prefix = any(os.path.lexists(path(argument)) for path in (paths.bin_path, paths.idx_path))
+    is_prefix = any(anywhere.lexists(path(argument)) for path in (paths.bin_path, paths.idx_path))
     if is_prefix or not paths.is_glob(argument):
         yield argument
         return
     suffixes = (paths.BIN_SUFFIX, paths.IDX_SUFFIX, paths.SIDECAR_SUFFIX)
-    named = [path for path in glob.glob(argument, recursive=True) if path.endswith(suffixes)]
-    named += [path for suffix in suffixes for path in glob.glob(argument + suffix, recursive=True)]
+    named = [path for path in anywhere.glob(argument) if path.endswith(suffixes)]
+    named += [path for suffix in suffixes for path in anywhere.glob(argument + suffix)]
     prefixes = {paths.strip_data_suffix(path) for path in named}
     prefixes -= {prefix for prefix in prefixes if os.path.realpath(prefix) == os.path.realpath(output)}
     if not prefixes:

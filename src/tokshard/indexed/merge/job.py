@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tokshard.errors import UsageError
 from tokshard.indexed.merge import arguments, sidecars
 from tokshard.indexed.merge.copying import TokenCopy
 from tokshard.indexed.merge.inputs import MergeInput, check_together, read_input
@@ -16,7 +17,9 @@ from tokshard.indexed.production import Order, Produced, produce
 from tokshard.indexed.publication import seal
 from tokshard.indexed.workdir import WorkDirectory
 from tokshard.progress import Progress, SilentProgress
+from tokshard.storage.anywhere import refuse_remote
 from tokshard.storage.paths import check_output_prefix
+from tokshard.storage.stores import is_remote
 
 _SHOWN = 3
 
@@ -121,8 +124,15 @@ def _prepare(
     force: bool,
 ) -> _Job:
     prefix = check_output_prefix(os.fspath(output))
+    if is_remote(prefix):
+        raise UsageError(
+            f"tokshard merge writes to a file system, and {prefix} is a URL",
+            hint="merge into a local --output, and upload its files, the manifest last",
+        )
     names = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     prefixes = arguments.expand([os.fspath(name) for name in names], prefix)
+    for one in prefixes:
+        refuse_remote(one, "tokshard merge copies")
     checked = tuple(read_input(one, multimodal=multimodal) for one in prefixes)
     check_together(checked)
     sidecars.check_manifest_size(checked)

@@ -32,7 +32,7 @@ def make_plan(inputs: Sequence[MergeInput], *, multimodal: bool, allow_tokenizer
         schema=PLAN_SCHEMA,
         inputs=tuple(one.plan_entry() for one in inputs),
         tokenizer=inputs[0].tokenizer if known else {},
-        options={"multimodal": multimodal, "eod": common_eod(inputs)},
+        options={"multimodal": multimodal, "eod": common_option(inputs, "eod")},
     )
 
 
@@ -46,9 +46,9 @@ def tokenizer_mismatch(inputs: Sequence[MergeInput]) -> str | None:
     return None
 
 
-def common_eod(inputs: Sequence[MergeInput]) -> int | None:
-    """Return the id of the EOD token of all inputs, or None if there is not one that is known of all."""
-    found = {one.manifest.options.get("eod") if one.manifest else None for one in inputs}
+def common_option(inputs: Sequence[MergeInput], name: str) -> Any:
+    """Return an option that all inputs were made with, or None if it is not known of all or differs."""
+    found = {one.manifest.options.get(name) if one.manifest else None for one in inputs}
     return found.pop() if len(found) == 1 else None
 
 

@@ -19,6 +19,7 @@ from tokshard.indexed.manifest import (
     file_of,
 )
 from tokshard.indexed.merge.inputs import MergeInput
+from tokshard.indexed.merge.plan import common_option
 from tokshard.indexed.plan import Plan
 from tokshard.indexed.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
 from tokshard.indexed.writer import write_index
@@ -66,13 +67,19 @@ def stage(
         dataset=_dataset_entry(inputs, len(pieces), multimodal=plan.options["multimodal"]),
         files=files,
         tokenizer=plan.tokenizer,
-        options={"merge": [one.prefix for one in inputs], **plan.options},
+        options={"merge": [one.prefix for one in inputs], **plan.options, **_ends(inputs)},
         engine=_engine_entry(inputs),
         inputs=input_entries(inputs, digests),
         counts=_counts(inputs),
     )
     stage_manifest(directory, 0, manifest)
     return [manifest]
+
+
+def _ends(inputs: Sequence[MergeInput]) -> dict[str, bool]:
+    """Return whether documents end with EOD, where that is known and the same of all inputs."""
+    appended = common_option(inputs, "append-eod")
+    return {"append-eod": appended} if isinstance(appended, bool) else {}
 
 
 def input_entries(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> list[dict[str, Any]]:

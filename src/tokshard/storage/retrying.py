@@ -1,0 +1,179 @@
+"""Trying again what a store may do the next time, and saying clearly what it will never do.
+
+Connections that break, time-outs, answers of 5xx and requests to slow down pass: a call is repeated with
+growing, random pauses, a bounded number of times and for a bounded time. A missing object, missing
+rights and everything else that stays as it is fails at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tokshard.errors import InputError, MissingFileError, StorageError, TokshardError, UsageError
+
+RETRIES_VARIABLE = "TOKSHARD_REMOTE_RETRIES"
+TIMEOUT_VARIABLE = "TOKSHARD_REMOTE_TIMEOUT"
+_DEFAULT_RETRIES = 10
+_DEFAULT_TIMEOUT_SECONDS = 30
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 20.0
+_PATIENCE_SECONDS = 300.0
+_DETAIL_CHARACTERS = 300
+
+_PASSING_STATUSES = frozenset({408, 425, 429})
+_DENIED_STATUSES = frozenset({401, 403})
+_MISSING_STATUSES = frozenset({404, 410})
+_PASSING_CODES = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"})
+_LASTING_ERRNOS = frozenset(
+    {errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC}
+)
+# The libraries below the file systems of fsspec; what they raise without a status is trouble of a connection.
+_NETWORK_PACKAGES = frozenset(
+    {"aiobotocore", "aiohttp", "azure", "botocore", "google", "httpcore", "httpx", "requests", "urllib3"}
+)
+_NO_CREDENTIALS = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError"}
+)
+
+Result = TypeVar("Result")
+
+
+class ShortAnswerError(Exception):
+    """A store answered with fewer bytes than it was asked for; worth another try."""
+
+
+def setting(variable: str, default: int) -> int:
+    """Return a whole number from the environment.
+
+    Raises:
+        UsageError: The variable holds something else.
+    """
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"{variable} is {text!r}, not a whole number")
+    return int(text)
+
+
+def timeout_seconds() -> int:
+    """Return how long a store may stay silent: ``TOKSHARD_REMOTE_TIMEOUT``, or 30 seconds."""
+    return max(1, setting(TIMEOUT_VARIABLE, _DEFAULT_TIMEOUT_SECONDS))
+
+
+def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
+    """Return what ``call`` returns, trying again while its failure may pass.
+
+    Args:
+        action: What is tried, for errors: ``"read"``, ``"write"``, ``"list"``, ``"remove"``.
+        url: The object, for errors.
+        call: One request, or several that can be repeated together.
+
+    Raises:
+        MissingFileError: There is no such object.
+        InputError: There is no such bucket.
+        StorageError: The store refuses, or has failed more often than ``TOKSHARD_REMOTE_RETRIES`` (10)
+            allows, or for five minutes.
+    """
+    retries = setting(RETRIES_VARIABLE, _DEFAULT_RETRIES)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    failures = 0
+    while True:
+        try:
+            return call()
+        except TokshardError:
+            raise
+        except Exception as error:
+            failures += 1
+            if (lasting := _lasting(action, url, error)) is not None:
+                raise lasting from error
+            if failures > retries or time.monotonic() > deadline:
+                raise _gave_up(action, url, error, failures) from error
+        longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 16))
+        time.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - spreads clients, guards nothing
+
+
+def _gave_up(action: str, url: str, error: BaseException, failures: int) -> StorageError:
+    times = "once" if failures == 1 else f"{failures} times"
+    return StorageError(
+        action,
+        url,
+        OSError(errno.EIO, f"failed {times}, the last time with: {_text(error)}"),
+        hint=f"run the same command again; {RETRIES_VARIABLE} sets how often a request is repeated",
+    )
+
+
+def _lasting(action: str, url: str, error: Exception) -> TokshardError | None:
+    """Return the error for the user if another try is pointless, else None."""
+    status, code = _answer(error)
+    if code in _PASSING_CODES:
+        return None
+    if isinstance(error, FileNotFoundError) or status in _MISSING_STATUSES:
+        return _missing(url, code)
+    if isinstance(error, PermissionError) or status in _DENIED_STATUSES:
+        return _denied(action, url, f"access denied ({_text(error)})")
+    if type(error).__name__ in _NO_CREDENTIALS:
+        return _denied(action, url, _text(error))
+    if _may_pass(error, status):
+        return None
+    kind = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+    return StorageError(action, url, OSError(kind, _text(error)))
+
+
+def _missing(url: str, code: str) -> InputError:
+    if code == "NoSuchBucket":
+        # No missing file, so that nobody takes it for an object that could be written.
+        return InputError(f"{url} is in no bucket that exists", hint="check the bucket's name, or make it")
+    return MissingFileError(
+        f"{url} does not exist", path=url, hint="check the spelling, and that the credentials may list it"
+    )
+
+
+def _denied(action: str, url: str, reason: str) -> StorageError:
+    scheme = url.partition("://")[0]
+    hint = f"log in as the store's own tools ask for; fsspec's documentation tells it for {scheme}://"
+    if scheme in {"s3", "s3a"}:
+        hint = (
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL for "
+            "a store other than Amazon's; for a public bucket set FSSPEC_S3_ANON=true"
+        )
+    return StorageError(action, url, OSError(errno.EACCES, reason), hint=hint)
+
+
+def _may_pass(error: Exception, status: int | None) -> bool:
+    if status is not None:
+        return status >= 500 or status in _PASSING_STATUSES
+    if isinstance(error, ShortAnswerError | TimeoutError | ConnectionError | EOFError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno not in _LASTING_ERRNOS
+    if isinstance(error, ValueError) or type(error).__name__ == "ParamValidationError":
+        return False
+    return type(error).__module__.partition(".")[0] in _NETWORK_PACKAGES
+
+
+def _answer(error: Exception) -> tuple[int | None, str]:
+    """Return the HTTP status and the store's own code of an error, as far as they are known."""
+    cause: BaseException | None = error
+    while cause is not None:
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict) and "Error" in response:
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return status, str(response["Error"].get("Code", ""))
+        cause = cause.__cause__
+    # Of the error itself only: a broken connection may be caused by what has a number for other ends.
+    response = getattr(error, "response", None)
+    found = [getattr(error, name, None) for name in ("status", "status_code", "code")]
+    found.append(getattr(response, "status_code", None))
+    return next((one for one in found if type(one) is int and 400 <= one < 600), None), ""
+
+
+def _text(error: BaseException) -> str:
+    """Return an error's own words in one line, or its name."""
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(words).split())[:_DETAIL_CHARACTERS]
