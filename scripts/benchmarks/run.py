@@ -13,6 +13,10 @@ MODULES = {
     "indices": "indices",
     "loader": "loader",
     "trace": "tracing",
+    "verify": "verifying",
+    "replan": "replanning",
+    "scale": "scale",
+    "world": "world",
 }
 
 if __name__ == "__main__":

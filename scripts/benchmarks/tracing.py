@@ -32,18 +32,28 @@ _CHUNK = 1 << 22
 
 def write_dataset(prefix: Path, count: int) -> None:
     """Write an index, a provenance and an empty ``.bin`` of the right size."""
+    lengths = np.random.RandomState(1).randint(1, LONGEST_DOCUMENT, size=count, dtype=np.int32)
+    write_sidecars(prefix, count, write_pair(prefix, lengths))
+
+
+def write_pair(prefix: Path, lengths: np.ndarray) -> int:
+    """Write an index and an empty ``.bin`` of the right size; return the number of tokens."""
     from tokshard.indexed.layout import IndexHeader
 
-    lengths = np.random.RandomState(1).randint(1, LONGEST_DOCUMENT, size=count, dtype=np.int32)
-    ends = np.cumsum(lengths, dtype=np.int64)
+    count, tokens = len(lengths), int(lengths.sum(dtype=np.int64))
     with open(f"{prefix}.idx", "wb") as file:
         file.write(IndexHeader(np.dtype("<u2"), count, count).to_bytes())
         file.write(lengths.data)
-        file.write(((ends - lengths) * 2).data)
-        file.write(np.arange(count + 1, dtype="<i8").data)
+        begin = 0
+        for first in range(0, count, _CHUNK):
+            ends = np.cumsum(lengths[first : first + _CHUNK], dtype=np.int64) * 2 + begin
+            file.write((ends - lengths[first : first + _CHUNK] * np.int64(2)).data)
+            begin = int(ends[-1])
+        for first in range(0, count + 1, _CHUNK):
+            file.write(np.arange(first, min(first + _CHUNK, count + 1), dtype="<i8").data)
     with open(f"{prefix}.bin", "wb") as file:
-        file.truncate(int(ends[-1]) * 2)
-    write_sidecars(prefix, count, int(ends[-1]))
+        file.truncate(tokens * 2)
+    return tokens
 
 
 def write_sidecars(prefix: Path, count: int, tokens: int) -> None:

@@ -1,0 +1,368 @@
+"""scripts/bench scale: what each stage costs for each document, token, sample and rank, and how that grows.
+
+Every command runs whole, in a process of its own, at sizes that are powers of ten apart. The data is made
+up: indexes and sizes of files are real, tokens are holes in the .bin files, and text is sample_data again
+and again (--text gives other files). Commands of less than two seconds run three times; the median counts.
+With --write the table goes into a page, and what the page computes from it is computed anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from footprint import Footprint, take
+from measure import machine
+from sheet import Results, recompute, with_results
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+TOKSHARD = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
+FIRST_BATCH = "from tokshard.loader import RankLoader; import sys; RankLoader.open(sys.argv[1], rank=0)[0]"
+READ = """
+import itertools, sys
+from tokshard.loader import RankLoader
+for batch in itertools.islice(RankLoader.open(sys.argv[1], rank=0), int(sys.argv[2])):
+    batch["tokens"].sum()
+"""
+QUICK_SECONDS = 2.0
+LENGTH = ["--seq-length", "4096"]
+WHOLE = ["--split", "1,0,0"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A stage at one size."""
+
+    stage: str
+    unit: str
+    size: int
+    footprint: Footprint
+
+
+class Bench:
+    """Makes data, measures commands, and keeps what was asked for.
+
+    Args:
+        directory: Where to work.
+        options: The arguments of the command line.
+    """
+
+    def __init__(self, directory: Path, options: argparse.Namespace) -> None:
+        self.directory = directory
+        self.options = options
+        self.points: list[Point] = []
+
+    def make(self, what: str, size: int) -> Path:
+        """Make data in an empty directory, in a process of its own."""
+        place = Path(tempfile.mkdtemp(dir=self.directory))
+        self.add(what, place, size)
+        return place
+
+    def add(self, what: str, place: Path, size: int) -> None:
+        """Make more data there."""
+        self.run([sys.executable, str(HERE / "scaledata.py"), what, str(place), str(size)])
+
+    def run(self, command: list[str]) -> None:
+        """Run a command that is not measured."""
+        take(command)
+
+    def measure(
+        self, stage: str, unit: str, size: int, command: list[str], output: Path | None = None
+    ) -> None:
+        """Run a command, which works on ``size`` units."""
+        print(f"\r{stage}, {size:,} {unit}s{'':<40}", end="", file=sys.stderr, flush=True)
+        taken = [take(command, output)]
+        while taken[0].seconds < QUICK_SECONDS and len(taken) < self.options.rounds:
+            taken.append(take(command, output))
+        values = {name: [getattr(one, name) for one in taken] for name in Footprint.__dataclass_fields__}
+        medians = {name: statistics.median(values[name]) for name in ("seconds", "cpu_seconds")}
+        rest = {name: max(found) for name, found in values.items() if name not in medians}
+        if stage in self.options.stages:
+            self.points.append(Point(stage, unit, size, Footprint(**medians, **rest)))
+
+
+def tokshard(command: str, *arguments: object) -> list[str]:
+    """Return the command line of a subcommand."""
+    return [*TOKSHARD, command, *map(str, arguments)]
+
+
+def text(bench: Bench, size: int) -> None:
+    """Tokenize ``size`` bytes of text with one process for each core."""
+    from tokenizing import make_corpus
+
+    options = bench.options
+    place = Path(tempfile.mkdtemp(dir=bench.directory))
+    corpus = make_corpus(options.text, place / "corpus.jsonl", size / 1e6)
+    command = tokshard("tokenize", corpus, "-o", place / "out/x", "--tokenizer", options.tokenizer)
+    bench.measure("tokenize", "byte", corpus.stat().st_size, command, place / "out")
+
+
+def documents(bench: Bench, size: int) -> None:
+    """Everything whose work grows with documents, on one data set."""
+    place = bench.make("documents", size)
+    data, cache, plan = place / "data", place / "cache", place / "plan"
+
+    def measure(stage: str, command: list[str], output: Path | None = None) -> None:
+        bench.measure(stage, "document", size, command, output)
+
+    measure("inspect", tokshard("inspect", data))
+    measure("verify_structure", tokshard("verify", data, "--level", "structure"))
+    bench.add("provenance", place, size)
+    for epochs, name in (2, "build_indices_2"), (1, "build_indices"):
+        command = tokshard("build-indices", data, *LENGTH, *WHOLE, "--epochs", epochs, "--cache-dir", cache)
+        measure(name, command, cache)
+    measure("verify_index", tokshard("verify", cache))
+    command = tokshard("blend", data, *LENGTH, *WHOLE, "-o", place / "blend")
+    measure("blend_documents", command, place / "blend")
+    command = tokshard("shard-plan", cache, "--data-parallel", 8, "-o", plan)
+    measure("plan_index", command, plan)
+    measure("first_batch", [sys.executable, "-c", FIRST_BATCH, str(plan)])
+    line = f"corpus.jsonl:{size // 2}"
+    measure("trace", tokshard("trace", "--plan", plan, "--source", line))
+
+
+def tokens(bench: Bench, size: int) -> None:
+    """Merging two data sets of documents of 1,000 tokens, and reading the result whole."""
+    place = bench.make("halves", size)
+    count = sum((place / name).stat().st_size for name in ("a.bin", "b.bin")) // 2
+    command = tokshard("merge", place / "a", place / "b", "-o", place / "out/x")
+    bench.measure("merge", "token", count, command, place / "out")
+    bench.measure("verify_digest", "token", count, tokshard("verify", place / "out/x"))
+
+
+def short_documents(bench: Bench, size: int) -> None:
+    """Merging two data sets that have hardly any tokens: what a document costs."""
+    place = bench.make("short_halves", size)
+    command = tokshard("merge", place / "a", place / "b", "-o", place / "out/x")
+    bench.measure("merge_documents", "document", size, command, place / "out")
+
+
+def samples(bench: Bench, size: int) -> None:
+    """Everything whose work grows with samples: 64 data sets, blended both ways, planned twice."""
+    place = bench.make("sources", size)
+    words = json.loads((place / "words.json").read_text())
+    greedy, plan, again = place / "greedy", place / "plan", place / "again"
+    options = [*LENGTH, *WHOLE]
+
+    def measure(stage: str, command: list[str], output: Path | None = None) -> None:
+        bench.measure(stage, "sample", size, command, output)
+
+    command = tokshard("blend", *words[1::2], *options, "-o", place / "exhaustive")
+    measure("blend_exhaustive", command, place / "exhaustive")
+    measure("blend", tokshard("blend", *words, *options, "--num-samples", size, "-o", greedy), greedy)
+    command = tokshard("shard-plan", greedy, "--data-parallel", 8, "-o", plan)
+    measure("plan_blend", command, plan)
+    arguments = ["--from", plan, "--consumed-samples", size // 2 // 8 * 8, "--data-parallel", 4, "-o", again]
+    measure("replan", tokshard("shard-plan", *arguments), again)
+
+
+def sources(bench: Bench, size: int) -> None:
+    """A blend of many small data sets, and a plan of it: what a data set costs by itself."""
+    place = bench.make("many", size)
+    words = json.loads((place / "words.json").read_text())
+    blend, plan = place / "blend", place / "plan"
+    command = tokshard("blend", *words, *LENGTH, *WHOLE, "-o", blend)
+    bench.measure("blend_sources", "data set", size, command, blend)
+    command = tokshard("shard-plan", blend, "--data-parallel", 8, "-o", plan)
+    bench.measure("plan_sources", "data set", size, command, plan)
+
+
+def ranks(bench: Bench, size: int) -> None:
+    """Planning for many ranks, and following what they read in a step."""
+    place = bench.make("sources", 100_000)
+    words = json.loads((place / "words.json").read_text())
+    blend, plan = place / "blend", place / "plan"
+    command = tokshard("blend", *words, *LENGTH, *WHOLE, "--num-samples", 100_000, "-o", blend)
+    bench.run(command)
+    plain = ["shard-plan", blend, "--world-size", size, "-o", plan]
+    bench.measure("plan_ranks", "rank", size, tokshard(*plain), plan)
+    command = tokshard(*plain, "--packed", "--simulate", "--simulate-steps", 10)
+    bench.measure("simulate", "rank", size, command, plan)
+
+
+def reading(bench: Bench, size: int) -> None:
+    """Reading samples of data of five documents each, one after the other, by one rank."""
+    place = bench.make("documents", max(200_000, size * 5))
+    cache, plan = place / "cache", place / "plan"
+    command = tokshard("build-indices", place / "data", *LENGTH, *WHOLE, "--epochs", 1, "--cache-dir", cache)
+    bench.run(command)
+    bench.run(tokshard("shard-plan", cache, "--data-parallel", 1, "-o", plan))
+    code = [sys.executable, "-c", READ, str(plan), str(size)]
+    bench.measure("read", "sample", size, code)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Stages that are measured on the same data.
+
+    Attributes:
+        run: Measures them at a size.
+        largest: The largest size at scale 1; the others are tenths of it.
+        least: Smaller sizes are raised to this.
+        stages: Their names.
+    """
+
+    run: Callable[[Bench, int], None]
+    largest: int
+    least: int
+    stages: tuple[str, ...]
+
+
+GROUPS = (
+    Group(text, 10**9, 1000, ("tokenize",)),
+    Group(tokens, 10**6, 10, ("merge", "verify_digest")),
+    Group(short_documents, 10**7, 10, ("merge_documents",)),
+    Group(
+        documents,
+        10**8,
+        100,
+        (
+            "inspect", "verify_structure", "build_indices_2", "build_indices", "verify_index",
+            "blend_documents", "plan_index", "first_batch", "trace",
+        ),
+    ),
+    Group(samples, 10**8, 1000, ("blend_exhaustive", "blend", "plan_blend", "replan")),
+    Group(sources, 10**3, 2, ("blend_sources", "plan_sources")),
+    Group(ranks, 10**4, 1, ("plan_ranks", "simulate")),
+    Group(reading, 10**5, 10, ("read",)),
+)  # fmt: skip
+STAGES = tuple(stage for group in GROUPS for stage in group.stages)
+
+
+def summarise(points: list[Point]) -> Results:
+    """Return what each stage costs: from the smallest to the largest size, and how time and memory grow."""
+    results: Results = {}
+    for stage in dict.fromkeys(one.stage for one in points):
+        own = sorted((one for one in points if one.stage == stage), key=lambda one: one.size)
+        sizes, taken = [one.size for one in own], [one.footprint for one in own]
+        more = max(sizes[-1] - sizes[0], 1)
+        each = {
+            name: max(getattr(taken[-1], name) - getattr(taken[0], name), 0) / more
+            for name in ("seconds", "cpu_seconds", "own_bytes", "written_bytes")
+        }
+        results[stage] = {
+            "unit": own[0].unit,
+            "from": sizes[0],
+            "to": sizes[-1],
+            "seconds": taken[-1].seconds,
+            "growth": slope(sizes, [one.seconds for one in taken]),
+            "time": each["seconds"],
+            "cpu": each["cpu_seconds"],
+            "peak": taken[-1].peak_bytes,
+            "own": taken[-1].own_bytes,
+            "own growth": slope(sizes, [one.own_bytes for one in taken]),
+            "own each": each["own_bytes"],
+            "files": taken[-1].files,
+            "written": each["written_bytes"],
+        }
+    return results
+
+
+def slope(sizes: list[int], values: list[float]) -> float | None:
+    """Return how what comes on top of a command's start grows: the slope of a line in a log-log plot.
+
+    What the smallest size takes counts as the start. Sizes that take less than 1.3 times that tell nothing.
+
+    Returns:
+        1 is proportional. 0 if no size takes more than the start; None if only one does.
+
+    Example:
+        >>> round(slope([1, 10, 100, 1000], [5, 5.09, 14.99, 104.99]), 2)
+        1.0
+        >>> slope([1, 10, 100], [5, 5, 5.1]), slope([1, 10, 100], [5, 5, 7])
+        (0.0, None)
+    """
+    floor = min(values)
+    kept = [
+        (math.log(size), math.log(value - floor))
+        for size, value in zip(sizes, values, strict=True)
+        if value > 1.3 * floor
+    ]
+    if len(kept) < 2:
+        return None if kept else 0.0
+    x, y = (statistics.mean(column) for column in zip(*kept, strict=True))
+    return sum((a - x) * (b - y) for a, b in kept) / sum((a - x) ** 2 for a, _ in kept)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="scripts/bench scale", description=__doc__)
+    sample = ROOT / "sample_data"
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="1 is 10^8 documents and samples, 1 GB of text"
+    )
+    parser.add_argument("--points", type=int, default=4, help="sizes of each stage, powers of ten apart")
+    parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES, metavar="STAGE",
+                        help=f"some of {', '.join(STAGES)}")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=3, help="of what takes less than two seconds")
+    parser.add_argument("--text", nargs="+", type=Path,
+                        default=[sample / "stories.jsonl", sample / "manuals.jsonl"])  # fmt: skip
+    parser.add_argument("--tokenizer", default=sample / "tokenizer.json")
+    parser.add_argument("--directory", help="where the temporary directory is made: 15 GB of disk at scale 1")
+    parser.add_argument("--json", action="store_true", help="print every measurement as JSON")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table into this page")
+    parser.add_argument(
+        "--sums", type=Path, metavar="PAGE", help="measure nothing: compute a page's sums anew"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, and print or write the table."""
+    options = parse(arguments)
+    if options.sums:
+        options.sums.write_text(recompute(options.sums.read_text()))
+        return
+    began = time.strftime("%Y-%m-%d")
+    points: list[Point] = []
+    for group in GROUPS:
+        if not set(group.stages) & set(options.stages):
+            continue
+        largest = group.largest * options.scale
+        sizes = {max(group.least, round(largest / 10**tenth)) for tenth in range(options.points)}
+        for size in sorted(sizes):
+            with tempfile.TemporaryDirectory(dir=options.directory) as name:
+                bench = Bench(Path(name), options)
+                group.run(bench, size)
+                points += bench.points
+    print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
+    results = summarise(points)
+    where = f"{machine('tokshard', 'numpy', 'numba')}; {began}"
+    if options.write:
+        page = options.write.read_text()
+        options.write.write_text(recompute(with_results(page, results, where)))
+    elif options.json:
+        rows = [{**asdict(one), **asdict(one.footprint)} for one in points]
+        for row in rows:
+            del row["footprint"]
+        print(json.dumps({"machine": where, "points": rows, "stages": results}, indent=2))
+    else:
+        print(where)
+        show(results)
+
+
+def show(results: Results) -> None:
+    """Print the table."""
+    print(
+        f"{'stage':<18}{'each':<10}{'from':>12}{'to':>15}{'s':>9}{'growth':>8}{'ns each':>10}{'CPU ns':>10}"
+        f"{'peak MB':>9}{'own MB':>8}{'growth':>8}{'B each':>8}{'files':>8}{'written B':>11}"
+    )
+    for stage, one in results.items():
+        growth, own_growth = (
+            "-" if one[name] is None else f"{one[name]:.2f}" for name in ("growth", "own growth")
+        )
+        print(
+            f"{stage:<18}{one['unit']:<10}{one['from']:>12,}{one['to']:>15,}{one['seconds']:>9.2f}"
+            f"{growth:>8}{one['time'] * 1e9:>10,.4g}{one['cpu'] * 1e9:>10,.4g}"
+            f"{one['peak'] / 1e6:>9,.0f}{one['own'] / 1e6:>8,.0f}{own_growth:>8}"
+            f"{one['own each']:>8.2f}{one['files']:>8,}{one['written']:>11.2f}"
+        )

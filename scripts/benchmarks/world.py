@@ -1,0 +1,87 @@
+"""scripts/bench world DIRECTORY: made-up data sets for a blend of trillions of tokens, in little space.
+
+One data set and its index are made; the others are hard links to them under other names, which tokshard
+takes for what they are: data sets of equal content. The .bin file is a hole. What to run on them is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from scaledata import spread_lengths
+from tracing import write_pair
+
+SEQUENCE_LENGTH = 8192
+MEAN_TOKENS = 1000
+ROOM = 1.06
+BLEND = """tokshard blend @words.txt --seq-length {length} --split 1,0,0 --num-samples {samples} \\
+    --cache-dir cache -o mix"""
+PLAN = """tokshard shard-plan mix --world-size 10000 --tensor-parallel 8 --pipeline-parallel 5 \\
+    --micro-batch-size 1 --global-batch-size 2000 --packed --simulate --ranks-per-node 8 -o plan"""
+
+
+def names(count: int) -> list[str]:
+    """Return the names of the data sets."""
+    return [f"data/set{number:05}" for number in range(count)]
+
+
+def words(count: int) -> list[str]:
+    """Return the words of a blend with weights from 0.9 to 1."""
+    weights = np.random.RandomState(3).uniform(0.9, 1.0, count)
+    return [
+        word for weight, name in zip(weights, names(count), strict=True) for word in (f"{weight:.6f}", name)
+    ]
+
+
+def link(names: list[str], samples: int, mixture: list[str]) -> None:
+    """Build the index of the first data set, and give all others the same under their own names."""
+    from tokshard.blending.config import BuilderConfig
+    from tokshard.blending.forms import parse_words
+    from tokshard.blending.outline import outline_blend
+    from tokshard.cli.options import neutral_identifiers
+    from tokshard.sampling.cache import Cache
+    from tokshard.sampling.job import build_indices
+    from tokshard.sampling.sidecar import Sidecar
+    from tokshard.sampling.sizes import Sizes
+    from tokshard.sampling.splits import parse_split
+
+    config = BuilderConfig(
+        sequence_length=SEQUENCE_LENGTH,
+        sizes=Sizes(samples, 0, 0),
+        tokenizer=neutral_identifiers(names[0]),
+        split=parse_split("1,0,0"),
+    )
+    (outline,) = outline_blend(parse_words(mixture), config)
+    (first,) = build_indices(outline.requests[:1], cache_directory="cache")
+    sidecar = Sidecar.read(first.entry.sidecar_path)
+    for name, request in zip(names[1:], outline.requests[1:], strict=True):
+        for suffix in (".bin", ".idx"):
+            os.link(names[0] + suffix, name + suffix)
+        entry = Cache("cache").gpt_files(request.description())
+        for array in entry.arrays:
+            os.link(first.entry.array_path(array), entry.array_path(array))
+        Path(entry.description_path).write_text(entry.text)
+        replace(sidecar, description_md5=entry.hash).write(entry.sidecar_path)
+
+
+def main(arguments: list[str]) -> None:
+    """Make the data sets and print the commands."""
+    parser = argparse.ArgumentParser(prog="scripts/bench world", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--tokens", type=float, default=15e12)
+    parser.add_argument("--datasets", type=int, default=64)
+    options = parser.parse_args(arguments)
+    (options.directory / "data").mkdir(parents=True)
+    os.chdir(options.directory)
+    samples = round(options.tokens / SEQUENCE_LENGTH)
+    documents = round(options.tokens * ROOM / options.datasets / MEAN_TOKENS)
+    tokens = write_pair(Path("data/set00000"), spread_lengths(documents))
+    mixture = words(options.datasets)
+    link(names(options.datasets), samples, mixture)
+    Path("words.txt").write_text(" ".join(mixture))
+    print(f"{options.datasets} data sets of {documents:,} documents and {tokens:,} tokens each")
+    print(BLEND.format(length=SEQUENCE_LENGTH, samples=samples), PLAN, sep="\n")

@@ -1,0 +1,210 @@
+"""docs/scale.md: its sums follow from what stands above them, its benchmark runs, its limits are errors."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tokshard.blending.greedy import check_source_count
+from tokshard.errors import InputError, UsageError
+from tokshard.sampling.cache import gpt_specs
+from tokshard.sampling.epochs import plan_epochs
+from tokshard.storage import jsonfile
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "scripts" / "benchmarks"
+PAGE = ROOT / "docs" / "scale.md"
+
+
+@pytest.fixture(scope="module")
+def benchmarks():
+    """The modules of the benchmark, which import each other by their names."""
+    before = {*sys.modules}
+    sys.path.insert(0, str(BENCHMARKS))
+    yield {name: importlib.import_module(name) for name in ("scale", "sheet", "footprint")}
+    sys.path.remove(str(BENCHMARKS))
+    for name in {*sys.modules} - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == BENCHMARKS:
+            del sys.modules[name]
+
+
+def test_the_sums_of_the_page_follow_from_what_is_given_and_measured_in_it(benchmarks):
+    page = PAGE.read_text()
+    assert benchmarks["sheet"].recompute(page) == page
+
+
+def test_the_page_has_all_stages_and_says_where_they_were_measured(benchmarks):
+    sheet, page = benchmarks["sheet"], PAGE.read_text()
+    measured = page[page.index(sheet.BEGIN) : page.index(sheet.END)]
+    assert sheet.MACHINE in measured
+    assert [line.split("`")[1] for line in measured.splitlines() if line.startswith("| `")] == list(
+        benchmarks["scale"].STAGES
+    )
+
+
+SHEET = """\
+| what | name | one | two | unit | how |
+|---|---|---|---|---|---|
+| given | `a` | 1,000 | 0.5 | x | given |
+| a sum | `b` | | | x | `ceil(a / 3) * 2**2` |
+| a question | `c` | | | | `b <= 4` |
+"""
+
+
+def test_a_sheet_is_computed_column_by_column(benchmarks):
+    lines = benchmarks["sheet"].recompute(SHEET).splitlines()
+    assert lines[2:] == [
+        "| given | `a` | 1,000 | 0.5 | x | given |",
+        "| a sum | `b` | 1,340 | 4 | x | `ceil(a / 3) * 2**2` |",
+        "| a question | `c` | no | yes |  | `b <= 4` |",
+    ]
+
+
+@pytest.mark.parametrize("formula", ["__import__('os')", "a.b.c", "'x' * 9", "d + 1", "[a]"])
+def test_a_formula_is_arithmetic_and_nothing_else(benchmarks, formula):
+    with pytest.raises((ValueError, KeyError)):
+        benchmarks["sheet"].evaluate(formula, {"a": [1]}, 0)
+
+
+def test_the_benchmark_measures_every_stage_and_writes_a_page_that_holds(benchmarks, tmp_path):
+    page = tmp_path / "scale.md"
+    page.write_text(PAGE.read_text())
+    command = [sys.executable, str(BENCHMARKS / "run.py"), "scale", "--directory", str(tmp_path)]
+    small = ["--scale", "0.0001", "--points", "2", "--rounds", "1"]
+    subprocess.run([*command, *small, "--write", str(page)], check=True, stderr=subprocess.DEVNULL)
+    sheet, written = benchmarks["sheet"], page.read_text()
+    assert sheet.recompute(written) == written
+    assert written[: written.index(sheet.BEGIN)] == PAGE.read_text()[: written.index(sheet.BEGIN)]
+    for stage in benchmarks["scale"].STAGES:
+        assert f"| `{stage}` |" in written
+    assert [entry.name for entry in tmp_path.iterdir()] == ["scale.md"]
+
+
+@pytest.fixture
+def more_memory(benchmarks, tmp_path):
+    """How many bytes of its own a command takes more for each unit, from a million on to four."""
+
+    def grown(what, command):
+        own = []
+        # Twice the small one: the first may compile kernels.
+        for size in (1_000_000, 1_000_000, 4_000_000):
+            place = tmp_path / f"{len(own)}"
+            place.mkdir()
+            program = [sys.executable, str(BENCHMARKS / "scaledata.py"), what, str(place), str(size)]
+            subprocess.run(program, check=True)
+            found = benchmarks["footprint"].take(command(place, size), place / "out")
+            own.append(found.own_bytes)
+        return (own[2] - own[1]) / 3_000_000
+
+    return grown
+
+
+def test_an_index_takes_four_bytes_a_document_and_twelve_a_sample(benchmarks, more_memory):
+    law = 2 * 4 + 2 * 1000 / 4096 * 12
+    options = ["--seq-length", "4096", "--split", "1,0,0", "--epochs", "2"]
+
+    def command(place, size):
+        return benchmarks["scale"].tokshard(
+            "build-indices", place / "data", *options, "--cache-dir", place / "out"
+        )
+
+    assert more_memory("documents", command) < 1.2 * law
+
+
+def test_the_order_of_a_blend_is_never_in_memory_whole(benchmarks, more_memory):
+    options = ["--seq-length", "4096", "--split", "1,0,0"]
+
+    def command(place, size):
+        words = json.loads((place / "words.json").read_text())
+        return benchmarks["scale"].tokshard(
+            "blend", *words, *options, "--num-samples", size, "-o", place / "out"
+        )
+
+    # It would be 10 bytes a sample.
+    assert more_memory("sources", command) < 5
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([1, 2, 11, 101], 1.0), ([2, 2, 2, 2.1], 0.0), ([2, 2, 2, 9], None), ([1, 5, 17, 65], 0.6)],
+    ids=["proportional", "constant", "only the largest", "a root"],
+)
+def test_growth(benchmarks, values, expected):
+    found = benchmarks["scale"].slope([1, 10, 100, 1000], values)
+    assert found == (None if expected is None else pytest.approx(expected, abs=0.01))
+
+
+def test_a_command_is_measured_with_its_children(benchmarks, tmp_path):
+    child = "import sys; x = bytearray(60_000_000); print(flush=True); sys.stdin.read()"
+    code = f"""
+import subprocess, sys, time
+command, pipe = [sys.executable, "-c", {child!r}], subprocess.PIPE
+children = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(2)]
+for one in children:
+    one.stdout.readline()
+time.sleep(2)  # both hold their memory, for as long as a busy machine may need to look once
+for one in children:
+    one.communicate()
+open({str(tmp_path / "out" / "file")!r}, "wb").write(bytes(1000))
+"""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "stale").write_text("gone")
+    found = benchmarks["footprint"].take([sys.executable, "-c", code], tmp_path / "out")
+    assert found.own_bytes > 120_000_000
+    assert found.peak_bytes >= found.own_bytes
+    assert (found.files, found.written_bytes) == (1, 1000)
+
+
+def test_a_command_that_fails_ends_the_benchmark_with_its_words(benchmarks):
+    with pytest.raises(SystemExit, match="no such thing"):
+        benchmarks["footprint"].take([sys.executable, "-c", "raise SystemExit('no such thing')"])
+
+
+def epochs(sequences, tokens=10**12, count=1):
+    return plan_epochs(
+        sequences=sequences,
+        tokens_per_epoch=tokens,
+        sequence_length=4096,
+        num_samples=count * tokens // 4096 - 1,
+    )
+
+
+def test_more_sequences_than_int32_numbers_are_refused():
+    assert epochs(2**31 - 1).documents == 2**31 - 1
+    with pytest.raises(InputError, match="int32") as raised:
+        epochs(2**31)
+    assert "cut the data set" in raised.value.hint
+
+
+def test_more_entries_than_int32_numbers_are_int64_in_the_sample_index():
+    assert gpt_specs(epochs(2**30))["sample_index"].dtype == np.int32
+    twice = epochs(2**30, count=2)
+    assert twice.documents == 2**31
+    assert gpt_specs(twice)["sample_index"].dtype == np.int64
+
+
+@pytest.mark.parametrize(("samples", "dtype"), [(2**32 - 3, np.uint32), (2**32 - 2, np.int64)])
+def test_the_shuffle_index_is_as_wide_as_it_must_be(samples, dtype):
+    plan = plan_epochs(sequences=9, tokens_per_epoch=samples * 64 + 1, sequence_length=64, num_samples=None)
+    assert plan.samples == samples
+    assert gpt_specs(plan)["shuffle_index"].dtype == dtype
+
+
+def test_more_sources_than_int16_numbers_are_refused():
+    check_source_count(np.ones(32_766))
+    with pytest.raises(UsageError, match="int16"):
+        check_source_count(np.ones(32_767))
+
+
+def test_a_file_that_could_not_be_read_back_is_not_made(monkeypatch):
+    monkeypatch.setattr(jsonfile, "MAX_JSON_BYTES", 100)
+    assert jsonfile.dump_readable_json({"a": "x" * 50}, "plan.json", hint="merge")
+    with pytest.raises(UsageError, match=r"plan\.json would have 114 bytes, more than the 100") as raised:
+        jsonfile.dump_readable_json({"a": "x" * 100}, "plan.json", hint="merge")
+    assert raised.value.hint == "merge"
