@@ -78,6 +78,7 @@ def test_every_reason_is_documented():
 
 def test_public_names():
     assert sorted(tokshard.__all__) == [
+        "ArrayTask",
         "BlendRecipe",
         "Certificate",
         "GPTDatasetIndex",
@@ -90,8 +91,10 @@ def test_public_names():
         "build_exhaustive_blending_indices",
         "build_sample_index",
         "build_shuffle_index",
+        "finish_tokenization",
         "merge_datasets",
         "tokenize_corpus",
+        "tokenize_share",
     ]
     for name in tokshard.__all__:
         assert getattr(tokshard, name) is not None

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from tokshard.sampling.index import GPTDatasetIndex
     from tokshard.sampling.indices import build_document_index, build_sample_index, build_shuffle_index
     from tokshard.sampling.samples import GPTSamples
+    from tokshard.tokenization.array.job import finish_tokenization, tokenize_share
+    from tokshard.tokenization.array.task import ArrayTask
     from tokshard.tokenization.job import tokenize_corpus
 
 __all__ = [
+    "ArrayTask",
     "BlendRecipe",
     "Certificate",
     "GPTDatasetIndex",
@@ -36,11 +39,14 @@ __all__ = [
     "build_exhaustive_blending_indices",
     "build_sample_index",
     "build_shuffle_index",
+    "finish_tokenization",
     "merge_datasets",
     "tokenize_corpus",
+    "tokenize_share",
 ]
 
 _HOMES = {
+    "ArrayTask": "tokshard.tokenization.array.task",
     "BlendRecipe": "tokshard.blending.recipe",
     "Certificate": "tokshard.blending.certificate",
     "GPTDatasetIndex": "tokshard.sampling.index",
@@ -52,8 +58,10 @@ _HOMES = {
     "build_exhaustive_blending_indices": "tokshard.blending.exhaustive",
     "build_sample_index": "tokshard.sampling.indices",
     "build_shuffle_index": "tokshard.sampling.indices",
+    "finish_tokenization": "tokshard.tokenization.array.job",
     "merge_datasets": "tokshard.indexed.merge.job",
     "tokenize_corpus": "tokshard.tokenization.job",
+    "tokenize_share": "tokshard.tokenization.array.job",
 }
 
 

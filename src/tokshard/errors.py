@@ -3,6 +3,7 @@
 ::
 
     TokshardError                     (abstract)
+    ├── UnfinishedError               1   units of a job array that nobody has finished yet
     ├── UsageError, ValueError        2   an option or argument that cannot be meant
     │   └── MissingExtraError         2   an optional dependency is not installed
     ├── InputError                    3   an input that cannot be read or used
@@ -15,7 +16,7 @@
     ├── LockedError                   5   another process writes this output
     ├── IntegrityError, ValueError    6   bytes that contradict each other
     │   └── EngineMismatchError       6   the fast engine and the reference disagree
-    ├── StorageError, OSError         7   disk full, I/O error, no permission
+    ├── StorageError, OSError         7   disk full, I/O error, no permission, a store that fails
     ├── WorkerError                   8   a worker process died or hung
     └── Cancelled                   130   stopped by Ctrl-C or a signal (143 for SIGTERM)
 
@@ -27,6 +28,7 @@ catch what they know.
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 BAD_RECORD_EXCERPT_CHARACTERS = 60
 
@@ -48,6 +50,32 @@ class TokshardError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+class UnfinishedError(TokshardError):
+    """A run that many tasks work on cannot be put together yet.
+
+    Args:
+        message: One sentence that names what lacks.
+        missing: For each input that lacks some: ``input``, its path; ``units``, the numbers of its units;
+            and ``open_from``, the first unit of which it is not known whether there is one, or None.
+        tasks: The tasks of an array that these units belong to; None if the array is not known.
+        hint: What the user can do next.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing: tuple[dict[str, Any], ...] = (),
+        tasks: tuple[int, ...] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.missing = missing
+        self.tasks = tasks
 
 
 class UsageError(TokshardError, ValueError):
@@ -189,21 +217,23 @@ class EngineMismatchError(IntegrityError):
 
 
 class StorageError(TokshardError, OSError):
-    """The file system refused: disk full, quota, I/O error, no permission.
+    """The file system or store refused: disk full, quota, I/O error, no permission, no answer.
 
     Args:
         action: What was tried, for example ``"write"``.
-        path: The file.
-        cause: The error of the operating system.
+        path: The file, or the URL of an object.
+        cause: The error of the operating system, or what a store answered in the form of one.
+        hint: What the user can do next; by default what fits the cause.
     """
 
     exit_code = 7
 
-    def __init__(self, action: str, path: str, cause: OSError) -> None:
+    def __init__(self, action: str, path: str, cause: OSError, *, hint: str | None = None) -> None:
         reason = cause.strerror or str(cause)
-        TokshardError.__init__(self, f"cannot {action} {path}: {reason}", hint=_storage_hint(cause))
+        TokshardError.__init__(self, f"cannot {action} {path}: {reason}", hint=hint or _storage_hint(cause))
         self.action = action
         self.path = path
+        self.reason = reason
         self.errno = cause.errno
         self.filename = path
 

@@ -19,6 +19,7 @@ LAYERS = [
     "errors",
     "progress",
     "storage",
+    "cluster",
     "indexed",
     "corpus",
     "tokenization",

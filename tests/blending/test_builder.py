@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from blending.support import config_for, greedy, write_dataset, write_sources
 from tokshard.blending.builder import _proportional_draws, plan_blend
-from tokshard.blending.emission import emit_megatron_args, emit_megatron_json, words_file
+from tokshard.blending.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
 from tokshard.blending.forms import parse_per_split_words, parse_words
 from tokshard.blending.outline import outline_blend
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source, with_own_seeds
@@ -317,7 +317,7 @@ def test_arguments_and_json_of_a_plan_are_read_back_as_the_same_plan(sources):
     assert dict(itertools.pairwise(words))["--train-samples"] == "200"
     again = plan_blend(parse_words(words[begin:end]), config_for(200, 8, 8))
     assert [split.description() for split in again.splits] == [split.description() for split in plan.splits]
-    assert parse_words(words_file(words[begin:end]).split()) == again.recipe
+    assert parse_words(emit_megatron_words(plan).split()) == again.recipe
     with pytest.raises(UsageError, match="per split"):
         emit_megatron_json(plan)
 
@@ -329,6 +329,8 @@ def test_splits_of_their_own_are_emitted_as_such(sources, tmp_path):
     plan = plan_blend(recipe, config_for(30, None))
     (tmp_path / "splits.json").write_text(emit_megatron_json(plan))
     assert read_per_split(str(tmp_path / "splits.json")) == recipe
+    with pytest.raises(UsageError, match="sources per split"):
+        emit_megatron_words(plan)
     words = emit_megatron_args(plan)
     assert "--full-validation" in words
     assert words[: words.index("--full-validation")] == [
@@ -341,5 +343,10 @@ def test_prefixes_that_megatron_would_misread_are_not_emitted(sources, training)
     plan = plan_blend(parse_words(sources[:1]), config_for(30, path_as=((sources[0], training),)))
     with pytest.raises(UsageError, match=training):
         emit_megatron_args(plan)
-    with pytest.raises(UsageError, match="white space"):
-        words_file(["data/a b"])
+
+
+def test_a_file_of_words_has_no_prefix_that_megatron_would_cut(sources):
+    plan = plan_blend(parse_words(sources[:1]), config_for(30, path_as=((sources[0], "data/a b"),)))
+    assert "data/a b" in emit_megatron_args(plan)
+    with pytest.raises(UsageError, match="'data/a b' has white space in it"):
+        emit_megatron_words(plan)

@@ -66,6 +66,31 @@ def test_the_compiled_count_is_that_of_its_twin(case):
     assert results[0][0] == index.plan.tokens
 
 
+@pytest.mark.skipif(not has_numba(), reason="numba is not installed")
+@given(case=indexes(), pieces=st.sampled_from([1, 3, 1 << 22]))
+@settings(max_examples=60, deadline=None)
+def test_one_pass_over_one_epoch_counts_as_all_passes_do(case, pieces):
+    lengths, index, draws = case
+    documents = index.document_index
+    first, count = int(documents.min()), int(documents.max() - documents.min() + 1)
+    _, once = np.unique(documents, return_index=True)
+    documents = documents[np.sort(once)]
+    samples = int(lengths[documents].sum()) // index.plan.sequence_length
+    drawn = (np.random.RandomState(draws).random_sample(samples) < 0.7).astype(np.uint8)
+    before, results = coverage._ENTRIES_OF_A_CALL, []
+    coverage._ENTRIES_OF_A_CALL = pieces
+    try:
+        for cover in (coverage._cover_once, coverage._cover):
+            for choose in (compiled, lambda kernel: kernel):
+                totals = np.array([0, 99, 0, 99, 0])
+                split = range(first, first + count)
+                cover(lengths, documents, split, drawn, index.plan.sequence_length, totals, choose)
+                results.append(totals.tolist())
+    finally:
+        coverage._ENTRIES_OF_A_CALL = before
+    assert results[1:] == results[:1] * 3
+
+
 def test_a_kept_partial_sample_counts_its_own_tokens_only():
     index = GPTDatasetIndex.build(
         np.array([10], np.int32),

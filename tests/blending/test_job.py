@@ -205,14 +205,14 @@ def test_a_source_written_anew_is_found(made, tmp_path):
 
 def test_a_source_written_anew_while_it_is_blended_is_found_later(tmp_path, monkeypatch):
     sources = write_sources(tmp_path / "data")
-    order = job.blend_arrays
+    order = job.order_of
 
     def meanwhile(split):
         write_dataset(sources[0], IndexedDataset(sources[0]).sequence_lengths[::-1].tolist())
         return order(split)
 
     before = dataset_fingerprint(sources[0])
-    monkeypatch.setattr(job, "blend_arrays", meanwhile)
+    monkeypatch.setattr(job, "order_of", meanwhile)
     document = blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", workers=1).document
     assert dataset_fingerprint(sources[0]) != before
     assert document.splits["train"].sources[0].fingerprint == before

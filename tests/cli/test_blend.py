@@ -114,6 +114,11 @@ def test_megatrons_arguments_come_back(workshop):
     built = run(*BLEND, *SPLIT, "--num-samples", 200, "--emit", "megatron-args", "-o", "mix", "--quiet")
     assert shlex.split(built.stdout) == [*words, "--data-cache-path", "mix/cache"]
     assert (workshop / "mix/blend.json").exists()
+    file = run(*BLEND, *SPLIT, "--num-samples", 200, "--emit", "megatron-words")
+    assert (file.returncode, file.stdout) == (0, "0.7 data/web 0.3 data/code\n")
+    (workshop / "words.txt").write_text(file.stdout)
+    again = run("blend", "@words.txt", *BLEND[5:], *SPLIT, "--num-samples", 200, "--emit", "megatron-args")
+    assert shlex.split(again.stdout) == words
 
 
 def test_only_one_thing_is_printed(workshop):

@@ -76,6 +76,21 @@ def test_all_sizes_and_lengths_are_combined(workshop):
     ]
 
 
+def test_epochs_are_told_for_each_data_set_and_length(workshop):
+    command = (*BUILD, "data/code", "--seq-length", 32, "--epochs", 1, "--epochs", 2, "--split", "1")
+    lines = [line for line in run(*command, *NAMES).stdout.splitlines() if "--train-samples" in line]
+    built = run(*command, *NAMES, "--json").json
+    wanted = []
+    for one in built["indices"]:
+        epochs = ("1 epoch of {} is", "2 epochs of {} are")[len(wanted) % 2].format(one["prefix"])
+        length = one["sequence_length"]
+        wanted.append(f"{epochs} --train-samples {one['num_samples']} with --seq-length {length}")
+    assert lines == wanted
+    assert len(set(lines)) == 8
+    first = built["indices"][0]["num_samples"]
+    assert next(iter(built["train_samples_of_epochs"].items())) == ("1", first)
+
+
 def test_training_arguments_make_megatrons_sizes(workshop):
     arguments = ("--train-iters", 25, "--global-batch-size", 4, "--eval-interval", 10, "--eval-iters", 3)
     report = run(*BUILD, *arguments, "--split", "8,1,1", "--json", *NAMES).json
@@ -166,7 +181,7 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
             2,
             "--like and --megatron say the same thing",
         ),
-        (["--epochs", "1", "--like", "nothing.txt"], 3, "there is no description at nothing.txt"),
+        (["--epochs", "1", "--like", "nothing.txt"], 3, "there is no description nothing.txt"),
         (["--epochs", "1", "--path-as", "data"], 2, "--path-as 'data' is not LOCAL=TRAINING"),
         (["--epochs", "1", "--path-as", "./data=/mnt"], 2, "--path-as ./data=/mnt changes nothing"),
         (["--epochs", "1", "--assert-hit", "--rebuild"], 2, "--assert-hit builds nothing"),

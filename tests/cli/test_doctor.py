@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from cli.commands import tokshard
 from cli.mixtures import JOB_TOKENIZER, NAMES, run, write_mixture
+from cli.schemas import defects_of
 
 JOB = ("torchrun", "--nproc-per-node", 8, "pretrain_gpt.py", "--seq-length", 16, "--split", "9,1")
 JOB += ("--micro-batch-size", 1, "--global-batch-size", 8, "--train-iters", 10, "--eval-interval", 5)
@@ -91,10 +93,36 @@ def test_names_from_the_command_are_made_harmless(workshop):
         (["python train.py --lr 3"], 2, "there is no argument of a Megatron training job"),
         (["pretrain_gpt.py --data-path $X"], 2, "but the text does not say what $X is"),
         (["--megatron", "0.2", *map(str, JOB)], 2, "no preset for Megatron '0.2'"),
-        (["data"], 7, "cannot read data: Is a directory"),
+        (["data"], 3, "data is a directory, and no launch script"),
     ],
 )
 def test_refusals_have_their_exit_codes(workshop, words, code, message):
     done = run("doctor", *words)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
+
+
+def test_findings_are_logged(workshop):
+    done = run("doctor", *JOB, *WEB, "--log-json", "log")
+    assert done.returncode == 1
+    events = [json.loads(line) for line in (workshop / "log").read_text().splitlines()]
+    assert [one for one in events if defects_of(one)] == []
+    assert [one["event"] for one in events] == ["started", "warning", "warning", "finished"]
+    assert (events[1]["command"], events[-1]["exit_code"]) == ("doctor", 1)
+    for one in events[1:-1]:
+        assert f"warning: {one['message']}" in done.stdout
+
+
+def test_what_a_pasted_script_is_given_later_is_a_note(workshop):
+    assert run(*BUILD, "--num-samples", "80,24").returncode == 0
+    text = " ".join(map(str, (*JOB, *WEB)))
+    (workshop / "launch.sh").write_text(f'{text} "$@" ${{MORE[@]}}\n')
+    for words in (("launch.sh",), (*JOB, *WEB, '"$@"', "${MORE[@]}")):
+        done = run("doctor", *words)
+        assert done.returncode == 0, done.stdout
+        assert "note: unknown-arguments: the text does not set $@, ${MORE[@]}: arguments in it" in done.stdout
+        assert done.stdout.endswith(
+            "by the arguments that are seen the job will find everything, and nothing about its data looks "
+            "wrong\n"
+        )
+    assert run("doctor", "--json", "launch.sh").json["arguments"]["data_path"] == ["data/web"]

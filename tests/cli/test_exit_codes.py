@@ -6,6 +6,7 @@ one certain file.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -184,6 +185,45 @@ def test_an_unknown_option_is_2(workshop, name):
     assert "Traceback" not in done.stderr
 
 
+WRONG = {
+    "option": (("inspect", "--json", "--nonsense", "web"), "--nonsense", "tokshard inspect"),
+    "value": (
+        ("build-indices", "web", "--seq-length", "many", "--json"),
+        "'many'",
+        "tokshard build-indices",
+    ),
+    "missing": (("shard-plan", "--json"), "--output", "tokshard shard-plan"),
+    "command": (("inspekt", "--json"), "inspekt", "tokshard"),
+    "preset": (
+        ("tokenize", "--json", "--preset", "megatron", "--split-sentences"),
+        "--split-sentences",
+        None,
+    ),
+}
+"""Command lines that the parser refuses: what is named, and of which command the help is."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_command_line_is_one_json_document(name):
+    words, named, command = WRONG[name]
+    done = child(words)
+    assert done.returncode == 2, done.stderr
+    value = json.loads(done.stdout)
+    assert defects_of(value) == []
+    assert (value["error"], value["exit_code"]) == ("UsageError", 2)
+    assert named in value["message"]
+    assert value["message"] in done.stderr
+    assert command is None or value["hint"] == f"see {command} --help"
+
+
+def test_a_wrong_command_line_without_json_is_told_on_stderr_alone():
+    done = child(("inspect", "--nonsense", "--", "--json"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No such option: --nonsense" in done.stderr
+    with open("/dev/full", "w") as full:
+        assert child(("inspect", "--json", "--nonsense"), stdout=full).returncode == 7
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_an_output_that_another_process_writes_is_5(workshop, name):
     with WriterLock(LOCKS[name]):
@@ -235,4 +275,4 @@ def test_a_signal_is_128_and_its_number(workshop, name, number):
         "error: stopped; finished work is kept",
         f"hint: resume with: tokshard {' '.join(map(str, GOOD[name]))}",
     ]
-    assert child(GOOD[name]).returncode == 0
+    assert run(*GOOD[name]).returncode == 0

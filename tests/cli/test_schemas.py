@@ -30,7 +30,7 @@ HASHED = {"tokshard.reweighted/1"}
 OWN = IN_WORK_DIRECTORIES | HASHED
 """Schemas of what nobody else reads: it is for the run that goes on, or for a digest."""
 
-OPTIONAL = {"path", "line", "offset", "reason", "field", "differences", "seal"}
+OPTIONAL = {"path", "line", "offset", "reason", "field", "differences", "missing", "tasks", "seal"}
 """What not every document of its schema has: details of errors, and what old versions did not write."""
 
 TOKENIZER = SAMPLE / "tokenizer.json"
@@ -58,7 +58,10 @@ RUNS = [
     ),
     (f"tokenize {SAMPLE}/manuals.jsonl.gz -o code --tokenizer {TOKENIZER}", 0, "tokenize-report"),
     (f"tokenize {SAMPLE}/manuals.jsonl.gz -o code --tokenizer {TOKENIZER}", 0, "tokenize-report"),
-    (f"tokenize {SAMPLE}/stories.jsonl -o bytes", 0, "tokenize-report"),
+    (f"tokenize {SAMPLE}/stories.jsonl -o bytes --array-task 1/2 --unit-size 300kB", 0, "tokenize-array"),
+    (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --tasks 2 --unit-size 300kB {LOG}", 1, "error"),
+    (f"tokenize {SAMPLE}/stories.jsonl -o bytes --array-task 0/2 --unit-size 300kB", 0, "tokenize-array"),
+    (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --unit-size 300kB", 0, "tokenize-report"),
     (f"tokenize {BAD} -o no {LOG}", 3, "error"),
     (f"tokenize {SAMPLE}/stories.jsonl -o code --field id", 4, "error"),
     ("merge web code -o all --dry-run", 0, "merge-dry-run"),

@@ -251,6 +251,7 @@ def test_jobs_without_indexes_look_nothing_up(data):
     [
         ({}, []),
         ({"notes": ("x",)}, [("reading", "warning")]),
+        ({"unseen": ("$@",)}, [("unknown-arguments", "note")]),
         ({"context_parallel_size": 8, "world_size": None}, []),
         ({"context_parallel_size": 3, "world_size": None}, [("context-parallel", "error")]),
         ({"seq_length": 12, "context_parallel_size": 4}, [("context-parallel", "error")]),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sharding.support import World
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.layouts import Blocked, Striped, layout_from_json, repeats
-from tokshard.sharding.modes import layout_of, worker_share
+from tokshard.sharding.modes import layout_of
 
 KINDS = [("single", 3), ("sequential", 1), ("chunked", 2), ("contiguous", 1), ("full-validation", 1)]
 SAMPLES = [*range(1, 41), *range(47, 201, 17), 192, 199, 200]
@@ -72,26 +72,6 @@ def test_a_check_that_misses_nothing_finds_the_wrong_chunks_of_others():
     assert table(right).tolist() == [[0, 1], [2, 3], [4, -1], [-1, -1]]
     assert sorted(place for block in wrong for place in block) != list(range(5))
     assert [right.length(rank) for rank in range(4)] == [2, 2, 1, 0]
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_workers_share_the_micro_batches_without_gap_or_overlap(workers):
-    for ranks in range(1, 17):
-        for samples in range(ranks * 2, 200, 13):
-            layout = layout_of("single", samples, World(ranks, 2))
-            batches = layout.samples_per_rank // 2
-            for first in {0, batches // 2}:
-                shares = [worker_share(batches, worker, workers, first) for worker in range(workers)]
-                turns = [
-                    number for turn in range(batches) for share in shares for number in share[turn : turn + 1]
-                ]
-                assert turns == list(range(first, batches))
-
-
-def test_there_is_no_worker_beyond_the_last():
-    for worker, workers in [(3, 3), (-1, 3), (0, 0)]:
-        with pytest.raises(UsageError):
-            worker_share(5, worker, workers)
 
 
 def test_padding_repeats_the_last_sample_or_begins_again():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.blending.kernels import cover_documents, place_documents
+from tokshard.blending.kernels import cover_documents, cover_once, place_documents
 from tokshard.errors import IntegrityError
 from tokshard.sampling.compilation import WORTH_COMPILING, compiled, has_numba
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # over the document index.
 _PLACES_AT_ONCE = 1 << 22
 _MOST_PASSES = 8
+# About a tenth of a second: signals are handled between two calls.
+_ENTRIES_OF_A_CALL = 1 << 22
 _NEVER = 2**62
 
 
@@ -81,14 +83,8 @@ def measure_coverage(
     worth = len(document_index) + len(drawn) >= WORTH_COMPILING // 10 and has_numba()
     choose: Callable[[Any], Any] = compiled if worth else _as_it_is
     totals = np.array([0, _NEVER, 0, _NEVER, 0], np.int64)
-    rows = max(_PLACES_AT_ONCE // epochs, -(-count // _MOST_PASSES), 1)
-    for begin in range(0, count, rows):
-        places = np.empty((min(rows, count - begin), epochs), np.int64)
-        seen = np.zeros(len(places), np.int64)
-        choose(place_documents)(lengths, document_index, first + begin, places, seen)
-        if (seen != epochs).any():
-            raise IntegrityError("the document index does not hold every document of its split once an epoch")
-        choose(cover_documents)(lengths, first + begin, places, drawn, sequence_length, totals)
+    cover = _cover_once if len(document_index) == count else _cover
+    cover(lengths, document_index, range(first, first + count), drawn, sequence_length, totals, choose)
     own = lengths[first : first + count]
     per_epoch = int(own.sum(dtype=np.int64))
     return Coverage(
@@ -101,6 +97,47 @@ def measure_coverage(
         tokens=_tokens(drawn, sequence_length, per_epoch * epochs),
         tokens_per_epoch=per_epoch,
     )
+
+
+def _cover_once(
+    lengths: NDArray[np.int32],
+    document_index: NDArray[np.int32],
+    documents: range,
+    drawn: NDArray[np.uint8],
+    sequence_length: int,
+    totals: NDArray[np.int64],
+    choose: Callable[[Any], Any],
+) -> None:
+    kernel, token = choose(cover_once), 0
+    seen = np.zeros(len(documents), np.uint8)
+    for at in range(0, len(document_index), _ENTRIES_OF_A_CALL):
+        piece = document_index[at : at + _ENTRIES_OF_A_CALL]
+        token = kernel(lengths, piece, documents.start, seen, drawn, sequence_length, token, totals)
+    _check_seen(seen, 1)
+
+
+def _cover(
+    lengths: NDArray[np.int32],
+    document_index: NDArray[np.int32],
+    documents: range,
+    drawn: NDArray[np.uint8],
+    sequence_length: int,
+    totals: NDArray[np.int64],
+    choose: Callable[[Any], Any],
+) -> None:
+    epochs = len(document_index) // len(documents)
+    rows = max(_PLACES_AT_ONCE // epochs, -(-len(documents) // _MOST_PASSES), 1)
+    for first in documents[::rows]:
+        places = np.empty((min(rows, documents.stop - first), epochs), np.int64)
+        seen = np.zeros(len(places), np.int64)
+        choose(place_documents)(lengths, document_index, first, places, seen)
+        _check_seen(seen, epochs)
+        choose(cover_documents)(lengths, first, places, drawn, sequence_length, totals)
+
+
+def _check_seen(seen: NDArray[Any], epochs: int) -> None:
+    if (seen != epochs).any():
+        raise IntegrityError("the document index does not hold every document of its split once an epoch")
 
 
 def _documents(document_index: NDArray[np.int32], available: int) -> tuple[int, int]:

@@ -12,10 +12,12 @@ from tokshard.errors import IntegrityError, MissingFileError
 from tokshard.sampling.cache import BLEND_ARRAYS, GPT_ARRAYS
 from tokshard.sampling.splits import SPLITS
 from tokshard.storage import calls
+from tokshard.storage.anywhere import refuse_remote, relative_inside
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import write_atomically
-from tokshard.storage.jsonfile import dump_json, read_json_object
+from tokshard.storage.jsonfile import dump_readable_json, read_json_object
 from tokshard.storage.paths import check_plain_name
+from tokshard.storage.remote import is_remote
 from tokshard.version import __version__
 
 SCHEMA = "tokshard.blend/1"
@@ -169,10 +171,13 @@ class BlendDocument:
         """Write the document, atomically.
 
         Raises:
+            UsageError: It is too large to be read back.
             StorageError: The disk is full or broken.
         """
+        hint = "merge some of the sources with tokshard merge, or give them shorter paths"
+        content = dump_readable_json(self.to_json(), self.path, hint=hint)
         calls.make_directory(self.directory)
-        write_atomically(self.path, dump_json(self.to_json()))
+        write_atomically(self.path, content)
 
     @classmethod
     def read(cls, path: str) -> Self:
@@ -182,9 +187,11 @@ class BlendDocument:
             path: The document, or its directory.
 
         Raises:
+            UsageError: It is named by a URL.
             MissingFileError: There is none.
             IntegrityError: It is damaged, or of another version.
         """
+        refuse_remote(path, "a blend is read from")
         path = os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path
         try:
             value = read_json_object(path)
@@ -231,9 +238,7 @@ class BlendDocument:
         }
 
     def _stored(self, path: str) -> str:
-        root, full = os.path.abspath(self.directory), os.path.abspath(path)
-        inside = os.path.commonpath([root, full]) == root
-        return os.path.relpath(full, root) if inside else full
+        return relative_inside(path, self.directory)
 
 
 def _identity(split: BlendSplit) -> dict[str, Any]:
@@ -355,7 +360,7 @@ class _Reader:
     def _opened(self, stored: str) -> str:
         if "\0" in stored:
             raise self._wrong("prefix", "holds a NUL character")
-        return os.path.normpath(os.path.join(self._directory, stored))
+        return stored if is_remote(stored) else os.path.normpath(os.path.join(self._directory, stored))
 
     def _keys(self, value: Any, names: tuple[str, ...], what: str) -> None:
         if not isinstance(value, dict):

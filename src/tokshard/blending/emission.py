@@ -73,6 +73,28 @@ def emit_megatron_json(plan: BlendPlan) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
+def emit_megatron_words(plan: BlendPlan) -> str:
+    """Return the content of a file for Megatron's ``--data-args-path``: the words of ``--data-path``.
+
+    Raises:
+        UsageError: Each split has sources of its own, for which there is no such file; a prefix has white
+            space in it, where Megatron would cut it; or as for :func:`emit_megatron_args`.
+    """
+    if plan.recipe.mixture is None:
+        raise UsageError(
+            "Megatron's file of words is for one mixture, and this blend has sources per split",
+            hint="--emit megatron-json gives the file for --per-split-data-args-path",
+        )
+    words = _words(plan, plan.recipe.mixture, plan.resolved[0])
+    for word in words:
+        if len(word.split()) != 1:
+            raise UsageError(
+                f"the prefix {word!r} has white space in it, and a file of words is split there",
+                hint="--emit megatron-args gives --data-path, which takes it",
+            )
+    return " ".join(words) + "\n"
+
+
 def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: Resolved | None) -> list[str]:
     words = _words(plan, mixture, resolved)
     for word in words:
@@ -103,22 +125,3 @@ def _words(plan: BlendPlan, mixture: Mixture, resolved: Resolved | None) -> list
 
 def _number(weight: float) -> str:
     return str(int(weight)) if weight == int(weight) else repr(weight)
-
-
-def words_file(words: Sequence[str]) -> str:
-    r"""Return the content of a file for Megatron's ``--data-args-path``, which is split at white space.
-
-    Raises:
-        UsageError: A prefix has white space in it.
-
-    Example:
-        >>> words_file(["0.7", "data/web", "0.3", "data/code"])
-        '0.7 data/web 0.3 data/code\n'
-    """
-    for word in words:
-        if len(word.split()) != 1:
-            raise UsageError(
-                f"the prefix {word!r} has white space in it, and a file of words is split there",
-                hint="--data-path takes it",
-            )
-    return " ".join(words) + "\n"

@@ -11,10 +11,10 @@ from typing import Any
 
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source, reads_as_number
 from tokshard.blending.toml import read_recipe
-from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.errors import InputError, UsageError
 from tokshard.sampling.splits import SPLITS
+from tokshard.storage.textfile import read_text
 
-_MAX_BYTES = 64 << 20
 _EXAMPLE = "write weights and prefixes in turn (0.7 data/web 0.3 data/code), or prefixes alone"
 
 
@@ -72,7 +72,7 @@ def parse_per_split_words(
 
 def read_data_args(path: str) -> BlendRecipe:
     """Return the recipe in a file of Megatron's ``--data-args-path``: words by white space."""
-    return parse_words(_read_text(path).split())
+    return parse_words(read_text(path).split())
 
 
 def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> BlendRecipe:
@@ -87,7 +87,7 @@ def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> Blen
         UsageError: As for :func:`parse_words`.
     """
     try:
-        value = json.loads(_read_text(path), object_pairs_hook=_unique)
+        value = json.loads(read_text(path), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict) or set(value) != set(SPLITS):
@@ -146,19 +146,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         raise ValueError("a key occurs twice")
     return value
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise MissingFileError(f"there is no file {path}", path=path) from None
-    except OSError as error:
-        raise StorageError("read", path, error) from error
-    if len(content) > _MAX_BYTES:
-        raise InputError(f"{path} is larger than {_MAX_BYTES} bytes")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error

@@ -14,16 +14,19 @@ from tokshard.blending.config import BuilderConfig
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
 from tokshard.blending.exhaustive import exhaustive_order
 from tokshard.blending.greedy import greedy_order
-from tokshard.blending.order import build
+from tokshard.blending.order import blend_blocks
 from tokshard.blending.recipe import BlendRecipe
+from tokshard.cluster.options import RayOptions
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
 from tokshard.indexed.reader import IndexedDataset
 from tokshard.progress import Progress
-from tokshard.sampling.cache import Arrays, Cache, CacheEntry, blend_specs, load
+from tokshard.sampling.cache import Cache, CacheEntry, blend_specs, load
 from tokshard.sampling.job import build_indices
+from tokshard.sampling.npy import Blocks
 from tokshard.sampling.provision import Wanted, provide
 from tokshard.sampling.report import IndexReport
 from tokshard.sampling.sidecar import Origin
+from tokshard.storage.anywhere import abspath
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +78,7 @@ def blend(
     output: str | os.PathLike[str],
     *,
     cache_directory: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
+    workers: int | RayOptions | None = None,
     rebuild: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -84,15 +87,16 @@ def blend(
 
     The files in the cache are Megatron's own, under its names, byte for byte; ``OUTPUT/blend.json`` says
     what they are and comes last. A run with the same arguments finds what is there and builds nothing.
-    The peak of memory is that of the indexes which are built at once, and 10 bytes for each sample of the
-    largest blend.
+    The peak of memory is that of the indexes which are built at once; the order of a blend is made and
+    written in pieces.
 
     Args:
         recipe: What is wanted.
         config: The builder's parameters.
         output: The directory of ``blend.json``.
         cache_directory: Megatron's ``--data-cache-path``; None for ``OUTPUT/cache``.
-        workers: Threads; None for one for each core.
+        workers: How many threads build, None for one for each core; or the Ray cluster that builds, whose
+            nodes must see the data sets and the cache directory.
         rebuild: Whether to replace indexes that are stale, damaged or Megatron's own.
         force: Whether to replace another blend at ``output``.
         progress: Who is told of the progress.
@@ -104,6 +108,7 @@ def blend(
         IntegrityError: A data set or an index is damaged.
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.
+        WorkerError: There is no such cluster, or it has lost the same work too often.
     """
     started = time.monotonic()
     directory = os.fspath(output)
@@ -134,36 +139,30 @@ def blend(
     return BlendReport(document, plan, tuple(reports), blends, plan.warnings, time.monotonic() - started)
 
 
-def blend_arrays(split: SplitPlan) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Build the order of a blended split: int16 and int64, both of shape (samples,)."""
+def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:
+    """Return the order of a blended split from its first sample on, in pieces: int16 and int64."""
     weights = split.weights or ()
     if split.size is None:
-        order, total = exhaustive_order([int(weight) for weight in weights])
-        return build(order, total)
-    return build(greedy_order(weights, split.size), split.size)
+        return blend_blocks(*exhaustive_order([int(weight) for weight in weights]))
+    return blend_blocks(greedy_order(weights, split.size), split.size)
 
 
 def _provide_blend(split: SplitPlan, cache: str, *, rebuild: bool) -> tuple[CacheEntry | None, str | None]:
     description = split.description()
     if description is None:
         return None, None
-
-    def make() -> Arrays:
-        first, second = blend_arrays(split)
-        return {"dataset_index": first, "dataset_sample_index": second}
-
     entry = Cache(cache).blended_files(description)
     origin = Origin(dataset={}, options={}, counts={"samples": split.samples})
     wanted = Wanted(entry, blend_specs(description), origin, f"the {split.name} blend")
     if not rebuild:
         wanted.refuse(wanted.examine(digests=True))
-    return entry, provide(wanted, make, rebuild=rebuild)
+    return entry, provide(wanted, lambda: Blocks(wanted.specs, lambda: order_of(split)), rebuild=rebuild)
 
 
 def _describe(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry | None) -> BlendSplit:
     sources = tuple(
         BlendSource(
-            prefix=os.path.abspath(one.request.prefix),
+            prefix=abspath(one.request.prefix),
             training_path=one.request.training_path,
             hash=report.entry.hash,
             description=report.entry.description_path,

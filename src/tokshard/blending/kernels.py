@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokshard.sampling.kernels import BLOCK
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -205,6 +207,65 @@ def blend_steps(
                 break
         done += steps
     return left
+
+
+def cover_once(
+    lengths: NDArray[np.int32],
+    documents: NDArray[np.int32],
+    first: int,
+    seen: NDArray[np.uint8],
+    drawn: NDArray[np.uint8],
+    sequence_length: int,
+    token: int,
+    totals: NDArray[np.int64],
+) -> int:
+    """Count what :func:`cover_documents` counts where each document appears once, in one pass.
+
+    Args:
+        lengths: The tokens of all documents of the data set.
+        documents: A piece of the document index.
+        first: The first document of the split.
+        seen: How often each document of the split has appeared, modulo 256; brought forward in place.
+        drawn: For each sample, in the order of the stream, whether it is drawn.
+        sequence_length: The tokens of a sample.
+        token: How many tokens lie before the piece.
+        totals: See :func:`cover_documents`.
+
+    Returns:
+        How many tokens lie before the end of the piece.
+    """
+    ahead = np.empty(BLOCK, np.int64)
+    sample = token // sequence_length
+    end = (sample + 1) * sequence_length
+    for begin in range(0, documents.size, BLOCK):
+        count = min(BLOCK, documents.size - begin)
+        for k in range(count):
+            document = documents[begin + k]
+            ahead[k] = lengths[document]
+            seen[document - first] += 1
+        for k in range(count):
+            if ahead[k] == 0:
+                continue
+            behind = token + ahead[k]
+            if token >= end:
+                sample += 1
+                end += sequence_length
+            now = sample < drawn.size and drawn[sample] != 0
+            some = now
+            whole = now
+            while end < behind:
+                sample += 1
+                end += sequence_length
+                now = sample < drawn.size and drawn[sample] != 0
+                some = some or now
+                whole = whole and now
+            token = behind
+            totals[0] += some
+            totals[1] = min(totals[1], np.int64(some))
+            totals[2] = max(totals[2], np.int64(some))
+            totals[3] = min(totals[3], np.int64(whole))
+            totals[4] = max(totals[4], np.int64(some))
+    return token
 
 
 def place_documents(

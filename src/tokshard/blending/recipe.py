@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tokshard.errors import UsageError
 from tokshard.sampling.splits import SPLITS
+from tokshard.storage.anywhere import realpath
 from tokshard.storage.paths import idx_path
 
 UNITS = ("samples", "tokens")
@@ -248,7 +248,7 @@ def _seeded(mixture: Mixture | None, seed: int) -> Mixture | None:
 
 def whereabouts(prefix: str) -> str:
     """Return what is the same for all spellings of a data set, links included."""
-    return os.path.realpath(idx_path(prefix))
+    return realpath(idx_path(prefix))
 
 
 def reads_as_number(word: str) -> bool:

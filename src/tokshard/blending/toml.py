@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeOptions, Source
-from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.errors import InputError, UsageError
 from tokshard.sampling.splits import SPLITS
+from tokshard.storage.textfile import read_text
 
-_MAX_BYTES = 64 << 20
 _MIXTURE_KEYS = ("unit", "temperature", "source")
 _SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "seed")
 _OPTION_KEYS = ("sequence_length", "num_samples", "split", "seed", "surplus")
@@ -28,19 +28,7 @@ def read_recipe(path: str) -> BlendRecipe:
         InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
         UsageError: What it says cannot be meant.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise MissingFileError(f"there is no recipe {path}", path=path) from None
-    except OSError as error:
-        raise StorageError("read", path, error) from error
-    if len(content) > _MAX_BYTES:
-        raise InputError(f"{path} is larger than {_MAX_BYTES} bytes")
-    try:
-        return parse_recipe(content.decode("utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    return parse_recipe(read_text(path, "recipe"), path)
 
 
 def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:

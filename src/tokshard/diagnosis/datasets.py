@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tokshard.diagnosis.lengths import LengthSummary, summarise
 from tokshard.indexed.manifest import Manifest, check_sizes, read_manifest
 from tokshard.indexed.reader import IndexedDataset
-from tokshard.storage import paths
+from tokshard.storage import anywhere, paths
+from tokshard.storage.remote import is_remote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +20,7 @@ SCHEMA = "tokshard.inspect-dataset/1"
 
 # Whether a document ends with EOD takes one read each; beyond this many a regular sample is taken.
 _EOD_SAMPLE = 1_000_000
+_REMOTE_EOD_SAMPLE = 100
 _CHUNK_DOCUMENTS = 1 << 20
 
 
@@ -90,8 +91,8 @@ def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSum
         sequences=len(dataset),
         tokens=int(dataset.sequence_lengths.sum(dtype="int64")),
         empty_documents=sum(int((pieces == 0).sum()) for pieces in _sequences_per_document(dataset)),
-        bin_bytes=os.stat(paths.bin_path(path_prefix)).st_size,
-        idx_bytes=os.stat(paths.idx_path(path_prefix)).st_size,
+        bin_bytes=anywhere.getsize(paths.bin_path(path_prefix)),
+        idx_bytes=anywhere.getsize(paths.idx_path(path_prefix)),
         document_lengths=summarise(_document_lengths(dataset)),
         eod_id=eod_id,
         ends_with_eod=ends,
@@ -120,7 +121,8 @@ def _document_lengths(dataset: IndexedDataset) -> Iterator[NDArray[np.int64]]:
 
 def _share_with_eod(dataset: IndexedDataset, eod_id: int) -> tuple[float | None, int]:
     """Return the share of documents that end with EOD, and of how many."""
-    step = max(1, -(-dataset.document_count // _EOD_SAMPLE))
+    limit = _REMOTE_EOD_SAMPLE if is_remote(dataset.path_prefix) else _EOD_SAMPLE
+    step = max(1, -(-dataset.document_count // limit))
     edges = dataset.document_indices
     with_eod = checked = 0
     for document in range(0, dataset.document_count, step):

@@ -14,7 +14,8 @@ from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.errors import InputError, UsageError
 from tokshard.sharding.plan.document import PLAN_NAME
 from tokshard.sharding.plan.rankfile import PACKED_NAME, RANK_NAME
-from tokshard.storage import paths
+from tokshard.storage import anywhere, paths
+from tokshard.storage.remote import is_remote
 
 Kind = Literal["dataset", "tokenizer", "cache", "index", "blend", "plan", "rank"]
 
@@ -50,17 +51,21 @@ def recognise(thing: str) -> Thing:
     """Tell what a path names.
 
     Args:
-        thing: A path; a hash in the directory of a cache names the index, ``cache/61e6...99``.
+        thing: A path; a hash in the directory of a cache names the index, ``cache/61e6...99``. Or the URL of
+            a data set or a tokenizer.
 
     Raises:
         InputError: It is nothing of ours.
-        UsageError: It can be meant in two ways.
+        UsageError: It can be meant in two ways, or is the URL of something that is read from files only.
+        StorageError: A store does not answer.
     """
-    if thing.startswith("hf:"):
+    if thing.startswith("hf:") and not is_remote(thing):
         return Thing("tokenizer", thing)
     prefix = paths.strip_data_suffix(thing)
-    if os.path.lexists(paths.idx_path(prefix)) or os.path.lexists(paths.bin_path(prefix)):
+    if anywhere.lexists(paths.idx_path(prefix)) or anywhere.lexists(paths.bin_path(prefix)):
         return Thing("dataset", prefix)
+    if is_remote(thing):
+        return _object(thing)
     if os.path.isdir(thing):
         return _directory(thing)
     found = _of_cache(thing)
@@ -95,6 +100,18 @@ def stems_in(directory: str) -> list[str]:
     except OSError as error:
         raise InputError(f"cannot list {directory}: {error.strerror}") from error
     return sorted({stem for stem in map(stem_of, names) if stem is not None})
+
+
+def _object(url: str) -> Thing:
+    if not anywhere.isfile(url):
+        raise InputError(
+            f"there is no data set and no object at {url}",
+            hint="name the URL of a data set without .bin or .idx; what lies below a URL is not searched",
+        )
+    found = _file(url)
+    if found.kind != "tokenizer":
+        anywhere.refuse_remote(url, f"a {found.kind} is read from")
+    return found
 
 
 def _directory(path: str) -> Thing:

@@ -25,6 +25,7 @@ class BatchOptions:
             It is on where the plan says so.
         document_ids: Whether to give ``document_ids`` and ``dataset_ids``.
         num_tokens: Whether to give ``num_tokens``, the labels that count of each sample.
+        repeated: Whether to give ``repeated``: which samples ``--tail pad`` reads again to fill a batch.
         pad_to_multiple: Of documents: each micro-batch is as long as its longest document, rounded up to
             a multiple of this.
         max_length: Of documents: longer ones are cut here; None for never.
@@ -42,6 +43,7 @@ class BatchOptions:
     cu_seqlens: bool = False
     document_ids: bool = False
     num_tokens: bool = False
+    repeated: bool = False
     pad_to_multiple: int = 1
     max_length: int | None = None
 

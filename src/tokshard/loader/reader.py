@@ -58,14 +58,21 @@ class MicroBatchReader:
         if not self.assembly.fields:
             return {}
         self._shards.begin(number)
-        if isinstance(self.assembly, DocumentAssembly):
+        batch = self._assembled(selected, self.assembly)
+        if self.assembly.options.repeated:
+            first = number * self.route.assignment.micro_batch_size
+            batch["repeated"] = self.route.repeated(first, len(selected.ids))
+        return batch
+
+    def _assembled(self, selected: Selected, assembly: SampleAssembly | DocumentAssembly) -> MicroBatch:
+        if isinstance(assembly, DocumentAssembly):
             documents = self._documents(selected)
-            return self.assembly.micro_batch(documents, selected.samples, selected.datasets, self._memory)
-        if self.assembly.needs_pieces:
+            return assembly.micro_batch(documents, selected.samples, selected.datasets, self._memory)
+        if assembly.needs_pieces:
             pieces = self._pieces(selected)
             tokens = np.stack([one.tokens for one in pieces])
-            return self.assembly.micro_batch(Texts(tokens, selected.datasets, pieces), self._memory)
-        return self.assembly.micro_batch(Texts(self._tokens(selected), selected.datasets), self._memory)
+            return assembly.micro_batch(Texts(tokens, selected.datasets, pieces), self._memory)
+        return assembly.micro_batch(Texts(self._tokens(selected), selected.datasets), self._memory)
 
     def advise(self, numbers: range) -> None:
         """Tell the kernel what micro-batches will read, and open their data sets if they may be open yet."""
@@ -85,16 +92,17 @@ class MicroBatchReader:
     def _tokens(self, selected: Selected) -> NDArray[np.int64]:
         groups = selected.by_dataset()
         if len(groups) == 1:
-            return self._samples(next(iter(groups))).read_batch(selected.samples)
+            return self._samples(next(iter(groups)), selected.samples).read_batch(selected.samples)
         tokens = np.empty((len(selected.ids), self._width), np.int64)
         for dataset, places in groups.items():
-            tokens[places] = self._samples(dataset).read_batch(selected.samples[places])
+            numbers = selected.samples[places]
+            tokens[places] = self._samples(dataset, numbers).read_batch(numbers)
         return tokens
 
     def _pieces(self, selected: Selected) -> list[Sample]:
         found: dict[int, Sample] = {}
         for dataset, places in selected.by_dataset().items():
-            samples = self._samples(dataset)
+            samples = self._samples(dataset, selected.samples[places])
             found |= {place: samples.read(int(selected.samples[place])) for place in places}
         return [found[place] for place in range(len(found))]
 
@@ -102,14 +110,17 @@ class MicroBatchReader:
         found: dict[int, NDArray[np.generic]] = {}
         for dataset, places in selected.by_dataset().items():
             shard = self._shards.use(dataset)
+            shard.expect(selected.samples[places])
             found |= {place: shard.dataset.document_tokens(int(selected.samples[place])) for place in places}
         return [found[place] for place in range(len(found))]
 
-    def _samples(self, dataset: int) -> GPTSamples:
-        samples = self._shards.use(dataset).samples
-        if samples is None:
+    def _samples(self, dataset: int, numbers: NDArray[np.int64]) -> GPTSamples:
+        """Return the samples of a data set, of which some will be read now."""
+        shard = self._shards.use(dataset)
+        if shard.samples is None:
             raise UsageError("the samples of this stream are documents")
-        return samples
+        shard.expect(numbers)
+        return shard.samples
 
 
 def make_assembly(

@@ -7,12 +7,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.bucketing import Bucketing
 from tokshard.sharding.source.locator import Locator
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from tokshard.sharding.bucketing import KeyOf
@@ -99,6 +100,15 @@ class Route:
             chunk = Selected(ids, *self._locator.locate(ids))
             self._chunks.append((first, chunk))
             return chunk.part(0, count)
+
+    def repeated(self, first: int, count: int) -> NDArray[np.bool_]:
+        """Return which samples, from a local index on, were read before in their epoch and fill a batch.
+
+        Returns:
+            bool of shape ``(count,)``.
+        """
+        local = np.arange(first, first + count, dtype=np.int64)
+        return self.assignment.repeated(np.full(count, self._rank, dtype=np.int64), local)
 
 
 def _largest_buffer(assignment: Assignment) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.indexed.reader import IndexedDataset
-from tokshard.indexed.source import InputFile
+from tokshard.indexed.source import open_data
 from tokshard.sampling.samples import GPTSamples
 from tokshard.storage.paths import bin_path
+from tokshard.storage.remote import is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,15 +35,19 @@ class Shard:
     def __init__(self, dataset: IndexedDataset, samples: GPTSamples | None) -> None:
         self.dataset = dataset
         self.samples = samples
-        self._file = InputFile(bin_path(dataset.path_prefix))
+        self._file = open_data(bin_path(dataset.path_prefix))
+        self._is_remote = is_remote(dataset.path_prefix)
 
     def read_ahead(self, samples: NDArray[np.int64]) -> None:
-        """Tell the kernel that the tokens of some samples will be read soon."""
-        if not hasattr(os, "posix_fadvise"):  # not everywhere
-            return
+        """Say that the tokens of some samples will be read soon: to the kernel, or to a remote file."""
         firsts, sizes = self.extents(samples)
         for first_byte, size_bytes in zip(firsts.tolist(), sizes.tolist(), strict=True):
-            os.posix_fadvise(self._file.descriptor, first_byte, size_bytes, os.POSIX_FADV_WILLNEED)
+            self._file.prefetch(first_byte, size_bytes)
+
+    def expect(self, samples: NDArray[np.int64]) -> None:
+        """Have the tokens of samples that are read now fetched side by side, if they are remote."""
+        if self._is_remote:
+            self.read_ahead(samples)
 
     def extents(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where the tokens of samples lie in the ``.bin`` file, without checking anything.

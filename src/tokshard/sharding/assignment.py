@@ -15,7 +15,7 @@ import numpy as np
 
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.layouts import repeats
+from tokshard.sharding.layouts import repeats, repeats_any
 from tokshard.sharding.passes import ENDLESS, Pass
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.timeline import Timeline
@@ -171,6 +171,8 @@ class Assignment:
         """Return which local indices read again what was read in the same epoch, as padding."""
         result = np.zeros(local.shape, dtype=np.bool_)
         for one, _, which, within in self._epochs(local):
+            if not repeats_any(one.layout):
+                continue
             rank_found, local_found = one.layout.locate(one.layout.at(ranks[which], within))
             result[which] = (rank_found != ranks[which]) | (local_found != within)
         return result
@@ -218,10 +220,18 @@ class Assignment:
                 return one
         raise IndexError(f"no epoch {epoch} is read")
 
-    def _epochs(self, local: Integers) -> Iterator[tuple[Pass, int, Integers, Integers]]:
+    def _epochs(self, local: Integers) -> Iterator[tuple[Pass, int, Integers | slice, Integers]]:
         """Yield (pass, epoch, which of the indices are in it, their local indices within the epoch)."""
+        if not local.size:
+            return
         local = local + self.skipped
         for one in self.passes:
+            least, most = int(local.min()), int(local.max())
+            epoch = least // one.per_epoch
+            if least >= 0 and most < min((epoch + 1) * one.per_epoch, one.per_rank):
+                # All of them, as nearly always: nothing is looked for and nothing gathered.
+                yield one, one.first_epoch + epoch, slice(None), local - epoch * one.per_epoch
+                return
             here = np.flatnonzero((local >= 0) & (local < one.per_rank))
             epochs, within = np.divmod(local[here], one.per_epoch)
             for epoch in np.unique(epochs):

@@ -231,9 +231,14 @@ def layout_from_json(value: Any, path: str) -> Layout:
         raise IntegrityError(f"{path}: {error}", path=path) from error
 
 
+def repeats_any(layout: Layout) -> bool:
+    """Tell whether a rank reads something again; if so, the last one does, which has the fewest positions."""
+    return layout.samples_per_rank is not None and layout.owned(layout.ranks - 1) < layout.samples_per_rank
+
+
 def repeats(layout: Layout) -> list[tuple[int, int, int]]:
     """Return what ranks read again: triples (rank, first local index, count), only of ranks that do."""
-    if layout.samples_per_rank is None:
+    if layout.samples_per_rank is None or not repeats_any(layout):
         return []
     own = [(rank, layout.owned(rank)) for rank in range(layout.ranks)]
     return [

@@ -208,20 +208,3 @@ def _full_validation(samples: int, world: World) -> Layout:
     if world.whole != world.ranks:
         raise UsageError(f"full validation reads one sample a rank and step, not batches of {world.whole}")
     return Striped(samples, world.ranks, 1, -(-samples // world.ranks), repeat="first")
-
-
-def worker_share(micro_batches: int, worker: int, workers: int, first: int = 0) -> range:
-    """Return the micro-batches that one loading worker of a rank makes, so that they come in order.
-
-    Torch's ``DataLoader`` asks its workers in turn, beginning with worker 0.
-
-    Raises:
-        UsageError: There is no such worker.
-
-    Example:
-        >>> list(worker_share(7, 1, 3))
-        [1, 4]
-    """
-    if workers < 1 or not 0 <= worker < workers:
-        raise UsageError(f"worker {worker} is not 0 to {workers - 1}")
-    return range(first + worker, micro_batches, workers)

@@ -201,10 +201,22 @@ def test_hidden_arguments_and_misspellings_are_noted():
     )
     assert launch.notes == (
         "$EXTRA_ARGS is not set in the text: arguments in it are not seen",
-        "${MORE[@]} is not set in the text: arguments in it are not seen",
         "--train_iters is spelled with underscores, which Megatron does not accept",
     )
+    assert launch.unseen == ("${MORE[@]}",)
     assert launch.train_iters is None
+
+
+@pytest.mark.parametrize("words", ["$@", '"$@"', "$*", '"${@}"', "${X[@]}", '"${X[*]}"'])
+def test_arguments_that_are_not_in_the_text_end_a_list(words):
+    text = f"python pretrain_gpt.py --data-path a b {words} --seq-length 8 {words}"
+    for launch in (read_launch(text), read_launch_words(text.split())):
+        assert (launch.data_path, launch.seq_length, launch.notes) == (("a", "b"), 8, ())
+        assert launch.unseen == (words.strip('"'),)
+    with pytest.raises(UsageError, match=r"--data-path is '.*', but the text does not say what"):
+        read_launch(f"python pretrain_gpt.py --seq-length 8 --data-path {words}")
+    escaped = read_launch("python pretrain_gpt.py --data-path a '$@'")
+    assert (escaped.data_path, escaped.unseen) == (("a", "$@"), ())
 
 
 def test_the_batch_size_follows_from_the_processes():

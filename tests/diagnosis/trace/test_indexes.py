@@ -29,7 +29,9 @@ indexes = st.one_of(
     ),
     st.fixed_dictionaries({"first": st.integers(0, 3), "unused": st.integers(0, 3)}),
 )
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+few = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 
 
 def made(directory, lengths, index, blend):

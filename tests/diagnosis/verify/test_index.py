@@ -46,7 +46,7 @@ def small_pieces(monkeypatch):
 DOCUMENTS = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=12)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(documents=DOCUMENTS, multimodal=st.booleans(), dtype=st.sampled_from(["uint16", "int32"]))
 def test_sound_indexes_have_no_findings_and_their_counts(
     tmp_path, small_pieces, documents, multimodal, dtype
@@ -80,7 +80,7 @@ def test_every_change_that_a_reader_refuses_is_found_and_no_other(tmp_path, smal
             assert (facts is not None and facts.is_sound) == sound
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(
     lengths=st.lists(st.integers(-2, 4), max_size=9),
     pointers=st.data(),

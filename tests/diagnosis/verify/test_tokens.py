@@ -43,7 +43,7 @@ def slow_tally(documents, limit, eod):
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(documents=TOKENS, limit=st.integers(1, 10), eod=st.integers(0, 9))
 def test_the_tally_is_that_of_a_slow_count(tmp_path, small_pieces, documents, limit, eod):
     prefix = str(tmp_path / "x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import struct
 from pathlib import Path
 
 from golden.bad.changes import cut, edit_manifest, edit_units, flip, poke
-from tokshard import tokenize_corpus
+from tokshard import merge_datasets, tokenize_corpus
 from tokshard.progress import SilentProgress
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
@@ -339,6 +340,27 @@ def rejected_count(directory):
 def input_missing(directory):
     prefix = sound(directory)
     os.unlink(directory / "a.jsonl")
+    return prefix
+
+
+def input_size_only(directory):
+    """A compressed input with a line that was too long to be read whole."""
+    lines = [json.dumps({"text": word}) for word in (*WORDS, "long" * 500)]
+    (directory / "a.jsonl.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    inputs, prefix = [str(directory / "a.jsonl.gz")], str(directory / "web")
+    tokenize_corpus(inputs, prefix, on_error="skip", workers=1, max_document_bytes=1000)
+    return prefix
+
+
+def merged_eod_missing(directory):
+    """A merge of two data sets whose documents end with EOD; one of them does not."""
+    parts = []
+    for name in "ab":
+        (directory / name).mkdir()
+        parts.append(sound(directory / name))
+    prefix = str(directory / "merged")
+    merge_datasets(parts, prefix)
+    replace_tokens(prefix, lambda tokens: tokens.__setitem__(len(tokens) - 1, 65))
     return prefix
 
 

@@ -94,6 +94,7 @@ EXAMPLES = [
     _digest(datasets.file_digest, "file-digest"),
     _deep(datasets.token_range, "token-range", "bin-digest"),
     _deep(datasets.eod_missing, "eod-missing", "bin-digest"),
+    _deep(datasets.merged_eod_missing, "eod-missing", "bin-digest"),
     _deep(datasets.eod_count, "eod-count"),
     _deep(datasets.undecodable, "undecodable", "bin-digest", tokenizer=datasets.TOKENIZER),
     _deep(datasets.sound, "tokenizer-other", tokenizer=datasets.TOKENIZER),
@@ -101,6 +102,7 @@ EXAMPLES = [
     _deep(datasets.provenance_order, "provenance-order", "file-digest"),
     _deep(datasets.rejected_count, "rejected-count", "file-digest", "file-size"),
     _deep(datasets.input_missing, notes=["input-missing"]),
+    _deep(datasets.input_size_only, notes=["input-size-only"]),
     _deep(datasets.input_changed, "input-changed"),
     _deep(datasets.input_longer, "input-changed"),
     # Index caches

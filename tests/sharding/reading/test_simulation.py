@@ -1,10 +1,14 @@
 """Reads of steps, ranks and nodes: against the bytes themselves."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from blending.support import write_dataset
 from sharding.replanning import plan_of, write_blend
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.sampling.samples import GPTSamples
@@ -47,6 +51,25 @@ def test_the_pieces_of_documents_are_whole_documents(tmp_path, source):
     pieces = PieceReader(documents).pieces(np.array([0, 7, documents.total - 1]))
     assert pieces.size.tolist() == [14, 14, 14]
     assert pieces.first.tolist() == [0, 98, 70_000 - 14]
+
+
+def test_more_data_sets_than_files_may_be_open_are_followed(tmp_path):
+    """Each needs a file, and the process may have fewer than there are data sets."""
+    for number in range(60):
+        write_dataset(str(tmp_path / f"d{number:02}"), [3, 1, 4, 1, 5])
+    command = f"ulimit -n 40; exec '{sys.executable}' -c 'from tokshard.cli.main import main; main()' "
+    command += "shard-plan 'd*' --documents --data-parallel 4 -o plan --simulate --simulate-steps 75 --json"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["simulation"]["rank"]["documents"]["mean"] == 1
+
+
+def test_pieces_do_not_depend_on_how_many_data_sets_are_open(source):
+    ids = np.random.RandomState(1).permutation(source.total)[:60].reshape(20, 3)
+    one, all_of_them = PieceReader(source, capacity=1), PieceReader(source)
+    for some in ids:
+        for found, expected in zip(columns(one.pieces(some)), columns(all_of_them.pieces(some)), strict=True):
+            assert found.tolist() == expected.tolist()
 
 
 def slow_pages(pieces):

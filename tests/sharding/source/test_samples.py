@@ -374,7 +374,8 @@ def test_arrays_map_as_the_cache_loads_them(tmp_path):
     source = blend_sources(tmp_path)["train"]
     reference = source.datasets[0]
     index = reference.open_index()
-    description = read_description(next((tmp_path / "mix/cache").glob(f"{reference.index.files.hash}*.txt")))
+    [path] = (tmp_path / "mix/cache").glob(f"{reference.index.files.hash}*.txt")
+    description = read_description(str(path))
     arrays = load(Cache(str(tmp_path / "mix/cache")).gpt_files(description))
     for name, array in arrays.items():
         np.testing.assert_array_equal(getattr(index, name), array)

@@ -59,7 +59,8 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as a JSON object with a ``schema`` field."""
-        arguments = {name: getattr(self.launch, name) for name in self.launch.__slots__}
+        names = (name for name in self.launch.__slots__ if name != "unseen")  # a finding says it
+        arguments = {name: getattr(self.launch, name) for name in names}
         sizes = self.sizes
         return {
             "schema": SCHEMA,

@@ -25,6 +25,13 @@ def findings_of_arguments(launch: LaunchArguments) -> list[Finding]:
 def _reading(launch: LaunchArguments) -> Iterator[Finding]:
     for note in launch.notes:
         yield Finding("reading", "warning", note)
+    if launch.unseen:
+        yield Finding(
+            "unknown-arguments",
+            "note",
+            f"the text does not set {', '.join(launch.unseen)}: arguments in it are not seen",
+            "`bash -x script` prints the command with them",
+        )
 
 
 def _ranks(launch: LaunchArguments) -> Iterator[Finding]:

@@ -16,7 +16,8 @@ class LaunchArguments:
 
     What is not given is None (or False for a switch). ``world_size`` is that of the launcher, where the
     command tells it; ``is_completed`` is set where Megatron has parsed the arguments and filled in what
-    follows from others; ``notes`` are things about the reading that a user should know.
+    follows from others; ``notes`` are things about the reading that a user should know; ``unseen`` are
+    the variables, such as ``$@``, in which there may be more arguments.
     """
 
     data_path: tuple[str, ...] | None = None
@@ -78,6 +79,7 @@ class LaunchArguments:
     world_size: int | None = None
     is_completed: bool = False
     notes: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def data_parallel_size(self) -> int | None:

@@ -24,12 +24,13 @@ _FLAG, _ONE, _LIST = "flag", "one", "list"
 _ALIASES = {"special_tokens": "tokenizer_special_tokens", "metadata_path": "tokenizer_metadata"}
 
 # Attributes that no option of Megatron sets.
-_NO_OPTIONS = frozenset({"notes", "world_size", "iteration", "is_completed"})
+_NO_OPTIONS = frozenset({"notes", "unseen", "world_size", "iteration", "is_completed"})
 
 _LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")
 _OPTION_WITH_VALUE = re.compile(r"--[a-z][a-z0-9-]*=")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _ARGUMENTS_NAME = re.compile(r"ARG|OPT|FLAG|@", re.IGNORECASE)
+_ALL_WORDS = re.compile(r"\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\}")
 _LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 
 
@@ -58,20 +59,25 @@ def read_launch_words(words: Sequence[Word | str]) -> LaunchArguments:
     Raises:
         UsageError: An argument cannot be read, or nothing is about data.
     """
-    command = [Word(word) if isinstance(word, str) else word for word in words]
+    command = [_typed(word) if isinstance(word, str) else word for word in words]
     inner = [at for at, word in enumerate(command) if ".py " in word.text]
     if inner:  # for example: srun bash -c "torchrun ... pretrain_gpt.py ..."
         command = command[: inner[0]] + _choose(read_commands(command[inner[0]].text))
     start = next((at + 1 for at, word in enumerate(command) if _is_program(word)), None)
     if start is None:
         start = next((at for at, word in enumerate(command) if word.text.startswith("--")), len(command))
-    values, notes = _parse(command[start:])
+    values, notes, unseen = _parse(command[start:])
     if not values:
         raise UsageError(
             "there is no argument of a Megatron training job in this text",
             hint="paste the whole command with the values of its variables, or name a file that holds it",
         )
-    return replace(LaunchArguments(**values), world_size=_world_size(command[:start]), notes=tuple(notes))
+    return replace(
+        LaunchArguments(**values),
+        world_size=_world_size(command[:start]),
+        notes=tuple(notes),
+        unseen=tuple(dict.fromkeys(unseen)),
+    )
 
 
 def _kinds() -> Mapping[str, str]:
@@ -84,7 +90,11 @@ def _kinds() -> Mapping[str, str]:
 
 
 _KINDS = _kinds()
-_ATTRIBUTES = frozenset(field.name for field in fields(LaunchArguments)) - {"notes", "is_completed"}
+_ATTRIBUTES = frozenset(field.name for field in fields(LaunchArguments)) - {
+    "notes",
+    "unseen",
+    "is_completed",
+}
 _TYPES = {field.name: str(field.type) for field in fields(LaunchArguments)}
 
 
@@ -108,19 +118,35 @@ def _is_program(word: Word) -> bool:
     return word.text.endswith(".py") and not word.text.startswith("-")
 
 
-def _parse(words: Sequence[Word]) -> tuple[dict[str, Any], list[str]]:
-    """Return the attributes that the arguments set: of an option given twice the last one, as argparse."""
+def _typed(word: str) -> Word:
+    """Return a word as it was typed; a pasted ``"$@"`` that no shell has replaced is marked."""
+    bare = word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word
+    return Word(bare, (bare,)) if _ALL_WORDS.fullmatch(bare) else Word(word)
+
+
+def _parse(words: Sequence[Word]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the attributes that the arguments set, notes, and the variables that hold unknown arguments.
+
+    Of an option given twice the last one counts, as for argparse.
+    """
     values: dict[str, Any] = {}
-    notes = []
+    notes, unseen = [], []
     for at, word in enumerate(words):
         attribute = _option(word)
         if attribute is not None:
             values[attribute] = _value(attribute, list(_operands(words, at)))
+        elif _holds_all_words(word):
+            unseen.append(word.text)
         elif _may_hide_arguments(words, at):
             notes.append(f"{word.text} is not set in the text: arguments in it are not seen")
         elif word.text.startswith("--") and word.text[2:].partition("=")[0].replace("-", "_") in _KINDS:
             notes.append(f"{word.text} is spelled with underscores, which Megatron does not accept")
-    return values, notes
+    return values, notes, unseen
+
+
+def _holds_all_words(word: Word) -> bool:
+    """Tell whether a word is a script's own arguments, or an array that the text does not set."""
+    return word.unknown == (word.text,) and _ALL_WORDS.fullmatch(word.text) is not None
 
 
 def _may_hide_arguments(words: Sequence[Word], at: int) -> bool:
@@ -136,8 +162,8 @@ def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
     if separator:
         yield Word(value, words[at].unknown)
         return
-    for word in words[at + 1 :]:
-        if _is_option(word.text):
+    for number, word in enumerate(words[at + 1 :]):
+        if _is_option(word.text) or (number and _holds_all_words(word)):
             return
         yield word
         if _KINDS[name[2:].replace("-", "_")] != _LIST:

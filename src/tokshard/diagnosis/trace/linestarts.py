@@ -9,6 +9,8 @@ import numpy as np
 
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.content import Compression
+from tokshard.errors import InputError
+from tokshard.storage.remote import open_binary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,14 +37,14 @@ def line_starts(
         or ends before the part does.
     """
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             if compression == "none":
                 file.seek(first_byte)
                 content = file.read(size_bytes)
             else:
                 chunks = decompressed_chunks(ByteSource(file, path), compression)
                 content = b"".join(_part(chunks, first_byte, size_bytes))
-    except (OSError, CorruptStreamError):
+    except (OSError, InputError, CorruptStreamError):
         return None
     if len(content) != size_bytes:
         return None

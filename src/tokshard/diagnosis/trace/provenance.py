@@ -7,7 +7,6 @@ only where it has some, the input itself is read, one unit of it.
 
 from __future__ import annotations
 
-import os
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from tokshard.diagnosis.trace.units import RejectedRecords, UnitTable
 from tokshard.errors import IntegrityError
 from tokshard.indexed.manifest import PROVENANCE_NAME, Manifest, file_of, read_manifest
 from tokshard.indexed.source import InputFile
+from tokshard.storage.anywhere import isfile, realpath
 from tokshard.storage.paths import bin_path
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Provenance:
         if PROVENANCE_NAME not in self._manifest.files:
             return None
         path = file_of(self.path_prefix, PROVENANCE_NAME)
-        if not os.path.isfile(path):
+        if not isfile(path):
             raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path)
         file = InputFile(path)
         expected = 8 * int(self._manifest.dataset["documents"])
@@ -246,7 +246,7 @@ class Provenance:
 
 
 def _real_path(path: str) -> str:
-    return "" if "\0" in path else os.path.realpath(path)
+    return "" if "\0" in path else realpath(path)
 
 
 def _last_from(firsts: Integers, number: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +12,7 @@ from tokshard.diagnosis.trace.items import Item
 from tokshard.diagnosis.trace.provenance import Provenance
 from tokshard.diagnosis.trace.sequences import SequenceTable
 from tokshard.errors import MissingFileError
+from tokshard.storage.anywhere import exists, realpath
 from tokshard.storage.paths import idx_path
 
 Target = tuple[str, int]
@@ -46,7 +46,7 @@ class Resolver:
     def __init__(self, datasets: Mapping[str, bool]) -> None:
         self._datasets = datasets
         self._tables: dict[str, SequenceTable] = {}
-        self._real_path = lru_cache(maxsize=4096)(os.path.realpath)
+        self._real_path = lru_cache(maxsize=4096)(realpath)
         self._provenance: dict[str, Provenance | None] = {}
 
     def resolve(self, item: Item) -> Resolved:
@@ -91,7 +91,7 @@ class Resolver:
         """
         if prefix not in self._tables:
             path = idx_path(prefix)
-            if not os.path.exists(path):
+            if not exists(path):
                 raise MissingFileError(f"there is no data set at {prefix}: {path} is missing", path=path)
             self._tables[prefix] = SequenceTable(prefix, multimodal=self._datasets[prefix])
         return self._tables[prefix]

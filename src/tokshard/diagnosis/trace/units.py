@@ -11,6 +11,7 @@ import numpy as np
 
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.indexed.manifest import REJECTED_NAME, UNITS_NAME, Manifest, file_of
+from tokshard.storage.anywhere import open_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,7 +141,7 @@ class RejectedRecords:
 
 def _entries(path: str) -> Iterator[dict[str, Any]]:
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             for line in file:
                 entry = json.loads(line)
                 if not isinstance(entry, dict):
@@ -148,6 +149,8 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
                 yield entry
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path) from None
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError("read", path, error) from error
     except (ValueError, RecursionError) as error:

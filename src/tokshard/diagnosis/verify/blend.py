@@ -14,6 +14,7 @@ from tokshard.errors import InputError, IntegrityError, StorageError, TokshardEr
 from tokshard.indexed.reader import IndexedDataset
 from tokshard.sampling.fingerprint import fingerprint_differences
 from tokshard.sampling.npy import read_spec
+from tokshard.storage.anywhere import getsize
 from tokshard.storage.paths import bin_path, idx_path
 
 KIND = "blend"
@@ -107,8 +108,8 @@ def _examine_source(
             session.fingerprint(prefix)
             if session.reaches("digest")
             else {
-                "bin_bytes": os.stat(bin_path(prefix)).st_size,
-                "idx_bytes": os.stat(idx_path(prefix)).st_size,
+                "bin_bytes": getsize(bin_path(prefix)),
+                "idx_bytes": getsize(idx_path(prefix)),
             }
         )
     except (InputError, IntegrityError, StorageError) as error:

@@ -33,6 +33,7 @@ from tokshard.sampling.description import (
 from tokshard.sampling.fingerprint import fingerprint_differences
 from tokshard.sampling.npy import ArraySpec, read_spec
 from tokshard.sampling.sidecar import Sidecar
+from tokshard.storage.anywhere import getsize
 from tokshard.storage.files import is_temporary
 from tokshard.storage.paths import bin_path, idx_path
 
@@ -230,8 +231,8 @@ def _local(directory: str, dataset_path: str) -> str | None:
 def _sizes(prefix: str) -> dict[str, Any]:
     """Return the part of a fingerprint that costs nothing."""
     return {
-        "bin_bytes": InputFile(bin_path(prefix)).size_bytes,
-        "idx_bytes": InputFile(idx_path(prefix)).size_bytes,
+        "bin_bytes": getsize(bin_path(prefix)),
+        "idx_bytes": getsize(idx_path(prefix)),
     }
 
 

@@ -19,6 +19,7 @@ from tokshard.indexed.manifest import (
     manifest_path,
     seal_of,
 )
+from tokshard.storage import anywhere
 from tokshard.storage.jsonfile import MAX_JSON_BYTES, dump_json, parse_json_object
 from tokshard.storage.paths import sidecar_directory
 
@@ -33,10 +34,12 @@ def read_claims(path_prefix: str, ledger: Ledger) -> Manifest | None:
     """
     path = manifest_path(path_prefix)
     try:
-        with open(path, "rb") as file:
+        with anywhere.open_file(path) as file:
             content = file.read(MAX_JSON_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError("read", path, error) from error
     try:
@@ -61,17 +64,17 @@ def examine_claims(path_prefix: str, manifest: Manifest, ledger: Ledger) -> None
         ledger.find("manifest-count", f"{path}: {text}", path=path)
     for name, entry in manifest.files.items():
         listed = file_of(path_prefix, name)
-        if not os.path.isfile(listed):
+        if not anywhere.isfile(listed):
             if name not in {"bin", "idx"}:
                 ledger.find("file-missing", f"{listed} is not there, but the manifest lists it", path=listed)
             continue
-        actual = os.stat(listed).st_size
+        actual = anywhere.getsize(listed)
         if actual != entry["bytes"]:
             text = f"{listed} has {actual} bytes, but the manifest says {entry['bytes']}"
             ledger.find("file-size", text, path=listed)
     for name in (PROVENANCE_NAME, REJECTED_NAME):
         stray = os.path.join(sidecar_directory(path_prefix), name)
-        if name not in manifest.files and os.path.lexists(stray):
+        if name not in manifest.files and anywhere.lexists(stray):
             ledger.find("file-unlisted", f"{stray} is there, but the manifest does not list it", path=stray)
 
 

@@ -112,6 +112,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "provenance-order": _error("the places of documents in their inputs do not ascend", _REMAKE),
         "rejected-count": _error("rejected.jsonl lists other records than the manifest counts", _REMAKE),
         "input-missing": _note("inputs are not here and were not compared"),
+        "input-size-only": _note(
+            "of inputs nothing but their sizes was compared: tables of several columns, of a merged data set "
+            "or without pyarrow, and compressed inputs with lines too long or a damaged end"
+        ),
         "input-changed": _warning(
             "an input is not what was tokenized", "tokenize again, or put the input back as it was"
         ),

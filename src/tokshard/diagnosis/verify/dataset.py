@@ -16,7 +16,8 @@ from tokshard.diagnosis.verify.report import Ledger, Subject
 from tokshard.diagnosis.verify.session import Session, unreadable_found
 from tokshard.diagnosis.verify.units import Units, examine_units, read_units, units_off_boundaries
 from tokshard.indexed.manifest import UNITS_NAME, Manifest, file_of, manifest_path
-from tokshard.indexed.source import InputFile
+from tokshard.indexed.source import InputFile, open_data
+from tokshard.storage import anywhere
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 
 KIND = "data set"
@@ -79,10 +80,10 @@ def examine_structure(prefix: str, ledger: Ledger, session: Session) -> DatasetF
         elif not ledger.has("manifest-damaged"):
             ledger.find("unverified", f"{prefix} has no manifest, so nothing is known of its content")
     with unreadable_found(ledger, idx_path(prefix)):
-        bin_bytes = InputFile(bin_path(prefix)).size_bytes
+        bin_bytes = open_data(bin_path(prefix)).size_bytes
         multimodal = bool(manifest.dataset.get("multimodal")) if manifest is not None else None
         facts = examine_index(idx_path(prefix), bin_bytes, ledger, session.labour, multimodal=multimodal)
-    if manifest is not None and os.path.lexists(file_of(prefix, UNITS_NAME)):
+    if manifest is not None and anywhere.lexists(file_of(prefix, UNITS_NAME)):
         with unreadable_found(ledger, prefix):
             units = read_units(prefix, ledger)
             if units is not None:
@@ -105,21 +106,14 @@ def examine_structure(prefix: str, ledger: Ledger, session: Session) -> DatasetF
     return DatasetFacts(prefix, facts, manifest, units)
 
 
-def _state(prefix: str) -> list[tuple[int, ...] | None]:
+def _state(prefix: str) -> list[tuple[int | str, ...] | None]:
     """Return what is different when another program has written a file: old and new may be mixed then."""
-    found: list[tuple[int, ...] | None] = []
-    for path in (bin_path(prefix), idx_path(prefix), manifest_path(prefix)):
-        try:
-            status = os.stat(path)
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        except OSError:
-            found.append(None)
-    return found
+    return [anywhere.state(path) for path in (bin_path(prefix), idx_path(prefix), manifest_path(prefix))]
 
 
 def _files_are_there(prefix: str, ledger: Ledger) -> bool:
-    unfinished = os.path.lexists(os.path.join(sidecar_directory(prefix), "work"))
-    missing = [path for path in (bin_path(prefix), idx_path(prefix)) if not os.path.lexists(path)]
+    unfinished = anywhere.lexists(os.path.join(sidecar_directory(prefix), "work"))
+    missing = [path for path in (bin_path(prefix), idx_path(prefix)) if not anywhere.lexists(path)]
     if unfinished:
         text = "is not complete yet" if missing else "may be replaced by it"
         ledger.find("unfinished", f"a run for {prefix} is unfinished: the data set {text}")
@@ -156,7 +150,7 @@ def _examine_digests(facts: DatasetFacts, ledger: Ledger, session: Session) -> N
 
     def check_file(name: str) -> tuple[str, str] | None:
         path = file_of(facts.prefix, name)
-        if not os.path.isfile(path):
+        if not anywhere.isfile(path):
             return None
         wanted = facts.manifest.files[name].get("xxh3_128") if facts.manifest else None
         if session.digest(InputFile(path)) == wanted:
@@ -174,7 +168,7 @@ def _examine_digests(facts: DatasetFacts, ledger: Ledger, session: Session) -> N
 
 def _examine_pieces(facts: DatasetFacts, units: Units, ledger: Ledger, session: Session) -> None:
     """Hold the pieces of the ``.bin``, or some of them, against the digests of the units."""
-    file = InputFile(bin_path(facts.prefix))
+    file = open_data(bin_path(facts.prefix))
     places = (units.before("tokens") * facts.index.header.dtype.itemsize).tolist()
     pieces = [unit for unit in range(len(units.tokens)) if places[unit + 1] > places[unit]]
     within = [unit for unit in pieces if places[unit + 1] <= file.size_bytes]

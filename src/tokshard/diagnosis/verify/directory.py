@@ -15,6 +15,7 @@ from tokshard.indexed.layout import MAGIC
 from tokshard.indexed.manifest import manifest_path
 from tokshard.sharding.plan.document import PLAN_NAME
 from tokshard.sharding.plan.rankfile import PACKED_NAME, RANK_NAME
+from tokshard.storage import anywhere
 from tokshard.storage.paths import (
     BIN_SUFFIX,
     IDX_SUFFIX,
@@ -53,7 +54,7 @@ class Survey:
 
     def add_dataset(self, prefix: str) -> None:
         """Add a data set."""
-        self.datasets.setdefault(os.path.realpath(idx_path(prefix)), prefix)
+        self.datasets.setdefault(anywhere.realpath(idx_path(prefix)), prefix)
 
     def add_index(self, index: CachedIndex) -> None:
         """Add a set of files of a cache; where its data set is known, that is kept."""
@@ -96,7 +97,7 @@ class Survey:
     def _add_existing(self, prefixes: list[str]) -> None:
         """Add data sets of which there is anything: that one is missing is found where it is named."""
         for prefix in prefixes:
-            if os.path.lexists(idx_path(prefix)) or os.path.lexists(bin_path(prefix)):
+            if anywhere.lexists(idx_path(prefix)) or anywhere.lexists(bin_path(prefix)):
                 self.add_dataset(prefix)
 
 
@@ -114,7 +115,7 @@ def survey(thing: str, *, recursive: bool) -> Survey:
     """
     found = Survey()
     prefix = strip_data_suffix(thing)
-    if os.path.lexists(manifest_path(prefix)) or os.path.lexists(
+    if anywhere.lexists(manifest_path(prefix)) or anywhere.lexists(
         os.path.join(sidecar_directory(prefix), "work")
     ):
         found.add_dataset(prefix)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any, get_args
 
+import numpy as np
+
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
-from tokshard.corpus.content import Compression
+from tokshard.corpus.content import Compression, Format
 from tokshard.diagnosis.verify.levels import chosen
 from tokshard.diagnosis.verify.report import Ledger
 from tokshard.diagnosis.verify.session import Session
 from tokshard.diagnosis.verify.units import Units
-from tokshard.errors import InputError
+from tokshard.errors import InputError, MissingExtraError
 from tokshard.indexed.manifest import Manifest
 from tokshard.indexed.source import InputFile
 
@@ -31,7 +33,7 @@ def examine_inputs(manifest: Manifest, units: Units, ledger: Ledger, session: Se
         ledger: Where findings go.
         session: What is asked for.
     """
-    here, compared = [], 0
+    here = []
     for number, entry in enumerate(manifest.inputs):
         if entry.get("size_bytes") is not None and os.path.isfile(entry["path"]):
             here.append(number)
@@ -39,38 +41,68 @@ def examine_inputs(manifest: Manifest, units: Units, ledger: Ledger, session: Se
     if missing:
         text = f"{len(missing)} of {len(manifest.inputs)} inputs are not here, the first is {missing[0]}"
         ledger.find("input-missing", text)
-    cuttable = _NOT_DIGESTED.isdisjoint(manifest.counts["rejected"])
+    partly = []
     for number in here:
-        entry = manifest.inputs[number]
-        change = _change(entry, units, number, session, cuttable=cuttable)
+        path = manifest.inputs[number]["path"]
+        try:
+            change = _change(manifest, units, number, session)
+        except _SizeOnlyError:
+            partly.append(path)
+            continue
         if change is not None:
-            ledger.find("input-changed", f"{entry['path']}: {change}", path=entry["path"])
-        compared += 1
-    ledger.counts |= {"inputs": len(manifest.inputs), "inputs_compared": compared}
+            ledger.find("input-changed", f"{path}: {change}", path=path)
+    if partly:
+        text = (
+            f"{len(partly)} of {len(manifest.inputs)} inputs were compared by their sizes only, the first is "
+        )
+        ledger.find("input-size-only", text + partly[0])
+    ledger.counts |= {"inputs": len(manifest.inputs), "inputs_compared": len(here)}
 
 
-def _change(
-    entry: dict[str, Any], units: Units, number: int, session: Session, *, cuttable: bool
-) -> str | None:
+class _SizeOnlyError(Exception):
+    """An input has the size it had, and more cannot be told of it."""
+
+
+def _change(manifest: Manifest, units: Units, number: int, session: Session) -> str | None:
     """Say how an input differs from what was read; None if it does not."""
-    path = entry["path"]
+    entry = manifest.inputs[number]
+    path, own = entry["path"], np.flatnonzero(units.column("input") == number).tolist()
     try:
         size = os.stat(path).st_size
         if size != entry["size_bytes"]:
             return f"it has {size} bytes, but had {entry['size_bytes']}"
+        if entry.get("format") in get_args(Format) and entry["format"] != "jsonl":
+            return _change_of_table(path, entry, manifest, units, own, session)
         if entry.get("format") not in _PLAIN:
-            return None
+            raise _SizeOnlyError
         if entry.get("compression") == "none":
-            return _change_of_plain(InputFile(path), units, number, session)
-        if not cuttable or entry.get("compression") not in get_args(Compression):
-            return None
-        return _change_of_stream(path, entry["compression"], units, number, session)
+            return _change_of_plain(InputFile(path), units, own, session)
+        if entry.get("compression") not in get_args(Compression):
+            raise _SizeOnlyError
+        if entry["rejected"] and not _NOT_DIGESTED.isdisjoint(manifest.counts["rejected"]):
+            raise _SizeOnlyError
+        return _change_of_stream(path, entry["compression"], units, own, session)
     except (InputError, OSError, CorruptStreamError) as error:
         return f"it cannot be read any more: {error}"
 
 
-def _change_of_plain(file: InputFile, units: Units, number: int, session: Session) -> str | None:
-    own = [unit for unit, one in enumerate(units.column("input").tolist()) if one == number]
+def _change_of_table(
+    path: str, entry: dict[str, Any], manifest: Manifest, units: Units, own: list[int], session: Session
+) -> str | None:
+    from tokshard.diagnosis.verify.tables import change_of_table, text_options
+
+    how = text_options(manifest.options)
+    if how is None or entry.get("compression") != "none":
+        raise _SizeOnlyError
+    rows = units.column("lines")
+    try:
+        wanted = [(int(rows[unit]), units.content[unit]) for unit in own]
+        return change_of_table(path, entry["format"], wanted, how, session)
+    except MissingExtraError:
+        raise _SizeOnlyError from None
+
+
+def _change_of_plain(file: InputFile, units: Units, own: list[int], session: Session) -> str | None:
     sizes = units.column("content_bytes")
     starts, begin = {}, 0
     for unit in own:
@@ -89,9 +121,10 @@ def _change_of_plain(file: InputFile, units: Units, number: int, session: Sessio
     return None
 
 
-def _change_of_stream(path: str, compression: Any, units: Units, number: int, session: Session) -> str | None:
+def _change_of_stream(
+    path: str, compression: Any, units: Units, own: list[int], session: Session
+) -> str | None:
     """Decompress an input and cut it where its units ended."""
-    own = [unit for unit, one in enumerate(units.column("input").tolist()) if one == number]
     sizes = units.column("content_bytes")
     cut = _Cut([(int(sizes[unit]), units.content[unit]) for unit in own])
     with open(path, "rb") as file:

@@ -19,6 +19,7 @@ from tokshard.diagnosis.verify.report import Subject, VerifyReport
 from tokshard.diagnosis.verify.session import Session
 from tokshard.errors import UsageError
 from tokshard.progress import Progress, SilentProgress
+from tokshard.storage import anywhere
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.tokenization.tokenizer import load_tokenizer
 
@@ -67,6 +68,8 @@ def verify(
     """
     started = time.monotonic()
     wanted, share = check_level(level), _share(subset)
+    if adopt:
+        anywhere.refuse_remote(os.fspath(thing), "a manifest is written beside the")
     found = survey(os.fspath(thing), recursive=recursive)
     if adopt and not found.datasets:
         raise UsageError(f"{os.fspath(thing)} is no data set: only data sets can be adopted")
@@ -133,6 +136,6 @@ def _sizes_in(directory: str) -> int:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return anywhere.getsize(path)
     except OSError:
         return 0

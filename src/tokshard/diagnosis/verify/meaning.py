@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from typing import Any
 
@@ -19,6 +18,7 @@ from tokshard.errors import TokshardError
 from tokshard.indexed.manifest import PROVENANCE_NAME, REJECTED_NAME, Manifest, file_of
 from tokshard.indexed.reader import IndexedDataset
 from tokshard.indexed.source import InputFile
+from tokshard.storage import anywhere
 from tokshard.storage.jsonfile import MAX_JSON_BYTES
 from tokshard.tokenization.tokenizer import Tokenizer, load_tokenizer
 
@@ -117,7 +117,7 @@ def _examine_provenance(
     prefix: str, manifest: Manifest, units: Units, ledger: Ledger, session: Session
 ) -> None:
     path = file_of(prefix, PROVENANCE_NAME)
-    if PROVENANCE_NAME not in manifest.files or not os.path.isfile(path):
+    if PROVENANCE_NAME not in manifest.files or not anywhere.isfile(path):
         return
     file = InputFile(path)
     edges = units.before("documents").tolist()
@@ -141,10 +141,10 @@ def _examine_provenance(
 def _examine_rejected(prefix: str, manifest: Manifest, ledger: Ledger) -> None:
     """Count the rejected records that are listed, by reason."""
     path = file_of(prefix, REJECTED_NAME)
-    if REJECTED_NAME not in manifest.files or not os.path.isfile(path):
+    if REJECTED_NAME not in manifest.files or not anywhere.isfile(path):
         return
     found: Counter[str] = Counter()
-    with open(path, "rb") as file:
+    with anywhere.open_file(path) as file:
         while line := file.readline(MAX_JSON_BYTES):
             try:
                 found[str(json.loads(line)["reason"])] += 1

@@ -12,7 +12,7 @@ from tokshard.diagnosis.verify.labour import Labour
 from tokshard.diagnosis.verify.levels import LEVELS, Level
 from tokshard.diagnosis.verify.report import Ledger
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
-from tokshard.indexed.source import InputFile
+from tokshard.indexed.source import DataFile
 from tokshard.sampling.fingerprint import dataset_fingerprint
 from tokshard.storage.digest import READ_BYTES
 from tokshard.tokenization.tokenizer import Tokenizer
@@ -58,7 +58,7 @@ class Session:
             raise known
         return known
 
-    def digest(self, file: InputFile, first: int = 0, count: int | None = None) -> str:
+    def digest(self, file: DataFile, first: int = 0, count: int | None = None) -> str:
         """Return the XXH3-128 of a part of a file; as fast as the disk in several threads.
 
         Raises:

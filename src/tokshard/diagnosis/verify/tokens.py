@@ -11,7 +11,7 @@ import numpy as np
 from tokshard.diagnosis.verify.report import Ledger
 from tokshard.diagnosis.verify.session import Session
 from tokshard.indexed.reader import IndexedDataset
-from tokshard.indexed.source import FileTokens, InputFile
+from tokshard.indexed.source import FileTokens, open_data
 from tokshard.storage.paths import bin_path
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def scan_tokens(dataset: IndexedDataset, rules: TokenRules, ledger: Ledger, sess
     """
     size = dataset.index.token_count * dataset.dtype.itemsize
     path = bin_path(dataset.path_prefix)
-    tokens = FileTokens(InputFile(path), dataset.dtype)
+    tokens = FileTokens(open_data(path), dataset.dtype)
     tally = TokenTally()
     for found in session.labour.run(
         lambda part: _scan(dataset, tokens, rules, part, session), _parts(dataset, size), size

@@ -87,12 +87,14 @@ class StreamReader:
         begin, end = one.first_local(first), one.first_local(stop)
         local = np.repeat(np.arange(begin, end, dtype=np.int64), one.ranks)
         ranks = np.tile(np.arange(one.ranks, dtype=np.int64), end - begin)
-        fresh = ~one.repeated(ranks, local)
-        local, ranks = local[fresh], ranks[fresh]
+        sizes = np.diff(one.timeline.consumed(np.arange(first, stop + 1, dtype=np.int64)))
+        steps = np.repeat(np.arange(first, stop, dtype=np.int64), sizes)
+        again = one.repeated(ranks, local)
+        if again.any():
+            steps, local, ranks = steps[~again], local[~again], ranks[~again]
         ids = one.at(ranks, local, self._key_of)
         datasets, samples = self._locator.locate(ids)
         laps = epochs_of(one, local) if self._laps is None else self._laps.of(ids, datasets)
-        steps = one.timeline.step_of(local * one.ranks + one.consumed_samples)
         return Reads(steps, datasets.astype(np.int64), laps, samples)
 
 

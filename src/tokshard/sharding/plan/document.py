@@ -21,6 +21,7 @@ from tokshard.sharding.plan.composition import composition
 from tokshard.sharding.source.places import Places
 from tokshard.sharding.source.samples import SampleSource
 from tokshard.sharding.topology import Topology, context_slices
+from tokshard.storage.anywhere import refuse_remote
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.jsonfile import read_json_object
 from tokshard.version import __version__
@@ -244,10 +245,12 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
             for example ``{"/scratch/data": "/mnt/data"}``.
 
     Raises:
+        UsageError: It is named by a URL.
         MissingFileError: There is no plan.
         IntegrityError: It is damaged, was changed, or is another version's.
     """
     file = os.fspath(path)
+    refuse_remote(file, "a plan is read from")
     file = os.path.join(file, PLAN_NAME) if os.path.isdir(file) else file
     try:
         value = read_json_object(file)

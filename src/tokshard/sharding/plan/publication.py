@@ -16,7 +16,7 @@ from tokshard.sharding.plan.reads import bytes_of
 from tokshard.sharding.source.references import DatasetReference
 from tokshard.storage import calls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
-from tokshard.storage.jsonfile import dump_json
+from tokshard.storage.jsonfile import dump_json, dump_readable_json
 from tokshard.storage.lock import WriterLock
 
 LOCK_NAME = ".plan.lock"
@@ -52,6 +52,7 @@ def write_plan(
         force: Whether to replace another plan.
 
     Raises:
+        UsageError: A file would be too large to be read back.
         OutputExistsError: There is another plan.
         LockedError: Another process is writing a plan there.
         StorageError: The disk is full or broken. There is no plan then, or the old one.
@@ -64,16 +65,20 @@ def write_plan(
         if packed:
             ranks = [{name: one[name] for name in one if name not in OF_ALL} for one in manifests]
             head = {"schema": PACKED_SCHEMA, "plan_id": plan.plan_id, "plan": PLAN_NAME}
-            contents = {PACKED_NAME: dump_json({**head, "ranks": ranks})}
+            hint = "leave out --packed: each rank then has a file of its own"
+            packed_ranks = dump_readable_json({**head, "ranks": ranks}, PACKED_NAME, hint=hint)
+            contents = {PACKED_NAME: packed_ranks}
         else:
             contents = {rank_name(one["rank"]): dump_json(one) for one in manifests}
+        hint = "merge some of the data sets with tokshard merge"
+        whole = dump_readable_json(plan.to_json(place), PLAN_NAME, hint=hint)
         if replaced:
             # Nothing that a reader could take for a plan while its ranks' manifests change.
             calls.unlink(os.path.join(place, PLAN_NAME))
             calls.fsync_directory(place)
         _sweep(place, contents)
         _write_together(place, contents)
-        contents[PLAN_NAME] = dump_json(plan.to_json(place))
+        contents[PLAN_NAME] = whole
         write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME])
     return PlanFiles(place, tuple(contents), sum(map(len, contents.values())))
 

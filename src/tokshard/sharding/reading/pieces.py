@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+
+# The .idx file of a data set and the three arrays of its index. A map counts as an open file, and of maps
+# Linux allows a process 65,530.
+_FILES_OF_A_DATASET = 4
+_MOST_FILES = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +51,19 @@ class Pieces:
 
 
 class PieceReader:
-    """Finds the pieces of any ids of a source. Indexes and ``.idx`` files are mapped at first use.
+    """Finds the pieces of any ids of a source. Indexes and ``.idx`` files are mapped when they are needed.
 
     Args:
         source: The samples.
+        capacity: How many data sets may be open at once; None for as many as fit into half of the files that
+            this process may open. The one that was used least recently is closed.
     """
 
-    def __init__(self, source: SampleSource) -> None:
+    def __init__(self, source: SampleSource, capacity: int | None = None) -> None:
         self._source = source
         self._locator = Locator(source)
-        self._open: dict[int, _DatasetPieces] = {}
+        self._capacity = _capacity() if capacity is None else capacity
+        self._open: OrderedDict[int, _DatasetPieces] = OrderedDict()
 
     def pieces(self, ids: Integers) -> Pieces:
         """Return the pieces of samples, data set by data set.
@@ -67,11 +77,23 @@ class PieceReader:
         datasets, samples = self._locator.locate(ids)
         parts = []
         for number in np.unique(datasets).tolist():
-            if number not in self._open:
-                self._open[number] = _DatasetPieces(self._source.datasets[number])
-            first, size = self._open[number].find(samples[datasets == number])
+            first, size = self._dataset(number).find(samples[datasets == number])
             parts.append(Pieces(np.full(first.shape, number, dtype=np.int64), first, size))
         return Pieces.joined(parts)
+
+    def _dataset(self, number: int) -> _DatasetPieces:
+        if number not in self._open:
+            if len(self._open) >= self._capacity:
+                self._open.popitem(last=False)
+            self._open[number] = _DatasetPieces(self._source.datasets[number])
+        self._open.move_to_end(number)
+        return self._open[number]
+
+
+def _capacity() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft // 2, _MOST_FILES)
+    return max(1, files // _FILES_OF_A_DATASET)
 
 
 class _DatasetPieces:

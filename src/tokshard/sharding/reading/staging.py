@@ -19,6 +19,7 @@ from tokshard.storage import calls
 from tokshard.storage.files import write_atomically
 from tokshard.storage.jsonfile import dump_json
 from tokshard.storage.paths import bin_path, idx_path
+from tokshard.storage.remote import is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,7 +112,7 @@ def write_staging(
 
     For each node there are ``node-0000.files``, absolute paths for ``rsync --files-from``, one a line;
     ``node-0000.json`` with the ranges of bytes; and with ``remote`` ``node-0000.s5cmd``, commands for
-    ``s5cmd run``.
+    ``s5cmd run``. What has a URL is read there and needs no copy: it stands in the JSON alone.
 
     Args:
         nodes: What the nodes read.
@@ -131,7 +132,7 @@ def write_staging(
     contents: dict[str, bytes] = {}
     for node in nodes:
         name = f"node-{node.node:04d}"
-        paths = [one.path for one in node.files]
+        paths = [one.path for one in node.files if not is_remote(one.path)]
         for path in paths:
             if not path.isprintable() or '"' in path:
                 raise UsageError(f"{path!r} cannot stand in a list of files")

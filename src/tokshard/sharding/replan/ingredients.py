@@ -14,6 +14,7 @@ from tokshard.sharding.replan.laps import Standing
 from tokshard.sharding.source.discovery import Wanted, open_sources
 from tokshard.sharding.source.references import DatasetReference
 from tokshard.sharding.source.samples import SampleSource
+from tokshard.storage.anywhere import abspath
 
 _BUILD = "build it with tokshard blend, and name its directory"
 
@@ -87,10 +88,10 @@ def _of_recipe(text: str, source: SampleSource, stream: str) -> tuple[tuple[Data
     mixture = read_arguments(shlex.split(text)).for_split(stream.partition(".")[0])
     if mixture is None or not mixture.is_plain or mixture.weights is None:
         raise UsageError(f"{text!r} is more than weights of data sets", hint=_BUILD)
-    known = {os.path.abspath(one.prefix): one for one in source.datasets}
+    known = {abspath(one.prefix): one for one in source.datasets}
     pairs = []
     for one, weight in zip(mixture.sources, mixture.weights, strict=True):
-        reference = known.get(os.path.abspath(one.prefix))
+        reference = known.get(abspath(one.prefix))
         if reference is None:
             raise UsageError(
                 f"the plan has not read {one.prefix}, and a source that is new needs an index",

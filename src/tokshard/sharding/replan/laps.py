@@ -51,8 +51,6 @@ class Standing:
     Example:
         >>> standing = Standing(4, (OpenLap(0, Intervals.of([(1, 2), (3, 4)])),), next_lap=1)
         >>> draws = np.arange(10)
-        >>> standing.laps_of(draws).tolist()
-        [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
         >>> samples = standing.samples_of(draws, seed=7, source=0)
         >>> samples[:2].tolist(), sorted(samples[2:6].tolist()), sorted(samples[6:].tolist())
         ([1, 3], [0, 1, 2, 3], [0, 1, 2, 3])
@@ -76,13 +74,6 @@ class Standing:
     def ends(self) -> Integers:
         """The number of draws after which each open lap is complete."""
         return np.cumsum([one.unread.count for one in self.laps], dtype=np.int64)
-
-    def laps_of(self, draws: Integers) -> Integers:
-        """Return the lap of each draw, counted from 0 from now on."""
-        ends, supply = self.ends, self.supply
-        numbers = np.array([one.lap for one in self.laps] + [-1], dtype=np.int64)
-        place = np.searchsorted(ends, draws, side="right")
-        return np.where(draws < supply, numbers[place], self.next_lap + (draws - supply) // self.samples)
 
     def samples_of(self, draws: Integers, seed: int, source: int) -> Integers:
         """Return the sample of each draw.

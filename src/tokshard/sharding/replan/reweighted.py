@@ -11,6 +11,7 @@ Beside Megatron's two arrays of a blend there are two of our own, under names of
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from tokshard.sampling.npy import map_npy, write_npy
 from tokshard.sampling.splits import SPLITS
 from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.plan.publication import LOCK_NAME
 from tokshard.sharding.replan.counting import blocks_of
 from tokshard.sharding.replan.history import Reweighting, StoppedStream, reweighting_of
 from tokshard.sharding.replan.laps import LapTable, Standing
@@ -35,7 +37,10 @@ from tokshard.sharding.source.locator import Locator
 from tokshard.sharding.source.samples import SampleSource
 from tokshard.sharding.source.sortkeys import open_sort_key
 from tokshard.sharding.source.stamps import FileStamp
+from tokshard.storage import calls
 from tokshard.storage.digest import identity_digest
+from tokshard.storage.files import is_temporary
+from tokshard.storage.lock import WriterLock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,6 +63,8 @@ def write_mixture(
 ) -> tuple[CachedFiles, Reweighting]:
     """Write the files of a blend that was weighted anew; each appears whole or not at all.
 
+    What a killed run for the same files has left is removed.
+
     Args:
         mixture: The samples.
         standings: Where the sources stood before them.
@@ -68,6 +75,7 @@ def write_mixture(
         made_from: A JSON value that identifies what the files follow from; it makes their names.
 
     Raises:
+        LockedError: Another process is writing a plan there.
         StorageError: The disk is full or broken.
     """
     identity = {"schema": SCHEMA, "from": made_from, "weights": list(weights), "seed": seed}
@@ -81,9 +89,13 @@ def write_mixture(
         "laps": mixture.laps.rows,
     }
     stamps = {}
-    for array_name, array in arrays.items():
-        write_npy(files.path(array_name), array)
-        stamps[array_name] = FileStamp.of(files.path(array_name))
+    with WriterLock(os.path.join(directory, LOCK_NAME)):
+        for left in os.listdir(directory):
+            if left.startswith(f".{name}-") and is_temporary(left):
+                calls.unlink(os.path.join(directory, left))
+        for array_name, array in arrays.items():
+            write_npy(files.path(array_name), array)
+            stamps[array_name] = FileStamp.of(files.path(array_name))
     record = Reweighting(
         weights=tuple(weights),
         seed=seed,

@@ -16,6 +16,7 @@ from tokshard.sampling.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.sharding.source.holdings import Holdings, blend_files
 from tokshard.sharding.source.references import DatasetReference
 from tokshard.sharding.source.samples import SampleSource
+from tokshard.storage.anywhere import realpath
 from tokshard.storage.paths import idx_path, strip_data_suffix
 
 _DESCRIPTION_SUFFIX = "description.txt"
@@ -115,7 +116,7 @@ def _refuse_twice(source: SampleSource) -> None:
         return
     seen = set()
     for one in source.datasets:
-        identity = (os.path.realpath(idx_path(one.prefix)), one.index and one.index.files.hash)
+        identity = (realpath(idx_path(one.prefix)), one.index and one.index.files.hash)
         if identity in seen:
             raise UsageError(f"{one.prefix} is named twice: its samples would be read twice in an epoch")
         seen.add(identity)

@@ -20,6 +20,7 @@ from tokshard.sampling.sidecar import Sidecar
 from tokshard.sharding.source.files import CachedFiles
 from tokshard.sharding.source.references import DatasetReference, IndexReference
 from tokshard.sharding.source.stamps import FileStamp
+from tokshard.storage.anywhere import abspath
 from tokshard.storage.paths import bin_path, idx_path
 
 _COUNTS = ("sequences", "tokens_per_epoch", "epochs", "samples", "samples_before_final_epoch")
@@ -57,7 +58,7 @@ class Holding:
     ) -> DatasetReference:
         """Return the reference to samples of the data set."""
         return DatasetReference(
-            prefix=os.path.abspath(self.prefix),
+            prefix=abspath(self.prefix),
             first=first,
             samples=samples,
             bin=self.bin,

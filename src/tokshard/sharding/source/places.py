@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tokshard.errors import IntegrityError, UsageError
+from tokshard.storage.anywhere import relative_inside
+from tokshard.storage.remote import is_remote
 
 _SHOWN = 80
 
@@ -17,12 +19,12 @@ class Places:
     """How paths are stored in the files of a plan, and opened again.
 
     Data that lies in the plan's directory is stored relative to it, so that both can move together; all
-    else by its absolute path, which ``roots`` can map to another place.
+    else by its absolute path or its URL, which ``roots`` can map to another place.
 
     Attributes:
         directory: The plan's directory; None where paths do not matter and become empty.
         source: The file that names the paths, for errors.
-        roots: Beginnings of absolute paths (whole directories) and what they become.
+        roots: Beginnings of absolute paths or URLs (whole directories) and what they become.
 
     Example:
         >>> places = Places("/runs/plan", "plan.json", {"/data": "/mnt/data"})
@@ -47,8 +49,7 @@ class Places:
         """
         if self.directory is None:
             return ""
-        root, full = os.path.abspath(self.directory), os.path.abspath(path)
-        stored = os.path.relpath(full, root) if os.path.commonpath([root, full]) == root else full
+        stored = relative_inside(path, self.directory)
         if not _is_storable(stored):
             raise UsageError(
                 f"a plan cannot name the path {stored!r}: it begins with ~, or has a backslash or characters "
@@ -69,12 +70,13 @@ class Places:
                 f"{self.source} names the path {stored[:_SHOWN]!r}, which a plan does not store",
                 path=self.source,
             )
-        if not stored.startswith("/"):
+        if not stored.startswith("/") and not is_remote(stored):
             return os.path.normpath(os.path.join(self.directory or "", stored))
-        return os.path.normpath(self._mapped(stored))
+        mapped = self._mapped(stored)
+        return mapped if is_remote(mapped) else os.path.normpath(mapped)
 
     def _mapped(self, path: str) -> str:
-        """Return an absolute path with its longest mapped beginning replaced."""
+        """Return an absolute path or a URL with its longest mapped beginning replaced."""
         for old in sorted(self.roots, key=len, reverse=True):
             root = old.rstrip("/")
             if path == root or path.startswith(root + "/"):

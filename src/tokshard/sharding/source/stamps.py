@@ -9,17 +9,18 @@ files whole is ``tokshard verify --level digest``.
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tokshard.errors import IntegrityError, MissingFileError
-from tokshard.indexed.source import InputFile
+from tokshard.errors import IntegrityError, MissingFileError, StorageError
+from tokshard.indexed.source import DataFile, open_data
+from tokshard.storage.anywhere import exists
 
 BLOCKS = 8
 BLOCK_BYTES = 4096
 
 _HINT = "make the plan again, or put the file back as it was"
+_MOVED_HINT = "where the data has moved, map its old place to the new one (roots)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,15 @@ class FileStamp:
             MissingFileError: There is no such file.
             StorageError: It cannot be read.
         """
-        if not os.path.exists(path):
-            raise MissingFileError(f"{path} is not there", path=path)
-        file = InputFile(path)
+        return cls._of(_opened(path, f"{path} is not there"))
+
+    @classmethod
+    def _of(cls, file: DataFile) -> Self:
         digest = hashlib.sha256()
-        for start, stop in _blocks(file.size_bytes):
+        blocks = _blocks(file.size_bytes)
+        for start, stop in blocks[1:]:
+            file.prefetch(start, stop - start)
+        for start, stop in blocks:
             block = bytearray(stop - start)
             file.read_into(memoryview(block), start)
             digest.update(block)
@@ -61,21 +66,15 @@ class FileStamp:
             IntegrityError: It is another one.
             StorageError: It cannot be read.
         """
-        if not os.path.exists(path):
-            raise MissingFileError(
-                f"{path} is not there, but the plan reads it",
-                path=path,
-                hint="where the data has moved, map its old place to the new one (roots)",
-            )
-        size_bytes = os.stat(path).st_size
-        if size_bytes != self.size_bytes:
+        file = _opened(path, f"{path} is not there, but the plan reads it", hint=_MOVED_HINT)
+        if file.size_bytes != self.size_bytes:
             raise IntegrityError(
                 f"{path} has changed since the plan was made: it had {self.size_bytes} bytes "
-                f"and has {size_bytes}",
+                f"and has {file.size_bytes}",
                 path=path,
                 hint=_HINT,
             )
-        if type(self).of(path) != self:
+        if self._of(file) != self:
             raise IntegrityError(
                 f"{path} has changed since the plan was made: its size is the same, but not its content",
                 path=path,
@@ -102,6 +101,15 @@ class FileStamp:
                 f"{path}: a file has the bytes {size_bytes!r}, SHA-256 {sample!r}", path=path
             )
         return cls(size_bytes, sample)
+
+
+def _opened(path: str, missing: str, *, hint: str | None = None) -> DataFile:
+    try:
+        return open_data(path)
+    except (MissingFileError, StorageError):
+        if exists(path):
+            raise
+        raise MissingFileError(missing, path=path, hint=hint) from None
 
 
 def _blocks(size_bytes: int) -> list[tuple[int, int]]:

@@ -1,0 +1,175 @@
+"""``tokshard tokenize`` in job arrays, as a user types it: options, job files, messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+import pytest
+import yaml
+
+from cli.commands import SAMPLE
+from cli.mixtures import run
+from tokenization.array.corpora import content
+from tokshard.storage.lock import WriterLock
+
+STORIES = str(SAMPLE / "stories.jsonl")
+TOKENIZER = str(SAMPLE / "tokenizer.json")
+COMMON = ["tokenize", STORIES, "-o", "x", "--unit-size", "200kB", "--tokenizer", TOKENIZER]
+SCHEDULERS = (
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_PROCID",
+    "JOB_COMPLETION_INDEX",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in SCHEDULERS:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_course_from_the_first_task_to_the_output():
+    done = run(*COMMON, "--array-task", "1/2")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "task 1 of 2: 2 units encoded, " + done.stdout.splitlines()[0].partition("encoded, ")[2],
+        "the task that ends last puts the output together, or the same command with --finish",
+    ]
+    done = run(*COMMON, "--finish", "--tasks", "2")
+    assert done.returncode == 1
+    assert f"error: 2 of the units lack a finished part: 0, 2 of {STORIES}" in done.stderr
+    assert "hint: run task 0 of 2 again, then --finish" in done.stderr
+    done = run(*COMMON, "--finish", "--json")
+    assert done.returncode == 1
+    assert done.json["missing"] == [{"input": STORIES, "units": [0, 2], "open_from": None}]
+    assert "tasks" not in done.json
+    again = run(*COMMON, "--array-task", "1/2").stdout
+    assert again.startswith("task 1 of 2: 0 units encoded, 0 documents, 0 tokens; 2 were done before\n")
+    done = run(*COMMON, "--array-task", "0/2")
+    assert done.stdout.startswith("task 0 of 2: 2 units encoded, ")
+    assert "x.bin, .idx: 430 documents" in done.stdout
+    assert "next: tokshard inspect x" in done.stdout
+    assert "everything is there already" in run(*COMMON, "--finish").stdout
+    assert "everything is there already" in run(*COMMON, "--array-task", "0/2").stdout
+    assert run("tokenize", STORIES, "-o", "y", *COMMON[4:]).returncode == 0
+    assert content("x") == content("y")
+
+
+def test_an_allocation_that_nobody_asks_for_changes_nothing(monkeypatch):
+    """A plain command does all the work, wherever it is run."""
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    assert "x.bin, .idx: 430 documents" in run(*COMMON).stdout
+
+
+def test_the_scheduler_is_asked(monkeypatch):
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    monkeypatch.setenv("TOKSHARD_ARRAY_TASKS", "2")
+    done = run(*COMMON, "--array-task", "auto", "--json")
+    assert (done.json["task"], done.json["tasks"], done.json["state"]) == (1, 2, "encoded")
+
+
+def test_a_lock_of_others_is_respected():
+    run(*COMMON, "--array-task", "1/2")
+    with WriterLock("x.tokshard/lock", shared=True, purpose="task 0/2"):
+        done = run(*COMMON, "--finish")
+        assert done.returncode == 5
+        assert "and perhaps others, which share it, holds x.tokshard/lock" in done.stderr
+    with WriterLock("x.tokshard/lock"):
+        done = run(*COMMON, "--array-task", "0/2")
+        assert done.returncode == 0
+        assert done.stdout.startswith(f"task 0 of 2: process {os.getpid()} on ")
+        assert done.stdout.endswith("does all that is left to do\n")
+        assert run(*COMMON, "--array-task", "0/2", "--dtype", "int32").returncode == 5
+
+
+EMIT = ["--tasks", "4", "--workers", "2"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--array-task", "0/2", "--finish"], "--array-task encodes a share"),
+        (["--array-task", "0/2", "--emit", "slurm", *EMIT], "--array-task encodes a share"),
+        (["--finish", "--emit", "k8s", *EMIT], "--emit prints a job file and --finish puts parts together"),
+        (["--no-finish"], "--no-finish has a meaning only with --array-task or --emit"),
+        (["--tasks", "3"], "--tasks has a meaning only with --emit or --finish"),
+        (["--array-task", "0/3", "--tasks", "3"], "--tasks has a meaning only with --emit or --finish"),
+        (["--emit", "slurm", "--workers", "2"], "--emit needs the number of tasks"),
+        (["--emit", "slurm", "--tasks", "2"], "--emit needs to know how many cores a task gets"),
+        (["--emit", "slurm", *EMIT, "--image", "i"], "--image has a meaning only with --emit k8s"),
+        (["--emit", "k8s", *EMIT, "--json"], "--emit prints a job file, which is no JSON"),
+        (["--emit", "k8s", *EMIT, "-o", "s3://bucket/data/x"], "the tasks need a common place to make s3://"),
+        (["--array-task", "0/2", "-o", "s3://bucket/data/x"], "the tasks need a common place to make s3://"),
+        (["--array-task", "0/2", "--no-resume"], "--no-resume would throw away"),
+        (["--finish", "--no-resume"], "--no-resume would throw away"),
+        (["--array-task", "8/8"], "tasks are numbered from 0, the last is 7/8"),
+        (["--array-task", "auto"], "no scheduler has said which task this is"),
+        (["--array-task", "one"], "is none of I/N, auto and auto/N"),
+        (["--array-task", "0/2", "--executor", "ray"], "--executor"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_a_sentence(more, message):
+    done = run(*COMMON, *more)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("options", [["--array-task", "0/2"], ["--emit", "slurm", *EMIT]])
+def test_standard_input_cannot_be_shared(options):
+    done = run("tokenize", "-", "-o", "x", *options, stdin='{"text": "a"}\n')
+    assert done.returncode == 2
+    assert "can be read once, by one process" in done.stderr
+
+
+def words_of_slurm(*more):
+    done = run(*COMMON, "--emit", "slurm", *EMIT, *more)
+    assert done.returncode == 0, done.stderr
+    return shlex.split(done.stdout.splitlines()[-1])
+
+
+def test_a_job_file_has_the_options_that_were_given_and_no_others():
+    more = ["--no-append-eod", "--field", "a", "--field=-b", "--on-error", "skip", "-q", "--no-finish"]
+    assert words_of_slurm(*more) == [
+        *["exec", "tokshard", "tokenize", "--array-task", "auto", STORIES],
+        *["--output", "x", "--field", "a", "--field=-b"],
+        *["--no-append-eod", "--tokenizer", TOKENIZER, "--on-error", "skip", "--workers", "2"],
+        *["--unit-size", "200000", "--no-finish", "--quiet"],
+    ]
+
+
+def test_inputs_that_look_like_options_stay_inputs():
+    with open("-a.jsonl", "w") as file:
+        file.write('{"text": "a"}\n')
+    done = run("tokenize", "-o", "x", "--emit", "slurm", *EMIT, "--", "-a.jsonl")
+    assert done.stdout.splitlines()[-1].endswith("--workers 2 -- -a.jsonl")
+
+
+def test_what_is_emitted_makes_the_same_bytes(monkeypatch):
+    """Each task by the words of the job file, as its scheduler would start it; the output by the last."""
+    value = yaml.safe_load(run(*COMMON, "--emit", "k8s", *EMIT, "--image", "example/i:1").stdout)
+    (container,) = value["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "example/i:1"
+    assert container["workingDir"] == os.getcwd()
+    for entry in container["env"]:
+        monkeypatch.setenv(entry["name"], entry["value"])
+    states = []
+    for index in range(value["spec"]["completions"]):
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
+        done = run(*container["command"][1:], "--json")
+        states.append(done.json["state"])
+    assert states == ["encoded"] * 3 + ["published"]
+    assert run("tokenize", STORIES, "-o", "y", *COMMON[4:]).returncode == 0
+    assert content("x") == content("y")
+
+
+def test_nothing_is_read_or_written_for_a_job_file():
+    done = run("tokenize", "nothing.jsonl", "-o", "x", "--emit", "k8s", *EMIT)
+    assert done.returncode == 0
+    assert os.listdir() == []
