@@ -163,11 +163,13 @@ def test_a_failure_is_annotated_at_its_line(runner):
     assert "| 1-tokenize | failed&#58; " in summary
 
 
-def test_a_wrong_command_line_leaves_an_empty_document(runner, steps):
+def test_a_wrong_command_line_is_annotated(runner, steps):
     runner._steps = {**steps, "Tokenize": steps["Tokenize"].replace("--on-error skip", "--on-error never")}
     assert runner.step("Tokenize")[0] == 2
-    annotations, summary = runner.report()
-    assert (annotations, "| 1-tokenize | no result&#58; see the log" in summary) == ([], True)
+    annotations, _ = runner.report()
+    assert len(annotations) == 1
+    assert annotations[0].startswith("::error title=UsageError::")
+    assert "'never'" in annotations[0]
 
 
 def test_names_from_data_become_neither_commands_nor_markup(runner):
