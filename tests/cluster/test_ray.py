@@ -25,7 +25,6 @@ from tokshard import errors, tokenize_corpus
 from tokshard.cluster.connection import Connection
 from tokshard.cluster.options import RayOptions
 from tokshard.cluster.task import perform
-from tokshard.progress import SilentProgress
 from tokshard.tokenization.execution.ray import RayExecutor
 from tokshard.version import __version__
 
@@ -112,7 +111,8 @@ class Traffic:
     def __init__(self, monkeypatch):
         self.submitted: Counter[str] = Counter()
         self.answers: list[dict] = []
-        self.begun: set[int] = set()
+        self.begun: dict[int, int] = {}
+        self.ended: set[int] = set()
         self.losses: list[int] = []
         self.began = lambda place: None
         submit, wait = Connection.submit, Connection.wait
@@ -127,8 +127,10 @@ class Traffic:
                 self.answers.append(message["answer"])
             if message is not None and "lost" in message:
                 self.losses.append(message["number"])
+            if message is not None and "ended" in message:
+                self.ended.add(message["number"])
             if message is not None and "began" in message:
-                self.begun.add(message["number"])
+                self.begun[message["number"]] = message["began"]["pid"]
                 self.began(message["began"])
             return message
 
@@ -144,14 +146,14 @@ def corpus(path, documents, *, words=40):
     return write_jsonl(path, records)
 
 
-def inputs_of_all_kinds(directory):
+def inputs_of_all_kinds(directory, words=40):
     """Make a plain file, a compressed one and a table, of many units each."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     plain, packed, table = directory / "a.jsonl", directory / "b.jsonl", directory / "c.parquet"
-    corpus(plain, 300)
-    corpus(packed, 300, words=43)
+    corpus(plain, 300, words=words)
+    corpus(packed, 300, words=words + 3)
     subprocess.run(["gzip", "-n", packed], check=True)
     texts = [f"row {n} " + " ".join(WORDS) for n in range(200)]
     pq.write_table(pa.table({"text": texts}), table, row_group_size=20)
@@ -280,48 +282,59 @@ def test_work_that_is_lost_too_often_is_named(nodes, tmp_path, traffic):
 
 
 def test_a_lost_node_costs_only_its_unfinished_units(nodes, tmp_path, traffic):
-    inputs = inputs_of_all_kinds(tmp_path)
-    tokenize(inputs, tmp_path / "local/out", unit_bytes=1500)
+    # Each unit takes long enough for its node to be stopped in the middle of it.
+    inputs = inputs_of_all_kinds(tmp_path, words=4000)
+    tokenize(inputs, tmp_path / "local/out", unit_bytes=150_000)
     nodes.need_foreign()
     held = Held(nodes, traffic)
-    report = tokenize(inputs, tmp_path / "ray/out", nodes.executor(), unit_bytes=1500, progress=held)
+    report = tokenize(inputs, tmp_path / "ray/out", nodes.executor(), unit_bytes=150_000)
     held.end()
     assert files_of(tmp_path / "ray/out") == files_of(tmp_path / "local/out")
     encoded = Counter(tuple(answer["outcome"]["key"]) for answer in traffic.answers)
     assert len(encoded) == report.units
     assert max(encoded.values()) == 1, "nothing that had been answered was encoded again"
     assert traffic.losses, "the node had been given something"
-    assert len(traffic.begun.intersection(traffic.losses)) <= FOREIGN_CPUS, "what was being encoded there"
+    assert len(traffic.begun.keys() & traffic.losses) <= FOREIGN_CPUS, "what was being encoded there"
 
 
-class Held(SilentProgress):
-    """Stops the workers of the second node when some units are done; kills it when nothing goes on."""
+class Held:
+    """Stops the workers of the second node in the middle of a task, and kills it when nothing goes on."""
 
     def __init__(self, nodes, traffic):
         self.nodes = nodes
         self.traffic = traffic
         self.thread = None
+        self.is_killed = False
+        traffic.began = self.began
 
-    def update(self, state):
-        if len(self.traffic.answers) >= 5 and self.thread is None:
-            wait_for(self.hold)  # it may still be starting them
-            self.thread = threading.Thread(target=self.hold_and_kill)
+    def began(self, place):
+        is_watching = self.thread is not None and self.thread.is_alive()
+        if not is_watching and not self.is_killed and place["pid"] in set(self.workers()):
+            self.stop()
+            self.thread = threading.Thread(target=self.kill_if_busy)
             self.thread.start()
 
-    def hold(self):
-        found = list(self.workers())
+    def stop(self):
+        """Stop the workers of the node; return them."""
+        found = set(self.workers())
         for pid in found:
             kill(pid, signal.SIGSTOP)
-        return bool(found)
+        return found
 
-    def hold_and_kill(self):
+    def kill_if_busy(self):
         before, since = -1, time.monotonic()
         while time.monotonic() - since < 1:
-            self.hold()
+            stopped = self.stop()
             if before != len(self.traffic.answers):
                 before, since = len(self.traffic.answers), time.monotonic()
             time.sleep(0.02)
-        self.nodes.kill_foreign()
+        busy = {number for number, pid in self.traffic.begun.items() if pid in stopped}
+        if busy - self.traffic.ended:
+            self.is_killed = True
+            self.nodes.kill_foreign()
+        else:
+            for pid in stopped:
+                kill(pid, signal.SIGCONT)
 
     def workers(self):
         mark = f"TOKSHARD_RAY_NODE={self.nodes.directory / 'ray'}:{self.nodes.foreign}".encode()
