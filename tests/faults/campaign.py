@@ -135,7 +135,7 @@ def failing_hook(job: Job, k: int) -> Callable[[], None]:
         from tokshard.errors import StorageError
         from tokshard.storage import calls
 
-        count = 0
+        count, turn = 0, threading.Lock()
 
         def wrap(name: str) -> None:
             original = getattr(calls, name)
@@ -143,10 +143,12 @@ def failing_hook(job: Job, k: int) -> Callable[[], None]:
             def wrapped(*arguments: Any) -> Any:
                 nonlocal count
                 if name in job.only:
-                    count += 1
-                    if k == 0:
-                        Path("count.txt").write_text(str(count))
-                    elif count == k:
+                    with turn:  # checkpoints are made in another thread
+                        count += 1
+                        mine = count
+                        if k == 0:
+                            Path("count.txt").write_text(str(count))
+                    if mine == k:
                         if job.mode != "kill" and name == "write":
                             data = bytes(memoryview(arguments[1]).cast("B"))
                             os.write(arguments[0], data[: len(data) // 2])

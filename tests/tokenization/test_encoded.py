@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tokenization.jobs import TOKENIZER, write_jsonl
+from tokshard.corpus.records import read_documents
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.tokenization import encoded
+from tokshard.tokenization import encoder as encoder_module
 from tokshard.tokenization.encoder import Task, UnitEncoder
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.placement import Place
@@ -28,7 +31,7 @@ def make(tmp_path, monkeypatch):
     parts.mkdir()
     options = {"tokenizer": TOKENIZER, "engine": "reference", "fields": FIELDS}
     encoder = UnitEncoder(prepare(source, str(tmp_path / "x"), options).recipe(), str(parts))
-    monkeypatch.setattr(encoder, "_batch_bytes", 300)
+    monkeypatch.setattr(encoder_module, "read_documents", partial(read_documents, batch_bytes=300))
     unit = LineUnit(0, 0, True, source, 0, os.path.getsize(source))
     return lambda: encoder.make(Task(unit, source, 0), lambda *_: None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,6 +41,10 @@ from tokshard.tokenization.options import (
     TokenizeOptions,
     output_prefix,
 )
+
+if TYPE_CHECKING:
+    from tokshard.tokenization.execution.executor import Executor as Encoder
+    from tokshard.tokenization.execution.local import EarlyExecutor
 
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
@@ -271,14 +275,17 @@ def tokenize(
             "keep_staging": keep_staging,
         }
         # Wrong options fail here, before anything heavy is imported.
-        TokenizeOptions(**options)
+        checked = TokenizeOptions(**options)
         output_prefix(inputs, output)
         array = ArrayWish(array_task, finish, emit, tasks, image)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
-        encoder = ray_executor(ray, alone=array == ArrayWish(None, None, None, None, None))
+        alone = array == ArrayWish(None, None, None, None, None)
+        encoder: Encoder | None = ray_executor(ray, alone=alone)
         if array.emit is not None:
             terminal.say(job_file(context, array).rstrip())
             return
+        if encoder is None and alone and not dry_run:
+            encoder = _begin(inputs, checked)
         from tokshard.tokenization import job
 
         if dry_run:
@@ -301,6 +308,16 @@ def tokenize(
             report = job.tokenize_corpus(inputs, output, executor=encoder, progress=meter, **options)
         warn(report.warnings, log=log, quiet=quiet)
         _show(report, show_report, as_json=as_json, quiet=quiet)
+
+
+def _begin(inputs: list[str], options: TokenizeOptions) -> EarlyExecutor:
+    """Let the parent process of the workers import what it needs while this one does so, too."""
+    from tokshard.tokenization.execution.starting import start_ahead
+
+    ahead = start_ahead(inputs, options)
+    from tokshard.tokenization.execution.local import EarlyExecutor
+
+    return EarlyExecutor(None, ahead)
 
 
 def _show(report: Any, show: Callable[[Any], None], *, as_json: bool, quiet: bool) -> None:

@@ -143,7 +143,19 @@ class AppendFile:
 
     def sync(self) -> None:
         """Force everything written so far to the disk, after a check of the size."""
+        self.check_size()
+        self.force()
+
+    def check_size(self) -> None:
+        """Check that the file is as long as it should be.
+
+        Raises:
+            IntegrityError: It is not.
+        """
         _check_size(self._descriptor, self.size_bytes, self.path)
+
+    def force(self) -> None:
+        """Force everything written so far to the disk. Another thread may write meanwhile."""
         calls.fsync(self._descriptor, self.path)
 
     def close(self) -> None:
@@ -167,10 +179,13 @@ class SharedFile(AppendFile):
         """Take in ``count`` bytes behind the end, which another process has written."""
         self.size_bytes = os.lseek(self._descriptor, count, os.SEEK_CUR)
 
-    def sync(self) -> None:
-        """Force everything written so far to the disk, by whomever, after a check of the size."""
+    def check_size(self) -> None:
+        """Check that the file is at least as long as it should be.
+
+        Raises:
+            IntegrityError: It is not.
+        """
         self._check_not_shorter()
-        calls.fsync(self._descriptor, self.path)
 
     def cut(self) -> None:
         """Cut off what lies behind the end."""

@@ -11,8 +11,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from tokshard.storage.background import Background
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AppendFile
 
@@ -45,21 +47,61 @@ class Journal:
 
     def __init__(self, path: str, size_bytes: int) -> None:
         self._file = AppendFile(path, size_bytes)
+        self._under_way: Background[None] | None = None
+        self._waiting: list[dict[str, Any]] = []
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Note one thing."""
-        self._file.write(_compact({**entry, _LINE_DIGEST: content_digest(_compact(entry))}) + b"\n")
+        """Note one thing; behind a checkpoint that is under way when that has been settled."""
+        if self._under_way is None:
+            self._write(entry)
+        else:
+            self._waiting.append(entry)
 
     def checkpoint(self, files: Mapping[str, AppendFile]) -> None:
         """Force the files to the disk, and then a line with their sizes."""
+        self.begin_checkpoint(files)
+        self.settle()
+
+    def begin_checkpoint(self, files: Mapping[str, AppendFile]) -> None:
+        """Do so in another thread. What the files grow by meanwhile is not covered."""
+        self.settle()
         for file in files.values():
-            file.sync()
-        self.append({_CHECKPOINT: {name: file.size_bytes for name, file in files.items()}})
-        self._file.sync()
+            file.check_size()
+        sizes = {name: file.size_bytes for name, file in files.items()}
+        self._under_way = Background(partial(self._force, list(files.values()), sizes))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether :meth:`settle` would not have to wait."""
+        return self._under_way is None or self._under_way.done.is_set()
+
+    def settle(self) -> None:
+        """Wait for the checkpoint that is under way, if one is.
+
+        Raises:
+            StorageError: The files could not be forced to the disk.
+        """
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+            for entry in self._waiting:
+                self._write(entry)
+            self._waiting.clear()
 
     def close(self) -> None:
-        """Close the file; safe to call twice."""
+        """Close the file; safe to call twice. A checkpoint under way comes to its end, whatever that is."""
+        if self._under_way is not None:
+            self._under_way.done.wait()
         self._file.close()
+
+    def _force(self, files: list[AppendFile], sizes: dict[str, int]) -> None:
+        for file in files:
+            file.force()
+        self._write({_CHECKPOINT: sizes})
+        self._file.sync()
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self._file.write(_compact({**entry, _LINE_DIGEST: content_digest(_compact(entry))}) + b"\n")
 
 
 def read_checkpoints(

@@ -105,6 +105,7 @@ class Assembly:
         self.input_bytes_done = 0
         self._lines_of_file = 0
         self._uncommitted: list[str] = []
+        self._covered: list[str] = []
         self._uncommitted_bytes = 0
         sizes, journal_bytes = self._recover(accepts_engine)
         self._journal = Journal(os.path.join(directory, JOURNAL), journal_bytes)
@@ -132,6 +133,8 @@ class Assembly:
                 is kept in the assembly, and the part stays.
             IntegrityError: The part is damaged, or of another unit.
         """
+        if self._journal.is_settled:
+            self._settle()
         if part.unit != self.next:
             raise IntegrityError(f"{part.path} is the part of {part.unit}, not of {self.next}")
         rejected = part.read("rejected")
@@ -146,8 +149,8 @@ class Assembly:
         self._files[self._streams["rejected"]].write(self._rejected_lines(rejected))
         self._count(part)
         self._uncommitted.append(part.path)
-        if len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES:
-            self.checkpoint()
+        if self._is_checkpoint_due() and self._journal.is_settled:
+            self._begin_checkpoint()
 
     def _skip(self, part: PartReader, file: SharedFile, place: range) -> None:
         """Count the tokens of a part that lie at their place already."""
@@ -165,15 +168,25 @@ class Assembly:
         """Cut the files of tokens to their size, and force everything to the disk. All units are there."""
         for file in self._token_files.values():
             file.cut()
-        self.checkpoint()
+        self._begin_checkpoint()
+        self._settle()
 
-    def checkpoint(self) -> None:
-        """Force everything to the disk, note it in the journal, and remove the parts it covers."""
-        self._journal.checkpoint(self._files)
-        for path in self._uncommitted:
-            calls.unlink(path)
-        self._uncommitted.clear()
+    def _is_checkpoint_due(self) -> bool:
+        return len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES
+
+    def _begin_checkpoint(self) -> None:
+        """Begin to force everything to the disk and to note it in the journal, in another thread."""
+        self._settle()
+        self._journal.begin_checkpoint(self._files)
+        self._covered, self._uncommitted = self._uncommitted, []
         self._uncommitted_bytes = 0
+
+    def _settle(self) -> None:
+        """Wait for the checkpoint that is under way, if one is, and remove the parts that it covers."""
+        self._journal.settle()
+        for path in self._covered:
+            calls.unlink(path)
+        self._covered = []
 
     def units(self) -> Iterator[dict[str, Any]]:
         """Yield the journal's unit lines in order."""
@@ -190,9 +203,9 @@ class Assembly:
 
     def close(self) -> None:
         """Close all files."""
+        self._journal.close()
         for file in self._files.values():
             file.close()
-        self._journal.close()
 
     def _check_policy(self, rejected: bytes) -> None:
         limit = self._policy.limit

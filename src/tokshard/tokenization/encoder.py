@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Large batches amortise the calls into the engine; the reference is slow, and a stop must be quick.
-_FAST_BATCH_BYTES = 4 << 20
-_REFERENCE_BATCH_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -91,7 +87,6 @@ class UnitEncoder:
         tokenizer = reopen_tokenizer(recipe.tokenizer, recipe.tokenizer_identity)
         self._reference = _LateReference(tokenizer, special_tokens=recipe.special_tokens)
         self._engine = self._choose_engine(tokenizer)
-        self._batch_bytes = _FAST_BATCH_BYTES if self._engine.name == "fast" else _REFERENCE_BATCH_BYTES
 
     def _choose_engine(self, tokenizer: Tokenizer) -> engines.Engine:
         if self._recipe.engine == "fast":
@@ -128,10 +123,7 @@ class UnitEncoder:
         path = os.path.join(self.parts_directory, task.key.part_name)
         with EncodedUnit(path, task.key, task.unit, self._recipe, self._engine.name) as unit:
             batches = read_documents(
-                task.unit,
-                self._recipe.fields,
-                batch_bytes=self._batch_bytes,
-                max_document_bytes=self._recipe.max_document_bytes,
+                task.unit, self._recipe.fields, max_document_bytes=self._recipe.max_document_bytes
             )
             for batch in batches:
                 tokens_before = unit.tokens

@@ -6,17 +6,14 @@ batch); readers of a corpus reject them before.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tokshard.errors import MissingExtraError, TokenizerError
-from tokshard.tokenization import metaspace, structure
-from tokshard.tokenization.patterns import TIKTOKEN_ENCODINGS
+from tokshard.errors import TokenizerError
+from tokshard.tokenization import libraries, metaspace, structure
 from tokshard.tokenization.structure import FastEngineRefusedError
 from tokshard.tokenization.tokenizer import (
     BYTES_EOD,
@@ -24,7 +21,6 @@ from tokshard.tokenization.tokenizer import (
     Tokenizer,
     parse_object,
     sentencepiece_processor,
-    tiktoken_ranks,
 )
 
 if TYPE_CHECKING:
@@ -152,9 +148,9 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 def _library(tokenizer: Tokenizer) -> Any:
     """Return the library's object for decoding. Loading takes up to a second, and one is used at a time."""
     if tokenizer.kind == "huggingface":
-        return _load_huggingface(tokenizer)
+        return libraries.huggingface(tokenizer)
     if tokenizer.kind == "tiktoken":
-        return _load_tiktoken(tokenizer)
+        return libraries.tiktoken(tokenizer)
     return sentencepiece_processor(tokenizer.definition, str(tokenizer.path))
 
 
@@ -182,17 +178,6 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return offsets
 
 
-@contextmanager
-def _panics_as_errors(action: str) -> Iterator[None]:
-    """Turn a panic of Rust code, which is no ``Exception``, into an error that names what was tried."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise TokenizerError(f"the library crashed while it tried to {action}: {error}") from None
-
-
 # The reference engines
 
 
@@ -212,13 +197,13 @@ class _HuggingFaceEngine:
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
-        self._library = _load_huggingface(tokenizer)
+        self._library = libraries.huggingface(tokenizer)
         self._special_tokens = special_tokens
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         import numpy as np
 
-        with _panics_as_errors("encode a text"):
+        with libraries.panics_as_errors("encode a text"):
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=self._special_tokens)
         ids = [encoding.ids for encoding in encodings]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -226,68 +211,16 @@ class _HuggingFaceEngine:
         return EncodedBatch(flat, _offsets(lengths))
 
 
-def _load_huggingface(tokenizer: Tokenizer) -> Any:
-    # Processes are our parallelism: a pool of threads in each would only make them compete.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import tokenizers
-
-    _check_subword_prefix(tokenizer)
-    with _panics_as_errors(f"load {tokenizer.path}"):
-        try:
-            library = tokenizers.Tokenizer.from_buffer(tokenizer.definition)
-        except Exception as error:  # the library raises nothing more specific
-            raise TokenizerError(
-                f"the library tokenizers refuses {tokenizer.path}: {error}",
-                hint="the file is damaged, or needs another version of tokenizers",
-            ) from error
-    library.no_truncation()
-    library.no_padding()
-    return library
-
-
-def _check_subword_prefix(tokenizer: Tokenizer) -> None:
-    """Refuse merges without the continuing subword prefix: tokenizers 0.23 aborts the process on some."""
-    model = parse_object(tokenizer.definition, str(tokenizer.path))["model"]
-    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
-    if not isinstance(prefix, str) or not prefix or not isinstance(merges, list):
-        return
-    for merge in merges:
-        pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(pair, list) or not str(pair[-1]).startswith(prefix):
-            raise TokenizerError(
-                f"the merge {merge!r} of {tokenizer.path} lacks the continuing subword prefix {prefix!r}",
-                hint="the file is damaged: get it again",
-            )
-
-
 class _TiktokenEngine:
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._library = _load_tiktoken(tokenizer)
+        self._library = libraries.tiktoken(tokenizer)
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         encode = self._library.encode_to_numpy
-        with _panics_as_errors("encode a text"):
+        with libraries.panics_as_errors("encode a text"):
             return _batch([encode(text, disallowed_special=()) for text in texts])
-
-
-def _load_tiktoken(tokenizer: Tokenizer) -> Any:
-    try:
-        import tiktoken
-    except ImportError as error:
-        raise MissingExtraError(f"the tiktoken tokenizer {tokenizer.path}", "tiktoken") from error
-    encoding = TIKTOKEN_ENCODINGS[str(tokenizer.name)]
-    with _panics_as_errors(f"load {tokenizer.path}"):
-        try:
-            return tiktoken.Encoding(
-                str(tokenizer.name),
-                pat_str=encoding.pattern,
-                mergeable_ranks=tiktoken_ranks(tokenizer.definition, str(tokenizer.path)),
-                special_tokens=dict(encoding.special_tokens),
-            )
-        except (ValueError, OverflowError) as error:
-            raise TokenizerError(f"the library tiktoken refuses {tokenizer.path}: {error}") from error
 
 
 class _SentencePieceEngine:
@@ -311,20 +244,17 @@ class _FastEngine:
     name = "fast"
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
-        import orjson
-
-        definition = parse_object(tokenizer.definition, str(tokenizer.path))
         self._tokenizer = tokenizer
         self._special_tokens = special_tokens
         self._reference: Engine | None = None
-        simplified = structure.simplified(definition, special_tokens=special_tokens)
-        self._library = _load_fastokens(orjson.dumps(simplified).decode(), str(tokenizer.path))
-        self._pattern = structure.splits_by_pattern(simplified)
+        loaded = libraries.fast(tokenizer, special_tokens=special_tokens)
+        self._library = loaded.library
+        self._pattern = loaded.splits_by_pattern
         self._domain = None
-        if metaspace.is_metaspace(definition):
-            added = _added_table(definition, tokenizer)
+        if loaded.prepends is not None:
+            added = _table(loaded.added_ids, tokenizer.max_token_id)
             template = int(added[self._encode_fast([""]).ids].sum())
-            self._domain = metaspace.Domain(added, template, prepends=metaspace.prepends(definition))
+            self._domain = metaspace.Domain(added, template, prepends=loaded.prepends)
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         encoded = self._encode_fast(texts)
@@ -338,7 +268,7 @@ class _FastEngine:
     def _encode_fast(self, texts: list[str]) -> EncodedBatch:
         import numpy as np
 
-        with _panics_as_errors("encode a text"):
+        with libraries.panics_as_errors("encode a text"):
             ids, offsets = self._library.encode_batch_flat(texts, add_special_tokens=self._special_tokens)
         return EncodedBatch(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64))
 
@@ -353,26 +283,12 @@ class _FastEngine:
         return np.flatnonzero(np.fromiter(disputed, np.bool_, len(texts)))
 
 
-def _load_fastokens(definition: str, path: str) -> Any:
-    # Processes are our parallelism. Read once, when the library is imported.
-    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
-    try:
-        import fastokens
-    except ImportError as error:
-        raise FastEngineRefusedError("the library fastokens of the fast engine is not installed") from error
-    try:
-        with _panics_as_errors(f"load {path}"):
-            return fastokens.Tokenizer.from_json_str(definition)
-    except (ValueError, TokenizerError) as error:
-        raise FastEngineRefusedError(f"the library fastokens refuses {path}: {error}") from error
-
-
-def _added_table(definition: dict[str, Any], tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """Return which ids are those of added tokens, bool, indexed by id."""
+def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:
+    """Return which ids are among some, bool, indexed by id."""
     import numpy as np
 
-    table = np.zeros(tokenizer.max_token_id + 1, np.bool_)
-    table[[token["id"] for token in definition.get("added_tokens") or []]] = True
+    table = np.zeros(largest + 1, np.bool_)
+    table[list(ids)] = True
     return table
 
 

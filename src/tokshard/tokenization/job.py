@@ -69,7 +69,7 @@ def tokenize_corpus(
     """
     started = time.monotonic()
     listener = progress or SilentProgress()
-    with EarlyExecutor(executor) as chosen:
+    with executor if isinstance(executor, EarlyExecutor) else EarlyExecutor(executor) as chosen:
         job = prepare(inputs, output, options, discovered=chosen.begin)
         workspace = Workspace(job.prefix)
         if not workspace.has_leftovers() and (there := finished(job.delivery, job.order)) is not None:

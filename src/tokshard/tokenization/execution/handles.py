@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import signal
 import socket
-import subprocess
-import sys
 import threading
 
 from tokshard.errors import WorkerError
 from tokshard.tokenization.encoder import Task
 from tokshard.tokenization.execution import messages
 from tokshard.tokenization.execution.nursery import MESSAGE_BYTES
+from tokshard.tokenization.execution.starting import NurseryProcess, cannot_start
 from tokshard.tokenization.part import UnitKey
 from tokshard.tokenization.recipe import Recipe
 
@@ -103,30 +101,16 @@ class WorkerHandle:
 class NurseryHandle:
     """The process that loads what workers need, and forks them.
 
-    It and its workers are a process group of their own, so that Ctrl-C reaches only this process, which
-    then ends them.
-
     Args:
+        process: It.
         events: Takes what it and its workers say.
-
-    Raises:
-        WorkerError: The system allows no more processes or files.
     """
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, process: NurseryProcess, events: Events) -> None:
+        self._process = process
+        self._connection = process.connection
         self._events = events
         self._workers: list[WorkerHandle] = []
-        try:
-            self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "tokshard.tokenization.execution.nursery"],
-                    stdin=theirs.fileno(),
-                    process_group=0,
-                    env=_environment(),
-                )
-        except OSError as error:
-            raise cannot_start(error.strerror) from error
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -162,10 +146,7 @@ class NurseryHandle:
             self._connection.shutdown(socket.SHUT_WR)
         if any(worker.pid for worker in self._workers):  # else it loads still, and does not listen
             self._listener.join(_END_SECONDS)
-        # Nobody has waited for it yet, so that no other group can have its number.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.kill()
         self._listener.join()
         self._connection.close()
         for worker in self._workers:
@@ -174,10 +155,7 @@ class NurseryHandle:
 
     def death(self) -> WorkerError:
         """Return the error for a process that has ended by itself."""
-        found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        status = 0 if found is None else found.si_status
-        exited = found is None or found.si_code == os.CLD_EXITED
-        how = _how(status if exited else -status)
+        how = _how(self._process.status())
         return WorkerError(f"the parent process {self.pid} of the workers {how}", hint=_RESUME)
 
     def _send(self, message: messages.Message, *sockets: socket.socket) -> None:
@@ -203,25 +181,3 @@ def _how(status: int) -> str:
         return f"ended with status {status}"
     cause = " (often: the system ran out of memory)" if status == -signal.SIGKILL else ""
     return f"was killed by {signal.Signals(-status).name}{cause}"
-
-
-def cannot_start(reason: str | None) -> WorkerError:
-    """Return the error for a system that allows no more processes or files."""
-    return WorkerError(
-        f"cannot start a worker process: {reason}",
-        hint="run the same command with fewer --workers to resume",
-    )
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of the nursery, and so of the workers."""
-    return {
-        # Nothing here uses BLAS, but numpy's starts threads that spin for a while.
-        "OPENBLAS_NUM_THREADS": "1",
-        # Batches are freed and asked for again: the heap keeps them, or each costs its page faults anew.
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
-        **os.environ,
-        # An empty entry is the current directory, in which the nursery runs, too.
-        "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path),
-    }

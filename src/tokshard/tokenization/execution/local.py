@@ -12,17 +12,15 @@ from tokshard.tokenization.execution.executor import Executor, Listener
 from tokshard.tokenization.execution.feed import Feed
 from tokshard.tokenization.execution.inline import InlineExecutor
 from tokshard.tokenization.execution.processes import ProcessExecutor
+from tokshard.tokenization.execution.starting import INLINE_BYTES, NurseryProcess
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.preparation import plain_bytes
 from tokshard.tokenization.recipe import Recipe
 
-# Worker processes need about half a second to start; below this size they do not pay.
-_INLINE_BYTES = 4 << 20
-
 
 def default_executor(content_bytes: int, workers: int) -> InlineExecutor | ProcessExecutor:
     """Return where to encode on this machine: worker processes pay only where there is enough to do."""
-    if content_bytes <= _INLINE_BYTES:
+    if content_bytes <= INLINE_BYTES:
         return InlineExecutor()
     return ProcessExecutor(workers)
 
@@ -34,10 +32,12 @@ class EarlyExecutor:
 
     Args:
         given: The executor that the job is to use, or None.
+        ahead: A nursery that was started ahead.
     """
 
-    def __init__(self, given: Executor | None) -> None:
+    def __init__(self, given: Executor | None, ahead: NurseryProcess | None = None) -> None:
         self._chosen = given
+        self._ahead = ahead
         self._started: ProcessExecutor | None = None
 
     def begin(self, files: Sequence[CorpusFile], options: TokenizeOptions) -> None:
@@ -51,7 +51,10 @@ class EarlyExecutor:
             self._chosen = default_executor(plain_bytes(files), workers)
             if isinstance(self._chosen, ProcessExecutor):
                 self._started = self._chosen
-                self._started.start()
+                if self._ahead is None:
+                    self._ahead = NurseryProcess()
+                    self._ahead.expect(options)
+                self._started.start(self._ahead)
 
     def run(
         self,
@@ -73,3 +76,5 @@ class EarlyExecutor:
     ) -> None:
         if self._started is not None:
             self._started.end()
+        if self._ahead is not None:
+            self._ahead.kill()

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tokshard.tokenization import libraries
 from tokshard.tokenization.encoder import UnitEncoder
 from tokshard.tokenization.execution import messages, worker
 from tokshard.tokenization.recipe import Recipe
@@ -85,7 +86,10 @@ class _Nursery:
         if not content:
             return False
         message = json.loads(content)
-        if "recipe" in message:
+        if "expect" in message:
+            with self._signs_of_life():
+                libraries.load_ahead(message["expect"], special_tokens=message["special_tokens"])
+        elif "recipe" in message:
             with self._signs_of_life():
                 self._encoder = UnitEncoder(Recipe.from_json(message["recipe"]), message["parts_directory"])
                 self._encoder.load_reference()

@@ -11,7 +11,8 @@ from typing import Self
 from tokshard.tokenization.execution import messages
 from tokshard.tokenization.execution.executor import Listener
 from tokshard.tokenization.execution.feed import Feed
-from tokshard.tokenization.execution.handles import Events, NurseryHandle, WorkerHandle, cannot_start
+from tokshard.tokenization.execution.handles import Events, NurseryHandle, WorkerHandle
+from tokshard.tokenization.execution.starting import NurseryProcess, cannot_start
 from tokshard.tokenization.placement import Place
 from tokshard.tokenization.recipe import Recipe
 
@@ -45,15 +46,18 @@ class ProcessExecutor:
         self._looked = 0.0
         self._listened_seconds = 0.0
 
-    def start(self) -> NurseryHandle:
+    def start(self, process: NurseryProcess | None = None) -> NurseryHandle:
         """Start the nursery if there is none.
+
+        Args:
+            process: One that was started ahead, to be used.
 
         Raises:
             WorkerError: The system allows no more processes or files.
         """
         if self._nursery is None:
             self._events = queue.Queue()  # what workers of an earlier run said last is of no interest
-            self._nursery = NurseryHandle(self._events)
+            self._nursery = NurseryHandle(process or NurseryProcess(), self._events)
         return self._nursery
 
     def end(self) -> None:

@@ -1,0 +1,112 @@
+"""Journals: what a checkpoint covers while it is made in the background, and what it does not."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tokshard.errors import IntegrityError, StorageError
+from tokshard.storage import calls
+from tokshard.storage.files import AppendFile
+from tokshard.storage.journal import Journal, read_checkpoints
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Hold back the forcing of files to the disk until it is opened."""
+    gate = threading.Event()
+    original = calls.fsync
+
+    def waiting(descriptor, path):
+        assert gate.wait(20)
+        original(descriptor, path)
+
+    monkeypatch.setattr(calls, "fsync", waiting)
+    return gate
+
+
+@pytest.fixture
+def place(tmp_path):
+    return str(tmp_path / "journal"), {"data": AppendFile(str(tmp_path / "data"), 0)}
+
+
+def checkpoints(path):
+    return [
+        ([entry["n"] for entry in one.entries], one.sizes, one.journal_bytes)
+        for one in read_checkpoints(path)
+    ]
+
+
+def test_a_checkpoint_in_the_background_covers_what_came_before_it(place, gate):
+    path, files = place
+    journal = Journal(path, 0)
+    files["data"].write(b"one")
+    journal.append({"n": 1})
+    journal.begin_checkpoint(files)
+    files["data"].write(b"more")
+    journal.append({"n": 2})
+    assert not journal.is_settled
+    assert checkpoints(path) == []
+    gate.set()
+    journal.settle()
+    ((entries, sizes, end),) = checkpoints(path)
+    assert (entries, sizes) == ([1], {"data": 3})
+    assert end < os.path.getsize(path), "the second entry follows the checkpoint that does not cover it"
+    journal.checkpoint(files)
+    assert [one[:2] for one in checkpoints(path)] == [([1], {"data": 3}), ([2], {"data": 7})]
+    journal.close()
+
+
+def test_what_follows_a_checkpoint_that_was_never_settled_is_lost(place, gate):
+    path, files = place
+    journal = Journal(path, 0)
+    journal.append({"n": 1})
+    journal.begin_checkpoint(files)
+    journal.append({"n": 2})
+    gate.set()
+    journal.close()
+    assert [one[0] for one in checkpoints(path)] == [[1]]
+    assert b'"n":2' not in Path(path).read_bytes()
+
+
+def test_the_next_checkpoint_waits_for_the_one_under_way(place, gate):
+    path, files = place
+    journal = Journal(path, 0)
+    for n in range(4):
+        journal.append({"n": n})
+        threading.Timer(0.02, gate.set).start()
+        journal.begin_checkpoint(files)
+    journal.settle()
+    assert [one[0] for one in checkpoints(path)] == [[0], [1], [2], [3]]
+    journal.close()
+
+
+def test_a_failure_in_the_background_is_raised_when_it_is_settled(place, monkeypatch):
+    path, files = place
+    journal = Journal(path, 0)
+    journal.append({"n": 1})
+
+    def failing(descriptor, name):
+        raise StorageError("write", name, OSError(28, "No space left on device"))
+
+    monkeypatch.setattr(calls, "fsync", failing)
+    journal.begin_checkpoint(files)
+    with pytest.raises(StorageError, match="No space left"):
+        journal.settle()
+    journal.close()
+    assert checkpoints(path) == []
+
+
+def test_a_file_that_was_cut_is_found_before_the_checkpoint_begins(place):
+    path, files = place
+    journal = Journal(path, 0)
+    files["data"].write(b"something")
+    os.truncate(files["data"].path, 3)
+    with pytest.raises(IntegrityError):
+        journal.begin_checkpoint(files)
+    assert journal.is_settled
+    journal.close()
+    assert checkpoints(path) == []
