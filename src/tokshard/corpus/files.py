@@ -22,6 +22,7 @@ from tokshard.storage.remote import is_remote, open_binary
 STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _LOOKS_AT_ONCE = 16
+_COMPRESSED_TO_PLAIN = 8
 _HINT_NAMES = (
     "files are found there by their names: .jsonl, .json, .ndjson, .parquet or .arrow, "
     "with or without .gz, .bz2, .xz or .zst; others must be named one by one or by a glob"
@@ -54,6 +55,13 @@ class CorpusFile:
     def is_stream(self) -> bool:
         """Whether it can be read only from its beginning to its end, by one process."""
         return self.size_bytes is None or self.compression != "none"
+
+    @property
+    def plain_bytes(self) -> int | None:
+        """Its size after decompression, estimated; None for a stream whose end nobody knows."""
+        if self.size_bytes is None:
+            return None
+        return self.size_bytes * (1 if self.compression == "none" else _COMPRESSED_TO_PLAIN)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object, as it stands in plans; without a version where there is none."""

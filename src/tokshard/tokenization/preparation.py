@@ -25,7 +25,7 @@ from tokshard.tokenization.recipe import EngineName, Recipe
 from tokshard.tokenization.tokenizer import Tokenizer, load_tokenizer
 from tokshard.tokenization.workspace import Workspace
 
-_COMPRESSED_TO_PLAIN = 8
+_LARGE_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +197,4 @@ def _choose_engine(
 
 def plain_bytes(files: Sequence[CorpusFile]) -> int:
     """Estimate the size of the inputs after decompression; streams are taken for large."""
-    total = 0
-    for file in files:
-        if file.size_bytes is None:
-            return 1 << 62
-        total += file.size_bytes * (1 if file.compression == "none" else _COMPRESSED_TO_PLAIN)
-    return total
+    return sum(_LARGE_BYTES if file.plain_bytes is None else file.plain_bytes for file in files)

@@ -38,7 +38,6 @@ from tokshard.tokenization.recipe import Recipe
 
 _FUNCTION = "tokshard.tokenization.execution.node:encode"
 _PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
-_COMPRESSED_TO_PLAIN = 8
 # Each share decompresses the whole file, which is about ten times as fast as encoding it.
 _MOST_SHARES = 32
 
@@ -205,5 +204,5 @@ def _share_count(stream: Stream, slots: int, total_bytes: int) -> int:
     """Return into how many shares to divide a compressed file, so that all files together fill the slots."""
     size = stream.file.size_bytes or 0
     fair = -(-slots * size // total_bytes) if total_bytes else 1
-    units = -(-size * _COMPRESSED_TO_PLAIN // stream.unit_bytes)
+    units = -(-(stream.file.plain_bytes or 0) // stream.unit_bytes)
     return max(1, min(fair, units, _MOST_SHARES))

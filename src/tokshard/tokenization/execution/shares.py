@@ -17,7 +17,6 @@ from tokshard.tokenization.part import UnitKey
 
 # So many pieces of work to a task: enough for an even deal, few enough for each to open few files.
 _PIECES = 8
-_COMPRESSED_TO_PLAIN = 8
 
 
 class Deal:
@@ -41,7 +40,7 @@ class Deal:
 
     def __init__(self, files: Sequence[CorpusFile], count: int, unit_bytes: int) -> None:
         self._members: list[tuple[int, ...]] = [()] * len(files)
-        sizes = [_content_bytes(file) for file in files]
+        sizes = [file.plain_bytes or 0 for file in files]
         total = sum(sizes)
         loads = [(0, task) for task in range(count)]
         for number in sorted(range(len(files)), key=lambda number: (-sizes[number], number)):
@@ -61,11 +60,6 @@ class Deal:
     def members(self, file: int) -> tuple[int, ...]:
         """Return the tasks that the units of a file can belong to."""
         return self._members[file]
-
-
-def _content_bytes(file: CorpusFile) -> int:
-    """Estimate how much work a file is."""
-    return (file.size_bytes or 0) * (1 if file.compression == "none" else _COMPRESSED_TO_PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
