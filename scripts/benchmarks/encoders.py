@@ -1,4 +1,6 @@
-"""What `bench tokenize` compares with. Run as a program: encoders.py NAME PROCESSES TOKENIZER INPUT [OUTPUT].
+"""What `bench tokenize` compares with, each run as a program.
+
+    encoders.py NAME PROCESSES TOKENIZER INPUT [OUTPUT DTYPE]
 
 ``fastokens`` and ``tokenizers`` are the bare encoders: the texts are parsed beforehand, and the time
 printed is that of encoding alone. ``pool`` does what Megatron's preprocess_data.py does: a pool of
@@ -87,7 +89,7 @@ def _encode_line(line: str) -> tuple[list[int], int]:
     return _library.encode(json.loads(line)["text"]).ids, len(line)
 
 
-def pool(processes: int, tokenizer: str, path: str, output: str) -> float:
+def pool(processes: int, tokenizer: str, path: str, output: str, dtype: str) -> float:
     """Tokenize as Megatron's preprocess_data.py does; return the wall time."""
     import numpy as np
 
@@ -101,13 +103,13 @@ def pool(processes: int, tokenizer: str, path: str, output: str) -> float:
     ):
         for ids, _ in workers.imap(_encode_line, file, 32):
             ids.append(0)
-            array = np.array(ids, np.uint16)
+            array = np.array(ids, dtype)
             bin_file.write(array.tobytes())
             lengths.append(array.size)
     return time.time() - started
 
 
-def unsafe(tokenizer: str, path: str, output: str) -> float:
+def unsafe(tokenizer: str, path: str, output: str, dtype: str) -> float:
     """Tokenize in one process with threads, checking nothing; return the wall time."""
     import queue
     import threading
@@ -137,7 +139,7 @@ def unsafe(tokenizer: str, path: str, output: str) -> float:
                     np.frombuffer(item[0], np.uint32),
                     np.frombuffer(item[1], np.uint64).astype(np.int64),
                 )
-                tokens = np.empty(len(ids) + len(offsets) - 1, np.uint16)
+                tokens = np.empty(len(ids) + len(offsets) - 1, dtype)
                 mask = np.ones(len(tokens), bool)
                 mask[offsets[1:] + np.arange(len(offsets) - 1)] = False
                 tokens[mask] = ids
@@ -158,8 +160,8 @@ def unsafe(tokenizer: str, path: str, output: str) -> float:
 if __name__ == "__main__":
     name, processes, tokenizer, source = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     if name == "pool":
-        print(pool(processes, tokenizer, source, sys.argv[5]))
+        print(pool(processes, tokenizer, source, *sys.argv[5:]))
     elif name == "unsafe":
-        print(unsafe(tokenizer, source, sys.argv[5]))
+        print(unsafe(tokenizer, source, *sys.argv[5:]))
     else:
         print(bare(name, processes, tokenizer, source))

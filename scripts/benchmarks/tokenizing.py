@@ -12,6 +12,9 @@ from pathlib import Path
 
 from measure import Contender, Result, compare, machine
 
+from tokshard.indexed.layout import optimal_dtype
+from tokshard.tokenization.tokenizer import load_tokenizer
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 TOKSHARD = [sys.executable, "-c", "import sys; from tokshard.cli.main import main; main()", "tokenize"]
@@ -60,6 +63,7 @@ def contenders(options: argparse.Namespace, directory: Path) -> list[Contender]:
     big = make_corpus(options.inputs, directory / "big.jsonl", options.megabytes)
     small = make_corpus(options.inputs, directory / "small.jsonl", options.slow_megabytes)
     output = directory / "out"
+    dtype = optimal_dtype(load_tokenizer(tokenizer, need_eod=False).vocab_size).name
 
     def clean() -> None:
         shutil.rmtree(output, ignore_errors=True)
@@ -73,7 +77,7 @@ def contenders(options: argparse.Namespace, directory: Path) -> list[Contender]:
         command = [sys.executable, str(HERE / "encoders.py"), name, str(processes), tokenizer, str(corpus)]
         size = corpus.stat().st_size
         return Contender(
-            label, [*command, str(output / "x")], size, clean, own_time=name not in {"pool", "unsafe"}
+            label, [*command, str(output / "x"), dtype], size, clean, own_time=name not in {"pool", "unsafe"}
         )
 
     found = []

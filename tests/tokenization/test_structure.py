@@ -24,6 +24,7 @@ from tokenization.definitions import (
     without_model_type,
     written,
 )
+from tokshard.tokenization import structure
 from tokshard.tokenization.engines import fast_engine, reference_engine
 from tokshard.tokenization.patterns import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 from tokshard.tokenization.structure import (
@@ -428,3 +429,19 @@ def engines_of(tmp_path_factory):
         return made[name]
 
     return engines
+
+
+@pytest.mark.parametrize(
+    ("merges", "expected"),
+    [
+        ([["a", "b"], ["ab", "c"]], ["a b", "ab c"]),
+        (["a b", "ab c"], ["a b", "ab c"]),
+        ([["a", " b"], ["c", "d"]], [["a", " b"], ["c", "d"]]),
+        ([["#version", "x"]], ["#version x"]),
+        ([], []),
+    ],
+)
+def test_merges_are_written_as_strings_where_that_means_the_same(merges, expected):
+    definition = {"model": {"type": "BPE", "vocab": {}, "merges": merges}}
+    assert structure.simplified(definition, special_tokens=False)["model"]["merges"] == expected
+    assert definition["model"]["merges"] is merges

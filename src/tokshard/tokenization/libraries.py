@@ -61,7 +61,9 @@ def load_ahead(path: str, *, special_tokens: bool) -> None:
         # Of what the gate does not let pass it may panic, and say so on stderr.
         if structure.refusal(definition, special_tokens=special_tokens) is not None:
             return
+        _check_subword_prefix(definition, path)
         prepared = _Prepared(definition, special_tokens=special_tokens)
+        del definition  # as large as what is made of it
 
         def load_fast() -> None:
             with suppress(Exception):
@@ -71,7 +73,7 @@ def load_ahead(path: str, *, special_tokens: bool) -> None:
         thread = Thread(target=load_fast)
         thread.start()
         try:
-            _reference_ahead[digest] = _load_huggingface(content, definition, path)
+            _reference_ahead[digest] = _load_huggingface(content, path)
         finally:
             thread.join()
 
@@ -97,7 +99,8 @@ def huggingface(tokenizer: Tokenizer) -> Any:
     if (made := _reference_ahead.pop(tokenizer.sha256, None)) is not None:
         return made
     path = str(tokenizer.path)
-    return _load_huggingface(tokenizer.definition, parse_object(tokenizer.definition, path), path)
+    _check_subword_prefix(parse_object(tokenizer.definition, path), path)
+    return _load_huggingface(tokenizer.definition, path)
 
 
 def tiktoken(tokenizer: Tokenizer) -> Any:
@@ -165,12 +168,11 @@ class _Prepared:
         return FastLibrary(library, self._splits_by_pattern, self._added_ids, self._prepends)
 
 
-def _load_huggingface(content: bytes, definition: dict[str, Any], path: str) -> Any:
+def _load_huggingface(content: bytes, path: str) -> Any:
     # Processes are our parallelism: a pool of threads in each would only make them compete.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import tokenizers
 
-    _check_subword_prefix(definition, path)
     with panics_as_errors(f"load {path}"):
         try:
             library = tokenizers.Tokenizer.from_buffer(content)
