@@ -109,11 +109,7 @@ def traffic(monkeypatch):
 
 class Traffic:
     def __init__(self, monkeypatch):
-        self.submitted: Counter[str] = Counter()
-        self.answers: list[dict] = []
-        self.begun: dict[int, int] = {}
-        self.ended: set[int] = set()
-        self.losses: list[int] = []
+        self.clear()
         self.began = lambda place: None
         submit, wait = Connection.submit, Connection.wait
 
@@ -136,6 +132,13 @@ class Traffic:
 
         monkeypatch.setattr(Connection, "submit", submitting)
         monkeypatch.setattr(Connection, "wait", waiting)
+
+    def clear(self):
+        self.submitted: Counter[str] = Counter()
+        self.answers: list[dict] = []
+        self.begun: dict[int, int] = {}
+        self.ended: set[int] = set()
+        self.losses: list[int] = []
 
 
 def corpus(path, documents, *, words=40):
@@ -286,6 +289,10 @@ def test_a_lost_node_costs_only_its_unfinished_units(nodes, tmp_path, traffic):
     inputs = inputs_of_all_kinds(tmp_path, words=4000)
     tokenize(inputs, tmp_path / "local/out", unit_bytes=150_000)
     nodes.need_foreign()
+    # What only that node can do: afterwards it has a worker that needs no time to start.
+    few = corpus(tmp_path / "few.jsonl", 3)
+    tokenize(few, tmp_path / "few/out", nodes.executor(cpus_per_task=FOREIGN_CPUS))
+    traffic.clear()
     held = Held(nodes, traffic)
     report = tokenize(inputs, tmp_path / "ray/out", nodes.executor(), unit_bytes=150_000)
     held.end()
