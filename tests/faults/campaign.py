@@ -314,12 +314,22 @@ def run(job: Job) -> dict[str, Any]:
     if run_command(job.arguments, job.inputs, hook=failing_hook(job, 0)) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())
     new = outputs(job.prefixes)
+    return try_points(job, lambda k: try_point(job, k, new, old))
+
+
+def try_points(job: Any, attempt: Callable[[int], str | None]) -> dict[str, Any]:
+    """Fail at each of the calls that were counted; return how many were tried and the failures.
+
+    Args:
+        job: The job of any campaign: it has ``step``, ``stop_at_failure`` and ``workdir``, which is removed.
+        attempt: Fails at one call, and says what is wrong then, or None.
+    """
     total = int(Path("count.txt").read_text())
     failures = {}
     points = range(1, total + 1, job.step)
-    # One failure is found soonest from the end: that is where data sets are published.
+    # One failure is found soonest from the end: that is where things are published.
     for k in reversed(points) if job.stop_at_failure else points:
-        if (wrong := try_point(job, k, new, old)) is not None:
+        if (wrong := attempt(k)) is not None:
             failures[k] = wrong
             if job.stop_at_failure:
                 break

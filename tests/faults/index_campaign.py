@@ -135,17 +135,7 @@ def run(job: IndexJob) -> dict[str, Any]:
     if build(job, campaign.failing_hook(job.hooks(), 0)) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())
     new = cached()
-    total = int(Path("count.txt").read_text())
-    points = range(1, total + 1, job.step)
-    failures = {}
-    for k in points:
-        if (wrong := try_point(job, k, new, old)) is not None:
-            failures[k] = wrong
-            if job.stop_at_failure:
-                break
-    os.chdir("/")
-    shutil.rmtree(job.workdir, ignore_errors=True)
-    return {"calls": total, "points": len(points), "failures": failures}
+    return campaign.try_points(job, lambda k: try_point(job, k, new, old))
 
 
 if __name__ == "__main__":

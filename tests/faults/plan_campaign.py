@@ -175,17 +175,7 @@ def run(job: PlanJob) -> dict[str, Any]:
     if written(job, campaign.failing_hook(job.hooks(), 0)) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())
     new = contents()
-    total = int(Path("count.txt").read_text())
-    points = range(1, total + 1, job.step)
-    failures = {}
-    for k in reversed(points) if job.stop_at_failure else points:
-        if (wrong := try_point(job, k, new, old)) is not None:
-            failures[k] = wrong
-            if job.stop_at_failure:
-                break
-    os.chdir("/")
-    shutil.rmtree(job.workdir, ignore_errors=True)
-    return {"calls": total, "points": len(points), "failures": failures}
+    return campaign.try_points(job, lambda k: try_point(job, k, new, old))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def test_a_journal_damaged_anywhere(directory, monkeypatch):
         report = tokenize()
         redone.add(report.units - report.units_resumed)
         assert outputs(["out/x"]) == expected, position
-    assert len(redone) > 1, "what came before a good checkpoint stays"
+    assert 0 in redone or len(redone) > 2
 
 
 def test_a_journal_cut_anywhere_or_gone(directory, monkeypatch):

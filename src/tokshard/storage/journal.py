@@ -63,7 +63,15 @@ class Journal:
         self.settle()
 
     def begin_checkpoint(self, files: Mapping[str, AppendFile]) -> None:
-        """Do so in another thread. What the files grow by meanwhile is not covered."""
+        """Do so in another thread. What the files grow by meanwhile is not covered.
+
+        Args:
+            files: The files, by the names under which the checkpoint notes their sizes.
+
+        Raises:
+            IntegrityError: A file is not as long as it should be. Nothing is begun.
+            StorageError: The checkpoint before this one, which is waited for, has failed.
+        """
         self.settle()
         for file in files.values():
             file.check_size()

@@ -149,7 +149,7 @@ class Assembly:
         self._files[self._streams["rejected"]].write(self._rejected_lines(rejected))
         self._count(part)
         self._uncommitted.append(part.path)
-        if self._is_checkpoint_due() and self._journal.is_settled:
+        if len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES:
             self._begin_checkpoint()
 
     def _skip(self, part: PartReader, file: SharedFile, place: range) -> None:
@@ -171,11 +171,12 @@ class Assembly:
         self._begin_checkpoint()
         self._settle()
 
-    def _is_checkpoint_due(self) -> bool:
-        return len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES
-
     def _begin_checkpoint(self) -> None:
-        """Begin to force everything to the disk and to note it in the journal, in another thread."""
+        """Begin to force everything to the disk and to note it in the journal, in another thread.
+
+        One at a time: a disk that is slower than the encoders holds them back, so that never more than
+        two checkpoints' worth is not on it.
+        """
         self._settle()
         self._journal.begin_checkpoint(self._files)
         self._covered, self._uncommitted = self._uncommitted, []
