@@ -6,6 +6,7 @@ are there, are what was written, and were made from the data set as it is now.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def blend_specs(description: BlendedDescription) -> dict[str, ArraySpec]:
 
 
 def examine(entry: CacheEntry, specs: Specs, origin: Origin, *, digests: bool) -> CacheState:
-    """Tell the state of an entry.
+    """Tell the state of an entry, which another process may be replacing meanwhile: then it is missing.
 
     Args:
         entry: The files.
@@ -167,6 +168,29 @@ def examine(entry: CacheEntry, specs: Specs, origin: Origin, *, digests: bool) -
     Raises:
         StorageError: A file cannot be read.
     """
+    before = _identity(entry.description_path)
+    try:
+        state = _examine(entry, specs, origin, digests=digests)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    else:
+        # Who replaces an entry removes its description first and writes it last.
+        if before == _identity(entry.description_path):
+            return state
+    return CacheState("missing", "is being replaced by another process")
+
+
+def _identity(path: str) -> tuple[int, ...] | None:
+    """Return what tells a file from the one that replaces it; None if it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _examine(entry: CacheEntry, specs: Specs, origin: Origin, *, digests: bool) -> CacheState:
     absent = [path for path in entry.megatron_files if not os.path.isfile(path)]
     if len(absent) == len(entry.megatron_files):
         return CacheState("missing", "is not there")
