@@ -118,8 +118,9 @@ def paeth(left, up, corner):
     )
 
 
-@pytest.mark.parametrize(("scheme", "name"), [(0, "dark"), (1, "light")])
-@pytest.mark.parametrize(("width", "height"), [(500, 1100), (1000, 700)])
+@pytest.mark.parametrize(
+    ("scheme", "name", "width", "height"), [(0, "dark", 500, 1100), (1, "light", 1000, 700)]
+)
 def test_pages_are_light_or_dark_and_fit_the_window(pages, tmp_path, scheme, name, width, height):
     picture = tmp_path / "page.png"
     options = (f"--window-size={width},{height}", f"--blink-settings=preferredColorScheme={scheme}")

@@ -50,7 +50,7 @@ tokenize_corpus(wanted["inputs"], wanted["output"], executor=executor, **wanted[
 """
 
 WORKERS = (1, 2, 3, 4, 7)
-HASH_SEEDS = ("0", "1", "4711")
+HASH_SEEDS = ("0", "4711")
 LOCALES = ("C", "C.UTF-8", "tr_TR.UTF-8", "de_DE.UTF-8")
 ZONES = ("UTC", "Asia/Kathmandu", "America/St_Johns")
 UMASKS = (0o022, 0o077, 0o002)
@@ -238,7 +238,7 @@ def test_golden_digests_of_the_sample_data(output, source, tokenizer, append_eod
 
 
 TEST_DATA = os.environ.get("TOKSHARD_TEST_DATA")
-REAL_BYTES = 1_500_000
+REAL_BYTES = 500_000
 EOD = {"gpt2": "<|endoftext|>", "llama2": "</s>", "qwen2": "<|endoftext|>"}
 
 

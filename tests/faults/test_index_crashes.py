@@ -15,11 +15,11 @@ def workdir(tmp_path):
 
 
 CAMPAIGNS = {
-    "new": ({}, 1),
-    "replacing": ({"replacing": True}, 2),
+    "new": ({}, 2),
+    "replacing": ({"replacing": True}, 3),
     "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 1),
     "disk full": ({"mode": "enospc", "only": ["write", "create", "open_for_append", "make_directory"]}, 2),
-    "input/output error": ({"mode": "eio", "replacing": True}, 5),
+    "input/output error": ({"mode": "eio", "replacing": True}, 7),
     "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 2),
 }
 

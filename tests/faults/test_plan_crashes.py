@@ -15,16 +15,16 @@ def workdir(tmp_path):
 
 
 CAMPAIGNS = {
-    "new": ({}, 1),
-    "replacing": ({"replacing": True, "packed": True}, 1),
-    "in another world": ({"kind": "replan", "replacing": True}, 2),
-    "with other weights": ({"kind": "reweighted"}, 2),
-    "killed in the middle of a write": ({"mode": "half", "only": ["write"], "kind": "reweighted"}, 1),
+    "new": ({}, 2),
+    "replacing": ({"replacing": True, "packed": True}, 2),
+    "in another world": ({"kind": "replan", "replacing": True}, 3),
+    "with other weights": ({"kind": "reweighted"}, 3),
+    "killed in the middle of a write": ({"mode": "half", "only": ["write"], "kind": "reweighted"}, 2),
     "disk full": (
         {"mode": "enospc", "only": ["write", "create", "make_directory"], "kind": "reweighted"},
         2,
     ),
-    "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"], "replacing": True}, 1),
+    "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"], "replacing": True}, 2),
 }
 
 

@@ -31,7 +31,7 @@ from tokshard.errors import WorkerError
 from tokshard.progress import ProgressUpdate, SilentProgress
 from tokshard.tokenization.execution.processes import ProcessExecutor
 
-KILLS = int(os.environ.get("TOKSHARD_KILLS", "8"))
+KILLS = int(os.environ.get("TOKSHARD_KILLS", "5"))
 SEED = int(os.environ.get("TOKSHARD_SEED", "1"))
 
 UNIT_SIZE = "12000"
