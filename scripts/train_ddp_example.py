@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,8 +140,9 @@ def demonstrate(directory):
     batches = ("--micro-batch-size", 4, "--global-batch-size", GLOBAL_BATCH_SIZE)
     tokshard("shard-plan", "mix", "--data-parallel", 2, *batches, "-o", "plan-2")
 
-    first = start(2, "plan-2", "logs-2")
-    kill_workers(first, "logs-2")
+    while not kill_workers(start(2, "plan-2", "logs-2"), "logs-2"):
+        shutil.rmtree("logs-2")
+        os.remove("checkpoint.pt")
     consumed = torch.load("checkpoint.pt")["loader"]["consumed_samples"]
     print(f"both ranks killed; the last checkpoint is after {consumed} samples")
 
@@ -188,16 +190,15 @@ def entries(logs, rank):
 
 
 def kill_workers(training, logs):
-    """Wait until some steps are done, then kill the processes of both ranks."""
+    """Wait until some steps are done, then kill both ranks; False if they had come to the end meanwhile."""
     while len(entries(logs, 1)) < KILL_AFTER:
-        if training.poll() is not None:
+        if training.poll():
             sys.exit(Path(logs, "torchrun.log").read_text())
         time.sleep(0.01)
     for rank in (0, 1):
         with contextlib.suppress(ProcessLookupError):
             os.kill(entries(logs, rank)[0]["pid"], signal.SIGKILL)
-    if training.wait() == 0:
-        sys.exit("the training ended before it was killed")
+    return training.wait() != 0 and len(entries(logs, 0)) < SAMPLES // GLOBAL_BATCH_SIZE
 
 
 def check(consumed):

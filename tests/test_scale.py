@@ -93,14 +93,14 @@ def more_memory(benchmarks, tmp_path):
     def grown(what, command):
         own = []
         # The first may compile kernels.
-        for size in (10_000, 1_000_000, 4_000_000):
+        for size in (1_000_000, 1_000_000, 1_000_000, 4_000_000):
             place = tmp_path / f"{len(own)}"
             place.mkdir()
             program = [sys.executable, str(BENCHMARKS / "scaledata.py"), what, str(place), str(size)]
             subprocess.run(program, check=True)
             found = benchmarks["footprint"].take(command(place, size), place / "out")
             own.append(found.own_bytes)
-        return (own[2] - own[1]) / 3_000_000
+        return (own[3] - max(own[1:3])) / 3_000_000  # a busy machine may miss the peak of one
 
     return grown
 

@@ -80,7 +80,11 @@ def test_quiet_quiets_the_terminal_and_not_the_log(workshop, name):
     done = run(*LONG[name], "--quiet", "--log-json", quiet)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     kinds = [[(one["event"], one.get("message")) for one in logged(path)] for path in (spoken, quiet)]
-    assert kinds[0] == kinds[1]
+    assert (("progress", None) in kinds[0]) is (("progress", None) in kinds[1])
+    # How often there is progress depends on how long it takes.
+    assert [one for one in kinds[0] if one[0] != "progress"] == [
+        one for one in kinds[1] if one[0] != "progress"
+    ]
 
 
 def test_progress_ends_with_the_totals_of_the_report(workshop):
@@ -170,6 +174,7 @@ def test_a_log_that_grows_too_large_is_given_up_and_the_work_goes_on(workshop):
     done = subprocess.run(
         command,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, 16_000)),
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # Python would leave a half of it
         capture_output=True,
         text=True,
         check=False,

@@ -215,12 +215,30 @@ def test_what_is_wrong_on_a_node_is_said_with_its_name(nodes, tmp_path):
     assert tokenize(big, output, unit_bytes=1 << 30).documents == 10
 
 
+# Interrupts itself at the third answer, however fast the others come.
+INTERRUPTED = """
+import os, signal
+from tokshard.cluster.connection import Connection
+wait, answers = Connection.wait, []
+def waiting(connection, *arguments):
+    message = wait(connection, *arguments)
+    if message and "answer" in message:
+        answers.append(message)
+        if len(answers) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+    return message
+Connection.wait = waiting
+from tokshard.cli.main import main
+main()
+"""
+
+
 def test_a_stopped_run_goes_on_without_ray(nodes, tmp_path):
     source = corpus(tmp_path / "in.jsonl", 400)
     options = ("--tokenizer", TOKENIZER, "--unit-size", "1kB", "--engine", "reference")
     run = subprocess.Popen(
         [
-            *(sys.executable, "-c", "from tokshard.cli.main import main; main()"),
+            *(sys.executable, "-c", INTERRUPTED),
             *("tokenize", source, "-o", tmp_path / "out", *options, *nodes.command(), "--workers", "1", "-q"),
         ],
         stdout=subprocess.PIPE,
@@ -228,8 +246,6 @@ def test_a_stopped_run_goes_on_without_ray(nodes, tmp_path):
         text=True,
     )
     parts = tmp_path / "out.tokshard/work/parts"
-    wait_for(lambda: any(parts.glob("*.part")) or run.poll() is not None)
-    run.send_signal(signal.SIGINT)
     said, complained = run.communicate(timeout=PATIENCE_SECONDS)
     assert (run.returncode, said) == (130, ""), complained
     assert [line.partition(":")[0] for line in complained.splitlines()] == ["error", "hint"], complained
@@ -271,16 +287,17 @@ def contents(directory):
 
 
 def test_work_that_is_lost_too_often_is_named(nodes, tmp_path, traffic):
-    source = corpus(tmp_path / "in.jsonl", 200)
+    # One task, which takes long enough for being killed in it.
+    source = corpus(tmp_path / "in.jsonl", 2000, words=400)
     traffic.began = lambda place: kill(place["pid"], signal.SIGKILL)
     with pytest.raises(
         errors.WorkerError, match=r"unit [0-9]+ of .*in\.jsonl was lost on the node"
     ) as caught:
-        tokenize(source, tmp_path / "out", nodes.executor(retries=0))
+        tokenize(source, tmp_path / "out", nodes.executor(retries=0, tasks=1), unit_bytes=1 << 30)
     assert caught.value.exit_code == 8
     assert "finished work is kept" in caught.value.hint
-    tokenize(source, tmp_path / "out")
-    tokenize(source, tmp_path / "local/out")
+    tokenize(source, tmp_path / "out", unit_bytes=1 << 30)
+    tokenize(source, tmp_path / "local/out", unit_bytes=1 << 30)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "local/out")
 
 
@@ -330,12 +347,12 @@ class Held:
 
     def kill_if_busy(self):
         before, since = -1, time.monotonic()
-        while time.monotonic() - since < 1:
+        while time.monotonic() - since < 2:
             stopped = self.stop()
             if before != len(self.traffic.answers):
                 before, since = len(self.traffic.answers), time.monotonic()
             time.sleep(0.02)
-        busy = {number for number, pid in self.traffic.begun.items() if pid in stopped}
+        busy = {number for number, pid in dict(self.traffic.begun).items() if pid in stopped}
         if busy - self.traffic.ended:
             self.is_killed = True
             self.nodes.kill_foreign()
@@ -361,23 +378,12 @@ def kill(pid, number):
         os.kill(pid, number)
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def closed_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path):
     source = corpus(tmp_path / "in.jsonl", 3)
-    address = f"127.0.0.1:{closed_port()}"
-    done = tokshard("tokenize", source, "--executor", "ray", "--ray-address", address, "-q", cwd=tmp_path)
+    with socket.socket() as silent:  # it keeps the port, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = tokshard("tokenize", source, "--executor", "ray", "--ray-address", address, "-q", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (8, "")
     assert f"error: cannot use the Ray cluster at {address}: nobody answers at {address}" in done.stderr
     assert "hint: start one (ray start --head)" in done.stderr

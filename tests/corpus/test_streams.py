@@ -275,6 +275,7 @@ import sys
 from tokshard.corpus.files import discover
 from tokshard.corpus.streams import stream_units
 from tokshard.corpus.records import read_documents
+print("ready", flush=True)
 (file,) = discover(["-"])
 for unit in stream_units(0, file, 1 << 20, 10**6, sys.argv[1], skip=lambda index: False):
     for batch in read_documents(unit, ["text"]):
@@ -290,9 +291,10 @@ def test_standard_input_is_sniffed_even_from_a_slow_non_blocking_pipe(codec, tmp
     command = [sys.executable, "-c", STDIN_PROGRAM, str(tmp_path)]
     with subprocess.Popen(command, stdin=reader, stdout=subprocess.PIPE) as process:
         os.close(reader)
-        for start in range(0, len(content), 500):
-            os.write(writer, content[start : start + 500])
-            threading.Event().wait(0.05)
+        assert process.stdout.readline() == b"ready\n"
+        for start in range(0, len(content), 40):
+            threading.Event().wait(0.01)
+            os.write(writer, content[start : start + 40])
         os.close(writer)
         assert process.stdout.read().split() == [b"40", b"0", str(len(content)).encode()]
 

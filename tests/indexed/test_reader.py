@@ -4,6 +4,7 @@ import gc
 import operator
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from indexed import twin
 from indexed.strategies import data_sets
 from indexed.twin import Plain
+from interleaving import interleaved
 from storage.support import open_descriptors
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, UsageError
 from tokshard.indexed.reader import IndexedDataset
@@ -52,6 +54,39 @@ def test_every_sequence_and_document_is_what_was_written(tmp_path, mmap, plain):
         assert joined == plain.bin_bytes()
     assert dataset.sequence_lengths.tolist() == [len(sequence) for sequence in sequences]
     assert np.diff(dataset.document_indices).tolist() == [len(document) for document in plain.documents]
+
+
+@both_ways
+@pytest.mark.parametrize("same_size", [True, False])
+def test_a_data_set_that_is_replaced_while_it_is_opened_is_the_old_one_or_the_new_one(
+    tmp_path, mmap, same_size
+):
+    old = Plain("uint16", [[[1, 2, 3]], [[4]]])
+    new = Plain("uint16", [[[9]], [[8, 7, 6]] if same_size else [[8, 7]]])
+    new.write(tmp_path / "new")
+
+    def publish():
+        (tmp_path / "set.idx").unlink()
+        for suffix in (".bin", ".idx"):
+            shutil.copy(tmp_path / f"new{suffix}", tmp_path / "copy")
+            (tmp_path / "copy").rename(tmp_path / f"set{suffix}")
+
+    def read():
+        dataset = IndexedDataset(tmp_path / "set", mmap=mmap)
+        return [sequence.tolist() for sequence in dataset]
+
+    found = [
+        *interleaved(
+            read,
+            publish,
+            inside=("indexed/reader.py", "indexed/source.py"),
+            prepare=lambda: old.write(tmp_path / "set"),
+        )
+    ]
+    assert len(found) > 30
+    assert all(one in (old.sequences, new.sequences) for one in found)
+    assert old.sequences in found
+    assert new.sequences in found
 
 
 @both_ways

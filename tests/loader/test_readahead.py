@@ -22,7 +22,7 @@ class Advice:
 
     def wait_for(self, count):
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.seen) >= count, 10), self.seen
+            assert self.changed.wait_for(lambda: len(self.seen) >= count, 240), self.seen
 
 
 @settings(max_examples=60, deadline=None)

@@ -120,6 +120,8 @@ class Proxy:
     judge: Judge = lambda _: None
     released: threading.Event = field(default_factory=threading.Event)
     port: int = 0
+    active: int = 0
+    idle: threading.Condition = field(default_factory=threading.Condition)
 
     def reset(self) -> None:
         """Forget the log, judge nothing any more, and let go of what is stalled."""
@@ -127,6 +129,11 @@ class Proxy:
         self.released = threading.Event()
         self.judge = lambda _: None
         self.log.clear()
+
+    def settle(self) -> None:
+        """Wait until every request is dealt with, those of processes that live no more included."""
+        with self.idle:
+            assert self.idle.wait_for(lambda: not self.active, PATIENCE_SECONDS)
 
     def reads(self, key: str = "") -> list[Request]:
         """Return the reads of objects whose keys end so."""
@@ -156,6 +163,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def answer(self) -> None:
+        proxy = self.server.proxy
+        with proxy.idle:
+            proxy.active += 1
+        try:
+            self.answer_one()
+        finally:
+            with proxy.idle:
+                proxy.active -= 1
+                proxy.idle.notify_all()
+
+    def answer_one(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         proxy = self.server.proxy
         request = _request(self.command, self.path, self.headers.get("Range"), len(body))

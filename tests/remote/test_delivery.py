@@ -1,6 +1,7 @@
 """Outputs in a store: complete under their manifest or not there, whatever happens on the way."""
 
 import gzip
+import itertools
 import json
 import os
 import signal
@@ -147,6 +148,7 @@ def test_killed_at_every_write_and_run_again(commands: Commands, bucket: Bucket,
         bucket.proxy.judge = dying(processes, k, heard=heard)
         killed = command(commands, corpus, f"{bucket.url}/{place}/web", started=processes.append)
         assert killed.code == -signal.SIGKILL, killed.stderr
+        bucket.proxy.settle()
         bucket.proxy.judge = lambda _: None
         assert ("web.tokshard/manifest.json" in uploaded(bucket, place)) is ((k, heard) == (MANIFEST, True))
         sent = sum(request.body_bytes for request in bucket.proxy.writes())
@@ -161,17 +163,13 @@ def test_killed_at_every_write_and_run_again(commands: Commands, bucket: Bucket,
 
 def dying(processes: list[int], k: int, *, heard: bool):
     """Return a judge by whom a process dies at its k-th write, before or after the store has heard it."""
-    writes = 0
+    writes = itertools.count()  # counted by several threads
 
     def judge(request: Request) -> Fault | None:
-        nonlocal writes
-        if not request.is_write:
-            return None
-        writes += 1
-        if writes <= k:
+        if not request.is_write or (number := next(writes)) < k:
             return None
         os.kill(processes[0], signal.SIGKILL)
-        return UNHEARD if heard and writes == k + 1 else Fault(drop="before")
+        return UNHEARD if heard and number == k else Fault(drop="before")
 
     return judge
 
@@ -179,14 +177,12 @@ def dying(processes: list[int], k: int, *, heard: bool):
 @pytest.mark.parametrize("write", [1, COMPLETE + 1], ids=["a part", "a small file"])
 def test_ctrl_c_ends_an_upload_that_stalls(commands: Commands, bucket: Bucket, corpus: Path, write: int):
     processes: list[int] = []
-    writes = 0
+    writes = itertools.count()  # counted by several threads
 
     def judge(request: Request) -> Fault | None:
-        nonlocal writes
-        writes += request.is_write
-        if not request.is_write or writes <= write:
+        if not request.is_write or (number := next(writes)) < write:
             return None
-        if writes == write + 1:
+        if number == write:
             os.kill(processes[0], signal.SIGINT)
         return STALLED
 

@@ -1,13 +1,12 @@
-import itertools
 import json
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from interleaving import interleaved
 from sampling.cache_support import contents, saved
 from tokshard.errors import IntegrityError, LockedError, OutputExistsError, StorageError
 from tokshard.sampling.cache import Cache, blend_specs, examine, gpt_specs, load
@@ -343,24 +342,6 @@ def begin_to_replace(wanted):
     os.unlink(wanted.entry.sidecar_path)
 
 
-class AtLine:
-    """Does something when a given number of lines of examination have been run."""
-
-    def __init__(self, number, action):
-        self.left, self.action = number, action
-
-    def __call__(self, frame, event, argument):
-        path = frame.f_code.co_filename
-        if event == "call" and "/sampling/" not in path:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                self.action()
-        return self
-
-
 @pytest.mark.parametrize(
     ("disturb", "allowed"),
     [(replace, {"stale", "missing", "fresh"}), (begin_to_replace, {"stale", "missing"})],
@@ -368,20 +349,17 @@ class AtLine:
 @pytest.mark.parametrize("size", [6, 7], ids=["of the same sizes", "of other sizes"])
 def test_an_entry_that_is_replaced_while_it_is_examined_is_never_damaged(wanted, disturb, allowed, size):
     old = {name: np.resize(array[::-1], size) for name, array in ARRAYS.items()}
-    found = Counter()
-    for number in itertools.count(1):
-        write(wanted.entry, old, changed_origin(wanted, dataset={"bin_bytes": 9}).origin)
-        at_line = AtLine(number, lambda: disturb(wanted))
-        before = sys.gettrace()
-        sys.settrace(at_line)
-        try:
-            found[state(wanted)] += 1
-        finally:
-            sys.settrace(before)
-        if at_line.left > 0:
-            break
+    older = changed_origin(wanted, dataset={"bin_bytes": 9}).origin
+    found = Counter(
+        interleaved(
+            lambda: state(wanted),
+            lambda: disturb(wanted),
+            inside=("sampling/cache.py", "sampling/npy.py", "sampling/sidecar.py"),
+            prepare=lambda: write(wanted.entry, old, older),
+        )
+    )
     assert set(found) == allowed
-    assert number > 50
+    assert found.total() > 50
 
 
 # The lock, header and data of two arrays, the sidecar, the description.

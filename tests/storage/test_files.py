@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interleaving import interleaved
 from storage.support import names, open_descriptors, raising
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import calls
@@ -331,3 +332,29 @@ def test_errors_name_the_call_the_path_and_the_reason(tmp_path):
     assert str(caught.value).endswith("No such file or directory")
     assert isinstance(caught.value, OSError)
     assert (caught.value.errno, caught.value.exit_code) == (errno.ENOENT, 7)
+
+
+def test_a_directory_is_made_though_others_remove_what_it_lies_in(tmp_path):
+    """Tasks that end remove the directories that they have emptied."""
+    path = tmp_path / "a" / "b" / "c"
+
+    def others():
+        for one in (path, path.parent, path.parent.parent):
+            if one.is_dir():
+                one.rmdir()
+
+    def made():
+        calls.make_directory(str(path))
+        return path.is_dir()
+
+    found = [*interleaved(made, others, inside=("storage/calls.py",), prepare=others)]
+    assert len(found) > 30
+    assert found.count(False) < 3, "it was removed only when it had been made"
+
+
+def test_a_directory_that_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("nowhere")
+    for path in (tmp_path / "file", tmp_path / "file" / "a", tmp_path / "link", "/proc/tokshard/a/b/c"):
+        with pytest.raises(StorageError, match="cannot create directory"):
+            calls.make_directory(str(path))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from interleaving import interleaved
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import calls
 from tokshard.storage.files import AppendFile
@@ -21,7 +22,7 @@ def gate(monkeypatch):
     original = calls.fsync
 
     def waiting(descriptor, path):
-        assert gate.wait(20)
+        assert gate.wait(240)
         original(descriptor, path)
 
     monkeypatch.setattr(calls, "fsync", waiting)
@@ -110,3 +111,19 @@ def test_a_file_that_was_cut_is_found_before_the_checkpoint_begins(place):
     assert journal.is_settled
     journal.close()
     assert checkpoints(path) == []
+
+
+def test_a_journal_that_goes_while_it_is_read_is_whole_or_absent(place):
+    path, files = place
+    journal = Journal(path, 0)
+    journal.append({"n": 1})
+    journal.checkpoint(files)
+    journal.close()
+    content = Path(path).read_bytes()
+    found = interleaved(
+        lambda: checkpoints(path),
+        lambda: os.unlink(path),
+        inside=("storage/journal.py",),
+        prepare=lambda: Path(path).write_bytes(content),
+    )
+    assert {len(one) for one in found} == {0, 1}

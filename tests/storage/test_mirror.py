@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tokshard.errors import MissingFileError, UsageError
+from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage import anywhere, blocks, mirror, statuses
 from tokshard.storage.jsonfile import read_json_object
 from tokshard.storage.lock import WriterLock
@@ -90,9 +90,33 @@ def test_what_a_killed_process_has_left_is_swept_away(cache):
     content_of(url)
     [copy] = files_in(cache)
     copy.unlink()
-    (copy.parent / f".{copy.name}.4711-0.tokshard-tmp").write_bytes(b"half")
+    left = copy.parent / f".{copy.name}.4711-0.tokshard-tmp"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
     assert content_of(url) == b"x" * 10
     assert files_in(cache) == [copy]
+
+
+def test_what_another_process_is_fetching_stays(cache):
+    url = put(b"x" * 10)
+    content_of(url)
+    [copy] = files_in(cache)
+    copy.unlink()
+    young = copy.parent / f".{copy.name}.4711-0.tokshard-tmp"
+    young.write_bytes(b"half")
+    assert content_of(url) == b"x" * 10
+    assert sorted(files_in(cache)) == sorted([copy, young])
+
+
+def test_a_version_is_never_kept_under_the_name_of_another(cache, monkeypatch):
+    url = put(b"x" * 1000)
+    before = statuses.recent_status(url)
+    put(b"y" * 1000, url)
+    statuses._known.clear()
+    monkeypatch.setattr(mirror, "recent_status", lambda url: before)
+    with pytest.raises((InputError, IntegrityError)):
+        content_of(url)
+    assert files_in(cache) == []
 
 
 def test_files_of_one_name_in_two_places_are_two_copies(cache):
@@ -102,15 +126,23 @@ def test_files_of_one_name_in_two_places_are_two_copies(cache):
     assert len(files_in(cache)) == 2
 
 
-def test_one_fetches_and_others_wait_for_it(cache):
+def test_one_fetches_and_others_wait_for_it(cache, monkeypatch):
     url = put(b"x" * 1000)
     content_of(url)
     [copy] = files_in(cache)
     copy.rename(copy.parent.parent / "aside")
-    found = []
+    found, waiting, look = [], threading.Event(), mirror._open_whole
+
+    def looking(path, size):
+        if (descriptor := look(path, size)) is None:
+            waiting.set()
+        return descriptor
+
+    monkeypatch.setattr(mirror, "_open_whole", looking)
     thread = threading.Thread(target=lambda: found.append(content_of(url)))
     with WriterLock(str(copy.parent / "lock")):
         thread.start()
+        assert waiting.wait(240)
         # Whoever fetched it does not do so again: what the waiting thread finds is this very file.
         (copy.parent.parent / "aside").rename(copy)
         inode = copy.stat().st_ino

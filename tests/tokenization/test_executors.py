@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tarfile
 import threading
+import time
 from itertools import count
 from pathlib import Path
 
@@ -155,7 +156,12 @@ def test_workers_have_the_memory_of_one_process_and_no_thread_is_there_when_they
         def encoded(self, *counts: int) -> None:
             super().encoded(*counts)
             nursery = executor.start()
-            assert len(os.listdir(f"/proc/{nursery.pid}/task")) == 1
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while (
+                len(os.listdir(f"/proc/{nursery.pid}/task")) > 1
+            ):  # one that was joined takes a moment to go
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             group = os.getpgid(nursery.pid)
             assert group == nursery.pid != os.getpgrp()
             assert {os.getpgid(worker.pid) for worker in executor._workers if worker.pid} == {group}
@@ -200,6 +206,8 @@ def test_what_the_listener_raises_ends_the_run(work, name):
     with pytest.raises(KeyError, match="enough"):
         work.run(executor, Notes(2), unit_bytes=500)
     assert not getattr(executor, "_workers", [])
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(PATIENCE_SECONDS)
     assert set(threading.enumerate()) <= threads  # those of earlier tests may end meanwhile
 
 

@@ -116,7 +116,9 @@ def test_stop_ends_the_reading_threads_and_their_files(tmp_path):
     held = [fed.next(), fed.next()]
     assert held
     fed.feed.stop()
-    assert not readers()
+    for reader in fed.feed._readers:
+        reader.join(PATIENCE_SECONDS)
+        assert not reader.is_alive()
     count = len(os.listdir(fed.raw))
     assert settled(fed.raw) == count
 

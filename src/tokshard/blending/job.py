@@ -18,9 +18,9 @@ from tokshard.blending.order import blend_blocks
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.cluster.options import RayOptions
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
-from tokshard.indexed.reader import IndexedDataset
 from tokshard.progress import Progress
 from tokshard.sampling.cache import Cache, CacheEntry, blend_specs, load
+from tokshard.sampling.fingerprint import FingerprintedIndex
 from tokshard.sampling.job import build_indices
 from tokshard.sampling.npy import Blocks
 from tokshard.sampling.provision import Wanted, provide
@@ -203,13 +203,15 @@ def _certify(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry
     """Measure a split, and hold it against the plan.
 
     Raises:
-        IntegrityError: What is there is not what was planned.
+        IntegrityError: What is there is not what was planned, or a data set has changed meanwhile.
     """
     arrays = load(entry) if entry is not None else None
 
     def sources() -> Iterator[SourceArrays]:
         for one, report in zip(split.sources, reports, strict=True):
-            lengths = IndexedDataset(one.request.prefix).sequence_lengths
+            dataset = FingerprintedIndex.open(one.request.prefix)
+            dataset.check(report.dataset)
+            lengths = dataset.table.sequence_lengths
             index = load(report.entry)
             yield SourceArrays(
                 one.request.prefix, one.share, lengths, index["document_index"], index["shuffle_index"]

@@ -49,7 +49,12 @@ class Order:
                 or not self.accepts(manifest)
             ):
                 return None
-            check_sizes(prefix, manifest)
+            try:
+                check_sizes(prefix, manifest)
+            except IntegrityError:
+                if read_manifest(prefix) != manifest:  # another process takes it away meanwhile
+                    return None
+                raise
             manifests.append(manifest)
         return manifests
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_BYTES = 1 << 22
+
+_OPENING_TRIES = 100
 
 
 class IndexedDataset:
@@ -220,18 +223,26 @@ def _position(index: int | np.integer[Any], count: int, noun: str) -> int:
 
 
 def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
-    """Open the ``.bin`` and the ``.idx`` file of a data set.
+    """Open the ``.bin`` and the ``.idx`` file of a data set, both of the same one if it is being replaced.
+
+    Who replaces a data set removes the old ``.idx`` before it puts the new ``.bin`` in its place.
 
     Raises:
         MissingFileError: One or both files are not there.
         InputError: One of them is no regular file.
         StorageError: One cannot be opened.
     """
-    try:
-        return open_data(bin_path(path_prefix)), InputFile(idx_path(path_prefix))
-    except (MissingFileError, StorageError):
-        require_files(path_prefix)
-        raise
+    for tries_left in reversed(range(_OPENING_TRIES)):
+        try:
+            pair = open_data(bin_path(path_prefix)), InputFile(idx_path(path_prefix))
+        except (MissingFileError, StorageError) as error:
+            require_files(path_prefix)
+            if tries_left == 0 or getattr(error, "errno", None) != errno.ENOENT:
+                raise
+        else:
+            if tries_left == 0 or not isinstance(pair[0], InputFile) or pair[0].is_in_place():
+                break
+    return pair
 
 
 def require_files(path_prefix: str) -> None:

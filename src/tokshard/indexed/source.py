@@ -57,6 +57,13 @@ class InputFile:
             raise InputError(f"{path} is not a regular file")
         self.size_bytes = status.st_size
 
+    def is_in_place(self) -> bool:
+        """Tell whether the path still leads to this file, and not to one that has replaced it."""
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
     def map(self) -> Buffer:
         """Map the whole file; an empty file, which cannot be mapped, is the empty buffer."""
         if self.size_bytes == 0:

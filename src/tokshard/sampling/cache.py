@@ -168,26 +168,16 @@ def examine(entry: CacheEntry, specs: Specs, origin: Origin, *, digests: bool) -
     Raises:
         StorageError: A file cannot be read.
     """
-    before = _identity(entry.description_path)
     try:
-        state = _examine(entry, specs, origin, digests=digests)
+        # Who replaces an entry removes its description first and writes it last.
+        description = InputFile(entry.description_path) if os.path.isfile(entry.description_path) else None
+        found = _examine(entry, specs, origin, digests=digests)
+        if description is None or description.is_in_place():
+            return found
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise
-    else:
-        # Who replaces an entry removes its description first and writes it last.
-        if before == _identity(entry.description_path):
-            return state
     return CacheState("missing", "is being replaced by another process")
-
-
-def _identity(path: str) -> tuple[int, ...] | None:
-    """Return what tells a file from the one that replaces it; None if it is not there."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _examine(entry: CacheEntry, specs: Specs, origin: Origin, *, digests: bool) -> CacheState:

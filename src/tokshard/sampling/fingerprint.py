@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.errors import IntegrityError
 from tokshard.indexed.layout import IndexTable
 from tokshard.indexed.manifest import Manifest, read_manifest
 from tokshard.indexed.reader import open_pair
@@ -50,6 +51,19 @@ class FingerprintedIndex:
             fingerprint["fingerprint"] = manifest.fingerprint
             fingerprint["bin_pieces_xxh3_128"] = manifest.files["bin"].get("pieces_xxh3_128")
         return cls(path_prefix, table, fingerprint)
+
+    def check(self, fingerprint: dict[str, Any]) -> None:
+        """Check that the data set is still the one that something was begun with.
+
+        Raises:
+            IntegrityError: It has changed.
+        """
+        if self.fingerprint != fingerprint:
+            raise IntegrityError(
+                f"{self.path_prefix} has changed while its indexes were built",
+                path=self.path_prefix,
+                hint="run the same command again when nobody writes the data set",
+            )
 
 
 def dataset_fingerprint(path_prefix: str) -> dict[str, Any]:

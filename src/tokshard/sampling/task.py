@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tokshard.errors import InputError, IntegrityError, UsageError
+from tokshard.errors import InputError, UsageError
 from tokshard.sampling.cache import Arrays, Cache, CacheEntry, CacheState, default_directory, gpt_specs
 from tokshard.sampling.crew import Crew
 from tokshard.sampling.epochs import EpochPlan, plan_epochs, warnings_of
@@ -45,12 +45,7 @@ class IndexTask:
         Raises:
             IntegrityError: The data set has changed since the plan was made.
         """
-        if dataset.fingerprint != self.wanted.origin.dataset:
-            raise IntegrityError(
-                f"{dataset.path_prefix} has changed while its indexes were built",
-                path=dataset.path_prefix,
-                hint="run the same command again when nobody writes the data set",
-            )
+        dataset.check(self.wanted.origin.dataset)
         request = self.request
         index = GPTDatasetIndex.build(
             dataset.table.sequence_lengths,

@@ -25,6 +25,7 @@ Buffer = bytes | bytearray | memoryview
 # What copy_file_range says between file systems, on old kernels, and where a sandbox forbids it.
 _NO_COPY_FILE_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _COPY_BYTES = 1 << 22
+_MAKING_TRIES = 100
 
 
 @contextmanager
@@ -172,17 +173,19 @@ def make_directory(path: str) -> None:
     """Create a directory and its parents, and force the new names to the disk; existing ones are fine."""
     _refuse_url(path)
     parent = os.path.dirname(path.rstrip("/"))
+    tries_left = _MAKING_TRIES
     while not os.path.isdir(path):
+        tries_left -= 1
         if parent:
             make_directory(parent)
-        with _translated("create directory", path):
-            try:
+        try:
+            with _translated("create directory", path):
                 os.mkdir(path)
-            except FileExistsError:
-                if _is_no_directory(path):
-                    raise
-                continue  # another process made it, and may have removed it again
-        fsync_directory(parent)
+            fsync_directory(parent)
+        except OSError as error:
+            # Another process has made it, and may have removed it again, or its parent.
+            if error.errno not in {errno.EEXIST, errno.ENOENT} or tries_left == 0 or _is_no_directory(path):
+                raise
 
 
 def _is_no_directory(path: str) -> bool:

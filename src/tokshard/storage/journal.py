@@ -8,7 +8,6 @@ Each line holds its own digest: what comes after a cut or damaged line is made a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -121,11 +120,13 @@ def read_checkpoints(
         path: The journal. One that is absent has no checkpoints.
         accepts: Tells whether an entry may stay.
     """
-    if not os.path.exists(path):
+    try:
+        journal = open(path, "rb")  # noqa: SIM115 - in a with below
+    except FileNotFoundError:
         return
     entries: list[dict[str, Any]] = []
     position = 0
-    with open(path, "rb") as journal:
+    with journal:
         for line in journal:
             position += len(line)
             entry = _parse(line)

@@ -15,10 +15,11 @@ from contextlib import suppress
 
 from tokshard.errors import LockedError
 from tokshard.storage import calls
-from tokshard.storage.files import AtomicFile
+from tokshard.storage.files import AtomicFile, is_temporary
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.paths import user_cache_directory
 from tokshard.storage.ranged import RangedFile
+from tokshard.storage.remote import RemoteStatus
 from tokshard.storage.statuses import recent_status
 
 DIRECTORY_NAME = "remote"
@@ -27,6 +28,7 @@ LOCK_WAIT_SECONDS = 60.0
 _LOCK_NAME = "lock"
 _PIECE_BYTES = 4 << 20
 _POLL_SECONDS = 0.05
+_ABANDONED_SECONDS = 3600.0
 _STRANGE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -47,11 +49,11 @@ def open_copy(url: str) -> int:
         try:
             with WriterLock(os.path.join(directory, _LOCK_NAME)):
                 if not _is_whole(path, now.size_bytes):
-                    _fetch(url, path)
+                    _fetch(url, now, path)
                     _sweep(directory, keep=path)
         except LockedError:
             if time.monotonic() > deadline:
-                _fetch(url, path)
+                _fetch(url, now, path)
             time.sleep(_POLL_SECONDS)
     return descriptor
 
@@ -84,8 +86,8 @@ def _is_whole(path: str, size_bytes: int) -> bool:
     return True
 
 
-def _fetch(url: str, path: str) -> None:
-    file = RangedFile(url)
+def _fetch(url: str, now: RemoteStatus, path: str) -> None:
+    file = RangedFile(url, now)  # this version or none: the name of the copy says which it is
     with AtomicFile(path) as copy:
         buffer = memoryview(bytearray(min(_PIECE_BYTES, file.size_bytes)))
         for offset in range(0, file.size_bytes, _PIECE_BYTES):
@@ -95,8 +97,12 @@ def _fetch(url: str, path: str) -> None:
 
 
 def _sweep(directory: str, *, keep: str) -> None:
-    """Remove the copies of other versions, and what killed processes have left."""
-    with suppress(FileNotFoundError):
-        for name in os.listdir(directory):
-            if name not in {_LOCK_NAME, os.path.basename(keep)}:
-                calls.unlink(os.path.join(directory, name))
+    """Remove the copies of other versions, and what killed processes have left.
+
+    A young temporary file may be that of a process which has waited long enough and fetches, too.
+    """
+    for name in {*os.listdir(directory)} - {_LOCK_NAME, os.path.basename(keep)}:
+        path = os.path.join(directory, name)
+        with suppress(FileNotFoundError):
+            if not is_temporary(name) or time.time() - os.stat(path).st_mtime > _ABANDONED_SECONDS:
+                calls.unlink(path)

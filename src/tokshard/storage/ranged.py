@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from tokshard.errors import IntegrityError
 from tokshard.storage.blocks import BlockPool, shared_pool
-from tokshard.storage.remote import RemoteFile
+from tokshard.storage.remote import RemoteFile, RemoteStatus
 from tokshard.storage.statuses import recent_status
 
 _STREAMS = 32
@@ -19,6 +19,7 @@ class RangedFile:
 
     Args:
         url: The file.
+        status: What the store has said of it; by default it is asked. Another version is never read.
 
     Attributes:
         path: The URL.
@@ -29,9 +30,9 @@ class RangedFile:
         InputError, StorageError: It cannot be opened.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, status: RemoteStatus | None = None) -> None:
         self.path = url
-        self._file = RemoteFile(url, recent_status(url))
+        self._file = RemoteFile(url, status or recent_status(url))
         self.size_bytes = self._file.size_bytes
         self._key = f"{url} {self._file.version}"
         self._begin()

@@ -275,15 +275,20 @@ def read(url: str, limit_bytes: int) -> bytes:
     return RemoteFile(url).read(0, limit_bytes)
 
 
-def download(url: str, local_path: str) -> None:
+def download(url: str, local_path: str, known: RemoteStatus | None = None) -> None:
     """Copy an object to a local file, which appears complete or not at all. Memory: two blocks.
+
+    Args:
+        url: The object.
+        local_path: The file.
+        known: What is known of the object; it is an error if that is not so any more.
 
     Raises:
         InputError: The object changes meanwhile.
         MissingFileError: There is no such object.
         StorageError: The store or the disk refuses.
     """
-    with open_binary(url) as source, AtomicFile(local_path) as target:
+    with open_binary(url, known) as source, AtomicFile(local_path) as target:
         while block := source.read(BLOCK_BYTES):
             target.write(block)
 

@@ -37,11 +37,11 @@ def scratch_directory() -> Iterator[str]:
     _remove_left_behind(base, beginning)
     directory = os.path.join(base, beginning + secrets.token_hex(8))
     calls.make_private_directory(directory)
-    try:
-        with WriterLock(os.path.join(directory, _LOCK_NAME)):
+    with WriterLock(os.path.join(directory, _LOCK_NAME)):
+        try:
             yield directory
-    finally:
-        remove_tree(directory)
+        finally:
+            remove_tree(directory)  # while nobody can take it for one that was left behind
 
 
 def _remove_left_behind(base: str, beginning: str) -> None:

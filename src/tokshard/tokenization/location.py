@@ -86,7 +86,7 @@ def _copy(url: str) -> str:
     path = os.path.join(directory, os.path.basename(url))
     if not os.path.exists(path):
         calls.make_directory(directory)
-        remote.download(url, path)
+        remote.download(url, path, known=status)
     return path
 
 

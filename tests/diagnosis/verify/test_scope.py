@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from golden.bad import datasets, products
 from golden.bad.changes import flip
+from interleaving import interleaved
 from tokshard import tokenize_corpus
 from tokshard.diagnosis.verify.job import verify
 from tokshard.diagnosis.verify.labour import Labour
@@ -211,3 +212,37 @@ def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
     assert set().union(*seen) <= {"unfinished", "changed", "unverified"}
     assert len(seen) > 15
     assert verify(prefix).findings == ()
+
+
+def same_again(directory, product):
+    """Return the path of a sound product, and what makes it anew as it is."""
+    if product == "cache":
+        description = products.sound_cache(directory)
+
+        def build_anew():
+            os.unlink(description)
+            products.build_cache(str(directory / "data/web"))
+
+        return description, build_anew
+    path = products.sound_plan(directory)
+    plan = read_plan(path)
+
+    def write_anew():
+        os.unlink(os.path.join(path, "plan.json"))
+        for rank in Path(path).glob("rank-*.json"):
+            rank.unlink()
+        write_plan(plan, path)
+
+    return path, write_anew
+
+
+@pytest.mark.parametrize(
+    ("product", "module"), [("cache", "verify/cache.py"), ("plan", "verify/plan.py"), ("plan", "rankfile.py")]
+)
+def test_a_product_that_is_made_anew_meanwhile_is_changed_or_sound(tmp_path, product, module):
+    path, make_anew = same_again(tmp_path, product)
+    found = [*interleaved(lambda: frozenset(codes(verify(path, workers=1))), make_anew, inside=(module,))]
+    assert len(found) > 30
+    sound = frozenset(codes(verify(path, workers=1)))
+    assert set(found) <= {sound, sound | {"changed"}, frozenset({"changed"})}
+    assert any("changed" in one for one in found)

@@ -34,7 +34,11 @@ LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]
 
 def sound_cache(directory):
     """Build an index in the default cache of a data set; return the description's path."""
-    prefix = write_dataset(str(directory / "data/web"), LENGTHS)
+    return build_cache(write_dataset(str(directory / "data/web"), LENGTHS))
+
+
+def build_cache(prefix):
+    """Build the index of a data set, if it is not there; return the description's path."""
     request = IndexRequest(
         prefix=prefix,
         training_path="data/web",

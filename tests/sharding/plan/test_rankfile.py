@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cli.mixtures import write_mixture
+from interleaving import interleaved
 from sharding.sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
 from tokshard.indexed.reader import IndexedDataset
@@ -41,6 +42,26 @@ def edit(path, change):
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_plan_that_is_written_in_another_form_is_there_all_the_while(tmp_path, packed):
+    plan, view = a_plan(), RankView(a_plan(), 5)
+    prepare = lambda: write_plan(plan, tmp_path, packed=packed)  # noqa: E731
+    rewrite = lambda: write_plan(plan, tmp_path, packed=not packed)  # noqa: E731
+    found = []
+    assert all(
+        interleaved(
+            rewrite, lambda: found.append(read_rank(tmp_path, 5)), inside=("publication.py",), prepare=prepare
+        )
+    )
+    assert len(found) > 30
+    found += interleaved(
+        lambda: read_rank(tmp_path, 5), rewrite, inside=("plan/rankfile.py",), prepare=prepare
+    )
+    assert all(one == view for one in found)
+    assert (tmp_path / PACKED_NAME).exists() is packed
+    assert (tmp_path / rank_name(5)).exists() is not packed
 
 
 @pytest.mark.parametrize("packed", [False, True])

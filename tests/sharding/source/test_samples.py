@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.mixtures import run, write_mixture
+from interleaving import interleaved
 from sampling.cache_support import write_dataset
 from sharding.sources import blend_directory, blend_sources, document_source, index_source
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
@@ -379,3 +380,31 @@ def test_arrays_map_as_the_cache_loads_them(tmp_path):
     arrays = load(Cache(str(tmp_path / "mix/cache")).gpt_files(description))
     for name, array in arrays.items():
         np.testing.assert_array_equal(getattr(index, name), array)
+
+
+def test_what_replaces_a_file_while_it_is_opened_is_never_read(tmp_path):
+    reference = blend_sources(tmp_path)["train"].datasets[0]
+    path = tmp_path / "data/web.bin"
+    content = path.read_bytes()
+    other = bytes([content[0] ^ 1]) + content[1:]
+
+    def put(content):
+        (tmp_path / "new").write_bytes(content)
+        (tmp_path / "new").rename(path)
+
+    def read():
+        try:
+            return bytes(reference.open_dataset()[0][:1])
+        except IntegrityError:
+            return None
+
+    found = [
+        *interleaved(
+            read,
+            lambda: put(other),
+            inside=("references.py", "indexed/reader.py", "indexed/source.py", "stamps.py"),
+            prepare=lambda: put(content),
+        )
+    ]
+    assert set(found) == {content[:2], None}
+    assert len(found) > 50

@@ -33,7 +33,7 @@ from tokshard.sampling.description import (
 from tokshard.sampling.fingerprint import fingerprint_differences
 from tokshard.sampling.npy import ArraySpec, read_spec
 from tokshard.sampling.sidecar import Sidecar
-from tokshard.storage.anywhere import getsize
+from tokshard.storage.anywhere import getsize, state
 from tokshard.storage.files import is_temporary
 from tokshard.storage.paths import bin_path, idx_path
 
@@ -50,6 +50,7 @@ def verify_index(index: CachedIndex, session: Session) -> Subject:
         session: What is asked for.
     """
     ledger = Ledger(KIND, index.path)
+    before = state(index.path)
     description = _description(index, ledger)
     specs = _specs(index, ledger)
     if description is not None:
@@ -64,6 +65,8 @@ def verify_index(index: CachedIndex, session: Session) -> Subject:
         with unreadable_found(ledger, index.path):
             compare_blend(index, description, ledger)
     _examine_leftovers(index, ledger)
+    if state(index.path) != before:  # who replaces an index removes its description first, and writes it last
+        ledger.find_changed()
     return ledger.close()
 
 

@@ -52,13 +52,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "dataset-damaged": _error(
             "the data set that this was made from cannot be opened", "tokshard verify that data set"
         ),
+        "changed": _warning(
+            "it was changed while it was looked at, so nothing can be said of it",
+            "verify it when nothing writes to it any more",
+        ),
         # Data sets: the files
         "unfinished": _warning(
             "a run that makes this data set was stopped, or is under way", "run the same command again"
-        ),
-        "changed": _warning(
-            "the data set was changed while it was looked at, so nothing can be said of it",
-            "verify it when nothing writes to it any more",
         ),
         "bin-missing": _error("the .bin is not there, but the .idx is", _COPY),
         "idx-missing": _error("the .idx is not there, but the .bin is", _COPY),

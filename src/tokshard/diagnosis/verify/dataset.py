@@ -57,8 +57,7 @@ def verify_dataset(prefix: str, session: Session) -> Subject:
         with unreadable_found(ledger, prefix):
             meaning.examine_meaning(facts.prefix, facts.index, facts.manifest, facts.units, ledger, session)
     if _state(prefix) != before:
-        ledger.findings.clear()
-        ledger.find("changed", f"{prefix} was changed while it was looked at")
+        ledger.find_changed()
     if facts is not None and session.adopt and ledger.has("unverified") and ledger.is_sound:
         adopt(facts.prefix, facts.index, ledger, session)
     return ledger.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ from tokshard.sharding.source.locator import Locator
 from tokshard.sharding.source.references import DatasetReference
 from tokshard.sharding.source.sortkeys import open_sort_key
 from tokshard.sharding.source.stamps import FileStamp
+from tokshard.storage.anywhere import state
 from tokshard.storage.paths import bin_path, idx_path
 
 if TYPE_CHECKING:
@@ -54,14 +56,15 @@ def verify_plan(path: str, session: Session) -> Subject:
     """
     directory = path if os.path.isdir(path) else os.path.dirname(path)
     ledger = Ledger(KIND, os.path.join(directory, PLAN_NAME))
-    plan = read_document(ledger.path)
-    if isinstance(plan, TokshardError):
-        ledger.find_error("plan-damaged", plan, path=ledger.path)
-        return ledger.close()
-    ledger.counts["ranks"] = plan.topology.world_size
-    for rank, error in check_ranks(plan, directory):
-        _find_rank(os.path.join(directory, rank_name(rank)), error, ledger)
-    _examine_reads(plan, ledger, session)
+    with _changes_found(ledger, ledger.path):
+        plan = read_document(ledger.path)
+        if isinstance(plan, TokshardError):
+            ledger.find_error("plan-damaged", plan, path=ledger.path)
+        else:
+            ledger.counts["ranks"] = plan.topology.world_size
+            for rank, error in check_ranks(plan, directory):
+                _find_rank(os.path.join(directory, rank_name(rank)), error, ledger)
+            _examine_reads(plan, ledger, session)
     return ledger.close()
 
 
@@ -73,16 +76,28 @@ def verify_rank(path: str, session: Session) -> Subject:
         session: What is asked for.
     """
     ledger = Ledger(RANK_KIND, path)
-    plan = read_document(os.path.dirname(path) or ".")
-    if isinstance(plan, TokshardError):
-        ledger.find_error("plan-damaged", plan, path=os.path.join(os.path.dirname(path), PLAN_NAME))
-        return ledger.close()
-    try:
-        read_rank(path)
-    except TokshardError as error:
-        _find_rank(path, error, ledger)
-    _examine_reads(plan, ledger, session)
+    directory = os.path.dirname(path) or "."
+    plan_path = os.path.join(directory, PLAN_NAME)
+    with _changes_found(ledger, plan_path):
+        plan = read_document(directory)
+        if isinstance(plan, TokshardError):
+            ledger.find_error("plan-damaged", plan, path=os.path.join(os.path.dirname(path), PLAN_NAME))
+        else:
+            try:
+                read_rank(path)
+            except TokshardError as error:
+                _find_rank(path, error, ledger)
+            _examine_reads(plan, ledger, session)
     return ledger.close()
+
+
+@contextmanager
+def _changes_found(ledger: Ledger, path: str) -> Iterator[None]:
+    """Find nothing but that where a plan is replaced meanwhile: its document goes first, and comes last."""
+    before = state(path)
+    yield
+    if state(path) != before:
+        ledger.find_changed()
 
 
 def _find_rank(path: str, error: TokshardError, ledger: Ledger) -> None:

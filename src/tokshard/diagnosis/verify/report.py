@@ -126,6 +126,11 @@ class Ledger:
         offset = getattr(error, "offset", None)
         self.find(code, error.message, path=where, offset=offset, hint=error.hint)
 
+    def find_changed(self) -> None:
+        """Find that another program has changed the subject: what was found before may be of no one state."""
+        self.findings.clear()
+        self.find("changed", f"{self.path} was changed while it was looked at")
+
     @property
     def is_sound(self) -> bool:
         """Whether nothing but notes was found so far."""

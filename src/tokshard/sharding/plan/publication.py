@@ -76,8 +76,9 @@ def write_plan(
             # Nothing that a reader could take for a plan while its ranks' manifests change.
             calls.unlink(os.path.join(place, PLAN_NAME))
             calls.fsync_directory(place)
-        _sweep(place, contents)
+            _sweep(place, contents)
         _write_together(place, contents)
+        _sweep(place, contents)  # not before: the same plan may be there in another form
         contents[PLAN_NAME] = whole
         write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME])
     return PlanFiles(place, tuple(contents), sum(map(len, contents.values())))

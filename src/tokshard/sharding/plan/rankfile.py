@@ -179,9 +179,11 @@ def _same_rank(path: str, named: int, asked: int | None) -> int:
 def _read_packed(directory: str) -> Fields | None:
     """Return the manifests of all ranks where they are in one file."""
     path = os.path.join(directory, PACKED_NAME)
-    if not os.path.isfile(path):
+    try:
+        value = read_json_object(path)
+    except FileNotFoundError:
         return None
-    return Fields(read_json_object(path), path, "the ranks' manifests", (*OF_ALL, "ranks"))
+    return Fields(value, path, "the ranks' manifests", (*OF_ALL, "ranks"))
 
 
 def _manifest_of(directory: str, rank: int, packed: Fields | None) -> tuple[Any, str]:
@@ -196,6 +198,8 @@ def _manifest_of(directory: str, rank: int, packed: Fields | None) -> tuple[Any,
     try:
         return read_json_object(path), path
     except FileNotFoundError:
+        if (packed := _read_packed(directory)) is not None:  # the plan has just been written in this form
+            return _manifest_of(directory, rank, packed)
         raise MissingFileError(
             f"{path} is not there, though the plan has rank {rank}",
             path=path,

@@ -51,9 +51,14 @@ class CachedFiles:
             MissingFileError: One is not there.
             IntegrityError: One has changed since the plan was made, or is no whole array.
         """
+        self._check()
+        arrays = {name: map_npy(self.path(name)) for name in self.stamps}
+        self._check()  # what was mapped is what was checked, and not what has replaced it in between
+        return arrays
+
+    def _check(self) -> None:
         for name, stamp in self.stamps.items():
             stamp.check(self.path(name))
-        return {name: map_npy(self.path(name)) for name in self.stamps}
 
     def to_json(self, places: Places) -> dict[str, Any]:
         """Return the files as JSON values."""

@@ -90,7 +90,9 @@ class DatasetReference:
             IntegrityError: One has changed since the plan was made, or they contradict each other.
         """
         self.check()
-        return IndexedDataset(self.prefix, self.multimodal, mmap)
+        dataset = IndexedDataset(self.prefix, self.multimodal, mmap)
+        self.check()  # what was opened is what was checked, and not what has replaced it in between
+        return dataset
 
     def check(self) -> None:
         """Check that both files are those that the plan was made for, without reading them whole.
