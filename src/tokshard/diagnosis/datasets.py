@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokshard.diagnosis.lengths import LengthSummary, summarise
+from tokshard.indexed.constancy import unchanged
 from tokshard.indexed.manifest import Manifest, check_sizes, read_manifest
 from tokshard.indexed.reader import IndexedDataset
 from tokshard.storage import anywhere, paths
@@ -77,6 +78,11 @@ def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSum
         InputError: One of its files is missing.
         IntegrityError: It is damaged, or not what its manifest says.
     """
+    with unchanged([path_prefix]):
+        return _summary(path_prefix, multimodal=multimodal)
+
+
+def _summary(path_prefix: str, *, multimodal: bool) -> DatasetSummary:
     dataset = IndexedDataset(path_prefix, multimodal=multimodal)
     manifest = read_manifest(path_prefix)
     if manifest is not None:

@@ -31,7 +31,7 @@ from tokshard.diagnosis.trace.report import (
 from tokshard.diagnosis.trace.resolution import Resolved, Resolver, Target
 from tokshard.diagnosis.trace.scanning import find_in_blocks, pairs, spread
 from tokshard.diagnosis.trace.sequences import SequenceTable
-from tokshard.diagnosis.trace.subject import Course, Subject
+from tokshard.diagnosis.trace.subject import Course, Subject, of_one_state
 from tokshard.errors import IntegrityError
 from tokshard.sharding.source.references import DatasetReference
 from tokshard.sharding.source.samples import SampleSource
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 TRAIN = "train"
 
 
+@of_one_state
 def trace_items(
     subject: Subject,
     items: Sequence[Item],

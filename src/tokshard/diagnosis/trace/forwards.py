@@ -12,7 +12,7 @@ from tokshard.diagnosis.trace.provenance import NO_MANIFEST, Provenance
 from tokshard.diagnosis.trace.report import DocumentTrace, PieceTrace, SamplesReport, SampleTrace
 from tokshard.diagnosis.trace.scanning import spread
 from tokshard.diagnosis.trace.sequences import SequenceTable
-from tokshard.diagnosis.trace.subject import Course, Subject
+from tokshard.diagnosis.trace.subject import Course, Subject, of_one_state
 from tokshard.diagnosis.trace.texts import Texts
 from tokshard.errors import UsageError
 from tokshard.sampling.index import GPTDatasetIndex
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
+@of_one_state
 def trace_document(subject: Subject, document: int, *, tokenizer: str | None = None) -> DocumentTrace:
     """Return where a document of a data set comes from, and its text.
 
@@ -54,6 +55,7 @@ def trace_document(subject: Subject, document: int, *, tokenizer: str | None = N
     )
 
 
+@of_one_state
 def trace_sample(
     subject: Subject, stream: str, sample: int, *, tokenizer: str | None = None
 ) -> SamplesReport:
@@ -78,6 +80,7 @@ def trace_sample(
     return SamplesReport(subject.kind, subject.path, stream, plan_id, None, None, None, tuple(traced))
 
 
+@of_one_state
 def trace_step(
     subject: Subject, stream: str, step: int, rank: int | None = None, *, tokenizer: str | None = None
 ) -> SamplesReport:

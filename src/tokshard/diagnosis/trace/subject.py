@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from tokshard.diagnosis.trace.course import Stage, stages_of
 from tokshard.diagnosis.words import counted
 from tokshard.errors import UsageError
+from tokshard.indexed.constancy import unchanged
 from tokshard.indexed.manifest import read_manifest
 from tokshard.indexed.reader import require_files
 from tokshard.sharding.plan.document import Plan, read_plan
@@ -21,6 +22,9 @@ from tokshard.storage.paths import strip_data_suffix
 if TYPE_CHECKING:
     from tokshard.sharding.bucketing import KeyOf
     from tokshard.sharding.plan.document import Stream
+
+Arguments = ParamSpec("Arguments")
+Report = TypeVar("Report")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,19 @@ class Subject:
         topology = self.plan.topology
         every = range(topology.world_size)
         return [rank for rank in every if topology.coordinates(rank).dp == data_parallel_rank]
+
+
+def of_one_state(
+    work: Callable[Concatenate[Subject, Arguments], Report],
+) -> Callable[Concatenate[Subject, Arguments], Report]:
+    """Let work on a subject fail by an InputError if one of its data sets is changed meanwhile."""
+
+    @wraps(work)
+    def watched(subject: Subject, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Report:
+        with unchanged(subject.datasets):
+            return work(subject, *arguments, **options)
+
+    return watched
 
 
 def open_plan(path: str, roots: Mapping[str, str] | None = None) -> Subject:

@@ -15,7 +15,8 @@ from tokshard.diagnosis.verify.levels import chosen
 from tokshard.diagnosis.verify.report import Ledger, Subject
 from tokshard.diagnosis.verify.session import Session, unreadable_found
 from tokshard.diagnosis.verify.units import Units, examine_units, read_units, units_off_boundaries
-from tokshard.indexed.manifest import UNITS_NAME, Manifest, file_of, manifest_path
+from tokshard.indexed.constancy import dataset_state
+from tokshard.indexed.manifest import UNITS_NAME, Manifest, file_of
 from tokshard.indexed.source import InputFile, open_data
 from tokshard.storage import anywhere
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
@@ -48,7 +49,7 @@ def verify_dataset(prefix: str, session: Session) -> Subject:
         session: What is asked for.
     """
     ledger = Ledger(KIND, prefix)
-    before = _state(prefix)
+    before = dataset_state(prefix)
     facts = examine_structure(prefix, ledger, session)
     if facts is not None and session.reaches("digest"):
         with unreadable_found(ledger, prefix):
@@ -56,7 +57,7 @@ def verify_dataset(prefix: str, session: Session) -> Subject:
     if facts is not None and facts.index.is_sound and session.reaches("deep"):
         with unreadable_found(ledger, prefix):
             meaning.examine_meaning(facts.prefix, facts.index, facts.manifest, facts.units, ledger, session)
-    if _state(prefix) != before:
+    if dataset_state(prefix) != before:
         ledger.find_changed()
     if facts is not None and session.adopt and ledger.has("unverified") and ledger.is_sound:
         adopt(facts.prefix, facts.index, ledger, session)
@@ -103,11 +104,6 @@ def examine_structure(prefix: str, ledger: Ledger, session: Session) -> DatasetF
             "rejected": sum(manifest.counts["rejected"].values()),
         }
     return DatasetFacts(prefix, facts, manifest, units)
-
-
-def _state(prefix: str) -> list[tuple[int | str, ...] | None]:
-    """Return what is different when another program has written a file: old and new may be mixed then."""
-    return [anywhere.state(path) for path in (bin_path(prefix), idx_path(prefix), manifest_path(prefix))]
 
 
 def _files_are_there(prefix: str, ledger: Ledger) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tokshard.errors import InputError, IntegrityError, MissingFileError
 from tokshard.indexed.columns import IndexColumns, read_header
+from tokshard.indexed.constancy import unchanged
 from tokshard.indexed.layout import MAX_POINTER_BYTES, IndexHeader
 from tokshard.indexed.manifest import PROVENANCE_NAME, UNITS_NAME, Manifest, check_sizes, read_manifest
 from tokshard.indexed.reader import require_files
@@ -89,11 +90,16 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
 
     Raises:
         MissingFileError: One of its files is not there.
-        InputError: It is multimodal and should not be, or the other way round.
+        InputError: It is multimodal and should not be, or the other way round; or it is changed meanwhile.
         IntegrityError: It is damaged, cut short, or not what its manifest says.
         StorageError: It cannot be read.
     """
     require_files(prefix)
+    with unchanged([prefix]):
+        return _read_input(prefix, multimodal=multimodal)
+
+
+def _read_input(prefix: str, *, multimodal: bool) -> MergeInput:
     state = _state(prefix)
     _refuse_other_kind(prefix, multimodal=multimodal)
     columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(state["bin_bytes"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.errors import IntegrityError
+from tokshard.indexed.constancy import unchanged
 from tokshard.indexed.layout import HEADER_BYTES, check_size, read_header
 from tokshard.indexed.manifest import read_manifest
 from tokshard.indexed.reader import require_files
@@ -88,9 +89,11 @@ class Holdings:
         Raises:
             MissingFileError: One or both of its files are not there.
             IntegrityError: It contradicts itself.
+            InputError: It was changed while it was looked at.
         """
         if prefix not in self._known:
-            self._known[prefix] = self._look(prefix)
+            with unchanged([prefix]):
+                self._known[prefix] = self._look(prefix)
         return self._known[prefix]
 
     def _look(self, prefix: str) -> Holding:
