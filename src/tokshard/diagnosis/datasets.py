@@ -75,7 +75,7 @@ def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSum
     """Summarise an indexed data set; its whole index is checked on the way.
 
     Raises:
-        InputError: One of its files is missing.
+        InputError: One of its files is missing, or it was changed while it was read.
         IntegrityError: It is damaged, or not what its manifest says.
     """
     with unchanged([path_prefix]):

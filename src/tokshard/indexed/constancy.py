@@ -15,7 +15,14 @@ State = list[tuple[int | str, ...] | None]
 
 
 def dataset_state(prefix: str) -> State:
-    """Return what is different when another program has written a file: old and new may be mixed then."""
+    """Return what is different when another program has written a file: old and new may be mixed then.
+
+    Args:
+        prefix: The path prefix of the data set, or its URL.
+
+    Returns:
+        For ``.bin``, ``.idx`` and manifest what :func:`tokshard.storage.anywhere.state` says: None if absent.
+    """
     return [anywhere.state(path) for path in (bin_path(prefix), idx_path(prefix), manifest_path(prefix))]
 
 

@@ -55,6 +55,9 @@ class FingerprintedIndex:
     def check(self, fingerprint: dict[str, Any]) -> None:
         """Check that the data set is still the one that something was begun with.
 
+        Args:
+            fingerprint: What :func:`dataset_fingerprint` said of it then.
+
         Raises:
             IntegrityError: It has changed.
         """

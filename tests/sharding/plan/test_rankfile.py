@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -47,8 +48,7 @@ def edit(path, change):
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_plan_that_is_written_in_another_form_is_there_all_the_while(tmp_path, packed):
     plan, view = a_plan(), RankView(a_plan(), 5)
-    prepare = lambda: write_plan(plan, tmp_path, packed=packed)  # noqa: E731
-    rewrite = lambda: write_plan(plan, tmp_path, packed=not packed)  # noqa: E731
+    prepare, rewrite = (partial(write_plan, plan, tmp_path, packed=one) for one in (packed, not packed))
     found = []
     assert all(
         interleaved(

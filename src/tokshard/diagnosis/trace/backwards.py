@@ -67,6 +67,7 @@ def trace_items(
 
     Raises:
         UsageError: There is no such stream.
+        InputError: A data set was changed meanwhile.
         MissingFileError: A file of a data set or of an index is not there.
         IntegrityError: An index does not fit its data set, or something has changed since the plan was made.
     """

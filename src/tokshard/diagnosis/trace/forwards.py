@@ -36,6 +36,7 @@ def trace_document(subject: Subject, document: int, *, tokenizer: str | None = N
 
     Raises:
         UsageError: There is no such document.
+        InputError: A data set was changed meanwhile.
     """
     prefix, multimodal = next(iter(subject.datasets.items()))
     known = _Dataset(prefix, multimodal=multimodal, tokenizer=tokenizer)
@@ -69,6 +70,7 @@ def trace_sample(
 
     Raises:
         UsageError: There is no such stream or sample.
+        InputError: A data set was changed meanwhile.
     """
     course = subject.course(stream)
     if not 0 <= sample < course.source.total:
@@ -95,6 +97,7 @@ def trace_step(
 
     Raises:
         UsageError: There is no such stream, step or rank.
+        InputError: A data set was changed meanwhile.
     """
     course = subject.course(stream)
     if subject.plan is None or course.stream is None:
