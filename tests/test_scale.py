@@ -13,8 +13,8 @@ import pytest
 
 from tokshard.blending.greedy import check_source_count
 from tokshard.errors import InputError, UsageError
-from tokshard.sampling.cache import gpt_specs
-from tokshard.sampling.epochs import plan_epochs
+from tokshard.gpt_index.epochs import plan_epochs
+from tokshard.index_cache.cache import gpt_specs
 from tokshard.storage import jsonfile
 
 ROOT = Path(__file__).parents[1]

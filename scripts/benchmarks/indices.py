@@ -80,7 +80,7 @@ arrays = dataset._build_document_sample_shuffle_indices()
 """
 
 TOKSHARD_INDEX = """
-from tokshard.sampling.index import GPTDatasetIndex
+from tokshard.gpt_index.index import GPTDatasetIndex
 length = SEQUENCE_LENGTH
 """
 # Just large enough for the compiled kernels.

@@ -23,7 +23,7 @@ import numpy as np
 from measure import machine
 
 import tokshard
-from tokshard.indexed.builder import IndexedDatasetBuilder
+from tokshard.dataset.builder import IndexedDatasetBuilder
 
 LENGTH = 4096
 BATCH = 8

@@ -17,8 +17,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-import tracing
 from measure import Contender, compare, machine
+
+import tracing
 
 SAMPLES = 10_000_000
 SEQUENCE_LENGTH = 64

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from measure import Contender, Result, compare, machine
 
-from tokshard.indexed.layout import optimal_dtype
-from tokshard.tokenization.tokenizer import load_tokenizer
+from tokshard.dataset.layout import optimal_dtype
+from tokshard.tokenizer.definition import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent

@@ -38,7 +38,7 @@ def write_dataset(prefix: Path, count: int) -> None:
 
 def write_pair(prefix: Path, lengths: np.ndarray) -> int:
     """Write an index and an empty ``.bin`` of the right size; return the number of tokens."""
-    from tokshard.indexed.layout import IndexHeader
+    from tokshard.dataset.layout import IndexHeader
 
     count, tokens = len(lengths), int(lengths.sum(dtype=np.int64))
     with open(f"{prefix}.idx", "wb") as file:
@@ -58,7 +58,7 @@ def write_pair(prefix: Path, lengths: np.ndarray) -> int:
 
 def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
     """Write what tells where the documents come from."""
-    from tokshard.indexed.manifest import SCHEMA, Manifest
+    from tokshard.dataset.manifest import SCHEMA, Manifest
     from tokshard.storage.jsonfile import dump_json
 
     directory = Path(f"{prefix}.tokshard")
@@ -104,10 +104,10 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
 
 def reference(directory: Path, number: int, count: int):
     """Write a data set and its index; return what a plan says of it."""
-    from tokshard.indexed.reader import IndexedDataset
-    from tokshard.sampling.index import GPTDatasetIndex
-    from tokshard.sharding.source.references import DatasetReference, IndexReference
-    from tokshard.sharding.source.stamps import FileStamp
+    from tokshard.dataset.reader import IndexedDataset
+    from tokshard.gpt_index.index import GPTDatasetIndex
+    from tokshard.sharding.sources.references import DatasetReference, IndexReference
+    from tokshard.sharding.sources.stamps import FileStamp
 
     prefix = directory / f"data{number}"
     write_dataset(prefix, count)
@@ -130,9 +130,9 @@ def reference(directory: Path, number: int, count: int):
 
 def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray]):
     """Write arrays as a cache has them; return what a plan says of them."""
-    from tokshard.sampling.npy import write_npy
-    from tokshard.sharding.source.files import CachedFiles
-    from tokshard.sharding.source.stamps import FileStamp
+    from tokshard.index_cache.npy import write_npy
+    from tokshard.sharding.sources.files import CachedFiles
+    from tokshard.sharding.sources.stamps import FileStamp
 
     files = CachedFiles(str(directory), f"{number:032x}", "train", kind, {})
     for name, array in arrays.items():
@@ -146,7 +146,7 @@ def write_world(directory: Path, count: int) -> None:
     from tokshard.sharding.plan.job import plan_shards
     from tokshard.sharding.plan.publication import write_plan
     from tokshard.sharding.plan.request import PlanRequest, StreamRequest
-    from tokshard.sharding.source.samples import SampleSource
+    from tokshard.sharding.sources.samples import SampleSource
     from tokshard.sharding.topology import Topology
 
     references = tuple(reference(directory, number, size) for number, size in enumerate((count, count // 10)))

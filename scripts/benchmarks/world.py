@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from scaledata import spread_lengths
+
 from tracing import write_pair
 
 SEQUENCE_LENGTH = 8192
@@ -43,11 +44,11 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     from tokshard.blending.forms import parse_words
     from tokshard.blending.outline import outline_blend
     from tokshard.cli.options import neutral_identifiers
-    from tokshard.sampling.cache import Cache
-    from tokshard.sampling.job import build_indices
-    from tokshard.sampling.sidecar import Sidecar
-    from tokshard.sampling.sizes import Sizes
-    from tokshard.sampling.splits import parse_split
+    from tokshard.gpt_index.sizes import Sizes
+    from tokshard.gpt_index.splits import parse_split
+    from tokshard.index_cache.cache import Cache
+    from tokshard.index_cache.job import build_indices
+    from tokshard.index_cache.sidecar import Sidecar
 
     config = BuilderConfig(
         sequence_length=SEQUENCE_LENGTH,

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from tokshard.blending.exhaustive import build_exhaustive_blending_indices
     from tokshard.blending.greedy import build_blending_indices
     from tokshard.blending.recipe import BlendRecipe
-    from tokshard.indexed.builder import IndexedDatasetBuilder
-    from tokshard.indexed.merge.job import merge_datasets
-    from tokshard.indexed.reader import IndexedDataset
-    from tokshard.sampling.index import GPTDatasetIndex
-    from tokshard.sampling.indices import build_document_index, build_sample_index, build_shuffle_index
-    from tokshard.sampling.samples import GPTSamples
-    from tokshard.tokenization.array.job import finish_tokenization, tokenize_share
-    from tokshard.tokenization.array.task import ArrayTask
+    from tokshard.dataset.builder import IndexedDatasetBuilder
+    from tokshard.dataset.merge.job import merge_datasets
+    from tokshard.dataset.reader import IndexedDataset
+    from tokshard.gpt_index.index import GPTDatasetIndex
+    from tokshard.gpt_index.indices import build_document_index, build_sample_index, build_shuffle_index
+    from tokshard.gpt_index.samples import GPTSamples
     from tokshard.tokenization.job import tokenize_corpus
+    from tokshard.tokenization.job_array.job import finish_tokenization, tokenize_share
+    from tokshard.tokenization.job_array.task import ArrayTask
 
 __all__ = [
     "ArrayTask",
@@ -46,22 +46,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ArrayTask": "tokshard.tokenization.array.task",
+    "ArrayTask": "tokshard.tokenization.job_array.task",
     "BlendRecipe": "tokshard.blending.recipe",
     "Certificate": "tokshard.blending.certificate",
-    "GPTDatasetIndex": "tokshard.sampling.index",
-    "GPTSamples": "tokshard.sampling.samples",
-    "IndexedDataset": "tokshard.indexed.reader",
-    "IndexedDatasetBuilder": "tokshard.indexed.builder",
+    "GPTDatasetIndex": "tokshard.gpt_index.index",
+    "GPTSamples": "tokshard.gpt_index.samples",
+    "IndexedDataset": "tokshard.dataset.reader",
+    "IndexedDatasetBuilder": "tokshard.dataset.builder",
     "build_blending_indices": "tokshard.blending.greedy",
-    "build_document_index": "tokshard.sampling.indices",
+    "build_document_index": "tokshard.gpt_index.indices",
     "build_exhaustive_blending_indices": "tokshard.blending.exhaustive",
-    "build_sample_index": "tokshard.sampling.indices",
-    "build_shuffle_index": "tokshard.sampling.indices",
-    "finish_tokenization": "tokshard.tokenization.array.job",
-    "merge_datasets": "tokshard.indexed.merge.job",
+    "build_sample_index": "tokshard.gpt_index.indices",
+    "build_shuffle_index": "tokshard.gpt_index.indices",
+    "finish_tokenization": "tokshard.tokenization.job_array.job",
+    "merge_datasets": "tokshard.dataset.merge.job",
     "tokenize_corpus": "tokshard.tokenization.job",
-    "tokenize_share": "tokshard.tokenization.array.job",
+    "tokenize_share": "tokshard.tokenization.job_array.job",
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tokshard.indexed.layout import DTYPES
+from tokshard.dataset.layout import DTYPES
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -123,7 +123,7 @@ def indexed_datasets(directory: str | os.PathLike[str]) -> SearchStrategy[str]:
 
 def write_documents(prefix: str, contents: Iterable[Iterable[NDArray[Any]]], dtype: str = "uint16") -> None:
     """Write documents (sequences of tokens) as an indexed data set, over what is there."""
-    from tokshard.indexed.builder import IndexedDatasetBuilder
+    from tokshard.dataset.builder import IndexedDatasetBuilder
 
     builder = IndexedDatasetBuilder(prefix + ".bin", dtype=np.dtype(dtype))
     for document in contents:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import SAMPLE
-from sampling.cache_support import write_dataset
+from support.cli.commands import SAMPLE
+from support.index_cache.cache_support import write_dataset
 from tokshard.cli.commands import COMMANDS
 
 HERE = Path(__file__).parent
@@ -133,7 +133,7 @@ def violations(events, roots):
 
 def is_allowed(event, directory, arguments, roots):
     if event == "subprocess.Popen":
-        return shlex.quote("tokshard.tokenization.execution.nursery") in arguments[1]
+        return shlex.quote("tokshard.tokenization.workers.nursery") in arguments[1]
     if event == "os.fork":
         return True  # workers, which are watched as well
     if event == "socket.sendmsg":

@@ -17,18 +17,24 @@ ROOT = Path(tokshard.__file__).parent
 LAYERS = [
     "version",
     "errors",
-    "progress",
+    "core",
     "storage",
     "cluster",
-    "indexed",
+    "dataset",
     "corpus",
+    "tokenizer",
     "tokenization",
-    "sampling",
+    "gpt_index",
+    "index_cache",
     "blending",
     "sharding",
     "loader",
     "testing",
-    "diagnosis",
+    "inspection",
+    "verification",
+    "tracing",
+    "comparison",
+    "preflight",
     "cli",
 ]
 
@@ -86,7 +92,7 @@ def test_imports_go_downwards(path: Path):
 def test_an_upward_import_is_found():
     assert upward_imports("storage", "def f():\n    from tokshard.corpus import units\n") == {"corpus"}
     assert upward_imports("corpus", "import tokshard.tokenization.part\n") == {"tokenization"}
-    assert upward_imports("corpus", "from tokshard.storage import calls\n") == set()
+    assert upward_imports("corpus", "from tokshard.storage import syscalls\n") == set()
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -115,7 +121,7 @@ def test_the_list_of_commands_imports_none_of_them():
         "try:\n    main()\nexcept SystemExit as stop:\n    assert stop.code == 0, stop.code\n"
     )
     loaded = loaded_by(code)
-    assert not loaded & (HEAVY | {"numpy", "rich", "tokshard.cli.tokenize", "tokshard.indexed"})
+    assert not loaded & (HEAVY | {"numpy", "rich", "tokshard.cli.tokenize", "tokshard.dataset"})
 
 
 def test_a_wrong_option_fails_before_anything_heavy_is_imported():
@@ -174,7 +180,7 @@ def calls_that_write(source: str) -> set[str]:
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_storage_changes_files(path: Path):
-    if path.relative_to(ROOT) == Path("storage/calls.py"):
+    if path.relative_to(ROOT) == Path("storage/syscalls.py"):
         return
     assert calls_that_write(path.read_text()) == set()
     imported = {name.split(".")[0] for name in imports_of(path.read_text())}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blending.support import config_for, greedy, write_dataset, write_sources
+from support.blending.support import config_for, greedy, write_dataset, write_sources
 from tokshard.blending.builder import _proportional_draws, plan_blend
 from tokshard.blending.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
 from tokshard.blending.forms import parse_per_split_words, parse_words
@@ -15,7 +15,7 @@ from tokshard.blending.recipe import BlendRecipe, Mixture, Source, with_own_seed
 from tokshard.blending.resolution import SourceSupply, resolve, share_out
 from tokshard.blending.sizes import smallest_surplus, source_sizes, with_surplus
 from tokshard.errors import InputError, UsageError
-from tokshard.sampling.sizes import Sizes
+from tokshard.gpt_index.sizes import Sizes
 
 
 @pytest.fixture(scope="module")

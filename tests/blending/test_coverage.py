@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blending.support import covered, deviations
+from support.blending.support import covered, deviations
 from tokshard.blending import coverage, kernels
 from tokshard.blending.coverage import measure_coverage
 from tokshard.blending.drift import measure_drift
 from tokshard.blending.greedy import build_blending_indices, normalize
 from tokshard.errors import IntegrityError
-from tokshard.sampling.compilation import compiled, has_numba
-from tokshard.sampling.index import GPTDatasetIndex
+from tokshard.gpt_index.compilation import compiled, has_numba
+from tokshard.gpt_index.index import GPTDatasetIndex
 
 
 @st.composite

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blending.support import (
+from support.blending.support import (
     config_for,
     covered,
     deviations,
@@ -23,9 +23,9 @@ from tokshard.blending.job import blend
 from tokshard.blending.recheck import recheck
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.blending.toml import read_recipe
+from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, MissingFileError, OutputExistsError, TokshardError
-from tokshard.indexed.reader import IndexedDataset
-from tokshard.sampling.description import read_description
+from tokshard.index_cache.description import read_description
 
 
 def words(sources, weights=(0.5, 0.2, 0.3)):

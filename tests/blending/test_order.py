@@ -3,13 +3,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from blending.support import exhaustive, greedy
+from support.blending.support import exhaustive, greedy
 from tokshard.blending import kernels
 from tokshard.blending.exhaustive import build_exhaustive_blending_indices
 from tokshard.blending.greedy import build_blending_indices, normalize
 from tokshard.blending.order import CompiledOrder, PlainOrder, blend_blocks, build, count_draws
 from tokshard.errors import UsageError
-from tokshard.sampling.compilation import has_numba
+from tokshard.gpt_index.compilation import has_numba
 
 needs_numba = pytest.mark.skipif(not has_numba(), reason="numba is not installed")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnosis.products import PLAIN, SHOWN, build
-from tokshard.diagnosis.inspect import inspect_thing
-from tokshard.diagnosis.report import write_report
+from support.inspection.products import PLAIN, SHOWN, build
+from tokshard.inspection.job import inspect_thing
+from tokshard.inspection.report import write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 KINDS = ("dataset", "blend", "cache", "plan", "runs")

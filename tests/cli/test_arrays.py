@@ -8,9 +8,9 @@ import shlex
 import pytest
 import yaml
 
-from cli.commands import SAMPLE
-from cli.mixtures import run
-from tokenization.array.corpora import content
+from support.cli.commands import SAMPLE
+from support.cli.mixtures import run
+from support.tokenization_job_array.corpora import content
 from tokshard.storage.lock import WriterLock
 
 STORIES = str(SAMPLE / "stories.jsonl")

@@ -8,9 +8,9 @@ import shlex
 
 import pytest
 
-from cli.commands import tokshard
-from cli.mixtures import JOB_TOKENIZER, NAMES, files_of, run, write_mixture
-from sampling.cache_support import write_dataset
+from support.cli.commands import tokshard
+from support.cli.mixtures import JOB_TOKENIZER, NAMES, files_of, run, write_mixture
+from support.index_cache.cache_support import write_dataset
 from tokshard.cli.screen import levels
 
 BLEND = ("blend", 0.7, "data/web", 0.3, "data/code", "--seq-length", 16)

@@ -9,9 +9,9 @@ import re
 import numpy as np
 import pytest
 
-from cli.commands import tokshard
-from cli.mixtures import NAMES, files_of, run, write_mixture
-from sampling.cache_support import write_dataset
+from support.cli.commands import tokshard
+from support.cli.mixtures import NAMES, files_of, run, write_mixture
+from support.index_cache.cache_support import write_dataset
 from tokshard.cli.quantities import parse_count, parse_sizes
 
 BUILD = ("build-indices", "data/web", "--seq-length", 16)

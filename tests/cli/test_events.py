@@ -13,14 +13,14 @@ from itertools import pairwise
 
 import pytest
 
-from cli.commands import SAMPLE, tokshard
-from cli.mixtures import run, write_mixture
-from cli.schemas import defects_of
+from support.cli.commands import SAMPLE, tokshard
+from support.cli.mixtures import run, write_mixture
+from support.cli.schemas import defects_of
 from tokshard.cli import events
 from tokshard.cli.commands import COMMANDS
 from tokshard.cli.events import recorded
+from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import OutputExistsError
-from tokshard.progress import ProgressUpdate, SilentProgress
 
 SIZES = ("--seq-length", 16, "--split", "9,1", "--num-samples", 40)
 LONG = {

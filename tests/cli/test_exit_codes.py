@@ -15,9 +15,9 @@ import sys
 
 import pytest
 
-from cli.commands import SAMPLE
-from cli.mixtures import NAMES, run
-from cli.schemas import defects_of
+from support.cli.commands import SAMPLE
+from support.cli.mixtures import NAMES, run
+from support.cli.schemas import defects_of
 from tokshard.cli.commands import COMMANDS
 from tokshard.sharding.plan.publication import LOCK_NAME
 from tokshard.storage.lock import WriterLock

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from cli.commands import SAMPLE, json_of, tokshard
+from support.cli.commands import SAMPLE, json_of, tokshard
 from tokshard import IndexedDatasetBuilder, tokenize_corpus
 
 TOKENIZER = SAMPLE / "tokenizer.json"

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from cli.commands import SAMPLE, json_of, tokshard
-from diagnosis.products import HOSTILE, PLAIN, SHOWN, Page, build
+from support.cli.commands import SAMPLE, json_of, tokshard
+from support.inspection.products import HOSTILE, PLAIN, SHOWN, Page, build
 
 KINDS = ("dataset", "blend", "cache", "plan", "runs", "rank")
 SCHEMAS = {

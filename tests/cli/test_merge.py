@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from cli.commands import SAMPLE, json_of, tokshard
-from indexed.twin import Plain
+from support.cli.commands import SAMPLE, json_of, tokshard
+from support.dataset.twin import Plain
 
 PLAIN = Plain("uint16", [[[1, 2]], [[3]]])
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from cli.commands import json_of, tokshard
-from cli.mixtures import run, write_mixture
+from support.cli.commands import json_of, tokshard
+from support.cli.mixtures import run, write_mixture
 from tokshard.sharding.plan.document import read_plan
 
 

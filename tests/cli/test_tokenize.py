@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import SAMPLE, json_of, tokshard
+from support.cli.commands import SAMPLE, json_of, tokshard
 
 TOKENIZER = SAMPLE / "tokenizer.json"
 

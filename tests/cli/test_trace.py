@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import SAMPLE
-from cli.mixtures import run
-from tokshard.diagnosis.trace.report import CSV_COLUMNS
+from support.cli.commands import SAMPLE
+from support.cli.mixtures import run
 from tokshard.loader import RankLoader
+from tokshard.tracing.report import CSV_COLUMNS
 
 NAMES = ("--megatron", "0.19", "--tokenizer-model", "/models/llama")
 

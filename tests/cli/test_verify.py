@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from cli.commands import json_of, tokshard
-from golden.bad import datasets, products
+from support.bad_products import datasets, products
+from support.cli.commands import json_of, tokshard
 
 
 @pytest.fixture

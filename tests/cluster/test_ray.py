@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import json_of, tokshard
-from sampling.cache_support import write_dataset
-from tokenization.jobs import TOKENIZER, write_jsonl
+from support.cli.commands import json_of, tokshard
+from support.index_cache.cache_support import write_dataset
+from support.tokenization.jobs import TOKENIZER, write_jsonl
 from tokshard import errors, tokenize_corpus
 from tokshard.cluster.connection import Connection
 from tokshard.cluster.options import RayOptions
 from tokshard.cluster.task import perform
-from tokshard.tokenization.execution.ray import RayExecutor
+from tokshard.tokenization.workers.ray import RayExecutor
 from tokshard.version import __version__
 
 pytestmark = [
@@ -411,7 +411,7 @@ def test_what_cannot_be_meant_is_refused(name, tmp_path):
 
 
 def test_another_version_on_a_node_is_refused():
-    call = {"version": "0.0.1", "function": "tokshard.tokenization.execution.node:encode", "arguments": {}}
+    call = {"version": "0.0.1", "function": "tokshard.tokenization.workers.node:encode", "arguments": {}}
     answers = [json.loads(message) for message, _ in perform(json.dumps(call).encode(), b"")]
     assert answers[0]["began"]["pid"] == os.getpid()
     assert answers[1:] == [

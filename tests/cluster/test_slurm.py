@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import json_of, tokshard
 from faults.processes import TOKENIZER, make_corpus
-from tokenization.array.corpora import content
+from support.cli.commands import json_of, tokshard
+from support.tokenization_job_array.corpora import content
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "scripts/slurm_cluster"

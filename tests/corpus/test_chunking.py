@@ -6,8 +6,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from corpus.support import CODECS, COMPRESS, read_data, read_units, twin, twin_text, units_of, without_reasons
 from faults.controls import border_dropping_reader
+from support.corpus.support import (
+    CODECS,
+    COMPRESS,
+    read_data,
+    read_units,
+    twin,
+    twin_text,
+    units_of,
+    without_reasons,
+)
 from tokshard.corpus import compressed, lines
 from tokshard.corpus.content import identify
 from tokshard.corpus.files import CorpusFile

@@ -13,7 +13,7 @@ import zlib
 
 import pytest
 
-from corpus.support import (
+from support.corpus.support import (
     CODECS,
     COMPRESS,
     LIMIT,

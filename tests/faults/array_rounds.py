@@ -55,12 +55,12 @@ class Rounds:
 
 def kill_at_call(k: int) -> None:
     """Let the k-th storage call be the death of this process."""
-    from tokshard.storage import calls
+    from tokshard.storage import syscalls
 
     count = 0
 
     def wrap(name: str) -> None:
-        original = getattr(calls, name)
+        original = getattr(syscalls, name)
 
         def wrapped(*arguments: Any) -> Any:
             nonlocal count
@@ -69,7 +69,7 @@ def kill_at_call(k: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(*arguments)
 
-        setattr(calls, name, wrapped)
+        setattr(syscalls, name, wrapped)
 
     for name in campaign.WRITING_CALLS:
         wrap(name)
@@ -182,7 +182,7 @@ def main() -> None:
     os.chdir(rounds.workdir)
     os.environ["TMPDIR"] = rounds.workdir
     campaign.load_for(lambda: campaign.command(rounds.arguments, rounds.inputs, None))
-    import tokshard.tokenization.array.job  # noqa: F401 - once, before the forks
+    import tokshard.tokenization.job_array.job  # noqa: F401 - once, before the forks
 
     if campaign.run_command(rounds.arguments, rounds.inputs) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())

@@ -109,7 +109,7 @@ def run_command(arguments: list[str], inputs: str, *, hook: Callable[[], None] |
 def command(arguments: list[str], inputs: str, hook: Callable[[], None] | None) -> None:
     """Run tokshard in this process, which is good for nothing else afterwards."""
     from tokshard.cli import main
-    from tokshard.indexed.merge import copying
+    from tokshard.dataset.merge import copying
     from tokshard.tokenization import assembly, encoder
 
     assembly.CHECKPOINT_UNITS = 3  # several checkpoints in a small run
@@ -133,12 +133,12 @@ def failing_hook(job: Job, k: int) -> Callable[[], None]:
 
     def hook() -> None:
         from tokshard.errors import StorageError
-        from tokshard.storage import calls
+        from tokshard.storage import syscalls
 
         count, turn = 0, threading.Lock()
 
         def wrap(name: str) -> None:
-            original = getattr(calls, name)
+            original = getattr(syscalls, name)
 
             def wrapped(*arguments: Any) -> Any:
                 nonlocal count
@@ -166,7 +166,7 @@ def failing_hook(job: Job, k: int) -> Callable[[], None]:
                         raise StorageError(name, str(arguments[-1]), cause) from cause
                 return original(*arguments)
 
-            setattr(calls, name, wrapped)
+            setattr(syscalls, name, wrapped)
 
         for name in WRITING_CALLS:
             wrap(name)

@@ -26,9 +26,9 @@ import campaign
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from sampling.cache_support import LENGTHS, contents, entry_for, request_for, write_dataset
+from support.index_cache.cache_support import LENGTHS, contents, entry_for, request_for, write_dataset
 from tokshard.errors import TokshardError
-from tokshard.sampling.job import build_indices, check_indices
+from tokshard.index_cache.job import build_indices, check_indices
 
 CACHE = "cache"
 OLDER = LENGTHS[::-1]

@@ -2,7 +2,7 @@
 
 python killed.py '{"arguments": [...], "kill": ["replace", 3], "control": "module:function"}'
 
-``kill`` names a function of tokshard.storage.calls and which of its calls is the last, or is null.
+``kill`` names a function of tokshard.storage.syscalls and which of its calls is the last, or is null.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import campaign
 
 def kill_at(name: str, k: int) -> None:
     """Let the k-th call of a storage function be the death of this process."""
-    from tokshard.storage import calls
+    from tokshard.storage import syscalls
 
-    original, count = getattr(calls, name), 0
+    original, count = getattr(syscalls, name), 0
 
     def wrapped(*arguments: Any) -> Any:
         nonlocal count
@@ -29,7 +29,7 @@ def kill_at(name: str, k: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*arguments)
 
-    setattr(calls, name, wrapped)
+    setattr(syscalls, name, wrapped)
 
 
 def main() -> None:

@@ -48,8 +48,8 @@ class Contest:
 
 def contend(contest: Contest, number: int) -> int:
     """Hold the lock once; return the exit status."""
+    from tokshard.dataset import workdir
     from tokshard.errors import LockedError
-    from tokshard.indexed import workdir
     from tokshard.tokenization.workspace import Workspace
 
     module, _, name = contest.lock.partition(":")

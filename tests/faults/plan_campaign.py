@@ -26,8 +26,7 @@ import campaign
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from sharding.replanning import write_blend
-from tokshard.diagnosis.verify.job import verify
+from support.sharding.replanning import write_blend
 from tokshard.errors import MissingFileError, TokshardError
 from tokshard.sharding.plan.document import Plan, read_plan
 from tokshard.sharding.plan.job import plan_shards
@@ -36,8 +35,9 @@ from tokshard.sharding.plan.rankfile import read_rank
 from tokshard.sharding.plan.request import PlanRequest, StreamRequest
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.discovery import Wanted, open_sources
+from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
+from tokshard.verification.job import verify
 
 OUTPUT = "new"
 RANKS = 4

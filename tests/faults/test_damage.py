@@ -18,7 +18,7 @@ from tokshard.errors import (
     ResumeMismatchError,
     StorageError,
 )
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.tokenization import assembly
 from tokshard.tokenization.workspace import Workspace
 
@@ -47,7 +47,7 @@ def unfinished(monkeypatch, last="units"):
 
 @contextmanager
 def broken_off(monkeypatch, last):
-    original = calls.replace
+    original = syscalls.replace
 
     def stopping(source, target):
         if last == "units" and target.endswith("work/0.idx"):
@@ -57,7 +57,7 @@ def broken_off(monkeypatch, last):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(calls, "replace", stopping)
+        context.setattr(syscalls, "replace", stopping)
         yield
 
 
@@ -194,7 +194,7 @@ def remove_until(monkeypatch, k):
 
     with monkeypatch.context() as context:
         for name in ("unlink", "remove_directory"):
-            context.setattr(calls, name, failing(getattr(calls, name)))
+            context.setattr(syscalls, name, failing(getattr(syscalls, name)))
         try:
             Workspace("out/x").remove()
         except KeyboardInterrupt:
@@ -266,9 +266,9 @@ def test_the_old_index_is_gone_for_good_before_new_tokens_get_their_name(directo
     tokenize()
     done = []
     for name in ("unlink", "replace", "fsync_directory"):
-        original = getattr(calls, name)
+        original = getattr(syscalls, name)
         monkeypatch.setattr(
-            calls, name, lambda *a, name=name, original=original: (done.append((name, *a)), original(*a))
+            syscalls, name, lambda *a, name=name, original=original: (done.append((name, *a)), original(*a))
         )
     tokenize(force=True, dtype="int32")
     removed = done.index(("unlink", "out/x.idx"))

@@ -11,10 +11,10 @@ import pytest
 from faults.campaign import finished_units, outputs
 from faults.processes import TOKENIZER, Run, clear, make_corpus, scratch_directory
 from tokshard import tokenize_corpus
+from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import IntegrityError
-from tokshard.progress import ProgressUpdate, SilentProgress
-from tokshard.tokenization.execution.inline import InlineExecutor
 from tokshard.tokenization.part import PartReader
+from tokshard.tokenization.workers.inline import InlineExecutor
 
 UNIT_BYTES = 50_000
 SMALL_UNIT_BYTES = 10_000

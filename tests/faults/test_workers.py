@@ -25,11 +25,11 @@ from faults.processes import (
     make_corpus,
     scratch_directory,
 )
-from storage.support import open_descriptors
+from support.storage.support import open_descriptors
 from tokshard import tokenize_corpus
+from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import WorkerError
-from tokshard.progress import ProgressUpdate, SilentProgress
-from tokshard.tokenization.execution.processes import ProcessExecutor
+from tokshard.tokenization.workers.processes import ProcessExecutor
 
 KILLS = int(os.environ.get("TOKSHARD_KILLS", "5"))
 SEED = int(os.environ.get("TOKSHARD_SEED", "1"))
@@ -314,8 +314,8 @@ def test_failed_runs_leave_nothing_behind_in_the_process_and_the_executor_may_be
 SUSPENDED = """
 import sys
 from tokshard import tokenize_corpus
-from tokshard.progress import SilentProgress
-from tokshard.tokenization.execution.processes import ProcessExecutor
+from tokshard.core.progress import SilentProgress
+from tokshard.tokenization.workers.processes import ProcessExecutor
 executor = ProcessExecutor(2)
 class Begun(SilentProgress):
     def update(self, progress):

@@ -3,13 +3,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from loader.support import slow_inputs
+from support.loader.support import slow_inputs
 from tokshard.errors import UsageError
+from tokshard.gpt_index.samples import Sample
 from tokshard.loader import BatchOptions
 from tokshard.loader.assembly import SampleAssembly, Texts
 from tokshard.loader.masks import document_bounds
 from tokshard.loader.memory import Memory
-from tokshard.sampling.samples import Sample
 from tokshard.sharding.topology import FIELDS, context_slices
 
 

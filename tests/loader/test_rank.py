@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.support import (
+from support.loader.support import (
     EOD,
     LENGTH,
     open_plan,
@@ -22,11 +22,11 @@ from loader.support import (
     write_streams,
 )
 from tokshard.errors import IntegrityError, MissingFileError, ResumeMismatchError, UsageError
+from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader import BatchOptions, RankLoader
-from tokshard.sampling.samples import GPTSamples
 from tokshard.sharding.plan.rankfile import read_rank
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.sources.locator import Locator
 from tokshard.sharding.topology import Topology
 from tokshard.testing import assert_same_after_restore
 

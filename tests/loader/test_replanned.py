@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from loader.support import open_plan, plan_for, source_of
+from support.loader.support import open_plan, plan_for, source_of
 from tokshard.errors import ResumeMismatchError
 from tokshard.sharding.plan.document import read_plan
 from tokshard.sharding.plan.publication import write_plan

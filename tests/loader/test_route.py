@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.support import source_of, stream_of
+from support.loader.support import source_of, stream_of
 from tokshard.loader import route as route_module
 from tokshard.loader.course import Course
 from tokshard.loader.route import Route
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.sources.locator import Locator
 from tokshard.sharding.topology import Topology
 
 

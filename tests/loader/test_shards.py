@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.support import open_plan, plan_for, same, source_of
+from support.loader.support import open_plan, plan_for, same, source_of
+from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader.shards import FILES_PER_SHARD, OpenShards, Shard
-from tokshard.sampling.samples import GPTSamples
-from tokshard.sharding.source import references as source_module
+from tokshard.sharding.sources import references as source_module
 from tokshard.sharding.topology import Topology
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokshard.indexed.reader import IndexedDataset
+from tokshard.dataset.reader import IndexedDataset
 from tokshard.testing import (
     assert_same_after_restore,
     documents,

@@ -9,15 +9,15 @@ from tokshard import IndexedDataset
 from tokshard.blending.config import BuilderConfig
 from tokshard.blending.job import blend
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source
-from tokshard.sampling.cache import Cache, default_directory, load
-from tokshard.sampling.description import GPTDatasetDescription
-from tokshard.sampling.epochs import plan_epochs
-from tokshard.sampling.index import GPTDatasetIndex
-from tokshard.sampling.job import build_indices
-from tokshard.sampling.request import IndexRequest
-from tokshard.sampling.samples import GPTSamples
-from tokshard.sampling.sizes import Sizes
-from tokshard.sampling.splits import parse_split
+from tokshard.gpt_index.epochs import plan_epochs
+from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.gpt_index.samples import GPTSamples
+from tokshard.gpt_index.sizes import Sizes
+from tokshard.gpt_index.splits import parse_split
+from tokshard.index_cache.cache import Cache, default_directory, load
+from tokshard.index_cache.description import GPTDatasetDescription
+from tokshard.index_cache.job import build_indices
+from tokshard.index_cache.request import IndexRequest
 
 OWN_SUFFIXES = ("-tokshard.json", "-tokshard.lock")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from itertools import chain
 
-from sharding import twin
+from support.sharding import twin
 
 
 class MegatronSamplers:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharding import twin
+from support.sharding import twin
 
 pytestmark = pytest.mark.oracle
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from oracle.support import megatron_or_skip
-from tokshard.indexed.builder import IndexedDatasetBuilder
-from tokshard.indexed.layout import DTYPES, dtype_code, optimal_dtype
-from tokshard.indexed.reader import IndexedDataset
+from tokshard.dataset.builder import IndexedDatasetBuilder
+from tokshard.dataset.layout import DTYPES, dtype_code, optimal_dtype
+from tokshard.dataset.reader import IndexedDataset
 
 pytestmark = pytest.mark.oracle
 

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cli.commands import SAMPLE, tokshard
 from oracle.reference import Megatron, Recorder, stamps, tree
-from tokshard.sampling.identifiers import MEGATRON_VERSIONS, megatron_identifiers
-from tokshard.sampling.sizes import TrainingArguments, training_sizes
+from support.cli.commands import SAMPLE, tokshard
+from tokshard.gpt_index.sizes import TrainingArguments, training_sizes
+from tokshard.index_cache.identifiers import MEGATRON_VERSIONS, megatron_identifiers
 
 pytestmark = pytest.mark.oracle
 

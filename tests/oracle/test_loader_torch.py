@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from loader.support import (
+from oracle.reference import Megatron, Tokenizer
+from support.loader.support import (
     EOD,
     LENGTH,
     open_plan,
@@ -22,13 +23,12 @@ from loader.support import (
     write_documents,
     write_streams,
 )
-from oracle.reference import Megatron, Tokenizer
+from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import UsageError
-from tokshard.indexed.reader import IndexedDataset
 from tokshard.loader import BatchOptions
 from tokshard.loader.torch import ExternalIterator, PlanDataset, PlanSampler, Turn, data_loader
 from tokshard.sharding.bucketing import Bucketing
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.samples import SampleSource
 from tokshard.sharding.topology import Topology
 from tokshard.testing import assert_same_after_restore
 

@@ -9,7 +9,7 @@ import pytest
 
 from oracle.support import megatron_or_skip
 from tokshard import merge_datasets
-from tokshard.indexed.layout import DTYPES
+from tokshard.dataset.layout import DTYPES
 
 pytestmark = pytest.mark.oracle
 

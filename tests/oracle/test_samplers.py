@@ -11,8 +11,8 @@ import pytest
 
 from oracle.samplers import MegatronSamplers, TwinSamplers, cyclic
 from oracle.support import megatron_or_skip
-from sharding.support import World, assignment_of
-from sharding.twin import random_worlds
+from support.sharding.support import World, assignment_of
+from support.sharding.twin import random_worlds
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.modes import cyclic_order

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from sharding.support import World, assignment_of, everything, order_of
+from support.sharding.support import World, assignment_of, everything, order_of
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.assignment import Assignment, available_steps
 from tokshard.sharding.intervals import Intervals

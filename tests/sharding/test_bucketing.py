@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharding import twin
+from support.sharding import twin
 from tokshard.errors import UsageError
 from tokshard.sharding.bucketing import Bucketing
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharding.support import World
+from support.sharding.support import World
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.layouts import Blocked, Striped, layout_from_json, repeats
 from tokshard.sharding.modes import layout_of

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sharding import twin
-from sharding.support import World, assignment_of, everything
+from support.sharding import twin
+from support.sharding.support import World, assignment_of, everything
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.modes import MODES, SHUFFLES, cyclic_order, layout_of, shuffle_links

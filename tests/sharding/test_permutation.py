@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharding import twin, vectors
-from sharding.support import digest, golden
+from support.sharding import twin, vectors
+from support.sharding.support import digest, golden
 from tokshard.errors import UsageError
-from tokshard.sampling.compilation import WORTH_COMPILING
+from tokshard.gpt_index.compilation import WORTH_COMPILING
 from tokshard.sharding import permutation
 
 

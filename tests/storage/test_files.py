@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interleaving import interleaved
-from storage.support import names, open_descriptors, raising
+from support.interleaving import interleaved
+from support.storage.support import names, open_descriptors, raising
 from tokshard.errors import IntegrityError, StorageError
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.storage.files import (
     AppendFile,
     AtomicFile,
@@ -122,9 +122,9 @@ def test_a_write_that_claims_more_than_it_wrote_is_caught(tmp_path, monkeypatch,
 def test_a_durable_file_is_forced_before_its_name_and_the_name_after(tmp_path, monkeypatch):
     order = []
     for name in ("fsync", "replace", "fsync_directory"):
-        original = getattr(calls, name)
+        original = getattr(syscalls, name)
         monkeypatch.setattr(
-            calls, name, lambda *a, name=name, original=original: (order.append(name), original(*a))
+            syscalls, name, lambda *a, name=name, original=original: (order.append(name), original(*a))
         )
     write_atomically(str(tmp_path / "x"), b"1")
     with AtomicFile(str(tmp_path / "y"), durable=False) as file:
@@ -155,9 +155,9 @@ def test_creating_refuses_links_and_files(tmp_path, target):
     (tmp_path / "x").symlink_to(target)
     for path in ("x", "theirs"):
         with pytest.raises(StorageError, match="File exists"):
-            calls.create(str(tmp_path / path))
+            syscalls.create(str(tmp_path / path))
     with pytest.raises(StorageError):
-        calls.open_for_append(str(tmp_path / "x"))
+        syscalls.open_for_append(str(tmp_path / "x"))
     assert (tmp_path / "theirs").read_bytes() == b"theirs"
     assert names(tmp_path) == ["theirs", "x"]
 
@@ -274,13 +274,13 @@ def test_removing_what_is_no_tree(tmp_path):
 
 def test_new_directories_are_forced_to_the_disk_by_their_parents(tmp_path, monkeypatch):
     forced = []
-    monkeypatch.setattr(calls, "fsync_directory", forced.append)
-    calls.make_directory(str(tmp_path / "a/b"))
-    calls.make_directory(str(tmp_path / "a/b/c") + "/")
-    calls.make_directory(str(tmp_path / "a/b"))
+    monkeypatch.setattr(syscalls, "fsync_directory", forced.append)
+    syscalls.make_directory(str(tmp_path / "a/b"))
+    syscalls.make_directory(str(tmp_path / "a/b/c") + "/")
+    syscalls.make_directory(str(tmp_path / "a/b"))
     assert forced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a/b")]
     monkeypatch.chdir(tmp_path)
-    calls.make_directory("d/e")
+    syscalls.make_directory("d/e")
     assert forced[3:] == ["", "d"]
     assert (tmp_path / "d/e").is_dir()
 
@@ -296,7 +296,7 @@ def test_a_directory_that_another_process_makes_and_removes_again_is_made(tmp_pa
         original(name)
 
     monkeypatch.setattr(os, "mkdir", late)
-    calls.make_directory(str(path))
+    syscalls.make_directory(str(path))
     assert (path.is_dir(), len(seen)) == (True, 1)
 
 
@@ -305,7 +305,7 @@ def test_a_directory_is_not_made_over_something_else(tmp_path, kind):
     (tmp_path / "file").write_bytes(b"1")
     (tmp_path / "dangling").symlink_to("nothing")
     with pytest.raises(StorageError, match="File exists"):
-        calls.make_directory(str(tmp_path / kind))
+        syscalls.make_directory(str(tmp_path / kind))
 
 
 @pytest.mark.parametrize(
@@ -316,9 +316,9 @@ def test_only_file_systems_without_directory_fsync_are_forgiven(tmp_path, monkey
     before = open_descriptors()
     if fatal:
         with pytest.raises(StorageError):
-            calls.fsync_directory(str(tmp_path))
+            syscalls.fsync_directory(str(tmp_path))
     else:
-        calls.fsync_directory(str(tmp_path))
+        syscalls.fsync_directory(str(tmp_path))
     assert open_descriptors() <= before
     with pytest.raises(StorageError):  # of a file's data there is no such excuse
         write_atomically(str(tmp_path / "x"), b"1")
@@ -344,10 +344,10 @@ def test_a_directory_is_made_though_others_remove_what_it_lies_in(tmp_path):
                 one.rmdir()
 
     def made():
-        calls.make_directory(str(path))
+        syscalls.make_directory(str(path))
         return path.is_dir()
 
-    found = [*interleaved(made, others, inside=("storage/calls.py",), prepare=others)]
+    found = [*interleaved(made, others, inside=("storage/syscalls.py",), prepare=others)]
     assert len(found) > 30
     assert found.count(False) < 3, "it was removed only when it had been made"
 
@@ -357,4 +357,4 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path):
     (tmp_path / "link").symlink_to("nowhere")
     for path in (tmp_path / "file", tmp_path / "file" / "a", tmp_path / "link", "/proc/tokshard/a/b/c"):
         with pytest.raises(StorageError, match="cannot create directory"):
-            calls.make_directory(str(path))
+            syscalls.make_directory(str(path))

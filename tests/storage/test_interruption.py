@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from tokshard.progress import SilentProgress
-from tokshard.sampling.crew import Crew
-from tokshard.storage.interruption import call_slowly, wait_for
+from tokshard.core.interruption import call_slowly, wait_for
+from tokshard.core.progress import SilentProgress
+from tokshard.core.thread_runner import Crew
 
 
 class Stopping(SilentProgress):

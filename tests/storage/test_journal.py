@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from interleaving import interleaved
+from support.interleaving import interleaved
 from tokshard.errors import IntegrityError, StorageError
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Journal, read_checkpoints
 
@@ -19,13 +19,13 @@ from tokshard.storage.journal import Journal, read_checkpoints
 def gate(monkeypatch):
     """Hold back the forcing of files to the disk until it is opened."""
     gate = threading.Event()
-    original = calls.fsync
+    original = syscalls.fsync
 
     def waiting(descriptor, path):
         assert gate.wait(240)
         original(descriptor, path)
 
-    monkeypatch.setattr(calls, "fsync", waiting)
+    monkeypatch.setattr(syscalls, "fsync", waiting)
     return gate
 
 
@@ -93,7 +93,7 @@ def test_a_failure_in_the_background_is_raised_when_it_is_settled(place, monkeyp
     def failing(descriptor, name):
         raise StorageError("write", name, OSError(28, "No space left on device"))
 
-    monkeypatch.setattr(calls, "fsync", failing)
+    monkeypatch.setattr(syscalls, "fsync", failing)
     journal.begin_checkpoint(files)
     with pytest.raises(StorageError, match="No space left"):
         journal.settle()

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from storage.support import names, open_descriptors, raising
+from support.storage.support import names, open_descriptors, raising
 from tokshard.errors import LockedError, StorageError
 from tokshard.storage.lock import Holder, WriterLock, holder_of
 

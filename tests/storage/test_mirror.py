@@ -7,10 +7,11 @@ import uuid
 import pytest
 
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
-from tokshard.storage import anywhere, blocks, mirror, statuses
+from tokshard.storage import fs
 from tokshard.storage.jsonfile import read_json_object
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.paths import user_cache_directory
+from tokshard.storage.remote import block_cache, local_copy, stat_cache
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -19,8 +20,8 @@ fsspec = pytest.importorskip("fsspec")
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
     # What a test has changed must not be remembered from a moment before.
-    monkeypatch.setattr(statuses, "RECENT_SECONDS", 0.0)
-    monkeypatch.setattr(blocks, "_pools", {})
+    monkeypatch.setattr(stat_cache, "RECENT_SECONDS", 0.0)
+    monkeypatch.setattr(block_cache, "_pools", {})
     return tmp_path / "cache"
 
 
@@ -32,7 +33,7 @@ def put(content, url=None):
 
 
 def content_of(url):
-    with anywhere.open_file(url) as file:
+    with fs.open_file(url) as file:
         return file.read()
 
 
@@ -54,7 +55,7 @@ def test_a_copy_is_what_is_there_and_made_once(cache, size):
 
 def test_a_changed_file_is_another_copy_and_the_old_one_goes(cache):
     url = put(b"old" * 1000)
-    held = anywhere.open_file(url)
+    held = fs.open_file(url)
     put(b"new" * 1000, url)
     assert content_of(url) == b"new" * 1000
     assert [path.read_bytes() for path in files_in(cache)] == [b"new" * 1000]
@@ -101,10 +102,10 @@ def test_what_a_killed_process_has_left_is_swept_away_and_what_is_being_fetched_
 
 def test_a_version_is_never_kept_under_the_name_of_another(cache, monkeypatch):
     url = put(b"x" * 1000)
-    before = statuses.recent_status(url)
+    before = stat_cache.recent_status(url)
     put(b"y" * 1000, url)
-    statuses._known.clear()
-    monkeypatch.setattr(mirror, "recent_status", lambda url: before)
+    stat_cache._known.clear()
+    monkeypatch.setattr(local_copy, "recent_status", lambda url: before)
     with pytest.raises((InputError, IntegrityError)):
         content_of(url)
     assert files_in(cache) == []
@@ -122,14 +123,14 @@ def test_one_fetches_and_others_wait_for_it(cache, monkeypatch):
     content_of(url)
     [copy] = files_in(cache)
     copy.rename(copy.parent.parent / "aside")
-    found, waiting, look = [], threading.Event(), mirror._open_whole
+    found, waiting, look = [], threading.Event(), local_copy._open_whole
 
     def looking(path, size):
         if (descriptor := look(path, size)) is None:
             waiting.set()
         return descriptor
 
-    monkeypatch.setattr(mirror, "_open_whole", looking)
+    monkeypatch.setattr(local_copy, "_open_whole", looking)
     thread = threading.Thread(target=lambda: found.append(content_of(url)))
     with WriterLock(str(copy.parent / "lock")):
         thread.start()
@@ -144,7 +145,7 @@ def test_one_fetches_and_others_wait_for_it(cache, monkeypatch):
 
 
 def test_whoever_waits_too_long_fetches_for_itself(cache, monkeypatch):
-    monkeypatch.setattr(mirror, "LOCK_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(local_copy, "LOCK_WAIT_SECONDS", 0.0)
     url = put(b"x" * 1000)
     content_of(url)
     [copy] = files_in(cache)
@@ -158,7 +159,7 @@ def test_a_missing_file_is_said_to_be_missing_again_and_again(cache):
     for _ in range(2):
         with pytest.raises(MissingFileError, match="does not exist"):
             read_json_object(url)
-        assert not anywhere.exists(url)
+        assert not fs.exists(url)
     put(b'{"a": 1}', url)
     assert read_json_object(url) == {"a": 1}
     assert not (cache / "remote").exists() or len(files_in(cache)) == 1
@@ -167,21 +168,21 @@ def test_a_missing_file_is_said_to_be_missing_again_and_again(cache):
 def test_what_a_store_has_said_a_moment_ago_is_not_asked_again(monkeypatch):
     url = put(b"x")
     asked = []
-    real = statuses.remote.status
-    monkeypatch.setattr(statuses.remote, "status", lambda one: asked.append(one) or real(one))
-    monkeypatch.setattr(statuses, "RECENT_SECONDS", 3600.0)
-    assert [anywhere.exists(url), anywhere.isfile(url), anywhere.getsize(url)] == [True, True, 1]
+    real = stat_cache.remote.status
+    monkeypatch.setattr(stat_cache.remote, "status", lambda one: asked.append(one) or real(one))
+    monkeypatch.setattr(stat_cache, "RECENT_SECONDS", 3600.0)
+    assert [fs.exists(url), fs.isfile(url), fs.getsize(url)] == [True, True, 1]
     assert asked == [url]
 
 
 def test_the_state_of_a_file_is_never_an_old_one(cache, monkeypatch):
-    monkeypatch.setattr(statuses, "RECENT_SECONDS", 3600.0)
+    monkeypatch.setattr(stat_cache, "RECENT_SECONDS", 3600.0)
     url = put(b"old")
-    before = anywhere.state(url)
-    assert before == anywhere.state(url) is not None
+    before = fs.state(url)
+    assert before == fs.state(url) is not None
     put(b"new", url)
-    assert anywhere.state(url) != before
-    assert anywhere.state(f"{url}.none") is None
+    assert fs.state(url) != before
+    assert fs.state(f"{url}.none") is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokshard.storage.background import Background, in_order
+from tokshard.core.background import Background, in_order
 from tokshard.storage.readahead import ReadAhead
 
 CONTENT = random.Random(5).randbytes(3000)

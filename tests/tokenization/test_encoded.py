@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenization.jobs import TOKENIZER, write_jsonl
+from support.tokenization.jobs import TOKENIZER, write_jsonl
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import IntegrityError, StorageError

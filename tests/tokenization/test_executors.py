@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenization.feeding import PATIENCE_SECONDS, Fed
-from tokenization.jobs import TOKENIZER, write_jsonl
+from support.tokenization.feeding import PATIENCE_SECONDS, Fed
+from support.tokenization.jobs import TOKENIZER, write_jsonl
 from tokshard import errors
 from tokshard.corpus.units import LineUnit
 from tokshard.tokenization.encoder import Outcome, Task
-from tokshard.tokenization.execution import messages
-from tokshard.tokenization.execution.handles import NurseryHandle, WorkerHandle
-from tokshard.tokenization.execution.inline import InlineExecutor
-from tokshard.tokenization.execution.messages import WorkerCrashError, error_from_json, error_to_json
-from tokshard.tokenization.execution.processes import ProcessExecutor
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.placement import Measured, Place, Placement
 from tokshard.tokenization.preparation import prepare
+from tokshard.tokenization.workers import messages
+from tokshard.tokenization.workers.handles import NurseryHandle, WorkerHandle
+from tokshard.tokenization.workers.inline import InlineExecutor
+from tokshard.tokenization.workers.messages import WorkerCrashError, error_from_json, error_to_json
+from tokshard.tokenization.workers.processes import ProcessExecutor
 
 EXECUTORS = {"inline": InlineExecutor, "one": lambda: ProcessExecutor(1), "three": lambda: ProcessExecutor(3)}
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenization.feeding import PATIENCE_SECONDS, Fed
+from support.tokenization.feeding import PATIENCE_SECONDS, Fed
 from tokshard.corpus.records import read_documents
 from tokshard.errors import InputError, StorageError
-from tokshard.tokenization.execution.feed import _UNITS_AHEAD
 from tokshard.tokenization.part import UnitKey
+from tokshard.tokenization.workers.feed import _UNITS_AHEAD
 
 
 def lines_of(texts: list[str]) -> bytes:

@@ -16,7 +16,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenization.jobs import SAMPLE, TOKENIZER, documents, manifest, pair, texts_of, write_jsonl
+from support.tokenization.jobs import SAMPLE, TOKENIZER, documents, manifest, pair, texts_of, write_jsonl
 from tokshard import tokenize_corpus
 from tokshard.corpus.files import CorpusFile
 from tokshard.errors import (
@@ -30,12 +30,12 @@ from tokshard.errors import (
 )
 from tokshard.storage.lock import WriterLock
 from tokshard.tokenization import encoding
-from tokshard.tokenization.execution.inline import InlineExecutor
-from tokshard.tokenization.execution.processes import ProcessExecutor
 from tokshard.tokenization.job import plan_tokenization
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.plan import make_plan
-from tokshard.tokenization.tokenizer import load_tokenizer
+from tokshard.tokenization.workers.inline import InlineExecutor
+from tokshard.tokenization.workers.processes import ProcessExecutor
+from tokshard.tokenizer.definition import load_tokenizer
 
 EOD = 256
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tokshard import merge_datasets, tokenize_corpus
-from tokshard.diagnosis.datasets import inspect_dataset
-from tokshard.diagnosis.documents import inspect_document
+from tokshard.dataset.manifest import read_manifest
 from tokshard.errors import InputError
-from tokshard.indexed.manifest import read_manifest
+from tokshard.inspection.datasets import inspect_dataset
+from tokshard.inspection.documents import inspect_document
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 CORPORA = [SAMPLE / "hostile.jsonl", SAMPLE / "manuals.jsonl", SAMPLE / "stories.jsonl"]

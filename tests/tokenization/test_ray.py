@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenization.feeding import Fed
-from tokenization.jobs import TOKENIZER, write_jsonl
+from support.tokenization.feeding import Fed
+from support.tokenization.jobs import TOKENIZER, write_jsonl
 from tokshard.errors import UsageError
 from tokshard.tokenization.encoder import Outcome
-from tokshard.tokenization.execution import messages
-from tokshard.tokenization.execution.node import encode
-from tokshard.tokenization.execution.ray import _Encoding, _errands, _Parts
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.preparation import prepare
+from tokshard.tokenization.workers import messages
+from tokshard.tokenization.workers.node import encode
+from tokshard.tokenization.workers.ray import _Encoding, _errands, _Parts
 
 UNIT_BYTES = 100
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenization.array.corpora import lines
-from tokenization.jobs import TOKENIZER
+from support.tokenization.jobs import TOKENIZER
+from support.tokenization_job_array.corpora import lines
 from tokshard.corpus.files import CorpusFile, discover
 from tokshard.corpus.planning import plan_units
 from tokshard.tokenization.encoder import UnitEncoder
-from tokshard.tokenization.execution.shares import Deal, Stream, encode_stream
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.preparation import prepare
+from tokshard.tokenization.workers.shares import Deal, Stream, encode_stream
 
 
 def plain(number: int, size: int) -> CorpusFile:

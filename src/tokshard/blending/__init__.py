@@ -1,1 +1,1 @@
-"""Mixtures of sources: recipes, the exact order of a blend, its sizes, and the certificate of it."""
+"""Blends: recipe, weights, order, certificate, blend.json."""

@@ -21,10 +21,10 @@ from tokshard.blending.resolution import Resolved, SourceSupply, resolve
 from tokshard.blending.sizes import smallest_surplus, with_surplus
 from tokshard.blending.supply import Supply, refuse_duplicates
 from tokshard.errors import UsageError
-from tokshard.sampling.description import BlendedDescription
-from tokshard.sampling.epochs import EpochPlan, warnings_of
-from tokshard.sampling.request import IndexRequest
-from tokshard.sampling.splits import SPLITS
+from tokshard.gpt_index.epochs import EpochPlan, warnings_of
+from tokshard.gpt_index.splits import SPLITS
+from tokshard.index_cache.description import BlendedDescription
+from tokshard.index_cache.request import IndexRequest
 
 
 @dataclass(frozen=True, slots=True)

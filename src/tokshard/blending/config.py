@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokshard.errors import UsageError
-from tokshard.sampling.sizes import Sizes
-from tokshard.sampling.splits import DEFAULT_SPLIT, Split, parse_split
+from tokshard.gpt_index.sizes import Sizes
+from tokshard.gpt_index.splits import DEFAULT_SPLIT, Split, parse_split
 
 DEFAULT_SEED = 1234
 DEFAULT_SURPLUS = 0.005
@@ -62,7 +62,7 @@ class BuilderConfig:
         """Return the prefix as the training run will name it, which enters the hashes.
 
         Example:
-            >>> from tokshard.sampling.sizes import Sizes
+            >>> from tokshard.gpt_index.sizes import Sizes
             >>> config = BuilderConfig(sequence_length=8, sizes=Sizes(1, 0, 0), tokenizer={},
             ...                        path_as=(("out", "/data/v1"),))
             >>> config.training_path("out/web"), config.training_path("output/web")

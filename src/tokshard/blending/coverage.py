@@ -10,7 +10,7 @@ import numpy as np
 
 from tokshard.blending.kernels import cover_documents, cover_once, place_documents
 from tokshard.errors import IntegrityError
-from tokshard.sampling.compilation import WORTH_COMPILING, compiled, has_numba
+from tokshard.gpt_index.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,15 +9,15 @@ from typing import Any, Self
 
 from tokshard.blending.certificate import Certificate
 from tokshard.errors import IntegrityError, MissingFileError
-from tokshard.sampling.cache import BLEND_ARRAYS, GPT_ARRAYS
-from tokshard.sampling.splits import SPLITS
-from tokshard.storage import calls
-from tokshard.storage.anywhere import refuse_remote, relative_inside
+from tokshard.gpt_index.splits import SPLITS
+from tokshard.index_cache.cache import BLEND_ARRAYS, GPT_ARRAYS
+from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import write_atomically
+from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.jsonfile import dump_readable_json, read_json_object
 from tokshard.storage.paths import check_plain_name
-from tokshard.storage.remote import is_remote
+from tokshard.storage.remote.objects import is_remote
 from tokshard.version import __version__
 
 SCHEMA = "tokshard.blend/1"
@@ -176,7 +176,7 @@ class BlendDocument:
         """
         hint = "merge some of the sources with tokshard merge, or give them shorter paths"
         content = dump_readable_json(self.to_json(), self.path, hint=hint)
-        calls.make_directory(self.directory)
+        syscalls.make_directory(self.directory)
         write_atomically(self.path, content)
 
     @classmethod

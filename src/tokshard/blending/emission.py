@@ -10,7 +10,7 @@ from tokshard.blending.config import DEFAULT_SURPLUS
 from tokshard.blending.recipe import Mixture, check_prefix
 from tokshard.blending.resolution import Resolved
 from tokshard.errors import UsageError
-from tokshard.sampling.splits import SPLITS
+from tokshard.gpt_index.splits import SPLITS
 
 
 def emit_megatron_args(

@@ -12,7 +12,7 @@ from typing import Any
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source, reads_as_number
 from tokshard.blending.toml import read_recipe
 from tokshard.errors import InputError, UsageError
-from tokshard.sampling.splits import SPLITS
+from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.textfile import read_text
 
 _EXAMPLE = "write weights and prefixes in turn (0.7 data/web 0.3 data/code), or prefixes alone"

@@ -17,16 +17,16 @@ from tokshard.blending.greedy import greedy_order
 from tokshard.blending.order import blend_blocks
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.cluster.options import RayOptions
+from tokshard.core.progress import Progress
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
-from tokshard.progress import Progress
-from tokshard.sampling.cache import Cache, CacheEntry, blend_specs, load
-from tokshard.sampling.fingerprint import FingerprintedIndex
-from tokshard.sampling.job import build_indices
-from tokshard.sampling.npy import Blocks
-from tokshard.sampling.provision import Wanted, provide
-from tokshard.sampling.report import IndexReport
-from tokshard.sampling.sidecar import Origin
-from tokshard.storage.anywhere import abspath
+from tokshard.index_cache.cache import Cache, CacheEntry, blend_specs, load
+from tokshard.index_cache.fingerprint import FingerprintedIndex
+from tokshard.index_cache.job import build_indices
+from tokshard.index_cache.npy import Blocks
+from tokshard.index_cache.provision import Wanted, provide
+from tokshard.index_cache.report import IndexReport
+from tokshard.index_cache.sidecar import Origin
+from tokshard.storage.fs import abspath
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tokshard.blending.kernels import FEW_CLASSES, blend_steps
-from tokshard.sampling.compilation import compiled, has_numba
+from tokshard.gpt_index.compilation import compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,9 +11,9 @@ from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.blending.resolution import Resolved
 from tokshard.blending.sizes import source_sizes
 from tokshard.errors import UsageError
-from tokshard.sampling.description import BlendedDescription
-from tokshard.sampling.request import IndexRequest
-from tokshard.sampling.splits import SPLITS, whole_split
+from tokshard.gpt_index.splits import SPLITS, whole_split
+from tokshard.index_cache.description import BlendedDescription
+from tokshard.index_cache.request import IndexRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def outline_blend(
 
     Example:
         >>> from tokshard.blending.forms import parse_words
-        >>> from tokshard.sampling.sizes import Sizes
+        >>> from tokshard.gpt_index.sizes import Sizes
         >>> config = BuilderConfig(sequence_length=64, sizes=Sizes(100, 0, 0), tokenizer={})
         >>> for one in outline_blend(parse_words(["0.7", "data/web", "0.3", "data/code"]), config):
         ...     print(one.name, one.kind, one.size, [request.num_samples for request in one.requests])

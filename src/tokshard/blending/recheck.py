@@ -14,11 +14,11 @@ from tokshard.blending.document import BlendDocument, BlendSource, BlendSplit
 from tokshard.blending.exhaustive import exhaustive_order
 from tokshard.blending.greedy import greedy_order
 from tokshard.blending.order import blend_blocks
+from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
-from tokshard.indexed.reader import IndexedDataset
-from tokshard.sampling.description import BlendedDescription, GPTDatasetDescription, read_description
-from tokshard.sampling.fingerprint import dataset_fingerprint, fingerprint_differences
-from tokshard.sampling.npy import map_npy
+from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription, read_description
+from tokshard.index_cache.fingerprint import dataset_fingerprint, fingerprint_differences
+from tokshard.index_cache.npy import map_npy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

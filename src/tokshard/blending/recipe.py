@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tokshard.errors import UsageError
-from tokshard.sampling.splits import SPLITS
-from tokshard.storage.anywhere import realpath
+from tokshard.gpt_index.splits import SPLITS
+from tokshard.storage.fs import realpath
 from tokshard.storage.paths import idx_path
 
 UNITS = ("samples", "tokens")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tokshard.blending.recipe import Source, whereabouts
+from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, TokshardError, UsageError
-from tokshard.indexed.reader import IndexedDataset
-from tokshard.sampling.epochs import EpochPlan, plan_epochs
-from tokshard.sampling.request import IndexRequest
-from tokshard.sampling.splits import Split
+from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
+from tokshard.gpt_index.splits import Split
+from tokshard.index_cache.request import IndexRequest
 
 
 class Supply:
@@ -25,7 +25,7 @@ class Supply:
         """Return what an index of so many samples would be.
 
         Raises:
-            UsageError, InputError: See :func:`tokshard.sampling.epochs.plan_epochs`.
+            UsageError, InputError: See :func:`tokshard.gpt_index.epochs.plan_epochs`.
             MissingFileError, IntegrityError, StorageError: The data set cannot be read.
         """
         sequences, tokens = self._of(request)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeOptions, Source
 from tokshard.errors import InputError, UsageError
-from tokshard.sampling.splits import SPLITS
+from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.textfile import read_text
 
 _MIXTURE_KEYS = ("unit", "temperature", "source")

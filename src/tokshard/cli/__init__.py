@@ -1,1 +1,1 @@
-"""The command line: options, one library call, one rendering. The only package that prints."""
+"""The command line: options, one call of the public API, rendering."""

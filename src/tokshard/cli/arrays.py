@@ -15,7 +15,7 @@ from tokshard.errors import UsageError
 from tokshard.tokenization.options import output_prefix
 
 if TYPE_CHECKING:
-    from tokshard.tokenization.array.report import ArrayReport
+    from tokshard.tokenization.job_array.report import ArrayReport
     from tokshard.tokenization.report import TokenizeReport
 
 _PANEL = "Job arrays"
@@ -133,8 +133,8 @@ def job_file(context: typer.Context, wish: ArrayWish) -> str:
     Raises:
         UsageError: The command cannot be run in tasks.
     """
-    from tokshard.storage.remote import is_remote
-    from tokshard.tokenization.array import jobfiles
+    from tokshard.storage.remote.objects import is_remote
+    from tokshard.tokenization.job_array import jobfiles
 
     given = context.params
     output = output_prefix(given["inputs"], given["output"])
@@ -196,8 +196,8 @@ def _option_words(option: Any, value: Any) -> list[str]:
 
 def run_task(wish: ArrayWish, inputs: list[str], output: str | None, **arguments: Any) -> ArrayReport:
     """Be the task of an array that ``--array-task`` names; the arguments are those of the library."""
-    from tokshard.tokenization.array.job import tokenize_share
-    from tokshard.tokenization.array.task import parse_array_task
+    from tokshard.tokenization.job_array.job import tokenize_share
+    from tokshard.tokenization.job_array.task import parse_array_task
 
     task = parse_array_task(wish.array_task or "", os.environ)
     return tokenize_share(inputs, output, task=task, finish=wish.finish is None, **arguments)
@@ -205,7 +205,7 @@ def run_task(wish: ArrayWish, inputs: list[str], output: str | None, **arguments
 
 def finish_array(wish: ArrayWish, inputs: list[str], output: str | None, **arguments: Any) -> TokenizeReport:
     """Put together what the tasks have encoded; the arguments are those of the library."""
-    from tokshard.tokenization.array.job import finish_tokenization
+    from tokshard.tokenization.job_array.job import finish_tokenization
 
     return finish_tokenization(inputs, output, tasks=wish.tasks, **arguments)
 

@@ -24,7 +24,7 @@ from tokshard.cli.meter import make_meter
 from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
 from tokshard.cli.recipes import RecipeOptions, builder_config
 from tokshard.errors import UsageError
-from tokshard.sampling.sizes import Sizes
+from tokshard.gpt_index.sizes import Sizes
 
 if TYPE_CHECKING:
     from tokshard.blending.builder import BlendPlan
@@ -371,7 +371,7 @@ def _assert_hit(
     recipe: BlendRecipe, config: BuilderConfig, cache: str, how: dict[str, Any], *, as_json: bool, quiet: bool
 ) -> None:
     from tokshard.blending.builder import plan_blend
-    from tokshard.diagnosis.hits import check_blend
+    from tokshard.blending.hits import check_blend
 
     hits = check_blend(plan_blend(recipe, config), cache, **how)
     if as_json:

@@ -11,8 +11,8 @@ from tokshard.cli.views import show_split
 
 if TYPE_CHECKING:
     from tokshard.blending.builder import BlendPlan, SplitPlan
+    from tokshard.blending.hits import Hit
     from tokshard.blending.job import BlendReport
-    from tokshard.diagnosis.hits import Hit
 
 DRY_RUN_SCHEMA = "tokshard.blend-dry-run/1"
 HITS_SCHEMA = "tokshard.blend-hits/1"
@@ -34,7 +34,7 @@ def show_plan(plan: BlendPlan) -> None:
 
 
 def _show_split_plan(split: SplitPlan) -> None:
-    from tokshard.diagnosis.facts import KINDS, percent
+    from tokshard.inspection.facts import KINDS, percent
 
     terminal.say(f"{split.name}: {KINDS[split.kind]}, {terminal.count(split.samples)} samples")
     rows = [

@@ -23,11 +23,11 @@ from tokshard.cli.meter import make_meter
 from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
 from tokshard.cli.wishes import Wishes
 from tokshard.errors import UsageError
-from tokshard.sampling.sizes import Sizes
+from tokshard.gpt_index.sizes import Sizes
 
 if TYPE_CHECKING:
     from tokshard.cli.wishes import EpochSamples
-    from tokshard.sampling.report import IndexReport
+    from tokshard.index_cache.report import IndexReport
 
 SCHEMA = "tokshard.build-indices/1"
 MISSED = 1
@@ -156,7 +156,7 @@ def build_indices(
         options.check_path_as(wishes.path_as, (*wishes.prefixes, cache_dir or ""))
         if assert_hit and rebuild:
             raise UsageError("--assert-hit builds nothing: leave out --rebuild")
-        from tokshard.sampling import job
+        from tokshard.index_cache import job
 
         notes, hint = _notes(wishes)
         warn(notes, hint, log=log, quiet=quiet)

@@ -11,7 +11,7 @@ from tokshard.cluster.options import DEFAULT_CPUS_PER_TASK, DEFAULT_RETRIES, Ray
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard.tokenization.execution.ray import RayExecutor
+    from tokshard.tokenization.workers.ray import RayExecutor
 
 _CLUSTER = "Ray cluster"
 
@@ -114,6 +114,6 @@ def ray_executor(options: RayOptions | None, *, alone: bool) -> RayExecutor | No
             "--executor ray and the options of job arrays are two ways to divide the work",
             hint="leave out one of them",
         )
-    from tokshard.tokenization.execution.ray import RayExecutor
+    from tokshard.tokenization.workers.ray import RayExecutor
 
     return RayExecutor(options)

@@ -14,8 +14,8 @@ from tokshard.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokshard.diagnosis.differences import Compared, IndexDifference, SplitDifference
-    from tokshard.sharding.comparison.difference import PlanDifference, StreamDifference
+    from tokshard.comparison.difference import PlanDifference, StreamDifference
+    from tokshard.comparison.products import Compared, IndexDifference, SplitDifference
 
 SCHEMA = "tokshard.diff/1"
 DIFFERENT = 1
@@ -55,9 +55,9 @@ def diff(
     same is read, and 1 if not.
     """
     with failures.reported(as_json=as_json):
-        from tokshard.diagnosis import differences
+        from tokshard.comparison import products
 
-        kinds = [differences.kind_of(path) for path in (first, second)]
+        kinds = [products.kind_of(path) for path in (first, second)]
         if kinds[0] != kinds[1]:
             raise UsageError(f"{first} is a {kinds[0]}, and {second} a {kinds[1]}: they cannot be compared")
         if kinds[0] != "plan" and (steps is not None or first_only):
@@ -73,7 +73,7 @@ def diff(
 def _diff_plans(
     first: str, second: str, steps: int | None, *, first_only: bool, as_json: bool, quiet: bool
 ) -> bool:
-    from tokshard.sharding.comparison.difference import diff_plans
+    from tokshard.comparison.difference import diff_plans
     from tokshard.sharding.plan.document import read_plan
 
     found = diff_plans(read_plan(first), read_plan(second), steps=steps, first_only=first_only)
@@ -86,7 +86,7 @@ def _diff_plans(
 
 def _diff_others(kind: str, first: str, second: str, *, as_json: bool, quiet: bool) -> bool:
     from tokshard.blending.document import BlendDocument
-    from tokshard.diagnosis.differences import diff_blends, diff_caches
+    from tokshard.comparison.products import diff_blends, diff_caches
 
     found = (
         diff_blends(BlendDocument.read(first), BlendDocument.read(second))
@@ -120,7 +120,7 @@ def _show_stream(stream: StreamDifference) -> None:
 
 
 def _show_others(found: Compared) -> None:
-    from tokshard.diagnosis.differences import SplitDifference
+    from tokshard.comparison.products import SplitDifference
 
     _show_fields(found.settings)
     for part in found.parts:

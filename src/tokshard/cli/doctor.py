@@ -13,11 +13,11 @@ from tokshard.cli.events import LogJson, recorded
 from tokshard.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:
-    from tokshard.diagnosis.doctor.candidates import Candidate
-    from tokshard.diagnosis.doctor.examination import Diagnosis
-    from tokshard.diagnosis.doctor.lookups import Lookup, Nearest
-    from tokshard.diagnosis.doctor.outlook import Outlook
-    from tokshard.diagnosis.launch.arguments import LaunchArguments
+    from tokshard.preflight.candidates import Candidate
+    from tokshard.preflight.examination import Diagnosis
+    from tokshard.preflight.launch.arguments import LaunchArguments
+    from tokshard.preflight.lookups import Lookup, Nearest
+    from tokshard.preflight.outlook import Outlook
 
 FOUND_PROBLEMS = 1
 _SHOWN_LOOKUPS = 12
@@ -60,7 +60,7 @@ def doctor(
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} say the same thing: give one of them")
         arguments = _read(launch)
-        from tokshard.diagnosis.doctor.examination import diagnose
+        from tokshard.preflight.examination import diagnose
 
         diagnosis = diagnose(
             arguments,
@@ -74,7 +74,7 @@ def doctor(
 
 
 def _read(words: list[str]) -> LaunchArguments:
-    from tokshard.diagnosis.launch.text import read_launch, read_launch_words
+    from tokshard.preflight.launch.text import read_launch, read_launch_words
     from tokshard.storage.textfile import MAX_TEXT_BYTES, read_small_file
 
     if words == ["-"]:
@@ -95,7 +95,7 @@ def _read(words: list[str]) -> LaunchArguments:
 def _candidate(
     launch: LaunchArguments, megatron: str | None, like: str | None, identifiers: str | None
 ) -> Candidate | None:
-    from tokshard.diagnosis.doctor.candidates import Candidate, identifiers_of_launch
+    from tokshard.preflight.candidates import Candidate, identifiers_of_launch
 
     if megatron is not None:
         return Candidate(f"Megatron {megatron}", identifiers_of_launch(launch, megatron))

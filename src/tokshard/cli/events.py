@@ -15,9 +15,9 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from tokshard.cli import failures, terminal
+from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.errors import OutputExistsError, StorageError
-from tokshard.progress import Progress, ProgressUpdate
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.version import __version__
 
 SCHEMA = "tokshard.event/1"
@@ -70,10 +70,10 @@ class FileSink:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._descriptor = calls.open_for_append(path)
+        self._descriptor = syscalls.open_for_append(path)
         size = os.fstat(self._descriptor).st_size
         if size and os.pread(self._descriptor, len(_BEGINNING), 0) != _BEGINNING:
-            calls.close(self._descriptor, path)
+            syscalls.close(self._descriptor, path)
             raise OutputExistsError(
                 f"{path} is there already and no event log", hint="name another file with --log-json"
             )
@@ -88,7 +88,7 @@ class FileSink:
         if self._descriptor < 0:
             return
         try:
-            calls.write(self._descriptor, line.encode("ascii") + b"\n", self._path)
+            syscalls.write(self._descriptor, line.encode("ascii") + b"\n", self._path)
         except StorageError as error:
             terminal.tell(f"warning: {terminal.safe(error.message)}: the event log ends here")
             self.close()

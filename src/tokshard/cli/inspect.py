@@ -98,7 +98,7 @@ def inspect(
 
 
 def _show(thing: str, *, multimodal: bool, as_json: bool) -> None:
-    from tokshard.diagnosis.inspect import inspect_thing
+    from tokshard.inspection.job import inspect_thing
 
     summary = inspect_thing(thing, multimodal=multimodal)
     terminal.say_json(summary.to_json()) if as_json else views.show(summary)
@@ -107,7 +107,7 @@ def _show(thing: str, *, multimodal: bool, as_json: bool) -> None:
 def _show_document(
     thing: str, document: int, tokenizer: str | None, *, multimodal: bool, as_json: bool
 ) -> None:
-    from tokshard.diagnosis.documents import inspect_document
+    from tokshard.inspection.documents import inspect_document
     from tokshard.storage.paths import strip_data_suffix
 
     prefix = strip_data_suffix(thing)
@@ -116,7 +116,7 @@ def _show_document(
 
 
 def _check_page(html: str, *, whole: bool) -> None:
-    from tokshard.diagnosis.report import check_target
+    from tokshard.inspection.report import check_target
 
     if not whole:
         raise UsageError("--html shows the whole of a thing", hint="leave out the other options, or --html")
@@ -126,12 +126,12 @@ def _check_page(html: str, *, whole: bool) -> None:
 def _write_page(
     html: str, thing: str, tokenizer: str | None, level: Level | None, *, multimodal: bool
 ) -> None:
-    from tokshard.diagnosis.inspect import inspect_thing
-    from tokshard.diagnosis.report import write_report
+    from tokshard.inspection.job import inspect_thing
+    from tokshard.inspection.report import write_report
 
     verification = None
     if level is not None:
-        from tokshard.diagnosis.verify.job import verify
+        from tokshard.verification.job import verify
 
         verification = verify(thing, level=level.value, tokenizer=tokenizer)
     # Once more after it was shown: this costs less than a second, and the screen does not wait for verify.

@@ -13,7 +13,7 @@ from tokshard.cli.options import AsJson, NoProgress, Quiet
 from tokshard.storage.paths import check_output_prefix
 
 if TYPE_CHECKING:
-    from tokshard.indexed.merge.report import MergeDryRunReport, MergeReport
+    from tokshard.dataset.merge.report import MergeDryRunReport, MergeReport
 
 _RUN = "Run"
 _SHOWN_INPUTS = 10
@@ -80,7 +80,7 @@ def merge(
         }
         # A wrong name fails here, before anything heavy is imported.
         check_output_prefix(output)
-        from tokshard.indexed.merge import job
+        from tokshard.dataset.merge import job
 
         if dry_run:
             plan = job.plan_merge(inputs, output, **options)

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tokshard.cli import terminal
-from tokshard.progress import Progress, ProgressUpdate, SilentProgress
+from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -10,10 +10,10 @@ import typer
 
 from tokshard.cli.quantities import parse_count, parse_sizes
 from tokshard.errors import UsageError
-from tokshard.sampling.sizes import Sizes, TrainingArguments, training_sizes
+from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 
 if TYPE_CHECKING:
-    from tokshard.sampling.likeness import Likeness
+    from tokshard.index_cache.likeness import Likeness
 
 INDEX = "Samples"
 SIZE = "How many samples"
@@ -330,7 +330,7 @@ class NameOptions:
         Raises:
             InputError: It cannot be read, or is no description.
         """
-        from tokshard.sampling.likeness import read_likeness
+        from tokshard.index_cache.likeness import read_likeness
 
         return None if self.like is None else read_likeness(self.like)
 
@@ -341,7 +341,7 @@ class NameOptions:
             InputError: A file cannot be read or holds none.
             UsageError: There is no such preset.
         """
-        from tokshard.sampling import identifiers
+        from tokshard.index_cache import identifiers
 
         if (likeness := self.likeness()) is not None:
             return likeness.tokenizer
@@ -364,8 +364,8 @@ def neutral_identifiers(prefix: str) -> dict[str, Any]:
     Args:
         prefix: A data set, of whose manifest the tokenizer's identity is taken where it has one.
     """
-    from tokshard.indexed.manifest import read_manifest
-    from tokshard.sampling.identifiers import NEUTRAL
+    from tokshard.dataset.manifest import read_manifest
+    from tokshard.index_cache.identifiers import NEUTRAL
 
     manifest = read_manifest(prefix)
     identity = manifest.tokenizer if manifest is not None else {}

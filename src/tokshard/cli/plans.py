@@ -12,7 +12,7 @@ from tokshard.cli import screen, terminal, views
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard.diagnosis.plans import PlanSummary, RankSummary, SamplePlace
+    from tokshard.inspection.plans import PlanSummary, RankSummary, SamplePlace
     from tokshard.sharding.plan.coverage import Coverage, PassCoverage
     from tokshard.sharding.plan.document import Stream
     from tokshard.sharding.plan.reads import SampleRange
@@ -89,7 +89,7 @@ class Question:
 
 def inspect_plan(path: str, question: Question, *, as_json: bool) -> None:
     """Answer a question about a plan, or say what it is."""
-    from tokshard.diagnosis import plans
+    from tokshard.inspection import plans
     from tokshard.sharding.plan.document import read_plan
 
     question.check()

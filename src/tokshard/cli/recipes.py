@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tokshard.cli.options import check_path_as, neutral_identifiers
 from tokshard.errors import UsageError
-from tokshard.sampling.sizes import Sizes
+from tokshard.gpt_index.sizes import Sizes
 
 if TYPE_CHECKING:
     from tokshard.blending.config import BuilderConfig
     from tokshard.blending.recipe import BlendRecipe, Mixture
-    from tokshard.sampling.likeness import Likeness
+    from tokshard.index_cache.likeness import Likeness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def builder_config(
     """
     from tokshard.blending.config import DEFAULT_SEED, DEFAULT_SURPLUS, BuilderConfig
     from tokshard.blending.recipe import prefixes
-    from tokshard.sampling.splits import DEFAULT_SPLIT, parse_split
+    from tokshard.gpt_index.splits import DEFAULT_SPLIT, parse_split
 
     said = recipe.options
     length = _first(sequence_length, said.sequence_length, like and like.sequence_length)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokshard.sharding.plan.publication import PlanFiles
     from tokshard.sharding.reading.simulation import StepLoad
     from tokshard.sharding.schedule import BatchSchedule
-    from tokshard.sharding.source.samples import SampleSource
+    from tokshard.sharding.sources.samples import SampleSource
 
 SCHEMA = "tokshard.shard-plan/1"
 
@@ -103,7 +103,7 @@ def shard_plan(
     with failures.reported(as_json=as_json), recorded(log_json, "shard-plan") as log:
         from tokshard.sharding.plan.job import plan_shards
         from tokshard.sharding.plan.request import PlanRequest, StreamRequest
-        from tokshard.sharding.source.discovery import Wanted, open_sources
+        from tokshard.sharding.sources.discovery import Wanted, open_sources
         from tokshard.sharding.topology import Topology
 
         looking = simulation.SimulationRequest(
@@ -283,7 +283,7 @@ def _json(
     loads: list[StepLoad] | None,
     lists: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    from tokshard.diagnosis.plans import PlanSummary
+    from tokshard.inspection.plans import PlanSummary
 
     written = None
     if files is not None:
@@ -299,7 +299,7 @@ def _json(
 
 
 def _show(plan: Plan, output: str, files: PlanFiles | None) -> None:
-    from tokshard.diagnosis.plans import PlanSummary
+    from tokshard.inspection.plans import PlanSummary
 
     plans.show_summary(PlanSummary.of(plan))
     replanning.show_proofs(plan)

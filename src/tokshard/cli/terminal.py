@@ -7,8 +7,8 @@ import os
 import sys
 from typing import Any, TextIO
 
-from tokshard.diagnosis.visible import visible as safe
-from tokshard.diagnosis.words import count, counted, duration, size, tokenizer_name
+from tokshard.core.formatting import count, counted, duration, size, tokenizer_name
+from tokshard.core.visible_text import visible as safe
 from tokshard.errors import StorageError
 
 __all__ = [

@@ -43,8 +43,8 @@ from tokshard.tokenization.options import (
 )
 
 if TYPE_CHECKING:
-    from tokshard.tokenization.execution.executor import Executor as Encoder
-    from tokshard.tokenization.execution.local import EarlyExecutor
+    from tokshard.tokenization.workers.executor import Executor as Encoder
+    from tokshard.tokenization.workers.local import EarlyExecutor
 
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
@@ -312,10 +312,10 @@ def tokenize(
 
 def _begin(inputs: list[str], options: TokenizeOptions) -> EarlyExecutor:
     """Let the parent process of the workers import what it needs while this one does so, too."""
-    from tokshard.tokenization.execution.starting import start_ahead
+    from tokshard.tokenization.workers.starting import start_ahead
 
     ahead = start_ahead(inputs, options)
-    from tokshard.tokenization.execution.local import EarlyExecutor
+    from tokshard.tokenization.workers.local import EarlyExecutor
 
     return EarlyExecutor(None, ahead)
 

@@ -11,7 +11,7 @@ from tokshard.cli.quantities import parse_count
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard.diagnosis.trace.subject import Subject
+    from tokshard.tracing.subject import Subject
 
 INCOMPLETE = 1
 _TRAIN = "train"
@@ -114,7 +114,7 @@ def trace(
                 as_json=as_json,
             )
             return
-        from tokshard.diagnosis.trace import forwards
+        from tokshard.tracing import forwards
 
         if document is not None:
             found = forwards.trace_document(subject, document, tokenizer=tokenizer)
@@ -182,7 +182,7 @@ def _subject(
     path_as: list[str] | None,
     moved: list[str] | None,
 ) -> Subject:
-    from tokshard.diagnosis.trace import subject
+    from tokshard.tracing import subject
 
     possible = _SUBJECTS[question]
     given = {name: path for name, path in things.items() if path is not None}
@@ -224,8 +224,8 @@ def _backwards(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    from tokshard.diagnosis.trace.backwards import trace_items
-    from tokshard.diagnosis.trace.items import parse_item, read_items
+    from tokshard.tracing.backwards import trace_items
+    from tokshard.tracing.items import parse_item, read_items
 
     texts, list_file = wanted
     items = [parse_item(text) for text in texts] + ([] if list_file is None else read_items(list_file))

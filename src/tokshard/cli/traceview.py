@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tokshard.cli import screen, terminal
 
 if TYPE_CHECKING:
-    from tokshard.diagnosis.trace.origin import Origin
-    from tokshard.diagnosis.trace.report import (
+    from tokshard.tracing.origin import Origin
+    from tokshard.tracing.report import (
         DocumentReadings,
         DocumentTrace,
         ItemTrace,
@@ -82,7 +82,7 @@ def show_readings(report: ReadingsReport) -> None:
 
 def say_csv(report: ReadingsReport) -> None:
     """Print a row for each reading, and one for each item that nothing reads."""
-    from tokshard.diagnosis.trace.report import CSV_COLUMNS
+    from tokshard.tracing.report import CSV_COLUMNS
 
     rows = report.rows()
     terminal.say(",".join(CSV_COLUMNS))

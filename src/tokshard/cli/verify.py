@@ -10,8 +10,8 @@ from tokshard.cli import failures, options, terminal
 from tokshard.cli.events import LogJson, recorded
 
 if TYPE_CHECKING:
-    from tokshard.diagnosis.findings import Finding
-    from tokshard.diagnosis.verify.report import Subject, VerifyReport
+    from tokshard.core.findings import Finding
+    from tokshard.verification.report import Subject, VerifyReport
 
 FOUND_PROBLEMS = 1
 _ORDER = {"error": 0, "warning": 1, "note": 2}
@@ -79,8 +79,8 @@ def verify(
     """
     with failures.reported(as_json=as_json), recorded(log_json, "verify") as log:
         from tokshard.cli.meter import make_meter
-        from tokshard.diagnosis.verify.job import verify as run
-        from tokshard.diagnosis.verify.levels import parse_subset
+        from tokshard.verification.job import verify as run
+        from tokshard.verification.levels import parse_subset
 
         report = run(
             thing,

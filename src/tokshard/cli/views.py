@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokshard.blending.document import BlendSplit
-    from tokshard.diagnosis.blends import BlendSummary
-    from tokshard.diagnosis.caches import CacheSummary
-    from tokshard.diagnosis.datasets import DatasetSummary
-    from tokshard.diagnosis.documents import DocumentView
-    from tokshard.diagnosis.facts import Table
-    from tokshard.diagnosis.indexes import IndexSummary
-    from tokshard.diagnosis.inspect import Summary
-    from tokshard.diagnosis.lengths import LengthSummary
-    from tokshard.diagnosis.tokenizers import TokenizerSummary
+    from tokshard.inspection.blends import BlendSummary
+    from tokshard.inspection.caches import CacheSummary
+    from tokshard.inspection.datasets import DatasetSummary
+    from tokshard.inspection.documents import DocumentView
+    from tokshard.inspection.facts import Table
+    from tokshard.inspection.indexes import IndexSummary
+    from tokshard.inspection.job import Summary
+    from tokshard.inspection.lengths import LengthSummary
+    from tokshard.inspection.tokenizers import TokenizerSummary
     from tokshard.sharding.plan.document import Stream
 
 _SHOWN_LENGTHS = 10
@@ -43,7 +43,7 @@ def show(summary: Summary) -> None:
 
 def show_dataset(summary: DatasetSummary) -> None:
     """Print what a data set is, and how long its documents are."""
-    from tokshard.diagnosis.facts import dataset_facts
+    from tokshard.inspection.facts import dataset_facts
 
     screen.facts(dataset_facts(summary))
     _show_lengths("tokens of a document", summary.document_lengths)
@@ -51,14 +51,14 @@ def show_dataset(summary: DatasetSummary) -> None:
 
 def show_tokenizer(summary: TokenizerSummary) -> None:
     """Print what a tokenizer is."""
-    from tokshard.diagnosis.facts import tokenizer_facts
+    from tokshard.inspection.facts import tokenizer_facts
 
     screen.facts(tokenizer_facts(summary))
 
 
 def show_cache(summary: CacheSummary) -> None:
     """Print what a cache holds."""
-    from tokshard.diagnosis.facts import cache_facts, cache_table
+    from tokshard.inspection.facts import cache_facts, cache_table
 
     screen.facts(cache_facts(summary))
     _show_table(cache_table(summary))
@@ -66,7 +66,7 @@ def show_cache(summary: CacheSummary) -> None:
 
 def show_index(summary: IndexSummary) -> None:
     """Print what an index is, and what its arrays hold."""
-    from tokshard.diagnosis.facts import array_table, index_facts, order_table
+    from tokshard.inspection.facts import array_table, index_facts, order_table
 
     screen.facts(index_facts(summary))
     if summary.files.arrays:
@@ -80,7 +80,7 @@ def show_index(summary: IndexSummary) -> None:
 
 def show_blend(summary: BlendSummary) -> None:
     """Print what a blend is, and what each of its splits holds."""
-    from tokshard.diagnosis.facts import blend_facts
+    from tokshard.inspection.facts import blend_facts
 
     screen.facts(blend_facts(summary))
     for split in summary.document.splits.values():
@@ -90,7 +90,7 @@ def show_blend(summary: BlendSummary) -> None:
 
 def show_split(split: BlendSplit) -> None:
     """Print the certificate of a split, and how far it is from its weights over the run."""
-    from tokshard.diagnosis.facts import certificate_table, split_title
+    from tokshard.inspection.facts import certificate_table, split_title
 
     screen.heading(split_title(split))
     if split.certificate.samples:
@@ -123,8 +123,8 @@ def show_grid(stream: Stream) -> None:
 
     Nothing is printed where there is one data set, or where the data cannot be opened from here.
     """
-    from tokshard.diagnosis.readgrid import read_grid
     from tokshard.errors import TokshardError
+    from tokshard.inspection.readgrid import read_grid
 
     datasets = stream.source.datasets
     try:
@@ -156,7 +156,7 @@ def _parts(table: Table) -> tuple[Sequence[str], Sequence[Sequence[object]], Seq
 
 
 def _show_lengths(what: str, lengths: LengthSummary) -> None:
-    from tokshard.diagnosis.facts import bin_labels, range_of
+    from tokshard.inspection.facts import bin_labels, range_of
 
     if lengths.count:
         terminal.say("")
@@ -171,6 +171,6 @@ def _show_lengths(what: str, lengths: LengthSummary) -> None:
 
 
 def _show_drift(curve: Sequence[float], most: float) -> None:
-    from tokshard.diagnosis.facts import drift_note
+    from tokshard.inspection.facts import drift_note
 
     screen.curve("off by", curve, max(1.0, most), drift_note(most))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokshard.cli.options import neutral_identifiers
 from tokshard.errors import UsageError
-from tokshard.sampling.sizes import Sizes
+from tokshard.gpt_index.sizes import Sizes
 
 if TYPE_CHECKING:
     from tokshard.blending.config import BuilderConfig
-    from tokshard.sampling.likeness import Likeness
-    from tokshard.sampling.request import IndexRequest
-    from tokshard.sampling.splits import Split
+    from tokshard.gpt_index.splits import Split
+    from tokshard.index_cache.likeness import Likeness
+    from tokshard.index_cache.request import IndexRequest
 
 SizeOfSplit = Mapping[str, int | None]
 
@@ -93,7 +93,7 @@ class Wishes:
         """The splits that the job of ``like`` has, and whose sizes nobody tells."""
         if self.like is None or self.like.split is None or self.sizes or self.epochs:
             return ()
-        from tokshard.sampling.splits import SPLITS
+        from tokshard.gpt_index.splits import SPLITS
 
         split = self._split("train")
         shares = zip(SPLITS, split.matrix, strict=True) if split else ()
@@ -133,7 +133,7 @@ class Wishes:
         return self.sequence_lengths or ((self.like.sequence_length,) if self.like else ())
 
     def _requests(self, prefix: str, length: int, size: SizeOfSplit) -> Iterator[IndexRequest]:
-        from tokshard.sampling.request import IndexRequest
+        from tokshard.index_cache.request import IndexRequest
 
         config = self._config(prefix, length)
         for name, samples in size.items():
@@ -170,7 +170,7 @@ class Wishes:
 
     def _split(self, name: str) -> Split | None:
         """Return how the data is split; None where the job has no such split of this data."""
-        from tokshard.sampling.splits import DEFAULT_SPLIT, parse_split, whole_split
+        from tokshard.gpt_index.splits import DEFAULT_SPLIT, parse_split, whole_split
 
         if self.split is None and self.like is not None and self.like.split is None:
             return whole_split(name) if name in self.like.num_samples else None
@@ -185,8 +185,8 @@ class Wishes:
             yield self.like.num_samples
 
     def _train_samples(self, prefix: str, length: int, epochs: int) -> int:
-        from tokshard.indexed.reader import IndexedDataset
-        from tokshard.sampling.epochs import plan_epochs
+        from tokshard.dataset.reader import IndexedDataset
+        from tokshard.gpt_index.epochs import plan_epochs
 
         lengths = IndexedDataset(prefix).sequence_lengths
         split = self._split("train")

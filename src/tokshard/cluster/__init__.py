@@ -1,1 +1,1 @@
-"""Work on other machines: calls of our own functions, run as tasks of a Ray cluster that is there already."""
+"""Calls of our own functions as tasks of an existing Ray cluster."""

@@ -1,1 +1,1 @@
-"""Raw text in: finding inputs, cutting them into units, turning records into batches of documents."""
+"""Raw text in: discovery, formats, units of work, records."""

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from tokshard.core.background import in_order
 from tokshard.corpus.content import HEAD_BYTES, Compression, Content, Format, identify, refuse_utf16
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
-from tokshard.storage import remote
-from tokshard.storage.background import in_order
 from tokshard.storage.paths import GLOB_CHARACTERS, is_glob, natural_key
-from tokshard.storage.remote import is_remote, open_binary
+from tokshard.storage.remote import objects
+from tokshard.storage.remote.objects import is_remote, open_binary
 
 STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
@@ -163,13 +163,13 @@ def _expand_directory(directory: str) -> list[str]:
 
 def _expand_url(url: str) -> list[str]:
     pattern = GLOB_CHARACTERS.search(url) is not None and not url.startswith(("http://", "https://"))
-    if pattern and not remote.exists(url):
-        found = [one for one in remote.glob(url) if not _is_marker(one)]
+    if pattern and not objects.exists(url):
+        found = [one for one in objects.glob(url) if not _is_marker(one)]
         if not found:
             raise InputError(f"nothing matches {url}", hint="check the spelling, and that the store lists it")
-    elif url.endswith("/") or (not _DATA_NAME.search(url) and remote.is_directory(url)):
+    elif url.endswith("/") or (not _DATA_NAME.search(url) and objects.is_directory(url)):
         base = url.rstrip("/") + "/"
-        found = [one for one in remote.walk(base) if _is_data(one.removeprefix(base))]
+        found = [one for one in objects.walk(base) if _is_data(one.removeprefix(base))]
         if not found:
             raise InputError(f"no inputs are below {url}", hint=_HINT_NAMES)
     else:
@@ -233,8 +233,8 @@ def _describe(path: str) -> CorpusFile:
 
 
 def _describe_object(url: str) -> CorpusFile:
-    status = remote.status(url)
-    content = _content_of(remote.RemoteFile(url, status).read(0, HEAD_BYTES), url)
+    status = objects.status(url)
+    content = _content_of(objects.RemoteFile(url, status).read(0, HEAD_BYTES), url)
     return CorpusFile(
         url, status.size_bytes, status.mtime_ns, content.format, content.compression, status.version
     )
@@ -281,7 +281,7 @@ def _check_state(file: CorpusFile) -> None:
 
 def _state_of(path: str) -> tuple[int, int | None, str | None]:
     if is_remote(path):
-        found = remote.status(path)
+        found = objects.status(path)
         return found.size_bytes, found.mtime_ns, found.version
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns, None

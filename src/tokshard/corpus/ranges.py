@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from tokshard.storage.readahead import ReadAhead
-from tokshard.storage.remote import RemoteFile, is_remote
+from tokshard.storage.remote.objects import RemoteFile, is_remote
 
 
 class Ranges(Protocol):

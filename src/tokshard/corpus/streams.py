@@ -16,8 +16,8 @@ from tokshard.corpus.content import HEAD_BYTES, identify
 from tokshard.corpus.files import STDIN, CorpusFile
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import InputError
-from tokshard.storage import calls
-from tokshard.storage.remote import is_remote, open_binary
+from tokshard.storage import syscalls
+from tokshard.storage.remote.objects import is_remote, open_binary
 
 
 def stream_units(
@@ -113,28 +113,28 @@ class _UnitFile:
         self.elided: list[tuple[int, int]] = []
         self._descriptor = -1
         if path is not None:
-            calls.unlink(path)
-            self._descriptor = calls.create(path)
+            syscalls.unlink(path)
+            self._descriptor = syscalls.create(path)
 
     def write(self, data: memoryview) -> None:
         if self.path is not None:
-            calls.write(self._descriptor, data, self.path)
+            syscalls.write(self._descriptor, data, self.path)
         self.size_bytes += len(data)
 
     def drop_incomplete_line(self) -> None:
         if self.path is not None:
-            calls.truncate(self._descriptor, self.complete_bytes, self.path)
+            syscalls.truncate(self._descriptor, self.complete_bytes, self.path)
         self.size_bytes = self.complete_bytes
 
     def close(self) -> None:
         if self.path is not None:
             descriptor, self._descriptor = self._descriptor, -1
-            calls.close(descriptor, self.path)
+            syscalls.close(descriptor, self.path)
 
     def discard(self) -> None:
         if self.path is not None and self._descriptor >= 0:
             self.close()
-            calls.unlink(self.path)
+            syscalls.unlink(self.path)
 
 
 class _Cutter:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokshard.gpt_index.samples import Sample
 from tokshard.loader.masks import (
     document_bounds,
     masked_attention,
@@ -17,7 +18,6 @@ from tokshard.loader.masks import (
 )
 from tokshard.loader.memory import Memory
 from tokshard.loader.options import BatchOptions
-from tokshard.sampling.samples import Sample
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray

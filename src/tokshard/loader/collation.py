@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.errors import UsageError
+from tokshard.gpt_index.samples import Sample
 from tokshard.loader.assembly import MicroBatch, SampleAssembly, Texts
 from tokshard.loader.memory import Memory
 from tokshard.loader.options import BatchOptions
-from tokshard.sampling.samples import Sample
 from tokshard.sharding.topology import context_slices
 
 if TYPE_CHECKING:

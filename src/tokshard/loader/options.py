@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokshard.errors import UsageError
-from tokshard.sampling.samples import NO_PAD_ID
+from tokshard.gpt_index.samples import NO_PAD_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from tokshard.loader.route import Route
 from tokshard.loader.state import LoaderState, global_order, position_of
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.plan.rankfile import RankView, read_rank
-from tokshard.sharding.source.locator import Locator
-from tokshard.sharding.source.sortkeys import open_sort_key
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.sortkeys import open_sort_key
 
 DEFAULT_OPEN_FILES = 600
 DEFAULT_READAHEAD = 8
@@ -40,7 +40,7 @@ class RankLoader:
             The files of a blend's order, and those that bucketing sorts by, are not counted.
         readahead: How many micro-batches a thread asks the kernel for ahead; 0 for none, which is faster
             where all data is in memory already.
-        mmap: Whether to map data sets, see :class:`~tokshard.indexed.reader.IndexedDataset`.
+        mmap: Whether to map data sets, see :class:`~tokshard.dataset.reader.IndexedDataset`.
 
     Raises:
         UsageError: There is no such stream, or the options do not fit it.

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.errors import UsageError
+from tokshard.gpt_index.samples import GPTSamples, Sample
 from tokshard.loader.assembly import MicroBatch, SampleAssembly, Texts
 from tokshard.loader.collation import DocumentAssembly
 from tokshard.loader.memory import Memory
 from tokshard.loader.options import BatchOptions
 from tokshard.loader.route import Route, Selected
 from tokshard.loader.shards import FILES_PER_SHARD, OpenShards, Shard
-from tokshard.sampling.samples import GPTSamples, Sample
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.samples import SampleSource
 from tokshard.sharding.topology import Coordinates, Topology, context_slices
 
 if TYPE_CHECKING:

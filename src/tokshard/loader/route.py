@@ -11,7 +11,7 @@ import numpy as np
 
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.bucketing import Bucketing
-from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.sources.locator import Locator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

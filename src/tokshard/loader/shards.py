@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.indexed.reader import IndexedDataset
-from tokshard.indexed.source import open_data
-from tokshard.sampling.samples import GPTSamples
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.source import open_data
+from tokshard.gpt_index.samples import GPTSamples
 from tokshard.storage.paths import bin_path
-from tokshard.storage.remote import is_remote
+from tokshard.storage.remote.objects import is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,1 +1,1 @@
-"""Which samples each rank reads: topology, batch sizes over time, orders, and their inverses."""
+"""Which sample each rank reads at each step: topology, schedule, order, plan, replan."""

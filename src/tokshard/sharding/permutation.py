@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.errors import UsageError
-from tokshard.sampling.compilation import WORTH_COMPILING, compiled, has_numba
+from tokshard.gpt_index.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

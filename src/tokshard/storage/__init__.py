@@ -1,1 +1,1 @@
-"""Bytes on disk, safely: the only package that creates, writes, renames or removes files."""
+"""Local files: atomic writes, journals, locks and digests."""

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tokshard.storage.calls import Buffer
+from tokshard.storage.syscalls import Buffer
 
 READ_BYTES = 1 << 22
 

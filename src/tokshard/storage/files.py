@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tokshard.errors import IntegrityError
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 
 _TEMPORARY_NAME = re.compile(r"\..+\.[0-9]+-[0-9]+(-[0-9a-f]{8})?\.tokshard-tmp", re.DOTALL)
 _numbers = itertools.count()
@@ -56,13 +56,13 @@ class AtomicFile:
         self.size_bytes = 0
 
     def __enter__(self) -> Self:
-        calls.unlink(self._temporary)
-        self._descriptor = calls.create(self._temporary)
+        syscalls.unlink(self._temporary)
+        self._descriptor = syscalls.create(self._temporary)
         return self
 
-    def write(self, buffer: calls.Buffer) -> None:
+    def write(self, buffer: syscalls.Buffer) -> None:
         """Append ``buffer``."""
-        calls.write(self._descriptor, buffer, self.path)
+        syscalls.write(self._descriptor, buffer, self.path)
         self.size_bytes += memoryview(buffer).nbytes
 
     def __exit__(
@@ -78,24 +78,24 @@ class AtomicFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        calls.unlink(self._temporary)
+        syscalls.unlink(self._temporary)
 
     def _publish(self) -> None:
         try:
             _check_size(self._descriptor, self.size_bytes, self.path)
             if self._durable:
-                calls.fsync(self._descriptor, self.path)
+                syscalls.fsync(self._descriptor, self.path)
             descriptor, self._descriptor = self._descriptor, -1
-            calls.close(descriptor, self.path)
-            calls.replace(self._temporary, self.path)
+            syscalls.close(descriptor, self.path)
+            syscalls.replace(self._temporary, self.path)
         except BaseException:
             self.discard()
             raise
         if self._durable:
-            calls.fsync_directory(os.path.dirname(self.path))
+            syscalls.fsync_directory(os.path.dirname(self.path))
 
 
-def write_atomically(path: str, content: calls.Buffer) -> None:
+def write_atomically(path: str, content: syscalls.Buffer) -> None:
     """Write a small file: temporary name, fsync, rename, fsync of the directory."""
     with AtomicFile(path) as file:
         file.write(content)
@@ -115,7 +115,7 @@ class AppendFile:
     def __init__(self, path: str, size_bytes: int = 0) -> None:
         self.path = path
         self.size_bytes = size_bytes
-        self._descriptor = calls.open_for_append(path)
+        self._descriptor = syscalls.open_for_append(path)
         try:
             self._cut_back()
         except BaseException:
@@ -127,17 +127,17 @@ class AppendFile:
         if actual < self.size_bytes:
             raise _shorter(self.path, actual, self.size_bytes)
         if actual > self.size_bytes:
-            calls.truncate(self._descriptor, self.size_bytes, self.path)
+            syscalls.truncate(self._descriptor, self.size_bytes, self.path)
         os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
 
-    def write(self, buffer: calls.Buffer) -> None:
+    def write(self, buffer: syscalls.Buffer) -> None:
         """Append ``buffer``."""
-        calls.write(self._descriptor, buffer, self.path)
+        syscalls.write(self._descriptor, buffer, self.path)
         self.size_bytes += memoryview(buffer).nbytes
 
     def copy(self, source: int, offset: int, count: int) -> int:
         """Append a range of another open file; return how many bytes there were, up to ``count``."""
-        copied = calls.copy_range(source, self._descriptor, offset, count, self.path)
+        copied = syscalls.copy_range(source, self._descriptor, offset, count, self.path)
         self.size_bytes += copied
         return copied
 
@@ -156,13 +156,13 @@ class AppendFile:
 
     def force(self) -> None:
         """Force everything written so far to the disk. Another thread may write meanwhile."""
-        calls.fsync(self._descriptor, self.path)
+        syscalls.fsync(self._descriptor, self.path)
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            calls.close(descriptor, self.path)
+            syscalls.close(descriptor, self.path)
 
 
 class SharedFile(AppendFile):
@@ -197,17 +197,17 @@ class SharedFile(AppendFile):
             raise _shorter(self.path, actual, self.size_bytes)
 
 
-def write_at(path: str, buffers: Sequence[calls.Buffer], offset: int) -> None:
+def write_at(path: str, buffers: Sequence[syscalls.Buffer], offset: int) -> None:
     """Write buffers one after the other at a place of a file that is there already."""
-    descriptor = calls.open_existing(path)
+    descriptor = syscalls.open_existing(path)
     try:
         for buffer in buffers:
-            calls.write_at(descriptor, buffer, offset, path)
+            syscalls.write_at(descriptor, buffer, offset, path)
             offset += memoryview(buffer).nbytes
     except BaseException:
         os.close(descriptor)
         raise
-    calls.close(descriptor, path)
+    syscalls.close(descriptor, path)
 
 
 def _shorter(path: str, actual: int, recorded: int) -> IntegrityError:
@@ -227,8 +227,8 @@ def _check_size(descriptor: int, expected: int, path: str) -> None:
 def remove_tree(path: str) -> None:
     """Remove whatever of ours is at ``path``: a directory with all in it, a file, a link as a link."""
     if os.path.islink(path) or not os.path.isdir(path):
-        calls.unlink(path)
+        syscalls.unlink(path)
         return
     for name in sorted(os.listdir(path)):
         remove_tree(os.path.join(path, name))
-    calls.remove_directory(path)
+    syscalls.remove_directory(path)

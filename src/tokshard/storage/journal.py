@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tokshard.storage.background import Background
+from tokshard.core.background import Background
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AppendFile
 

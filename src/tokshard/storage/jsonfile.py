@@ -12,7 +12,7 @@ import re
 from typing import Any, NoReturn
 
 from tokshard.errors import IntegrityError, StorageError, TokshardError, UsageError
-from tokshard.storage import anywhere
+from tokshard.storage import fs
 
 MAX_JSON_BYTES = 64 << 20
 MAX_JSON_DEPTH = 32
@@ -91,7 +91,7 @@ def read_json_object(path: str) -> dict[str, Any]:
         IntegrityError: The content is wrong.
     """
     try:
-        with anywhere.open_file(path) as file:
+        with fs.open_file(path) as file:
             content = file.read(MAX_JSON_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError, TokshardError):
         raise

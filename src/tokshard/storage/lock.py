@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tokshard.errors import IntegrityError, LockedError, StorageError
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.storage.jsonfile import parse_json_object
 
 _READ_BYTES = 4096
@@ -66,7 +66,7 @@ class WriterLock:
         self._descriptor = descriptor
         self._started = time.strftime("%FT%TZ", time.gmtime())
         try:
-            calls.truncate(descriptor, 0, self.path)
+            syscalls.truncate(descriptor, 0, self.path)
             self._tell()
         except BaseException:
             self._release()
@@ -92,15 +92,15 @@ class WriterLock:
             "purpose": self._purpose,
         }
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        calls.write(self._descriptor, json.dumps(owner).encode().rjust(_TEXT_BYTES), self.path)
+        syscalls.write(self._descriptor, json.dumps(owner).encode().rjust(_TEXT_BYTES), self.path)
 
     def _open(self) -> int | None:
         """Return a descriptor of the file; None if its directory vanished before it could be opened."""
         directory = os.path.dirname(self.path)
         if directory:
-            calls.make_directory(directory)
+            syscalls.make_directory(directory)
         try:
-            return calls.open_for_append(self.path)
+            return syscalls.open_for_append(self.path)
         except StorageError as error:
             if error.errno == errno.ENOENT and directory:
                 return None
@@ -135,7 +135,7 @@ class WriterLock:
             try:
                 # Somebody may have removed the file by hand, and another process made a new one.
                 if self._is_last(descriptor) and _is_current(descriptor, self.path):
-                    calls.unlink(self.path)
+                    syscalls.unlink(self.path)
             finally:
                 os.close(descriptor)
 

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from tokshard.storage.background import Background
+from tokshard.core.background import Background
 
 BLOCK_BYTES = 4 << 20
 _BLOCKS_KEPT = 3

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tokshard.errors import LockedError, StorageError
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.storage.files import remove_tree
 from tokshard.storage.lock import WriterLock
 
@@ -36,7 +36,7 @@ def scratch_directory() -> Iterator[str]:
     beginning = f"tokshard-scratch-{os.getuid()}-"
     _remove_left_behind(base, beginning)
     directory = os.path.join(base, beginning + secrets.token_hex(8))
-    calls.make_private_directory(directory)
+    syscalls.make_private_directory(directory)
     with WriterLock(os.path.join(directory, _LOCK_NAME)):
         try:
             yield directory

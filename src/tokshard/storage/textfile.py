@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokshard.errors import InputError, MissingFileError, StorageError, TokshardError
-from tokshard.storage import anywhere
+from tokshard.storage import fs
 
 MAX_TEXT_BYTES = 64 << 20
 
@@ -22,7 +22,7 @@ def read_small_file(path: str, kind: str = "file", *, hint: str | None = None) -
         StorageError: It cannot be read.
     """
     try:
-        with anywhere.open_file(path) as file:
+        with fs.open_file(path) as file:
             content = file.read(MAX_TEXT_BYTES + 1)
     except FileNotFoundError:
         raise MissingFileError(f"there is no {kind} {path}", path=path, hint=hint) from None

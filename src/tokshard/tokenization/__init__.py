@@ -1,1 +1,1 @@
-"""Documents to tokens: tokenizers, the two engines and their gates, units, workers and the job."""
+"""The tokenize job: options, units, workers, parts, assembly."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.errors import BadRecordError, InputError, IntegrityError
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile, SharedFile
 from tokshard.storage.journal import Journal, read_checkpoints
 from tokshard.tokenization.counts import FieldCounts, UnitCounts
@@ -186,7 +186,7 @@ class Assembly:
         """Wait for the checkpoint that is under way, if one is, and remove the parts that it covers."""
         self._journal.settle()
         for path in self._covered:
-            calls.unlink(path)
+            syscalls.unlink(path)
         self._covered = []
 
     def units(self) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from tokshard.corpus.records import DocumentBatch, RejectedRecord
 from tokshard.corpus.units import LineUnit, Unit
-from tokshard.storage import calls, files
+from tokshard.storage import files, syscalls
 from tokshard.tokenization.counts import FieldCounts, UnitCounts
 from tokshard.tokenization.packing import PackedDocuments
 from tokshard.tokenization.part import PartWriter, UnitKey
@@ -141,7 +141,7 @@ class EncodedUnit:
             writer.finish(self._header())
             self._open.close()
         if isinstance(self._unit, LineUnit) and self._unit.temporary:
-            calls.unlink(self._unit.path)
+            syscalls.unlink(self._unit.path)
 
     def discard(self) -> None:
         """Give the unit up: nothing is committed."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from tokshard.corpus.records import DocumentBatch, RejectedRecord, read_documents
 from tokshard.corpus.units import Unit
-from tokshard.tokenization import engines, gate
 from tokshard.tokenization.encoded import EncodedUnit
 from tokshard.tokenization.packing import pack_documents
 from tokshard.tokenization.part import UnitKey
 from tokshard.tokenization.recipe import Recipe
-from tokshard.tokenization.structure import FastEngineRefusedError
-from tokshard.tokenization.tokenizer import Tokenizer, reopen_tokenizer
+from tokshard.tokenizer import engines, gate
+from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
+from tokshard.tokenizer.structure import FastEngineRefusedError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.corpus.files import check_unchanged
 from tokshard.corpus.records import RejectedRecord
+from tokshard.dataset.publication import seal
 from tokshard.errors import IntegrityError
-from tokshard.indexed.publication import seal
-from tokshard.progress import Progress, ProgressUpdate
 from tokshard.tokenization.assembly import Assembly, ErrorPolicy
 from tokshard.tokenization.encoder import Outcome
-from tokshard.tokenization.execution.executor import Executor
-from tokshard.tokenization.execution.feed import Feed
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.placement import Measured, Place
 from tokshard.tokenization.preparation import TokenizeJob
 from tokshard.tokenization.staging import stage
+from tokshard.tokenization.workers.executor import Executor
+from tokshard.tokenization.workers.feed import Feed
 from tokshard.tokenization.workspace import Workspace
 
 
@@ -87,17 +87,17 @@ class _Encoding:
         return self._feed
 
     def encoded(self, content_bytes: int, documents: int, tokens: int) -> None:  # noqa: ARG002
-        """See :class:`~tokshard.tokenization.execution.executor.Listener`."""
+        """See :class:`~tokshard.tokenization.workers.executor.Listener`."""
         self._documents += documents
         self._tokens += tokens
         self._tell()
 
     def locate(self, unit: Measured) -> list[Place]:
-        """See :class:`~tokshard.tokenization.execution.executor.Listener`."""
+        """See :class:`~tokshard.tokenization.workers.executor.Listener`."""
         return self._placement.locate(unit)
 
     def finished(self, outcome: Outcome) -> None:
-        """See :class:`~tokshard.tokenization.execution.executor.Listener`."""
+        """See :class:`~tokshard.tokenization.workers.executor.Listener`."""
         if outcome.refused is not None:
             self._refused[outcome.key] = outcome.refused
             if self._feed is not None:

@@ -10,15 +10,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tokshard.indexed.delivery import finished, produce_and_deliver, state
-from tokshard.indexed.manifest import Manifest
-from tokshard.indexed.production import Produced
-from tokshard.progress import Progress, SilentProgress
+from tokshard.core.progress import Progress, SilentProgress
+from tokshard.dataset.delivery import finished, produce_and_deliver, state
+from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.production import Produced
 from tokshard.tokenization.encoding import encode_missing
-from tokshard.tokenization.execution.executor import Executor
-from tokshard.tokenization.execution.local import EarlyExecutor
 from tokshard.tokenization.preparation import TokenizeJob, prepare
 from tokshard.tokenization.report import DryRunReport, OutputReport, TokenizeReport
+from tokshard.tokenization.workers.executor import Executor
+from tokshard.tokenization.workers.local import EarlyExecutor
 from tokshard.tokenization.workspace import Workspace
 
 

@@ -30,10 +30,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from tokshard.errors import IntegrityError
-from tokshard.storage.calls import Buffer
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.jsonfile import parse_json_object
+from tokshard.storage.syscalls import Buffer
 from tokshard.tokenization.counts import UnitCounts
 
 _MAGIC = b"TOKPART2"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokshard.corpus.files import CorpusFile
+from tokshard.dataset.layout import optimal_dtype
+from tokshard.dataset.plan import Plan
 from tokshard.errors import UsageError
-from tokshard.indexed.layout import optimal_dtype
-from tokshard.indexed.plan import Plan
 from tokshard.storage.jsonfile import dump_json
 from tokshard.tokenization.options import TokenizeOptions
-from tokshard.tokenization.tokenizer import Tokenizer
+from tokshard.tokenizer.definition import Tokenizer
 
 PLAN_SCHEMA = "tokshard.tokenize-plan/1"
 

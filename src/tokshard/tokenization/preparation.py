@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.corpus.files import CorpusFile, discover
+from tokshard.dataset.delivery import Delivery, delivery_to
+from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.plan import Plan
+from tokshard.dataset.production import Order
 from tokshard.errors import UsageError
-from tokshard.indexed.delivery import Delivery, delivery_to
-from tokshard.indexed.manifest import Manifest
-from tokshard.indexed.plan import Plan
-from tokshard.indexed.production import Order
-from tokshard.storage import anywhere, paths
+from tokshard.storage import fs, paths
 from tokshard.storage.lock import WriterLock
 from tokshard.tokenization.assembly import ErrorPolicy
-from tokshard.tokenization.engines import fast_engine_refusal
-from tokshard.tokenization.gate import FIRST_BYTES
 from tokshard.tokenization.options import TokenizeOptions, output_prefix
 from tokshard.tokenization.plan import make_plan
 from tokshard.tokenization.recipe import EngineName, Recipe
-from tokshard.tokenization.tokenizer import Tokenizer, load_tokenizer
 from tokshard.tokenization.workspace import Workspace
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.tokenizer.engines import fast_engine_refusal
+from tokshard.tokenizer.gate import FIRST_BYTES
 
 _LARGE_BYTES = 1 << 62
 
@@ -167,10 +167,10 @@ def prepare(
 
 def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:
     for prefix in prefixes:
-        outputs = {anywhere.realpath(path(prefix)) for path in (paths.bin_path, paths.idx_path)}
-        sidecars = os.path.join(anywhere.realpath(paths.sidecar_directory(prefix)), "")
+        outputs = {fs.realpath(path(prefix)) for path in (paths.bin_path, paths.idx_path)}
+        sidecars = os.path.join(fs.realpath(paths.sidecar_directory(prefix)), "")
         for file in files:
-            place = anywhere.realpath(file.path)
+            place = fs.realpath(file.path)
             if place in outputs or place.startswith(sidecars):
                 raise UsageError(
                     f"the input {file.path} is one of the files that the run would write",

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tokshard.indexed.manifest import (
+from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
     SCHEMA,
     UNITS_NAME,
     Manifest,
 )
-from tokshard.indexed.plan import Plan
-from tokshard.indexed.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
+from tokshard.dataset.plan import Plan
+from tokshard.dataset.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
 from tokshard.storage.digest import piecewise_digest
 from tokshard.tokenization.assembly import Assembly
 from tokshard.tokenization.counts import UnitCounts
@@ -136,7 +136,7 @@ def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
 
 
 def _stage_index(directory: str, k: int, counts: UnitCounts, dtype: str) -> dict[str, Any]:
-    from tokshard.indexed.writer import write_index
+    from tokshard.dataset.writer import write_index
 
     def write(file: DigestingWriter) -> None:
         write_index(

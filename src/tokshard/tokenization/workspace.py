@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tokshard.dataset.plan import Plan
+from tokshard.dataset.workdir import WorkDirectory, remove_temporary_files
 from tokshard.errors import IntegrityError
-from tokshard.indexed.plan import Plan
-from tokshard.indexed.workdir import WorkDirectory, remove_temporary_files
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.storage.files import remove_tree
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.plan import PLAN_SCHEMA
@@ -38,7 +38,7 @@ class Workspace(WorkDirectory):
     def begin(self, plan: Plan) -> None:
         """Make the directories and write the plan, if an equal one is not there."""
         for directory in (self.directory, self.parts, self.raw):
-            calls.make_directory(directory)
+            syscalls.make_directory(directory)
         WorkDirectory.begin(self, plan)
 
     def part_path(self, key: UnitKey) -> str:
@@ -66,5 +66,5 @@ class Workspace(WorkDirectory):
         WorkDirectory.sweep(self)
         remove_tree(self.raw)
         if os.path.islink(self.parts):
-            calls.unlink(self.parts)
+            syscalls.unlink(self.parts)
         remove_temporary_files(self.parts)

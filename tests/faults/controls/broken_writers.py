@@ -8,17 +8,17 @@ from typing import Any
 
 def manifest_first() -> None:
     """Give the manifest its name before the data."""
-    from tokshard.indexed import publication
-    from tokshard.indexed.manifest import MANIFEST_NAME, manifest_path
+    from tokshard.dataset import publication
+    from tokshard.dataset.manifest import MANIFEST_NAME, manifest_path
 
     original = publication._publish_output
 
     def wrong(directory: str, k: int, prefix: str, names: list[str]) -> None:
-        from tokshard.storage import calls, paths
+        from tokshard.storage import paths, syscalls
 
-        calls.make_directory(paths.sidecar_directory(prefix))
+        syscalls.make_directory(paths.sidecar_directory(prefix))
         if publication._is_staged(directory, k, MANIFEST_NAME):
-            calls.replace(os.path.join(directory, f"{k}.{MANIFEST_NAME}"), manifest_path(prefix))
+            syscalls.replace(os.path.join(directory, f"{k}.{MANIFEST_NAME}"), manifest_path(prefix))
         original(directory, k, prefix, names)
 
     publication._publish_output = wrong
@@ -26,19 +26,19 @@ def manifest_first() -> None:
 
 def new_tokens_beside_the_old_index() -> None:
     """Keep an old index where it is until the new one replaces it."""
-    from tokshard.storage import calls
+    from tokshard.storage import syscalls
 
-    original = calls.unlink
-    calls.unlink = lambda path: None if path.endswith("x.idx") else original(path)
+    original = syscalls.unlink
+    syscalls.unlink = lambda path: None if path.endswith("x.idx") else original(path)
 
 
 def append_without_cutting() -> None:
     """Go on at the end of a stream, whatever a killed run has left there."""
-    from tokshard.storage import calls, files
+    from tokshard.storage import files, syscalls
 
     def wrong(self: Any, path: str, size_bytes: int = 0) -> None:
         self.path = path
-        self._descriptor = calls.open_for_append(path)
+        self._descriptor = syscalls.open_for_append(path)
         self.size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
 
     files.AppendFile.__init__ = wrong
@@ -46,11 +46,11 @@ def append_without_cutting() -> None:
 
 def write_behind_the_end() -> None:
     """Go on from the recorded size, but write behind whatever a killed run has left there."""
-    from tokshard.storage import calls, files
+    from tokshard.storage import files, syscalls
 
     def wrong(self: Any, path: str, size_bytes: int = 0) -> None:
         self.path = path
-        self._descriptor = calls.open_for_append(path)
+        self._descriptor = syscalls.open_for_append(path)
         self.size_bytes = size_bytes
         os.lseek(self._descriptor, 0, os.SEEK_END)
 
@@ -82,9 +82,9 @@ def trust_every_part() -> None:
 def ignore_failed_fsync() -> None:
     """Take a failed fsync for a success."""
     from tokshard.errors import StorageError
-    from tokshard.storage import calls
+    from tokshard.storage import syscalls
 
-    original = calls.fsync
+    original = syscalls.fsync
 
     def wrong(descriptor: int, path: str) -> None:
         try:
@@ -92,14 +92,14 @@ def ignore_failed_fsync() -> None:
         except StorageError:
             return
 
-    calls.fsync = wrong
+    syscalls.fsync = wrong
 
 
 def write_with_tofile() -> None:
     """Write through ndarray.tofile, which does not report what its last buffer could not write."""
     import numpy as np
 
-    from tokshard.storage import calls, files
+    from tokshard.storage import files, syscalls
 
     def wrong(descriptor: int, buffer: Any, path: str) -> None:
         with os.fdopen(os.dup(descriptor), "ab") as file:
@@ -108,5 +108,5 @@ def write_with_tofile() -> None:
             except OSError:
                 return
 
-    calls.write = wrong
+    syscalls.write = wrong
     files._check_size = lambda *_: None

@@ -2,10 +2,10 @@
 
 import os
 
-from tokshard.sampling import provision
-from tokshard.sampling.npy import write_npy
-from tokshard.sampling.sidecar import Sidecar
-from tokshard.storage import calls
+from tokshard.index_cache import provision
+from tokshard.index_cache.npy import write_npy
+from tokshard.index_cache.sidecar import Sidecar
+from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, write_atomically
 
 
@@ -32,8 +32,8 @@ def in_place():
 
     def begin(self):
         self._temporary = self.path
-        calls.unlink(self.path)
-        self._descriptor = calls.create(self.path)
+        syscalls.unlink(self.path)
+        self._descriptor = syscalls.create(self.path)
         return self
 
     def leave(self, kind, error, trace):

@@ -4,7 +4,7 @@ import os
 
 from tokshard.sharding.plan import publication
 from tokshard.sharding.replan import reweighted
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 
 
@@ -31,13 +31,13 @@ def plan_first():
 
 def no_withdrawal():
     """Replace the ranks' manifests of an older plan while its ``plan.json`` stands."""
-    original = calls.unlink
+    original = syscalls.unlink
 
     def unlink(path):
         if not path.endswith(publication.PLAN_NAME):
             original(path)
 
-    calls.unlink = unlink
+    syscalls.unlink = unlink
 
 
 def no_sweep():

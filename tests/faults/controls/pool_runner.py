@@ -14,7 +14,7 @@ from tokshard.corpus.files import discover
 from tokshard.corpus.planning import plan_units
 from tokshard.tokenization.encoder import Task, UnitEncoder
 from tokshard.tokenization.recipe import Recipe
-from tokshard.tokenization.tokenizer import load_tokenizer
+from tokshard.tokenizer.definition import load_tokenizer
 
 CORPUS, DIRECTORY = sys.argv[1:]
 UNIT_BYTES = 500_000

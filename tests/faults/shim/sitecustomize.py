@@ -62,9 +62,9 @@ def _install():
 def _fail_at(name, k, what):
     """Let the k-th call of a storage function in each worker be its death, or fail on a full disk."""
     from tokshard.errors import StorageError
-    from tokshard.storage import calls
+    from tokshard.storage import syscalls
 
-    original, seen = getattr(calls, name), {}
+    original, seen = getattr(syscalls, name), {}
 
     def wrapped(*arguments):
         count = seen[os.getpid()] = seen.get(os.getpid(), 0) + 1
@@ -78,9 +78,9 @@ def _fail_at(name, k, what):
             raise StorageError(name, str(arguments[-1]), cause) from cause
         return original(*arguments)
 
-    setattr(calls, name, wrapped)
+    setattr(syscalls, name, wrapped)
 
 
 # Workers are forked by it, and begin with what it has loaded.
-if "tokshard.tokenization.execution.nursery" in sys.orig_argv or os.environ.get("TOKSHARD_SHIM_MAIN"):
+if "tokshard.tokenization.workers.nursery" in sys.orig_argv or os.environ.get("TOKSHARD_SHIM_MAIN"):
     _install()

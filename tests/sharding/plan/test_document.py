@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharding.sources import blend_sources, document_source, everything, index_source
+from support.sharding.sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.sharding.modes import COMPOSITION
 from tokshard.sharding.plan.document import PLAN_NAME, Plan, Stream, read_plan

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cli.mixtures import write_mixture
-from interleaving import interleaved
-from sharding.sources import blend_sources, document_source, everything, index_source
+from support.cli.mixtures import write_mixture
+from support.interleaving import interleaved
+from support.sharding.sources import blend_sources, document_source, everything, index_source
+from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
-from tokshard.indexed.reader import IndexedDataset
 from tokshard.sharding.plan.document import PLAN_NAME, read_plan
 from tokshard.sharding.plan.job import plan_shards
 from tokshard.sharding.plan.publication import LOCK_NAME, write_plan
@@ -19,8 +19,8 @@ from tokshard.sharding.plan.rankfile import PACKED_NAME, RankView, is_plan, rank
 from tokshard.sharding.plan.reads import positions_of, ranges_of
 from tokshard.sharding.plan.request import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.discovery import Wanted, open_sources
-from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.sources.discovery import Wanted, open_sources
+from tokshard.sharding.sources.locator import Locator
 from tokshard.sharding.topology import Topology
 from tokshard.storage.lock import WriterLock
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sharding.replanning import write_blend
+from support.sharding.replanning import write_blend
 from tokshard.errors import UsageError
 from tokshard.sharding.plan.job import plan_shards
 from tokshard.sharding.plan.request import PlanRequest, StreamRequest
 from tokshard.sharding.reading.simulation import Simulation
 from tokshard.sharding.reading.staging import stage, write_staging
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.discovery import Wanted, open_sources
+from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 
 TOKENS = {"web": 350_000, "code": 210_000}

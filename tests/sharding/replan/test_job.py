@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharding.replanning import flat, plan_of, reads_of, samples_of, source_of, write_blend
+from support.sharding.replanning import flat, plan_of, reads_of, samples_of, source_of, write_blend
 from tokshard.errors import UsageError
 from tokshard.sharding.plan.document import read_plan
 from tokshard.sharding.plan.job import plan_shards
@@ -18,7 +18,7 @@ from tokshard.sharding.replan.history import history_of
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.replan.recheck import recheck
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.discovery import Wanted, open_sources
+from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sharding.replanning import plan_of, source_of, write_blend
+from support.sharding.replanning import plan_of, source_of, write_blend
 from tokshard.errors import IntegrityError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.intervals import Intervals
@@ -24,7 +24,7 @@ from tokshard.sharding.replan.reweighted import write_mixture
 from tokshard.sharding.replan.reweighting import Mixture
 from tokshard.sharding.replan.standing import standings_of_rows
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.discovery import Wanted, open_sources
+from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 
 

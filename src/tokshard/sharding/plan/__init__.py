@@ -1,1 +1,1 @@
-"""The files of a plan: what is asked of it, what it says, and what each rank reads."""
+"""The plan of a training job and its files."""

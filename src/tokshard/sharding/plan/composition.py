@@ -8,7 +8,7 @@ from tokshard.sharding.layouts import Layout, Striped
 from tokshard.sharding.links import ReadOrder, Selection, ShardShuffle, Shuffle, Torch
 from tokshard.sharding.modes import COMPOSITION
 from tokshard.sharding.order import Link
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.samples import SampleSource
 
 
 def composition(

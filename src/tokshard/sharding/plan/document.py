@@ -18,11 +18,11 @@ from tokshard.sharding.bucketing import Bucketing
 from tokshard.sharding.fields import Fields
 from tokshard.sharding.modes import MODES, SHUFFLES, TAILS
 from tokshard.sharding.plan.composition import composition
-from tokshard.sharding.source.places import Places
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.places import Places
+from tokshard.sharding.sources.samples import SampleSource
 from tokshard.sharding.topology import Topology, context_slices
-from tokshard.storage.anywhere import refuse_remote
 from tokshard.storage.digest import identity_digest
+from tokshard.storage.fs import refuse_remote
 from tokshard.storage.jsonfile import read_json_object
 from tokshard.version import __version__
 
@@ -198,7 +198,7 @@ class Plan:
         Args:
             value: What was read.
             path: The ``plan.json``, to whose directory paths are relative.
-            roots: See :class:`~tokshard.sharding.source.places.Places`.
+            roots: See :class:`~tokshard.sharding.sources.places.Places`.
 
         Raises:
             IntegrityError: It is none, was changed, or is another version's.

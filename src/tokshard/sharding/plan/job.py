@@ -15,7 +15,7 @@ from tokshard.sharding.plan.coverage import check_partition
 from tokshard.sharding.plan.document import Plan, Stream
 from tokshard.sharding.plan.request import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.samples import SampleSource
 from tokshard.sharding.topology import Topology
 
 _FROM = "to go on in another world, plan from the old plan: shard-plan --from PLAN --consumed-samples N"
@@ -26,7 +26,7 @@ def plan_shards(sources: Mapping[str, SampleSource], topology: Topology, request
 
     Args:
         sources: What there is to read, by the names of streams; see
-            :func:`~tokshard.sharding.source.discovery.open_sources`.
+            :func:`~tokshard.sharding.sources.discovery.open_sources`.
         topology: The ranks.
         request: How it is to be read.
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.dataset.source import InputFile
 from tokshard.errors import OutputExistsError, TokshardError
-from tokshard.indexed.source import InputFile
 from tokshard.sharding.plan.document import PLAN_NAME, Plan, read_plan
 from tokshard.sharding.plan.rankfile import OF_ALL, PACKED_NAME, PACKED_SCHEMA, RANK_NAME, RankView, rank_name
 from tokshard.sharding.plan.reads import bytes_of
-from tokshard.sharding.source.references import DatasetReference
-from tokshard.storage import calls
+from tokshard.sharding.sources.references import DatasetReference
+from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.jsonfile import dump_json, dump_readable_json
 from tokshard.storage.lock import WriterLock
@@ -58,7 +58,7 @@ def write_plan(
         StorageError: The disk is full or broken. There is no plan then, or the old one.
     """
     place = os.fspath(directory)
-    calls.make_directory(place)
+    syscalls.make_directory(place)
     with WriterLock(os.path.join(place, LOCK_NAME)):
         replaced = _refuse_other(plan, place, force=force)
         manifests = _manifests(plan)
@@ -74,8 +74,8 @@ def write_plan(
         whole = dump_readable_json(plan.to_json(place), PLAN_NAME, hint=hint)
         if replaced:
             # Nothing that a reader could take for a plan while its ranks' manifests change.
-            calls.unlink(os.path.join(place, PLAN_NAME))
-            calls.fsync_directory(place)
+            syscalls.unlink(os.path.join(place, PLAN_NAME))
+            syscalls.fsync_directory(place)
             _sweep(place, contents)
         _write_together(place, contents)
         _sweep(place, contents)  # not before: the same plan may be there in another form
@@ -100,7 +100,7 @@ def _write_together(directory: str, contents: dict[str, bytes]) -> None:
     with ThreadPoolExecutor(_WRITERS) as crew:
         for done in [crew.submit(_force, path) for path in paths]:
             done.result()
-    calls.fsync_directory(directory)
+    syscalls.fsync_directory(directory)
 
 
 def _holds(path: str, content: bytes) -> bool:
@@ -113,7 +113,7 @@ def _holds(path: str, content: bytes) -> bool:
 
 def _force(path: str) -> None:
     file = InputFile(path)
-    calls.fsync(file.descriptor, path)
+    syscalls.fsync(file.descriptor, path)
 
 
 def _manifests(plan: Plan) -> list[dict[str, Any]]:
@@ -165,4 +165,4 @@ def _sweep(directory: str, kept: dict[str, bytes]) -> None:
     for name in os.listdir(directory):
         ours = name == PACKED_NAME or RANK_NAME.fullmatch(name) is not None
         if (ours and name not in kept) or (is_temporary(name) and _LEFT_BEHIND.match(name)):
-            calls.unlink(os.path.join(directory, name))
+            syscalls.unlink(os.path.join(directory, name))

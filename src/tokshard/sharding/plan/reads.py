@@ -10,8 +10,8 @@ from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.links import ShardShuffle
 from tokshard.sharding.passes import Pass
-from tokshard.sharding.source.references import DatasetReference
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.references import DatasetReference
+from tokshard.sharding.sources.samples import SampleSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.sharding.source.locator import Locator
-from tokshard.sharding.source.references import DatasetReference
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.references import DatasetReference
+from tokshard.sharding.sources.samples import SampleSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

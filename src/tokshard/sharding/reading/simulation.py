@@ -11,7 +11,7 @@ import numpy as np
 from tokshard.errors import UsageError
 from tokshard.sharding.plan.document import Plan, Stream
 from tokshard.sharding.reading.pieces import PieceReader, Pieces
-from tokshard.sharding.source.sortkeys import open_sort_key
+from tokshard.sharding.sources.sortkeys import open_sort_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,12 +14,12 @@ from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.plan.document import Plan
 from tokshard.sharding.reading.pieces import Pieces
 from tokshard.sharding.reading.simulation import Simulation
-from tokshard.sharding.source.samples import SampleSource
-from tokshard.storage import calls
+from tokshard.sharding.sources.samples import SampleSource
+from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 from tokshard.storage.jsonfile import dump_json
 from tokshard.storage.paths import bin_path, idx_path
-from tokshard.storage.remote import is_remote
+from tokshard.storage.remote.objects import is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -150,7 +150,7 @@ def write_staging(
                 "files": [one.to_json() for one in node.files],
             }
         )
-    calls.make_directory(place)
+    syscalls.make_directory(place)
     for file_name, content in contents.items():
         write_atomically(os.path.join(place, file_name), content)
     return tuple(contents)

@@ -1,1 +1,1 @@
-"""Going on from a plan that was stopped, in another world or with other weights, with a proof."""
+"""Continuing a plan with another world size or another blend."""

@@ -10,8 +10,8 @@ from tokshard.errors import IntegrityError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.links import Selection
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.source.locator import Locator
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.samples import SampleSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,12 +31,12 @@ from tokshard.sharding.replan.recheck import before_counts, continuation_problem
 from tokshard.sharding.replan.reweighted import count_draws, standings_of, write_mixture
 from tokshard.sharding.replan.reweighting import mix
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.source.locator import Locator
-from tokshard.sharding.source.places import Places
-from tokshard.sharding.source.samples import SampleSource
-from tokshard.sharding.source.sortkeys import open_sort_key
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.places import Places
+from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources.sortkeys import open_sort_key
 from tokshard.sharding.topology import Topology
-from tokshard.storage import calls
+from tokshard.storage import syscalls
 
 TRAIN = "train"
 FULL_VALIDATION = "full-validation"
@@ -221,7 +221,7 @@ def _mixed(
     mixture = mix(weights[:drawn], standings[:drawn], samples, seed)
     datasets = tuple(one.reference for one in ingredients)
     identity["datasets"] = [one.to_json(Places.nowhere()) for one in datasets]
-    calls.make_directory(directory)
+    syscalls.make_directory(directory)
     files, record = write_mixture(
         mixture, standings, weights, seed, directory=directory, stream=name, made_from=identity
     )

@@ -14,7 +14,7 @@ from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.remainder import Remainder
 from tokshard.sharding.replan.counting import count_datasets
-from tokshard.sharding.source.locator import Locator
+from tokshard.sharding.sources.locator import Locator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,8 +18,8 @@ from tokshard.sharding.replan.counting import blocks_of, is_partition
 from tokshard.sharding.replan.history import StoppedStream, history_of, stops_of
 from tokshard.sharding.replan.proof import prove_remainder, read_positions
 from tokshard.sharding.replan.reweighted import recheck_draws
-from tokshard.sharding.source.locator import Locator
-from tokshard.sharding.source.sortkeys import open_sort_key
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.sortkeys import open_sort_key
 
 if TYPE_CHECKING:
     from tokshard.sharding.bucketing import KeyOf

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.sampling.npy import map_npy, write_npy
-from tokshard.sampling.splits import SPLITS
+from tokshard.gpt_index.splits import SPLITS
+from tokshard.index_cache.npy import map_npy, write_npy
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.plan.publication import LOCK_NAME
 from tokshard.sharding.replan.counting import blocks_of
@@ -32,12 +32,12 @@ from tokshard.sharding.replan.standing import (
     standings_after,
     standings_of_rows,
 )
-from tokshard.sharding.source.files import CachedFiles
-from tokshard.sharding.source.locator import Locator
-from tokshard.sharding.source.samples import SampleSource
-from tokshard.sharding.source.sortkeys import open_sort_key
-from tokshard.sharding.source.stamps import FileStamp
-from tokshard.storage import calls
+from tokshard.sharding.sources.files import CachedFiles
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import is_temporary
 from tokshard.storage.lock import WriterLock
@@ -92,7 +92,7 @@ def write_mixture(
     with WriterLock(os.path.join(directory, LOCK_NAME)):
         for left in os.listdir(directory):
             if left.startswith(f".{name}-") and is_temporary(left):
-                calls.unlink(os.path.join(directory, left))
+                syscalls.unlink(os.path.join(directory, left))
         for array_name, array in arrays.items():
             write_npy(files.path(array_name), array)
             stamps[array_name] = FileStamp.of(files.path(array_name))

@@ -18,8 +18,8 @@ from tokshard.sharding.remainder import Remainder
 from tokshard.sharding.replan.counting import BLOCK, blocks_of
 from tokshard.sharding.replan.laps import LapTable, OpenLap, Standing
 from tokshard.sharding.replan.reweighting import by_source
-from tokshard.sharding.source.locator import Locator
-from tokshard.sharding.source.samples import SampleSource
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.samples import SampleSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,0 +1,1 @@
+"""The diff command: how two plans, blends or caches differ."""

@@ -1,0 +1,1 @@
+"""Building blocks that every package shares: progress, the JSON codec, threads, text for people."""

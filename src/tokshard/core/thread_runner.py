@@ -1,0 +1,138 @@
+"""Threads that do independent work, while the calling thread tells a listener how far they are.
+
+Threads and not processes: the work is done in numpy, in compiled kernels and in system calls, which run
+without the interpreter's lock, and its results need not be copied.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from tokshard.core.interruption import heed
+from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
+from tokshard.errors import Cancelled, UsageError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_TICK_SECONDS = 0.2
+
+
+class Crew:
+    """A number of threads that can be told to stop.
+
+    Args:
+        workers: How many threads at most; None for one for each core that this process may use.
+
+    Raises:
+        UsageError: Fewer than one.
+
+    Example:
+        >>> Crew(2).run(abs, [-1, 2, -3])
+        [1, 2, 3]
+    """
+
+    def __init__(self, workers: int | None) -> None:
+        if workers is not None and workers < 1:
+            raise UsageError(f"{workers} workers cannot do anything", hint="use 1 or more")
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._stopped = threading.Event()
+        self._guard = threading.Lock()
+        self._totals = ProgressUpdate()
+        self._notices: dict[str, bool] = {}
+
+    def run(
+        self,
+        work: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        listener: Progress | None = None,
+        bytes_total: int | None = None,
+    ) -> list[Result]:
+        """Do the work for all items; the first failure stops the rest.
+
+        Args:
+            work: Called with an item in one of the threads.
+            items: What to work on; begun in this order.
+            listener: Who is told of the progress, in the calling thread; nobody if None.
+            bytes_total: The bytes that :meth:`tell` will have told of at the end.
+
+        Returns:
+            The results, in the order of the items.
+        """
+        if not items:
+            return []
+        listener = listener or SilentProgress()
+        self._totals = ProgressUpdate()
+        listener.start(bytes_total, 0)
+        try:
+            with ThreadPoolExecutor(min(self._workers, len(items)), "tokshard") as pool:
+                futures = [pool.submit(self._do, work, item) for item in items]
+                try:
+                    self._follow(futures, listener)
+                except BaseException:
+                    self._stopped.set()
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+            return [future.result() for future in futures]
+        finally:
+            listener.finish()
+
+    def tell(self, count: int, *, documents: int = 0, tokens: int = 0) -> None:
+        """Count what a thread has done; called by the threads.
+
+        Raises:
+            Cancelled: The work was stopped meanwhile.
+        """
+        self._check()
+        with self._guard:
+            before = self._totals
+            self._totals = ProgressUpdate(
+                bytes_done=before.bytes_done + count,
+                documents=before.documents + documents,
+                tokens=before.tokens + tokens,
+            )
+
+    def pause(self, seconds: float) -> None:
+        """Wait in a thread, unless the work is stopped meanwhile.
+
+        Raises:
+            Cancelled: It was.
+        """
+        self._stopped.wait(seconds)
+        self._check()
+
+    def wait(self, seconds: float, notice: str) -> None:
+        """Wait as :meth:`pause` does, and let the listener know why, once for each notice."""
+        with self._guard:
+            self._notices.setdefault(notice, False)
+        self.pause(seconds)
+
+    def _do(self, work: Callable[[Item], Result], item: Item) -> Result:
+        heed(self._check)
+        return work(item)
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise Cancelled("stopped; finished work is kept")
+
+    def _unheard(self) -> list[str]:
+        with self._guard:
+            notices = [notice for notice, heard in self._notices.items() if not heard]
+            self._notices.update(dict.fromkeys(notices, True))
+        return notices
+
+    def _follow(self, futures: Sequence[Future[Result]], listener: Progress) -> None:
+        pending = set(futures)
+        while pending:
+            done, pending = wait(pending, _TICK_SECONDS, return_when=FIRST_EXCEPTION)
+            for notice in self._unheard():
+                listener.message(notice)
+            listener.update(self._totals)
+            for future in futures:
+                if future in done:
+                    future.result()

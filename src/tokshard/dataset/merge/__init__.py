@@ -1,0 +1,1 @@
+"""Concatenation of indexed datasets."""

@@ -1,0 +1,181 @@
+"""The inputs of a merge: each is opened, checked completely and closed before anything is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokshard.dataset.columns import IndexColumns, read_header
+from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
+from tokshard.dataset.manifest import PROVENANCE_NAME, UNITS_NAME, Manifest, check_sizes, read_manifest
+from tokshard.dataset.read_consistency import unchanged
+from tokshard.dataset.reader import require_files
+from tokshard.dataset.source import InputFile
+from tokshard.errors import InputError, IntegrityError, MissingFileError
+from tokshard.storage.digest import identity_digest
+from tokshard.storage.paths import bin_path, idx_path
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInput:
+    """One data set to be merged. One that exists was found sound, from its first index entry to its last.
+
+    Attributes:
+        prefix: Its path prefix, as the user named it.
+        header: The header of its index.
+        bin_bytes: The size of its ``.bin``.
+        state: What must not change until the merge ends: sizes and modification times of both files.
+        tokens: Its tokens.
+        empty_documents: Its documents without a sequence.
+        longest_sequence: Tokens of its longest sequence.
+        manifest: Its manifest, or None for a data set that another program wrote.
+    """
+
+    prefix: str
+    header: IndexHeader
+    bin_bytes: int
+    state: dict[str, int]
+    tokens: int
+    empty_documents: int
+    longest_sequence: int
+    manifest: Manifest | None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts of its index, by their names in a manifest."""
+        return {
+            "documents": self.header.document_count,
+            "sequences": self.header.sequence_count,
+            "tokens": self.tokens,
+            "empty_documents": self.empty_documents,
+            "longest_sequence": self.longest_sequence,
+        }
+
+    @property
+    def tokenizer(self) -> dict[str, Any]:
+        """The identity of its tokenizer; empty where it is not known."""
+        return self.manifest.tokenizer if self.manifest else {}
+
+    @property
+    def has_provenance(self) -> bool:
+        """Whether it is known where its documents came from."""
+        return self.manifest is not None and PROVENANCE_NAME in self.manifest.files
+
+    def plan_entry(self) -> dict[str, Any]:
+        """Return what a plan says of it."""
+        manifest = identity_digest(self.manifest.to_json()) if self.manifest else None
+        return {"path": self.prefix, **self.state, "manifest": manifest}
+
+    def columns(self, *, multimodal: bool) -> IndexColumns:
+        """Open the index again; it is closed when the columns are dropped."""
+        return IndexColumns(idx_path(self.prefix), multimodal=multimodal)
+
+    def check_unchanged(self) -> None:
+        """Check that nobody has written to it since it was checked.
+
+        Raises:
+            InputError: A size or modification time is another.
+        """
+        if _state(self.prefix) != self.state:
+            raise InputError(
+                f"{self.prefix} was changed while it was merged",
+                hint="run again with --no-resume when nothing writes to it any more",
+            )
+
+
+def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
+    """Open one data set, check all of it but the tokens themselves, and close it.
+
+    Raises:
+        MissingFileError: One of its files is not there.
+        InputError: It is multimodal and should not be, or the other way round; or it is changed meanwhile.
+        IntegrityError: It is damaged, cut short, or not what its manifest says.
+        StorageError: It cannot be read.
+    """
+    require_files(prefix)
+    with unchanged([prefix]):
+        return _read_input(prefix, multimodal=multimodal)
+
+
+def _read_input(prefix: str, *, multimodal: bool) -> MergeInput:
+    state = _state(prefix)
+    _refuse_other_kind(prefix, multimodal=multimodal)
+    columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(state["bin_bytes"])
+    result = MergeInput(
+        prefix=prefix,
+        header=columns.header,
+        bin_bytes=state["bin_bytes"],
+        state=state,
+        tokens=state["bin_bytes"] // columns.header.dtype.itemsize,
+        empty_documents=sum(int((piece == 0).sum()) for piece in columns.sequences_per_document()),
+        longest_sequence=max((int(piece.max()) for piece in columns.sequence_lengths.pieces()), default=0),
+        manifest=read_manifest(prefix),
+    )
+    if result.manifest is not None:
+        _check_manifest(result, result.manifest)
+    return result
+
+
+def check_together(inputs: Sequence[MergeInput]) -> None:
+    """Check that the inputs can become one data set.
+
+    Raises:
+        InputError: Their dtypes differ, or together they are more than an index can address.
+    """
+    first = inputs[0]
+    for other in inputs:
+        if other.header.dtype != first.header.dtype:
+            raise InputError(
+                f"{first.prefix} has {first.header.dtype.name} tokens, "
+                f"but {other.prefix} has {other.header.dtype.name} tokens",
+                hint="only data sets of one dtype can be put together; tokenize one of them again",
+            )
+    total = sum(one.bin_bytes for one in inputs)
+    if total > MAX_POINTER_BYTES:
+        raise InputError(
+            f"the inputs have {total} bytes of tokens, more than the pointers of an index can address"
+        )
+
+
+def _state(prefix: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, path in (("bin", bin_path(prefix)), ("idx", idx_path(prefix))):
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            raise MissingFileError(f"{path} is not there any more", path=path) from None
+        found |= {f"{name}_bytes": status.st_size, f"{name}_mtime_ns": status.st_mtime_ns}
+    return found
+
+
+def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
+    """Nothing in an index says whether it has modes, but its size does (unless there are no sequences)."""
+    file = InputFile(idx_path(prefix))
+    header = read_header(file)
+    if (
+        file.size_bytes
+        == header.index_bytes(multimodal=not multimodal)
+        != header.index_bytes(multimodal=multimodal)
+    ):
+        is_now, flag = ("has no modes", "without") if multimodal else ("is multimodal", "with")
+        raise InputError(
+            f"{prefix} {is_now}, and text and multimodal data sets cannot be put together",
+            hint=f"if all inputs are of this kind, merge them {flag} --multimodal",
+        )
+
+
+def _check_manifest(one: MergeInput, manifest: Manifest) -> None:
+    check_sizes(one.prefix, manifest)
+    expected = {**one.counts, "dtype": one.header.dtype.name}
+    for name, value in expected.items():
+        if manifest.dataset.get(name) != value:
+            raise IntegrityError(
+                f"{one.prefix} has {name} {value}, but its manifest says {manifest.dataset.get(name)!r}",
+                path=one.prefix,
+                field=f"dataset.{name}",
+                hint="the data set was changed after tokshard wrote it: make it again",
+            )
+    if UNITS_NAME not in manifest.files:
+        raise IntegrityError(f"the manifest of {one.prefix} does not list {UNITS_NAME}", path=one.prefix)

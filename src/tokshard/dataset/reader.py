@@ -1,0 +1,265 @@
+"""Reading a data set: everything is checked when it is opened, and nothing foreign is ever returned."""
+
+from __future__ import annotations
+
+import errno
+import operator
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.dataset.layout import IndexTable
+from tokshard.dataset.source import (
+    DataFile,
+    FileTokens,
+    InputFile,
+    MappedTokens,
+    Tokens,
+    TokenSource,
+    open_data,
+)
+from tokshard.errors import MissingFileError, StorageError, UsageError
+from tokshard.storage.fs import exists
+from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BLOCK_BYTES = 1 << 22
+
+_OPENING_TRIES = 100
+
+
+class IndexedDataset:
+    """A data set on disk as a read-only sequence of token arrays.
+
+    It does what Megatron Core's class of this name does, for legal data; where the files contradict
+    themselves or each other, opening raises instead of reading wrong tokens later. Opening costs one
+    pass over the ``.idx`` file (20 bytes for each sequence and document, mapped, not copied).
+
+    Args:
+        path_prefix: The path of the pair of files without ``.bin`` and ``.idx``; or their URL: then the
+            ``.idx`` file is copied to the user's cache directory, and tokens are read by ranged requests.
+        multimodal: Whether each sequence has a mode; items are then pairs (tokens, mode).
+        mmap: Whether to map the ``.bin`` file. Mapped tokens are read-only views without a copy, which
+            stay valid when the data set object is gone; but a file that another program cuts short
+            while it is mapped ends this process with SIGBUS. Without mmap every access reads a new,
+            writable array, and a file cut short is an error. The ``.idx`` file is mapped in both cases.
+            Remote tokens are never mapped.
+
+    Raises:
+        MissingFileError: One or both files are not there.
+        InputError: One of them is no regular file.
+        IntegrityError: See :meth:`tokshard.dataset.layout.IndexTable.from_buffer`.
+        StorageError: The file system refuses to read.
+
+    Example::
+
+        dataset = IndexedDataset("data/web")
+        first = dataset[0]                     # all tokens of sequence 0
+        few = dataset.get(0, offset=5, length=10)
+        text = dataset.document_tokens(7)      # all tokens of document 7
+    """
+
+    def __init__(
+        self,
+        path_prefix: str | os.PathLike[str],
+        multimodal: bool = False,  # noqa: FBT001, FBT002 - Megatron's signature
+        mmap: bool = True,  # noqa: FBT001, FBT002 - Megatron's signature
+    ) -> None:
+        self.path_prefix = os.fspath(path_prefix)
+        self.multimodal = multimodal
+        bin_file, index_file = open_pair(self.path_prefix)
+        self.index = IndexTable.from_buffer(
+            index_file.map(), bin_bytes=bin_file.size_bytes, multimodal=multimodal, path=index_file.path
+        )
+        self.mmap = mmap and isinstance(bin_file, InputFile)
+        self._tokens: TokenSource = FileTokens(bin_file, self.index.dtype)
+        if mmap and isinstance(bin_file, InputFile):
+            self._tokens = MappedTokens(bin_file, self.index.dtype)
+
+    def __reduce__(self) -> tuple[type[IndexedDataset], tuple[str, bool, bool]]:
+        """Cross processes as plain values; the other side opens and checks the files again."""
+        return type(self), (self.path_prefix, self.multimodal, self.mmap)
+
+    def __repr__(self) -> str:
+        index = self.index
+        return (
+            f"IndexedDataset({self.path_prefix!r}: {index.token_count} {index.dtype.name} tokens, "
+            f"{index.sequence_count} sequences, {index.document_count} documents)"
+        )
+
+    def __len__(self) -> int:
+        return self.index.sequence_count
+
+    def __getitem__(self, idx: int | np.integer[Any] | slice) -> Any:
+        """Return one sequence, or a list of the sequences of a contiguous slice.
+
+        Args:
+            idx: The number of a sequence, from the end where it is negative, or a slice of step 1.
+
+        Returns:
+            For a number: the tokens, of the data set's dtype; with their int8 mode if multimodal. For a
+            slice: a list of such arrays; with the int8 array of their modes if multimodal.
+
+        Raises:
+            IndexError: There is no such sequence.
+            UsageError: The slice has another step. It is a ValueError too.
+            TypeError: ``idx`` is neither.
+        """
+        if isinstance(idx, slice):
+            return self._slice(idx)
+        sequence = _position(idx, len(self), "sequence")
+        index = self.index
+        tokens = self._tokens.read(index.first_token(sequence), int(index.sequence_lengths[sequence]))
+        return self._with_mode(tokens, sequence)
+
+    def get(self, idx: int | np.integer[Any], offset: int = 0, length: int | None = None) -> Any:
+        """Return a part of one sequence.
+
+        Args:
+            idx: The number of the sequence, from the end where it is negative.
+            offset: The first token of the part, counted in the sequence.
+            length: The number of tokens; None for all that follow.
+
+        Returns:
+            The tokens; with the int8 mode of the sequence if multimodal.
+
+        Raises:
+            IndexError: There is no such sequence, or the part reaches outside it.
+        """
+        sequence = _position(idx, len(self), "sequence")
+        available = int(self.index.sequence_lengths[sequence])
+        offset = operator.index(offset)
+        count = available - offset if length is None else operator.index(length)
+        if offset < 0 or count < 0 or offset + count > available:
+            raise IndexError(
+                f"{self.path_prefix}: sequence {sequence} has {available} tokens; "
+                f"offset {offset}, length {length} reaches outside"
+            )
+        tokens = self._tokens.read(self.index.first_token(sequence) + offset, count)
+        return self._with_mode(tokens, sequence)
+
+    def document_tokens(self, document: int | np.integer[Any]) -> Tokens:
+        """Return the tokens of all sequences of one document, of which there may be none.
+
+        Args:
+            document: The number of the document, from the end where it is negative.
+
+        Raises:
+            IndexError: There is no such document.
+        """
+        position = _position(document, self.document_count, "document")
+        first, last = (int(self.document_indices[position + side]) for side in (0, 1))
+        begin = self.index.first_token(first)
+        return self._tokens.read(begin, self.index.first_token(last) - begin)
+
+    def token_blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[Tokens]:
+        """Return all tokens from first to last in pieces of about ``block_bytes``, for copies and scans."""
+        block_tokens = max(1, block_bytes // self.dtype.itemsize)
+        total = self.index.token_count
+        return (
+            self._tokens.read(first, min(block_tokens, total - first))
+            for first in range(0, total, block_tokens)
+        )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the tokens."""
+        return self.index.dtype
+
+    @property
+    def document_count(self) -> int:
+        """The number of documents."""
+        return self.index.document_count
+
+    @property
+    def sequence_lengths(self) -> NDArray[np.int32]:
+        """The tokens of each sequence: int32 of shape (sequences,)."""
+        return self.index.sequence_lengths
+
+    @property
+    def document_indices(self) -> NDArray[np.int64]:
+        """The boundaries of documents: int64 of shape (documents + 1,), from 0 to the sequence count."""
+        return self.index.document_indices
+
+    @property
+    def sequence_modes(self) -> NDArray[np.int8] | None:
+        """The mode of each sequence: int8 of shape (sequences,), or None if not multimodal."""
+        return self.index.sequence_modes
+
+    @staticmethod
+    def exists(path_prefix: str | os.PathLike[str]) -> bool:
+        """Tell whether both files are there; it does not open them."""
+        prefix = os.fspath(path_prefix)
+        return exists(idx_path(prefix)) and exists(bin_path(prefix))
+
+    def _slice(self, wanted: slice) -> Any:
+        start, stop, step = wanted.indices(len(self))
+        if step != 1:
+            raise UsageError(
+                f"{self.path_prefix}: a slice of step {step} was asked for, but only step 1 can be read"
+            )
+        stop = max(start, stop)
+        begin = self.index.first_token(start)
+        tokens = self._tokens.read(begin, self.index.first_token(stop) - begin)
+        ends = np.cumsum(self.sequence_lengths[start:stop], dtype=np.int64)
+        sequences = np.split(tokens, ends)[:-1]
+        modes = self.index.sequence_modes
+        return sequences if modes is None else (sequences, modes[start:stop])
+
+    def _with_mode(self, tokens: Tokens, sequence: int) -> Any:
+        modes = self.index.sequence_modes
+        return tokens if modes is None else (tokens, modes[sequence])
+
+
+def _position(index: int | np.integer[Any], count: int, noun: str) -> int:
+    position = operator.index(index)
+    if not -count <= position < count:
+        raise IndexError(f"there is no {noun} {position}: the data set has {count}")
+    return position % count
+
+
+def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
+    """Open the ``.bin`` and the ``.idx`` file of a data set, both of the same one if it is being replaced.
+
+    Who replaces a data set removes the old ``.idx`` before it puts the new ``.bin`` in its place.
+
+    Raises:
+        MissingFileError: One or both files are not there.
+        InputError: One of them is no regular file.
+        StorageError: One cannot be opened.
+    """
+    for tries_left in reversed(range(_OPENING_TRIES)):
+        try:
+            pair = open_data(bin_path(path_prefix)), InputFile(idx_path(path_prefix))
+        except (MissingFileError, StorageError) as error:
+            require_files(path_prefix)
+            if tries_left == 0 or getattr(error, "errno", None) != errno.ENOENT:
+                raise
+        else:
+            if tries_left == 0 or not isinstance(pair[0], InputFile) or pair[0].is_in_place():
+                break
+    return pair
+
+
+def require_files(path_prefix: str) -> None:
+    """Check that both files of a data set are there.
+
+    Raises:
+        MissingFileError: One is not.
+    """
+    missing = [path for path in (idx_path(path_prefix), bin_path(path_prefix)) if not exists(path)]
+    if not missing:
+        return
+    hint = None
+    meant = strip_data_suffix(path_prefix)
+    if meant != path_prefix and IndexedDataset.exists(meant):
+        hint = f"give the prefix of the pair: {meant}"
+    elif len(missing) == 1:
+        hint = "both files of the pair are needed: the run that made it did not end, or one was not copied"
+    raise MissingFileError(
+        f"there is no data set at {path_prefix}: {' and '.join(missing)} missing", path=missing[0], hint=hint
+    )

@@ -1,0 +1,74 @@
+"""Staging: complete output files that are still in the work directory, with their manifest entries.
+
+For output ``K`` the staged files are ``K.bin``, ``K.idx``, and ``K.<sidecar>`` for each file of
+``PREFIX.tokshard/``, the manifest included. All are forced to the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tokshard.dataset.manifest import MANIFEST_NAME, Manifest
+from tokshard.storage.digest import READ_BYTES
+from tokshard.storage.files import AtomicFile
+from tokshard.storage.jsonfile import dump_json, parse_json_object
+from tokshard.storage.syscalls import Buffer
+
+
+class DigestingWriter:
+    """A file that is digested while it is written."""
+
+    def __init__(self, file: AtomicFile) -> None:
+        import xxhash
+
+        self._file = file
+        self._state = xxhash.xxh3_128()
+
+    def write(self, buffer: Buffer) -> None:
+        """Append ``buffer``."""
+        self._state.update(buffer)
+        self._file.write(buffer)
+
+    def entry(self) -> dict[str, Any]:
+        """Return size and digest as they stand in a manifest."""
+        return {"bytes": self._file.size_bytes, "xxh3_128": self._state.hexdigest()}
+
+
+def stage_file(
+    directory: str, k: int, name: str, write: Callable[[DigestingWriter], object]
+) -> dict[str, Any]:
+    """Let ``write`` write a staged file; return its entry in the manifest."""
+    with AtomicFile(os.path.join(directory, f"{k}.{name}")) as file:
+        digested = DigestingWriter(file)
+        write(digested)
+    return digested.entry()
+
+
+def stage_chunks(directory: str, k: int, name: str, chunks: Iterable[Buffer]) -> dict[str, Any]:
+    """Write a staged file of chunks; return its entry in the manifest."""
+
+    def write(file: DigestingWriter) -> None:
+        for chunk in chunks:
+            file.write(chunk)
+
+    return stage_file(directory, k, name, write)
+
+
+def stage_manifest(directory: str, k: int, manifest: Manifest) -> None:
+    """Write a staged manifest.
+
+    Raises:
+        IntegrityError: No reader would accept it; it is not written.
+    """
+    content = dump_json(manifest.to_sealed_json())
+    Manifest.from_json(parse_json_object(content, MANIFEST_NAME), MANIFEST_NAME)
+    stage_chunks(directory, k, MANIFEST_NAME, [content])
+
+
+def file_chunks(path: str) -> Iterator[bytes]:
+    """Yield a file of ours in chunks of at most 4 MiB."""
+    with open(path, "rb") as file:
+        while chunk := file.read(READ_BYTES):
+            yield chunk

@@ -1,0 +1,140 @@
+"""Writing an index from columns that come in pieces, in memory that does not depend on its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokshard.dataset import layout
+from tokshard.errors import IntegrityError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+Pieces = Callable[[], Iterable[NDArray[Any]]]
+
+_MODE = np.dtype("i1")
+_LENGTH = np.dtype("<i4")
+
+
+class SupportsWrite(Protocol):
+    """Anything that takes bytes in order."""
+
+    def write(self, buffer: memoryview, /) -> object:
+        """Take all of ``buffer``."""
+
+
+def write_index(
+    file: SupportsWrite,
+    *,
+    dtype: DTypeLike,
+    sequence_count: int,
+    document_count: int,
+    lengths: Pieces,
+    sequences_per_document: Pieces,
+    modes: Pieces | None = None,
+) -> int:
+    """Write a whole ``.idx`` file, in memory that does not depend on its size.
+
+    The columns come as integer arrays in pieces of any size, and are asked for again for each field
+    that follows from them: the lengths twice.
+
+    Args:
+        file: Where to write, from its present position. On an error it holds a part of the index:
+            write to a file that is published afterwards.
+        dtype: The dtype of the tokens.
+        sequence_count: The number of sequences.
+        document_count: The number of documents; the file stores one more.
+        lengths: Returns a fresh iterator over pieces of the tokens of each sequence.
+        sequences_per_document: The same for the number of sequences of each document.
+        modes: The same for the mode of each sequence, of a multimodal data set.
+
+    Returns:
+        The number of tokens, so that the ``.bin`` file must have this times the item size in bytes.
+
+    Raises:
+        IntegrityError: The pieces do not have the values that the counts promise, or values that the
+            format cannot store. It is a ValueError too.
+        UsageError: The format has no code for the dtype, or a piece is no flat array of integers.
+    """
+    header = layout.IndexHeader(np.dtype(dtype), sequence_count, document_count)
+    file.write(memoryview(header.to_bytes()))
+    token_count = 0
+    for piece in _checked(lengths, sequence_count, layout.MAX_LENGTH, "lengths"):
+        token_count += int(piece.sum(dtype=np.int64))
+        _write_array(file, piece, _LENGTH)
+    _write_pointers(file, lengths, sequence_count, token_count, header.dtype.itemsize)
+    _write_documents(file, sequences_per_document, document_count, sequence_count)
+    if modes is not None:
+        for piece in _checked(modes, sequence_count, 127, "modes", lowest=-128):
+            _write_array(file, piece, _MODE)
+    return token_count
+
+
+def _write_pointers(
+    file: SupportsWrite, lengths: Pieces, sequence_count: int, token_count: int, itemsize: int
+) -> None:
+    bin_bytes = token_count * itemsize
+    if bin_bytes > layout.MAX_POINTER_BYTES:
+        raise IntegrityError(f"{token_count} tokens of {itemsize} bytes are more than a pointer can address")
+    for ends, sizes in _running(lengths, sequence_count, layout.MAX_LENGTH, itemsize, bin_bytes, "lengths"):
+        _write_array(file, ends - sizes, np.dtype("<i8"))
+
+
+def _write_documents(
+    file: SupportsWrite, sequences_per_document: Pieces, document_count: int, sequence_count: int
+) -> None:
+    what = "sequences_per_document"
+    _write_array(file, np.zeros(1, np.int64), np.dtype("<i8"))
+    for ends, _ in _running(sequences_per_document, document_count, sequence_count, 1, sequence_count, what):
+        _write_array(file, ends, np.dtype("<i8"))
+
+
+def _running(
+    pieces: Pieces, count: int, highest: int, scale: int, total: int, what: str
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the inclusive running sums of the scaled values, and these; in the end they make ``total``."""
+    begin = 0
+    for piece in _checked(pieces, count, highest, what):
+        sizes = piece.astype(np.int64) * scale
+        begin_of_next = begin + int(sizes.sum())
+        if begin_of_next > total:
+            break
+        yield sizes.cumsum() + begin, sizes
+        begin = begin_of_next
+    else:
+        if begin == total:
+            return
+    raise IntegrityError(f"the {what} of {count} entries do not make {total // scale} in total")
+
+
+def _checked(
+    pieces: Pieces, count: int, highest: int, what: str, *, lowest: int = 0
+) -> Iterator[NDArray[Any]]:
+    """Yield the pieces cut to at most one chunk, each value in range; in all there are ``count``."""
+    seen = 0
+    for whole in pieces():
+        if whole.ndim != 1 or whole.dtype.kind not in "iu":
+            raise UsageError(
+                f"a piece of {what} is {whole.ndim}-dimensional {whole.dtype}, not 1-dimensional integers"
+            )
+        for first in range(0, len(whole), layout.CHUNK_ENTRIES):
+            piece = whole[first : first + layout.CHUNK_ENTRIES]
+            if int(piece.min()) < lowest or int(piece.max()) > highest:
+                at = int(((piece < lowest) | (piece > highest)).argmax())
+                raise IntegrityError(
+                    f"entry {seen + at} of {what} is {piece[at]}, outside {lowest} to {highest}", field=what
+                )
+            seen += len(piece)
+            if seen <= count:
+                yield piece
+    if seen != count:
+        raise IntegrityError(f"{what} has {seen} entries, but {count} were announced", field=what)
+
+
+def _write_array(file: SupportsWrite, values: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    if values.size:
+        file.write(np.ascontiguousarray(values, dtype=dtype).data.cast("B"))

@@ -1,1 +1,0 @@
-"""Looking at any product without changing it."""

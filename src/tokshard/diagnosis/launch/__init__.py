@@ -1,1 +1,0 @@
-"""Megatron's launch commands, read without running anything."""

@@ -1,0 +1,100 @@
+"""The index of one split of one data set: what makes sample k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from tokshard.errors import UsageError
+from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
+from tokshard.gpt_index.indices import build_document_index, build_sample_index, build_shuffle_index
+from tokshard.gpt_index.shuffling import ShuffleStream
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GPTDatasetIndex:
+    """The three arrays, which may be maps of a cache's files, and the plan that they follow from.
+
+    Sample k consists of the tokens from row ``shuffle_index[k]`` of the sample index to the next row,
+    and the extra token where there is one.
+
+    Attributes:
+        document_index: int32 of shape (sequences * epochs,), see
+            :func:`tokshard.gpt_index.indices.build_document_index`.
+        sample_index: int32 or int64 of shape (samples + 1, 2), see
+            :func:`tokshard.gpt_index.indices.build_sample_index`.
+        shuffle_index: uint32 or int64 of shape (samples,), see
+            :func:`tokshard.gpt_index.indices.build_shuffle_index`.
+        plan: The number of epochs and samples, and the options.
+    """
+
+    document_index: NDArray[np.int32]
+    sample_index: NDArray[np.int32] | NDArray[np.int64]
+    shuffle_index: NDArray[np.uint32] | NDArray[np.int64]
+    plan: EpochPlan
+
+    def __len__(self) -> int:
+        return self.plan.samples
+
+    @classmethod
+    def build(
+        cls,
+        lengths: NDArray[np.int32],
+        sequences: range,
+        *,
+        sequence_length: int,
+        seed: int,
+        num_samples: int | None,
+        extra_token: bool = True,
+        drop_last_partial: bool = True,
+    ) -> Self:
+        """Build the index of a split.
+
+        The peak of memory is the three arrays: 4 bytes for each sequence and epoch, and 12 for each
+        sample.
+
+        Args:
+            lengths: The tokens of all sequences of the data set: int32 of shape (sequences,).
+            sequences: The numbers of the split's sequences, see
+                :meth:`tokshard.gpt_index.splits.Split.ranges`.
+            sequence_length: The tokens of a sample, without the extra one.
+            seed: The seed of both shuffles, from 0 to 2**32 - 1.
+            num_samples: The samples asked for; None for one epoch.
+            extra_token: Megatron's ``add_extra_token_to_sequence``.
+            drop_last_partial: False keeps and pads the last, partial sample, as Megatron can for
+                validation.
+
+        Raises:
+            UsageError: An argument is out of range, or the sequence length is larger than the one epoch
+                that was asked for.
+            InputError: The split is empty or too large, see
+                :func:`tokshard.gpt_index.epochs.plan_epochs`.
+
+        Example:
+            >>> lengths = np.array([3, 5, 4], np.int32)
+            >>> index = GPTDatasetIndex.build(lengths, range(3), sequence_length=4, seed=1, num_samples=4)
+            >>> index.plan.epochs, len(index), index.shuffle_index.tolist()
+            (2, 5, [0, 2, 4, 3, 1])
+        """
+        if sequences.step != 1 or sequences.start < 0 or sequences.stop > len(lengths):
+            raise UsageError(f"the data set has {len(lengths)} sequences, and {sequences} is no part of them")
+        stream = ShuffleStream(seed)
+        tokens = lengths[sequences.start : sequences.stop].sum(dtype=np.int64)
+        plan = plan_epochs(
+            sequences=len(sequences),
+            tokens_per_epoch=int(tokens),
+            sequence_length=sequence_length,
+            num_samples=num_samples,
+            extra_token=extra_token,
+            drop_last_partial=drop_last_partial,
+        )
+        documents = build_document_index(
+            sequences, plan.epochs, stream, separate_final_epoch=plan.separate_final_epoch
+        )
+        samples = build_sample_index(lengths, documents, plan)
+        return cls(documents, samples, build_shuffle_index(plan, stream), plan)

@@ -1,0 +1,231 @@
+"""Samples as tokens: the index of a data set applied to its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.gpt_index.index import GPTDatasetIndex
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NO_PAD_ID = -1
+"""Stands for padding where the tokenizer has no token for it: no token of a data set is negative."""
+
+# Copying a piece costs about as much as picking this many tokens one by one: where pieces are shorter
+# than that, all tokens of a sample are picked in one go.
+_TOKENS_WORTH_A_COPY = 96
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One sample and where it comes from.
+
+    Attributes:
+        tokens: int64 of shape (sequence_length + extra,), padded at the end where the data ran out.
+        document_ids: int64 of shape (pieces,): the sequences that the sample is made of, in order. One
+            comes several times where the sample goes from one epoch into the next.
+        lengths: int64 of shape (pieces,): the tokens of each piece. They sum to less than the sample
+            where it is padded; the last may be the extra token alone.
+    """
+
+    tokens: NDArray[np.int64]
+    document_ids: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """What a model is trained on with one sample; all of shape (sequence_length,).
+
+    Attributes:
+        tokens: int64, with 0 for padding.
+        labels: int64, the token that follows each, with 0 for padding.
+        loss_mask: float32, 0 where the label is padding, else 1.
+        position_ids: int64, from 0.
+    """
+
+    tokens: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    loss_mask: NDArray[np.float32]
+    position_ids: NDArray[np.int64]
+
+
+class GPTSamples:
+    """The samples of a data set, in the order of its shuffle index.
+
+    It needs numpy alone, keeps nothing but the arrays, and may be used by several threads at once.
+
+    Args:
+        dataset: The data set; mapped, unless there is a reason against it, because reading is then
+            several times as fast.
+        index: An index that was built for it. Each sample is checked as it is read: an index of another
+            data set raises sooner or later, and never reads outside the sequences that it names.
+        pad_id: The token to fill up with. Tokens of the data that equal it count as padding too, as in
+            Megatron.
+
+    Raises:
+        UsageError: The shapes of the index contradict its plan.
+    """
+
+    def __init__(self, dataset: IndexedDataset, index: GPTDatasetIndex, *, pad_id: int = NO_PAD_ID) -> None:
+        plan = index.plan
+        shapes = (index.document_index.shape, index.sample_index.shape, index.shuffle_index.shape)
+        expected = ((plan.documents,), (plan.samples + 1, 2), (plan.samples,))
+        if shapes != expected:
+            raise UsageError(f"the index has arrays of shapes {shapes}, but {expected} follow from its plan")
+        self.dataset = dataset
+        self.index = index
+        self.pad_id = pad_id
+        # A slice of a memmap object takes several times as long as one of the array below it.
+        self._documents = np.asarray(index.document_index)
+        self._rows = np.asarray(index.sample_index)
+        self._order = np.asarray(index.shuffle_index)
+        self._lengths = dataset.sequence_lengths
+        self._pointers = dataset.index.sequence_pointers
+        self._itemsize = dataset.dtype.itemsize
+        self._extra = int(plan.extra_token)
+        self._pads = not plan.drop_last_partial
+        self._mapped = _all_tokens(dataset) if dataset.mmap else None
+
+    def __len__(self) -> int:
+        return self.index.plan.samples
+
+    def read(self, sample: int) -> Sample:
+        """Return one sample.
+
+        Args:
+            sample: From 0 to ``len(self) - 1``.
+
+        Raises:
+            IndexError: There is no such sample.
+            IntegrityError: The index does not fit the data set.
+        """
+        tokens = np.empty(self.index.plan.sample_tokens, np.int64)
+        documents, lengths = self._fill(tokens, sample)
+        return Sample(tokens, documents.astype(np.int64), np.array(lengths, np.int64))
+
+    def read_batch(self, samples: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+        """Return the tokens of several samples.
+
+        Args:
+            samples: Numbers of samples, in any order.
+
+        Returns:
+            int64 of shape (samples, sequence_length + extra).
+
+        Raises:
+            IndexError: There is no such sample.
+            IntegrityError: The index does not fit the data set.
+        """
+        numbers = samples.tolist() if isinstance(samples, np.ndarray) else samples
+        batch = np.empty((len(numbers), self.index.plan.sample_tokens), np.int64)
+        for row, sample in zip(batch, numbers, strict=True):
+            self._fill(row, sample)
+        return batch
+
+    def inputs(self, sample: int) -> Inputs:
+        """Return what Megatron Core's ``GPTDataset`` gives for a sample, apart from the attention mask.
+
+        Args:
+            sample: From 0 to ``len(self) - 1``.
+
+        Raises:
+            IndexError: There is no such sample.
+            IntegrityError: The index does not fit the data set.
+        """
+        text = self.read(sample).tokens
+        if self.index.plan.extra_token:
+            tokens, labels = text[:-1].copy(), text[1:].copy()
+        else:
+            tokens, labels = text, np.append(text[1:], self.pad_id)
+        loss_mask = (labels != self.pad_id).astype(np.float32)
+        for values in (tokens, labels):
+            values[values == self.pad_id] = 0
+        return Inputs(tokens, labels, loss_mask, np.arange(len(tokens)))
+
+    def _fill(self, row: NDArray[np.int64], sample: int) -> tuple[NDArray[np.int32], list[int]]:
+        """Write the tokens of a sample; return the sequences that they come from and the pieces' lengths."""
+        if not 0 <= sample < len(self._order):
+            raise IndexError(f"there is no sample {sample}: the index has {len(self)}")
+        try:
+            place = int(self._order[sample])
+            (begin, offset), (end, stop) = self._rows[place : place + 2].tolist()
+            documents = self._documents[begin : end + 1]
+            lengths = self._lengths[documents].tolist()
+            stop += self._extra
+            fits = 0 <= offset <= lengths[0] and 0 <= stop <= lengths[-1]
+        except (IndexError, ValueError) as error:
+            raise self._mismatch(sample) from error
+        if not fits:
+            raise self._mismatch(sample)
+        lengths[-1] = stop
+        lengths[0] -= offset
+        filled = sum(lengths)
+        if filled != len(row):
+            if filled > len(row) or lengths[0] < 0 or not self._pads:
+                raise self._mismatch(sample)
+            row[filled:] = self.pad_id
+        if self._mapped is None:
+            self._read_pieces(row, documents, offset, lengths)
+        elif filled >= _TOKENS_WORTH_A_COPY * len(lengths):
+            self._copy_pieces(self._mapped, row[:filled], documents, offset, lengths)
+        else:
+            self._pick_tokens(self._mapped, row[:filled], documents, offset, lengths)
+        return documents, lengths
+
+    def _read_pieces(
+        self, row: NDArray[np.int64], documents: NDArray[np.int32], offset: int, lengths: list[int]
+    ) -> None:
+        written = 0
+        for document, length in zip(documents.tolist(), lengths, strict=True):
+            row[written : written + length] = self.dataset.get(document, offset, length)
+            written, offset = written + length, 0
+
+    def _copy_pieces(
+        self,
+        source: NDArray[Any],
+        row: NDArray[np.int64],
+        documents: NDArray[np.int32],
+        offset: int,
+        lengths: list[int],
+    ) -> None:
+        firsts = [pointer // self._itemsize for pointer in self._pointers[documents].tolist()]
+        firsts[0] += offset
+        pieces = [source[first : first + length] for first, length in zip(firsts, lengths, strict=True)]
+        np.concatenate(pieces, out=row)
+
+    def _pick_tokens(
+        self,
+        source: NDArray[Any],
+        row: NDArray[np.int64],
+        documents: NDArray[np.int32],
+        offset: int,
+        lengths: list[int],
+    ) -> None:
+        firsts = self._pointers[documents] // self._itemsize
+        firsts[0] += offset
+        sizes = np.array(lengths)
+        firsts[1:] -= sizes[:-1].cumsum()
+        row[:] = source[np.repeat(firsts, sizes) + np.arange(len(row))]
+
+    def _mismatch(self, sample: int) -> IntegrityError:
+        path = self.dataset.path_prefix
+        return IntegrityError(
+            f"sample {sample} of the index does not fit the sequences of {path}",
+            path=path,
+            field="sample_index",
+            hint="the index was made from other data: build it again",
+        )
+
+
+def _all_tokens(dataset: IndexedDataset) -> NDArray[Any]:
+    """Return a view of all tokens of a mapped data set."""
+    size_bytes = dataset.index.token_count * dataset.dtype.itemsize
+    return next(dataset.token_blocks(max(1, size_bytes)), np.empty(0, dataset.dtype))

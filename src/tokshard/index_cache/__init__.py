@@ -1,0 +1,1 @@
+"""Megatron's cache of indexes: names, entries, build or reuse."""

@@ -1,0 +1,194 @@
+"""What building an index takes: a request with everything that follows from the data set."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tokshard.core.thread_runner import Crew
+from tokshard.errors import InputError, UsageError
+from tokshard.gpt_index.epochs import EpochPlan, plan_epochs, warnings_of
+from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.index_cache.cache import Arrays, Cache, CacheEntry, CacheState, default_directory, gpt_specs
+from tokshard.index_cache.fingerprint import FingerprintedIndex
+from tokshard.index_cache.provision import Action, Wanted
+from tokshard.index_cache.report import IndexReport
+from tokshard.index_cache.request import IndexRequest
+from tokshard.index_cache.sidecar import Origin
+from tokshard.storage.remote.objects import is_remote
+
+# Open data sets are mapped, and every map holds a file descriptor, of which processes have about 1,000.
+_OPEN_DATASETS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """A request with everything that follows from the data set.
+
+    Attributes:
+        request: The first request that needs these files.
+        plan: What the index will be.
+        wanted: Its files, and what they are made from.
+    """
+
+    request: IndexRequest
+    plan: EpochPlan
+    wanted: Wanted
+
+    def arrays(self, dataset: FingerprintedIndex) -> Arrays:
+        """Build the arrays.
+
+        Raises:
+            IntegrityError: The data set has changed since the plan was made.
+        """
+        dataset.check(self.wanted.origin.dataset)
+        request = self.request
+        index = GPTDatasetIndex.build(
+            dataset.table.sequence_lengths,
+            _sequences(request, dataset),
+            sequence_length=request.sequence_length,
+            seed=request.seed,
+            num_samples=request.num_samples,
+            extra_token=request.extra_token,
+            drop_last_partial=request.drops_last_partial,
+        )
+        return {name: getattr(index, name) for name in self.wanted.entry.arrays}
+
+    def report(self, request: IndexRequest, before: CacheState, action: Action | None) -> IndexReport:
+        """Return the report for one of the requests that the task is for."""
+        return IndexReport(
+            request=request,
+            entry=self.wanted.entry,
+            plan=self.plan,
+            dataset=self.wanted.origin.dataset,
+            state=before.state,
+            reason=before.reason,
+            action=action,
+            warnings=tuple(warnings_of(self.plan)),
+        )
+
+
+class Datasets:
+    """The indexes of data sets, each opened once while not too many are open; for any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._open: OrderedDict[str, FingerprintedIndex] = OrderedDict()
+
+    def open(self, prefix: str) -> FingerprintedIndex:
+        """Return the index of a data set."""
+        with self._guard:
+            lock = self._locks.setdefault(prefix, threading.Lock())
+        with lock:
+            with self._guard:
+                if (known := self._open.get(prefix)) is not None:
+                    self._open.move_to_end(prefix)
+                    return known
+            opened = FingerprintedIndex.open(prefix)
+            with self._guard:
+                self._open[prefix] = opened
+                if len(self._open) > _OPEN_DATASETS:
+                    self._open.popitem(last=False)
+            return opened
+
+
+def plan_tasks(
+    requests: Sequence[IndexRequest], cache_directory: str | None, datasets: Datasets, crew: Crew
+) -> tuple[list[tuple[IndexRequest, CacheEntry]], dict[CacheEntry, IndexTask]]:
+    """Plan what requests come to; nothing is written.
+
+    Args:
+        requests: What is wanted.
+        cache_directory: Where the files go; None for Megatron's default beside each data set.
+        datasets: Opens the data sets.
+        crew: Does it.
+
+    Returns:
+        The requests that Megatron would build with their files, and a task for each set of files.
+
+    Raises:
+        UsageError: Two requests would have the same name and different content, or a request is illegal.
+        InputError: A data set is missing, or a split of it is empty.
+        IntegrityError: A data set is damaged.
+    """
+    listed = [
+        (one, Cache(cache_directory or _beside(one.prefix)).gpt_files(one.description()))
+        for one in requests
+        if one.is_built
+    ]
+    first: dict[CacheEntry, IndexRequest] = {}
+    for request, entry in listed:
+        _check_same(first.setdefault(entry, request), request)
+    pairs = list(first.items())
+    tasks = crew.run(lambda pair: _task(pair[1], pair[0], datasets.open(pair[1].prefix)), pairs)
+    return listed, dict(zip(first, tasks, strict=True))
+
+
+def _beside(prefix: str) -> str:
+    if is_remote(prefix):
+        raise UsageError(
+            f"no directory is given for the indexes of {prefix}, and beside it they cannot be written",
+            hint="give a directory: --cache-dir",
+        )
+    return default_directory(prefix)
+
+
+def _task(request: IndexRequest, entry: CacheEntry, dataset: FingerprintedIndex) -> IndexTask:
+    sequences = _sequences(request, dataset)
+    lengths = dataset.table.sequence_lengths[sequences.start : sequences.stop]
+    tokens = int(lengths.sum(dtype=np.int64))
+    name = f"the {request.split_name} index of {request.prefix}"
+    try:
+        plan = plan_epochs(
+            sequences=len(sequences),
+            tokens_per_epoch=tokens,
+            sequence_length=request.sequence_length,
+            num_samples=request.num_samples,
+            extra_token=request.extra_token,
+            drop_last_partial=request.drops_last_partial,
+        )
+    except (InputError, UsageError) as error:
+        raise type(error)(f"{name}: {error.message}", hint=error.hint) from None
+    origin = Origin(
+        dataset=dataset.fingerprint,
+        options={
+            "add_extra_token_to_sequence": request.extra_token,
+            "drop_last_partial_sequence": request.drops_last_partial,
+        },
+        counts={
+            "sequences": plan.sequences,
+            "tokens_per_epoch": plan.tokens_per_epoch,
+            "epochs": plan.epochs,
+            "samples": plan.samples,
+            "samples_before_final_epoch": plan.samples_before_final,
+        },
+    )
+    return IndexTask(request, plan, Wanted(entry, gpt_specs(plan), origin, name))
+
+
+def _sequences(request: IndexRequest, dataset: FingerprintedIndex) -> range:
+    count = dataset.table.sequence_count
+    sequences = request.sequences(count)
+    if not sequences:
+        raise InputError(
+            f"the {request.split_name} index of {request.prefix}: the split {request.split.text!r} leaves it "
+            f"none of the {count} sequences, and Megatron would never end building it",
+            hint="give the split a larger share, or none at all (0) so that it is not built",
+        )
+    return sequences
+
+
+def _check_same(first: IndexRequest, second: IndexRequest) -> None:
+    """Check that two requests with the same files mean the same content."""
+    same = replace(second, drop_last_partial=first.drop_last_partial)
+    if second.drops_last_partial != first.drops_last_partial or same != first:
+        raise UsageError(
+            f"the {first.split_name} indexes of {first.prefix} and {second.prefix} would have the same "
+            f"names in the cache, and differ in their data or in options that do not enter the names",
+            hint="give each a cache directory or a training path of its own",
+        )

@@ -1,1 +1,0 @@
-"""Merging data sets: many pairs of files into one, without looking at a token twice."""

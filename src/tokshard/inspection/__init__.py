@@ -1,0 +1,1 @@
+"""The inspect command: what a dataset, cache, blend, plan or tokenizer is."""

@@ -1,0 +1,1 @@
+"""Reading of launch scripts and commands."""

@@ -1,1 +1,0 @@
-"""What two plans read differently."""

@@ -1,0 +1,1 @@
+"""The datasets behind the sample ids of a plan."""

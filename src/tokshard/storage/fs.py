@@ -1,0 +1,138 @@
+"""What the readers of data sets ask of the file system, asked of files by their paths or their URLs.
+
+The functions are named after those of ``os.path``. A remote file that is read whole or mapped is a local
+copy, see :mod:`tokshard.storage.remote.local_copy`.
+"""
+
+from __future__ import annotations
+
+import os
+from glob import glob as local_glob
+from typing import BinaryIO
+
+from tokshard.errors import MissingFileError, UsageError
+from tokshard.storage.remote import objects
+from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.remote.stat_cache import recent_status
+
+
+def exists(path: str) -> bool:
+    """Tell whether a file is there.
+
+    Raises:
+        StorageError: A store does not answer.
+    """
+    return _is_object(path) if is_remote(path) else os.path.exists(path)
+
+
+def lexists(path: str) -> bool:
+    """Tell whether a name is taken, be it by a link to nowhere; see :func:`exists`."""
+    return _is_object(path) if is_remote(path) else os.path.lexists(path)
+
+
+def isfile(path: str) -> bool:
+    """Tell whether a regular file is there; see :func:`exists`."""
+    return _is_object(path) if is_remote(path) else os.path.isfile(path)
+
+
+def _is_object(url: str) -> bool:
+    try:
+        recent_status(url)
+    except MissingFileError:
+        return False
+    return True
+
+
+def getsize(path: str) -> int:
+    """Return the size of a file in bytes.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It cannot be told.
+    """
+    return recent_status(path).size_bytes if is_remote(path) else os.stat(path).st_size
+
+
+def state(path: str) -> tuple[int | str, ...] | None:
+    """Return what is another when the file was replaced or written to; None where it cannot be told."""
+    try:
+        if is_remote(path):
+            now = objects.status(path)
+            return now.size_bytes, now.version
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def abspath(path: str) -> str:
+    """Return the absolute path of a file; a URL is absolute as it is.
+
+    Example:
+        >>> abspath("s3://bucket/web"), abspath("/data/../web")
+        ('s3://bucket/web', '/web')
+    """
+    return path if is_remote(path) else os.path.abspath(path)
+
+
+def relative_inside(path: str, directory: str) -> str:
+    """Return the path of a file as what lies in ``directory`` names it: relative if it lies there, too.
+
+    Example:
+        >>> relative_inside("/mix/cache/a", "/mix"), relative_inside("/data/web", "/mix")
+        ('cache/a', '/data/web')
+    """
+    root, full = os.path.abspath(directory), abspath(path)
+    inside = not is_remote(full) and os.path.commonpath([root, full]) == root
+    return os.path.relpath(full, root) if inside else full
+
+
+def realpath(path: str) -> str:
+    """Return the same for all spellings of a local file, links included; a URL has one spelling."""
+    return path if is_remote(path) else os.path.realpath(path)
+
+
+def glob(pattern: str) -> list[str]:
+    """Return the names of the files that match a pattern, ``**`` for any depth; in any order."""
+    return objects.glob(pattern) if is_remote(pattern) else local_glob(pattern, recursive=True)
+
+
+def open_descriptor(path: str) -> int:
+    """Open a file, or the local copy of a remote one, and return its descriptor.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It cannot be opened.
+    """
+    if is_remote(path):
+        from tokshard.storage.remote.local_copy import open_copy
+
+        return open_copy(path)
+    # Without O_NONBLOCK the open of a named pipe would wait for a writer.
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a small file for reading, or the local copy of a remote one.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It cannot be opened.
+    """
+    if is_remote(path):
+        return os.fdopen(open_descriptor(path), "rb")
+    return open(path, "rb")
+
+
+def refuse_remote(path: str, what: str) -> None:
+    """Refuse a URL where only a path will do.
+
+    Args:
+        path: What the user has given.
+        what: What it is for, with its verb in the singular: ``"tokshard merge reads"``.
+
+    Raises:
+        UsageError: It is a URL.
+    """
+    if is_remote(path):
+        raise UsageError(f"{what} files of a file system, and {path} is a URL", hint="download it first")

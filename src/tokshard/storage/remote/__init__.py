@@ -1,0 +1,1 @@
+"""Object stores through fsspec: client, block cache, local copies, uploads."""

@@ -1,0 +1,341 @@
+"""Objects in stores (``s3://`` and whatever else fsspec knows), read and written as plain bytes.
+
+Every function opens the store anew or takes the connection that this process has, so that all of this
+may be used from any thread, in forked and in spawned processes. Every request is tried again while its
+failure may pass, see :mod:`tokshard.storage.remote.retry`. Nothing is imported before a URL is named.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from tokshard.errors import InputError, MissingFileError
+from tokshard.storage.files import AtomicFile
+from tokshard.storage.readahead import BLOCK_BYTES, ReadAhead
+from tokshard.storage.remote.retry import ShortAnswerError, retried
+from tokshard.storage.remote.stores import Place, is_remote, is_s3, locate, scheme_of
+from tokshard.storage.remote.upload import upload
+
+__all__ = [
+    "RemoteFile",
+    "RemoteStatus",
+    "download",
+    "exists",
+    "glob",
+    "is_directory",
+    "is_remote",
+    "open_binary",
+    "read",
+    "remove",
+    "status",
+    "upload",
+    "walk",
+]
+
+# What stores call the thing that changes when an object does, the best first.
+_VERSION_KEYS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "sha", "crc32c")
+_TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "created")
+
+
+class RemoteStatus(NamedTuple):
+    """What a store says of an object.
+
+    Attributes:
+        size_bytes: Its size.
+        mtime_ns: When it was written, in nanoseconds since 1970; None if the store does not say.
+        version: What changes when its content does: an ETag, a generation, a digest; where the store has
+            nothing of the kind, the time of the last change.
+    """
+
+    size_bytes: int
+    mtime_ns: int | None
+    version: str
+
+
+def status(url: str) -> RemoteStatus:
+    """Return what the store says of an object.
+
+    Raises:
+        MissingFileError: There is none (a "directory" is none).
+        StorageError: The store refuses or does not answer.
+        UsageError: The scheme is unknown.
+        MissingExtraError: What is needed to speak with this store is not installed.
+    """
+    info = _info(url)
+    if info.get("type") == "directory":
+        raise MissingFileError(f"{url} is not an object, but a prefix of names of objects", path=url)
+    return _status(url, info)
+
+
+def exists(url: str) -> bool:
+    """Tell whether there is an object at a URL; raises as :func:`status` for all else."""
+    try:
+        status(url)
+    except MissingFileError:
+        return False
+    return True
+
+
+def is_directory(url: str) -> bool:
+    """Tell whether objects lie below a URL, as files in a directory."""
+    try:
+        return bool(_info(url.rstrip("/")).get("type") == "directory")
+    except MissingFileError:
+        return False
+
+
+def glob(pattern: str) -> list[str]:
+    """Return the URLs of the objects that match a pattern (``*``, ``?``, ``[...]``, ``**``), sorted."""
+
+    def listed() -> dict[str, Any]:
+        place = locate(pattern)
+        place.store.invalidate_cache()
+        return cast("dict[str, Any]", place.store.glob(place.path, detail=True))
+
+    return _files(pattern, retried("list", pattern, listed))
+
+
+def walk(url: str) -> list[str]:
+    """Return the URLs of all objects below a URL, sorted."""
+
+    def listed() -> dict[str, Any]:
+        place = locate(url)
+        place.store.invalidate_cache()
+        return cast("dict[str, Any]", place.store.find(place.path, detail=True))
+
+    return _files(url, retried("list", url, listed))
+
+
+def remove(url: str) -> None:
+    """Remove an object; an absent one is fine."""
+
+    def removed() -> None:
+        place = locate(url)
+        place.store.rm_file(place.path)
+
+    try:
+        retried("remove", url, removed)
+    except MissingFileError:
+        return
+
+
+class RemoteFile:
+    """An object read at any place by ranged requests, as it was when it was first looked at.
+
+    Holds no connection: it may be used by any number of threads, and sent to other processes.
+
+    Args:
+        url: The object.
+        status: What is known of it; by default the store is asked.
+
+    Attributes:
+        url: The object.
+        size_bytes: Its size.
+        version: Its version, see :class:`RemoteStatus`.
+
+    Raises:
+        MissingFileError: There is no such object.
+        StorageError: The store refuses or does not answer.
+
+    Example:
+        >>> file = RemoteFile("s3://bucket/web.bin")  # doctest: +SKIP
+        >>> file.read(0, 4)  # doctest: +SKIP
+        b'abcd'
+    """
+
+    def __init__(self, url: str, status: RemoteStatus | None = None) -> None:
+        found = status or _status(url, _info(url))
+        self.url = url
+        self.size_bytes = found.size_bytes
+        self.version = found.version
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return ``count`` bytes from a byte offset; fewer only at the end of the object.
+
+        Raises:
+            InputError: The object is not the one any more that it was.
+            MissingFileError: It is gone.
+            StorageError: The store refuses or does not answer.
+        """
+        end = min(offset + count, self.size_bytes)
+        if offset >= end:
+            return b""
+        return retried("read", self.url, lambda: self._range(offset, end))
+
+    def check_unchanged(self) -> None:
+        """Check that the object still is what it was.
+
+        Raises:
+            InputError: It is not.
+        """
+        if status(self.url)[::2] != (self.size_bytes, self.version):
+            raise self._changed()
+
+    def _range(self, start: int, end: int) -> bytes:
+        place = locate(self.url)
+        if is_s3(place.store):
+            content = self._s3_range(place, start, end)
+        else:
+            content = bytes(place.store.cat_file(place.path, start=start, end=end))
+            self.check_unchanged()
+        if len(content) != end - start:
+            raise ShortAnswerError(f"{len(content)} bytes came instead of {end - start}")
+        return content
+
+    def _s3_range(self, place: Place, start: int, end: int) -> bytes:
+        """Read on condition that the object has our version, which costs no second request."""
+        from fsspec.asyn import sync
+
+        store = place.store
+        bucket, key, _ = store.split_path(place.path)
+        try:
+            answer = store.call_s3(
+                "get_object",
+                Bucket=bucket,
+                Key=key,
+                Range=f"bytes={start}-{end - 1}",
+                IfMatch=f'"{self.version}"',
+            )
+        except OSError as error:
+            if _s3_code(error) in {"PreconditionFailed", "412", "InvalidRange", "416"}:
+                raise self._changed() from error
+            raise
+        body = answer["Body"]
+        try:
+            # A server may not know the condition.
+            if str(answer.get("ETag", "")).strip('"') != self.version:
+                raise self._changed()
+            return cast("bytes", sync(store.loop, body.read))
+        finally:
+            body.close()
+
+    def _changed(self) -> InputError:
+        return InputError(
+            f"{self.url} was changed while it was read", hint="run again when nothing writes to it any more"
+        )
+
+
+class _Stream(io.RawIOBase):
+    """A remote file as a file object."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self.name = file.url
+        self._size_bytes = file.size_bytes
+        self._blocks = ReadAhead(file.read, file.size_bytes)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        block = self._blocks.some(self._position, len(view))
+        view[: len(block)] = block
+        self._position += len(block)
+        return len(block)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._blocks.close()
+        super().close()
+
+
+def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
+    """Open a local file or a remote object for reading: buffered, seekable, read ahead of its reader.
+
+    Args:
+        path: A path or a URL.
+        known: What is known of a remote object; reading it fails if that is not so any more.
+
+    Raises:
+        OSError: A local file cannot be opened.
+        MissingFileError: There is no such object.
+        StorageError: The store refuses or does not answer.
+    """
+    if not is_remote(path):
+        return open(path, "rb")
+    return io.BufferedReader(_Stream(RemoteFile(path, known)), buffer_size=1 << 16)
+
+
+def read(url: str, limit_bytes: int) -> bytes:
+    """Return the content of a small object, at most ``limit_bytes`` of it."""
+    return RemoteFile(url).read(0, limit_bytes)
+
+
+def download(url: str, local_path: str, known: RemoteStatus | None = None) -> None:
+    """Copy an object to a local file, which appears complete or not at all. Memory: two blocks.
+
+    Args:
+        url: The object.
+        local_path: The file.
+        known: What is known of the object; it is an error if that is not so any more.
+
+    Raises:
+        InputError: The object changes meanwhile.
+        MissingFileError: There is no such object.
+        StorageError: The store or the disk refuses.
+    """
+    with open_binary(url, known) as source, AtomicFile(local_path) as target:
+        while block := source.read(BLOCK_BYTES):
+            target.write(block)
+
+
+def _info(url: str) -> dict[str, Any]:
+    def asked() -> dict[str, Any]:
+        place = locate(url)
+        place.store.invalidate_cache()
+        return cast("dict[str, Any]", place.store.info(place.path))
+
+    return retried("read", url, asked)
+
+
+def _status(url: str, info: dict[str, Any]) -> RemoteStatus:
+    size = info.get("size")
+    if type(size) is not int:
+        raise InputError(f"the store does not say how large {url} is", hint="download it, and name the copy")
+    mtime_ns = _nanoseconds(next((info[key] for key in _TIME_KEYS if info.get(key)), None))
+    named = next((str(info[key]).strip('"') for key in _VERSION_KEYS if info.get(key)), None)
+    return RemoteStatus(size, mtime_ns, named or (str(mtime_ns) if mtime_ns is not None else f"{size} bytes"))
+
+
+def _nanoseconds(moment: Any) -> int | None:
+    if isinstance(moment, str):
+        try:
+            moment = dt.datetime.fromisoformat(moment)
+        except ValueError:
+            return None
+    if isinstance(moment, dt.datetime):
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=dt.UTC)
+        microseconds: int = (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+        return 1000 * microseconds
+    if isinstance(moment, int | float) and not isinstance(moment, bool):
+        return int(moment * 10**9)
+    return None
+
+
+def _files(url: str, found: dict[str, Any]) -> list[str]:
+    scheme = scheme_of(url)
+    return sorted(
+        name if "://" in name else f"{scheme}://{name}"
+        for name, info in found.items()
+        if info.get("type") == "file" and not name.endswith("/")
+    )
+
+
+def _s3_code(error: OSError) -> str:
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))

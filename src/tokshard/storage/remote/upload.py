@@ -1,0 +1,193 @@
+"""Sending local files to stores: in parts where they are large, each part tried again by itself.
+
+A store shows an object when it is complete, and never a part of one. What has been sent of a large one
+can be kept in notes, so that another process goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tokshard.core.background import in_order
+from tokshard.errors import MissingFileError, StorageError
+from tokshard.storage.remote.retry import retried
+from tokshard.storage.remote.stores import is_s3, locate
+
+PART_BYTES = 16 << 20
+_MOST_PARTS = 10_000
+_PARTS_AT_ONCE = 4
+
+
+class UploadNotes(Protocol):
+    """What is remembered of the upload of one large object, from one process to the next."""
+
+    def begun(self) -> tuple[str, int] | None:
+        """Return the store's name of an unfinished upload and the size of its parts."""
+
+    def parts(self) -> dict[int, str]:
+        """Return the parts that have arrived: the store's receipt of each, by its number from 1."""
+
+    def begin(self, upload: str, part_bytes: int) -> None:
+        """Note that an upload begins, and forget any earlier one."""
+
+    def arrived(self, number: int, receipt: str) -> None:
+        """Note that a part has arrived."""
+
+
+class _NoNotes:
+    """Nothing is remembered."""
+
+    def begun(self) -> tuple[str, int] | None:
+        return None
+
+    def parts(self) -> dict[int, str]:
+        return {}
+
+    def begin(self, upload: str, part_bytes: int) -> None:
+        """Forget it."""
+
+    def arrived(self, number: int, receipt: str) -> None:
+        """Forget it."""
+
+
+def upload(
+    local_path: str,
+    url: str,
+    *,
+    notes: UploadNotes | None = None,
+    sent: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Copy a local file to an object, replacing what is there.
+
+    Memory: four parts of 16 MiB; of files over 160 GB a ten-thousandth each.
+
+    Args:
+        local_path: The file, which nobody changes meanwhile.
+        url: The object.
+        notes: Where to keep what has been sent of a large object to S3.
+        sent: Told the bytes of each piece that has arrived, those that the notes know included.
+
+    Raises:
+        InputError: There is no such bucket.
+        StorageError: The store refuses or does not answer, or the file cannot be read.
+    """
+    size = os.path.getsize(local_path)
+    place = locate(url)
+    if not is_s3(place.store):
+        retried("write", url, lambda: _put_file(local_path, url))
+        sent(size)
+    elif size < 2 * PART_BYTES:
+        with open(local_path, "rb") as file:
+            content = file.read()
+        retried("write", url, lambda: _ask_s3(url, "put_object", Body=content))
+        sent(size)
+    else:
+        _Multipart(local_path, url, size, notes or _NoNotes(), sent).run()
+
+
+def abandon(url: str, upload: str) -> None:
+    """Let the store forget an unfinished upload, if it still knows it."""
+    with contextlib.suppress(MissingFileError, StorageError):
+        retried("remove", url, lambda: _ask_s3(url, "abort_multipart_upload", UploadId=upload))
+
+
+class _Multipart:
+    """The upload of one large file to S3."""
+
+    def __init__(
+        self, local_path: str, url: str, size: int, notes: UploadNotes, sent: Callable[[int], None]
+    ) -> None:
+        self._local_path = local_path
+        self._url = url
+        self._size = size
+        self._notes = notes
+        self._sent = sent
+
+    def run(self) -> None:
+        """Send what has not arrived. An upload that the store has forgotten meanwhile is begun anew."""
+        begun = self._notes.begun()
+        if begun is not None:
+            try:
+                self._send(*begun)
+            except MissingFileError:
+                pass
+            else:
+                return
+        self._send(*self._begin())
+
+    def _begin(self) -> tuple[str, int]:
+        part_bytes = max(PART_BYTES, -(-self._size // _MOST_PARTS))
+        upload = retried(
+            "write", self._url, lambda: str(_ask_s3(self._url, "create_multipart_upload")["UploadId"])
+        )
+        self._notes.begin(upload, part_bytes)
+        return upload, part_bytes
+
+    def _send(self, upload: str, part_bytes: int) -> None:
+        receipts = self._notes.parts()
+        numbers = range(1, -(-self._size // part_bytes) + 1)
+        sizes = {number: min(part_bytes, self._size - (number - 1) * part_bytes) for number in numbers}
+        missing = [number for number in numbers if number not in receipts]
+        self._sent(sum(sizes[number] for number in receipts.keys() & sizes.keys()))
+        descriptor = os.open(self._local_path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            parts = (self._part(upload, number, descriptor, part_bytes) for number in missing)
+            for number, receipt in zip(missing, in_order(parts, _PARTS_AT_ONCE), strict=True):
+                receipts[number] = receipt
+                self._notes.arrived(number, receipt)
+                self._sent(sizes[number])
+        finally:
+            os.close(descriptor)
+        self._complete(upload, [receipts[number] for number in numbers])
+
+    def _part(self, upload: str, number: int, descriptor: int, part_bytes: int) -> Callable[[], str]:
+        # Read here and not in the thread, which must not outlive the descriptor.
+        content = os.pread(descriptor, part_bytes, (number - 1) * part_bytes)
+
+        def ask() -> str:
+            answer = _ask_s3(self._url, "upload_part", UploadId=upload, PartNumber=number, Body=content)
+            return str(answer["ETag"])
+
+        return lambda: retried("write", self._url, ask)
+
+    def _complete(self, upload: str, receipts: list[str]) -> None:
+        parts = [{"PartNumber": number, "ETag": receipt} for number, receipt in enumerate(receipts, 1)]
+        try:
+            retried(
+                "write",
+                self._url,
+                lambda: _ask_s3(
+                    self._url, "complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts}
+                ),
+            )
+        except MissingFileError:
+            # The store forgets an upload when it is complete, and its answer to that may have got lost.
+            if not self._is_complete(receipts):
+                raise
+
+    def _is_complete(self, receipts: list[str]) -> bool:
+        """Tell whether the object is what these parts become: its ETag is the MD5 of their MD5s."""
+        try:
+            digests = bytes.fromhex("".join(receipt.strip('"') for receipt in receipts))
+        except ValueError:
+            return False
+        whole = hashlib.md5(digests, usedforsecurity=False).hexdigest()
+        found = retried("read", self._url, lambda: _ask_s3(self._url, "head_object"))
+        return str(found["ETag"]).strip('"') == f"{whole}-{len(receipts)}"
+
+
+def _put_file(local_path: str, url: str) -> None:
+    place = locate(url)
+    place.store.put_file(local_path, place.path)
+
+
+def _ask_s3(url: str, method: str, **arguments: Any) -> dict[str, Any]:
+    """Make one request about the object of a URL."""
+    place = locate(url)
+    bucket, key, _ = place.store.split_path(place.path)
+    answer: dict[str, Any] = place.store.call_s3(method, Bucket=bucket, Key=key, **arguments)
+    return answer

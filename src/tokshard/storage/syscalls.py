@@ -1,0 +1,221 @@
+"""The system calls that change a file system, one function each.
+
+Nothing else in tokshard creates, writes, renames or removes a file, so that a test which counts, kills
+at, or fails the k-th of these calls sees every state that a crash can leave. Callers use them as
+``calls.write(...)``, through the module, for the same reason.
+
+Each failure of the operating system becomes a :class:`~tokshard.errors.StorageError` that names the
+path. A failed ``fsync`` is never retried: the kernel may have dropped the dirty pages, and a second
+call would report success.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tokshard.errors import StorageError, UsageError
+from tokshard.storage.remote.stores import is_remote
+
+Buffer = bytes | bytearray | memoryview
+
+# What copy_file_range says between file systems, on old kernels, and where a sandbox forbids it.
+_NO_COPY_FILE_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+_COPY_BYTES = 1 << 22
+_MAKING_TRIES = 100
+
+
+@contextmanager
+def _translated(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(action, path, error) from error
+
+
+def _refuse_url(path: str) -> None:
+    """Refuse to take a URL for a path, which would make directories of its parts here.
+
+    Raises:
+        UsageError: It is one.
+    """
+    if is_remote(path):
+        raise UsageError(
+            f"{path} is a URL, and this is written to a file system only",
+            hint="write it to a directory, and copy that",
+        )
+
+
+def create(path: str) -> int:
+    """Create a new file for writing and return its descriptor; an existing file or link is refused."""
+    _refuse_url(path)
+    with _translated("create", path):
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def open_for_append(path: str) -> int:
+    """Open a regular file of ours for writing, creating it where it is absent; all else is refused."""
+    _refuse_url(path)
+    with _translated("open", path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return descriptor
+
+
+def open_existing(path: str) -> int:
+    """Open a regular file of ours for writing; one that is absent is refused, as all else is."""
+    with _translated("open", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return descriptor
+
+
+def write(descriptor: int, buffer: Buffer, path: str) -> None:
+    """Write all of ``buffer``; a short write is continued, an error is never swallowed."""
+    view = memoryview(buffer).cast("B")
+    with _translated("write", path):
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+
+def write_at(descriptor: int, buffer: Buffer, offset: int, path: str) -> None:
+    """Write all of ``buffer`` at a place of an open file, whose position is left alone."""
+    view = memoryview(buffer).cast("B")
+    with _translated("write", path):
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view, offset = view[written:], offset + written
+
+
+def copy_range(source: int, target: int, offset: int, count: int, path: str) -> int:
+    """Append a range of one open file to another, inside the kernel where the file systems can.
+
+    Args:
+        source: The file to copy from. Its position is left alone.
+        target: The file to append to, at its position.
+        offset: The first byte of the range.
+        count: The bytes of the range.
+        path: The path of the target, for errors.
+
+    Returns:
+        How many bytes were copied: fewer than ``count`` only where the source ends.
+    """
+    copied = 0
+    with _translated("write", path):
+        while copied < count and (step := _copy_some(source, target, offset + copied, count - copied)):
+            copied += step
+    return copied
+
+
+def _copy_some(source: int, target: int, offset: int, count: int) -> int:
+    """Copy at least a byte, unless the source ends at the offset; return how many were copied."""
+    try:
+        # Some file systems say 0 where they should say that they cannot: only a read knows the end.
+        if copied := os.copy_file_range(source, target, count, offset):
+            return copied
+    except OSError as error:
+        if error.errno not in _NO_COPY_FILE_RANGE:
+            raise
+    return os.write(target, os.pread(source, min(count, _COPY_BYTES), offset))
+
+
+def truncate(descriptor: int, size_bytes: int, path: str) -> None:
+    """Cut an open file to ``size_bytes``."""
+    with _translated("truncate", path):
+        os.ftruncate(descriptor, size_bytes)
+
+
+def fsync(descriptor: int, path: str) -> None:
+    """Force an open file to the disk."""
+    with _translated("fsync", path):
+        os.fsync(descriptor)
+
+
+def fsync_directory(path: str) -> None:
+    """Force a directory's entries to the disk, so that a rename in it survives a power cut.
+
+    Some network and FUSE file systems know no fsync of directories and say EINVAL. There is nothing
+    that could be forced then, so that is no failure; every other error is.
+    """
+    with _translated("fsync", path):
+        descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def close(descriptor: int, path: str) -> None:
+    """Close a descriptor; some file systems report a failed write only here."""
+    with _translated("close", path):
+        os.close(descriptor)
+
+
+def replace(source: str, target: str) -> None:
+    """Rename atomically, replacing what is there."""
+    with _translated("rename", f"{source} to {target}"):
+        os.replace(source, target)
+
+
+def make_directory(path: str) -> None:
+    """Create a directory and its parents, and force the new names to the disk; existing ones are fine."""
+    _refuse_url(path)
+    parent = os.path.dirname(path.rstrip("/"))
+    tries_left = _MAKING_TRIES
+    while not os.path.isdir(path):
+        tries_left -= 1
+        if parent:
+            make_directory(parent)
+        try:
+            with _translated("create directory", path):
+                os.mkdir(path)
+            fsync_directory(parent)
+        except OSError as error:
+            # Another process has made it, and may have removed it again, or its parent.
+            if error.errno not in {errno.EEXIST, errno.ENOENT} or tries_left == 0 or _is_no_directory(path):
+                raise
+
+
+def _is_no_directory(path: str) -> bool:
+    """Tell whether something else has the name; False if nothing has."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISDIR(mode) and not os.path.isdir(path)
+
+
+def make_private_directory(path: str) -> None:
+    """Create a directory that only its owner may enter; an existing one is refused."""
+    with _translated("create directory", path):
+        os.mkdir(path, 0o700)
+
+
+def unlink(path: str) -> None:
+    """Remove a file; an absent one is fine."""
+    with _translated("remove", path):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+
+def remove_directory(path: str) -> None:
+    """Remove an empty directory; an absent one is fine."""
+    with _translated("remove directory", path):
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return

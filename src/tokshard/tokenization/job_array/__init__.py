@@ -1,0 +1,1 @@
+"""One tokenize run shared by the tasks of a job array."""

@@ -1,0 +1,140 @@
+"""Job files: what starts the tasks of an array on a cluster, as text to be saved, looked at and submitted."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+
+from tokshard.errors import UsageError
+from tokshard.tokenization.job_array.task import TASKS_VARIABLE
+
+IMAGE = "registry.example/tokshard"
+_CLAIM = "data"
+_RETRIES = 3
+_NAME_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayJob:
+    """A job array to be started.
+
+    Attributes:
+        command: The command of all tasks: ``tokshard tokenize`` and what follows.
+        name: What the job is called; what cannot be in a name is left out.
+        directory: Where the command runs: paths in it may be relative.
+        tasks: How many tasks there are.
+        cores: The cores of each task.
+
+    Raises:
+        UsageError: A word of the command cannot be written as text.
+    """
+
+    command: tuple[str, ...]
+    name: str
+    directory: str
+    tasks: int
+    cores: int
+
+    def __post_init__(self) -> None:
+        for word in (*self.command, self.directory):
+            try:
+                word.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{word!r} is not UTF-8 and cannot be written into a job file") from None
+
+    @property
+    def task_command(self) -> tuple[str, ...]:
+        """The command of a task, which asks its scheduler which one it is."""
+        return (*self.command[:2], "--array-task", "auto", *self.command[2:])
+
+    @property
+    def safe_name(self) -> str:
+        """The name as every scheduler takes it."""
+        words = re.sub("[^a-z0-9]+", "-", self.name.lower()).strip("-")[:_NAME_CHARACTERS].strip("-")
+        return f"tokshard-{words}" if words else "tokshard"
+
+
+def slurm_script(job: ArrayJob) -> str:
+    """Return a script for ``sbatch``."""
+    command = shlex.join(job.task_command)
+    return f"""#!/bin/bash
+#SBATCH --job-name={job.safe_name}
+#SBATCH --array=0-{job.tasks - 1}
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task={job.cores}
+#SBATCH --mem-per-cpu=1G
+#SBATCH --requeue
+#SBATCH --open-mode=append
+
+# Each task encodes its share of the units; the last to end puts the output together.
+# Submit this file again to go on after failures: finished units are kept, and --array may be another.
+cd {shlex.quote(job.directory)} || exit
+exec {command}
+"""
+
+
+def kubernetes_manifest(job: ArrayJob, image: str) -> str:
+    """Return an Indexed Job for ``kubectl create``, as YAML."""
+    command = "\n".join(f"            - {_yaml(_unexpanded(word))}" for word in job.task_command)
+    directory = _yaml(job.directory)
+    return f"""# Each task encodes its share of the units; the last to end puts the output together.
+# The volume must show the inputs and the output under the same paths as here.
+apiVersion: batch/v1
+kind: Job
+metadata:
+  generateName: {_yaml(job.safe_name + "-")}
+spec:
+  completionMode: Indexed
+  completions: {job.tasks}
+  parallelism: {job.tasks}
+  backoffLimitPerIndex: {_RETRIES}
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: tokshard
+          image: {_yaml(image)}
+          workingDir: {directory}
+          command:
+{command}
+          env:
+            - name: {TASKS_VARIABLE}
+              value: {_yaml(str(job.tasks))}
+          resources:
+            requests:
+              cpu: {job.cores}
+              memory: {job.cores}Gi
+          volumeMounts:
+            - name: data
+              mountPath: {directory}
+      volumes:
+        - name: data
+          persistentVolumeClaim:
+            claimName: {_CLAIM}  # put the name of your claim here
+"""
+
+
+def job_directory() -> str:
+    """Return where the tasks are to run: here, by the name that the user knows."""
+    here = os.getcwd()
+    named = os.environ.get("PWD", "")
+    return named if os.path.isabs(named) and os.path.realpath(named) == os.path.realpath(here) else here
+
+
+def _unexpanded(word: str) -> str:
+    """Return a word that Kubernetes turns into this one: it looks for ``$(VARIABLE)`` in commands."""
+    return word.replace("$", "$$")
+
+
+def _yaml(text: str) -> str:
+    """Return a text as a scalar of YAML in double quotes."""
+    return '"' + "".join(_YAML_ESCAPES.get(one) or _escaped(one) for one in text) + '"'
+
+
+_YAML_ESCAPES = {'"': '\\"', "\\": "\\\\"}
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -1,0 +1,251 @@
+"""The feed: tasks in the order of the inputs, taken one by one as workers become free.
+
+Plain files and tables are cut without reading them. Compressed files and pipes are decompressed by
+threads, several files at once, each a few units ahead of the workers; or they are left to workers that
+can read them for themselves.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from tokshard.corpus.files import CorpusFile
+from tokshard.corpus.planning import plan_units
+from tokshard.corpus.streams import stream_units
+from tokshard.corpus.units import Unit
+from tokshard.errors import UsageError
+from tokshard.tokenization.encoder import Task
+from tokshard.tokenization.part import UnitKey
+from tokshard.tokenization.workers.shares import Stream
+from tokshard.tokenizer.gate import FIRST_BYTES
+
+_UNITS_AHEAD = 2
+_STOP_SECONDS = 0.5
+
+
+class _Source(Protocol):
+    """The units of one input file."""
+
+    exhausted: bool
+
+    def poll(self) -> Unit | None:
+        """Return the next unit if there is one right now."""
+
+
+class Feed:
+    """Tasks for the workers.
+
+    Args:
+        files: The inputs.
+        unit_bytes: Size of a unit.
+        max_document_bytes: Longest record.
+        raw_directory: Where decompressed units wait for their workers.
+        is_done: Tells whether a unit needs no work any more.
+        file_is_done: Tells whether a whole file needs none.
+        streams: How many compressed files to read at once.
+        wake: Called from another thread when a unit has become ready.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[CorpusFile],
+        *,
+        unit_bytes: int,
+        max_document_bytes: int,
+        raw_directory: str,
+        is_done: Callable[[UnitKey], bool],
+        file_is_done: Callable[[int], bool],
+        streams: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._files = files
+        self._unit_bytes = unit_bytes
+        self._max_document_bytes = max_document_bytes
+        self._raw_directory = raw_directory
+        self._is_done = is_done
+        self._wake = wake
+        self._streams = streams
+        self._compare_below = first_bytes(files)
+        self._waiting = iter([number for number in range(len(files)) if not file_is_done(number)])
+        self._active: list[_Source] = []
+        self._readers: list[threading.Thread] = []
+        self._stopped = threading.Event()
+        self._limit: UnitKey | None = None
+        self._leaves_streams = False
+        self._left: Stream | None = None
+
+    @property
+    def files(self) -> Sequence[CorpusFile]:
+        """The inputs."""
+        return self._files
+
+    def leave_streams(self) -> None:
+        """Read no compressed file here, but let :meth:`take_stream` hand out each as it is.
+
+        Raises:
+            UsageError: An input is a pipe, which nobody else can read.
+        """
+        for file in self._files:
+            if file.size_bytes is None:
+                raise UsageError(
+                    f"the input {file.path} can be read only by this process, not by others on a cluster",
+                    hint="save it to a file that they can read, and name that",
+                )
+        self._leaves_streams = True
+
+    def take_stream(self) -> Stream | None:
+        """Return the compressed file whose turn it is, if :meth:`take` has returned None for it."""
+        left, self._left = self._left, None
+        return left
+
+    def is_done(self, key: UnitKey) -> bool:
+        """Tell whether a unit needs no work any more."""
+        return self._is_done(key)
+
+    def take(self) -> Task | None:
+        """Return a task if one is ready right now; see :attr:`exhausted` if not.
+
+        Raises:
+            TokshardError: An input cannot be read.
+        """
+        while self._left is None:
+            for source in self._active:
+                if (unit := source.poll()) is not None:
+                    if self._limit is None or UnitKey(unit.file, unit.index) < self._limit:
+                        return self._task(unit)
+                    source.exhausted = True
+            self._active = [source for source in self._active if not source.exhausted]
+            if len(self._active) >= self._streams or not self._open_next():
+                break
+        return None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no task will come any more. Meaningful after :meth:`take` has returned None."""
+        return not self._active and self._left is None
+
+    def limit_to(self, key: UnitKey) -> None:
+        """Hand out no task from ``key`` on any more."""
+        self._limit = key if self._limit is None else min(self._limit, key)
+
+    def stop(self) -> None:
+        """Let the reading threads end, and wait half a second for them: one may be stuck in a pipe.
+
+        A later run in this process writes decompressed units under the same names.
+        """
+        self._stopped.set()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+
+    def _open_next(self) -> bool:
+        number = next(self._waiting, None)
+        if number is None or (self._limit is not None and number > self._limit.file):
+            return False
+        file = self._files[number]
+        if not file.is_stream:
+            self._active.append(_PlannedSource(plan_units(number, file, self._unit_bytes), self._is_done))
+        elif self._leaves_streams:
+            self._left = Stream(
+                number, file, self._unit_bytes, self._max_document_bytes, self._compare_below.get(number, 0)
+            )
+        else:
+            units = stream_units(
+                number,
+                file,
+                self._unit_bytes,
+                self._max_document_bytes,
+                self._raw_directory,
+                skip=lambda index: self._is_done(UnitKey(number, index)),
+            )
+            source = _StreamedSource(units, self._stopped, self._wake)
+            self._active.append(source)
+            self._readers.append(source.reader)
+        return True
+
+    def _task(self, unit: Unit) -> Task:
+        return Task(unit, self._files[unit.file].path, self._compare_below.get(unit.file, 0))
+
+
+def first_bytes(files: Sequence[CorpusFile]) -> dict[int, int]:
+    """Return up to which position of which files the corpus' first megabyte reaches.
+
+    Sizes are those on disk: of a compressed file the first megabyte is taken after decompression, of a
+    stream likewise; of a table, whose positions are row numbers, as many rows.
+    """
+    below = {}
+    remaining = FIRST_BYTES
+    for number, file in enumerate(files):
+        if remaining <= 0:
+            break
+        below[number] = remaining if file.format == "jsonl" else _TABLE_ROWS
+        remaining -= file.size_bytes if file.size_bytes is not None else FIRST_BYTES
+    return below
+
+
+# A row of text is commonly some kilobytes long.
+_TABLE_ROWS = 256
+
+
+class _PlannedSource:
+    """Units that are known without reading the file."""
+
+    def __init__(self, units: Iterator[Unit], is_done: Callable[[UnitKey], bool]) -> None:
+        self._units = units
+        self._is_done = is_done
+        self.exhausted = False
+
+    def poll(self) -> Unit | None:
+        for unit in self._units:
+            if not self._is_done(UnitKey(unit.file, unit.index)):
+                return unit
+        self.exhausted = True
+        return None
+
+
+class _StreamedSource:
+    """Units that a thread makes by decompressing a file."""
+
+    def __init__(self, units: Iterator[Unit], stopped: threading.Event, wake: Callable[[], None]) -> None:
+        self._ready: queue.Queue[Unit | BaseException | None] = queue.Queue(_UNITS_AHEAD)
+        self._stopped = stopped
+        self._wake = wake
+        self.exhausted = False
+        self.reader = threading.Thread(target=self._read, args=(units,), name="decompress", daemon=True)
+        self.reader.start()
+
+    def poll(self) -> Unit | None:
+        try:
+            item = self._ready.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(item, BaseException):
+            self.exhausted = True
+            raise item
+        if item is None:
+            self.exhausted = True
+        return item
+
+    def _read(self, units: Iterator[Unit]) -> None:
+        try:
+            for unit in units:
+                if not self._put(unit):
+                    return
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 - the thread that polls raises it
+            self._put(error)
+
+    def _put(self, item: Unit | BaseException | None) -> bool:
+        """Hand an item over; False if the run has ended meanwhile."""
+        while not self._stopped.is_set():
+            try:
+                self._ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            self._wake()
+            return True
+        return False

@@ -1,0 +1,1 @@
+"""Tokenizers: loading, identity, EOD, encoders and the equivalence check."""

@@ -1,0 +1,314 @@
+"""Engines: text in, token ids out. The reference says what is right; the fast one must say the same.
+
+Lone surrogates cannot be encoded by any engine (``UnicodeEncodeError`` or ``TypeError`` for the whole
+batch); readers of a corpus reject them before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tokshard.errors import TokenizerError
+from tokshard.tokenizer import libraries, metaspace, structure
+from tokshard.tokenizer.definition import (
+    BYTES_EOD,
+    BYTES_EOD_ID,
+    Tokenizer,
+    parse_object,
+    sentencepiece_processor,
+)
+from tokshard.tokenizer.structure import FastEngineRefusedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """The tokens of some texts.
+
+    Attributes:
+        ids: All tokens, in order, uint32, shape ``[tokens]``.
+        offsets: Where the tokens of each text begin and end in ``ids``, int64, shape ``[texts + 1]``.
+    """
+
+    ids: NDArray[np.uint32]
+    offsets: NDArray[np.int64]
+
+
+class Engine(Protocol):
+    """Encodes texts. The same texts give the same tokens, whatever was encoded before.
+
+    Attributes:
+        name: ``"reference"`` or ``"fast"``.
+    """
+
+    name: str
+
+    def encode(self, texts: list[str]) -> EncodedBatch:
+        """Encode texts, each by itself.
+
+        Raises:
+            TokenizerError: The library gave up on one of them.
+        """
+
+
+def reference_engine(tokenizer: Tokenizer, *, special_tokens: bool) -> Engine:
+    """Return the engine that defines the tokens: the tokenizer's own library, on one thread.
+
+    Truncation and padding that a tokenizer.json asks for are off. The caches of ``tokenizers`` hold at
+    most 10,000 words (older reports of memory growth are about versions without that bound).
+
+    Text that spells a special token becomes that token with tokenizer.json files, as in the library and in
+    Megatron. It stays ordinary text with tiktoken, whose ``encode_ordinary`` this is: its ``encode`` refuses
+    such text unless told otherwise, and Megatron registers no special tokens. SentencePiece decides by its
+    model (control symbols are never found in text), and the built-in tokenizer knows no special text.
+
+    Args:
+        tokenizer: The tokenizer.
+        special_tokens: Whether the post-processor of a tokenizer.json applies (BOS and so on). The other
+            kinds have none.
+
+    Raises:
+        TokenizerError: The library refuses the tokenizer.
+        MissingExtraError: The library is not installed.
+    """
+    match tokenizer.kind:
+        case "bytes":
+            return _BytesEngine()
+        case "huggingface":
+            return _HuggingFaceEngine(tokenizer, special_tokens=special_tokens)
+        case "tiktoken":
+            return _TiktokenEngine(tokenizer)
+        case "sentencepiece":
+            return _SentencePieceEngine(tokenizer)
+
+
+def fast_engine(tokenizer: Tokenizer, *, special_tokens: bool, vetted: bool = False) -> Engine:
+    """Return the fast engine for a tokenizer, on one thread.
+
+    Args:
+        tokenizer: The tokenizer.
+        special_tokens: Whether the post-processor applies.
+        vetted: Whether :func:`fast_engine_refusal` has let this very file pass already (it takes as long
+            as a large file takes to parse).
+
+    Raises:
+        FastEngineRefusedError: The tokenizer has parts that are not known to be equal, fastokens refuses
+            it, or fastokens is not installed.
+    """
+    if not vetted and (reason := fast_engine_refusal(tokenizer, special_tokens=special_tokens)):
+        place = tokenizer.path or "the built-in tokenizer"
+        raise FastEngineRefusedError(f"the fast engine cannot encode with {place}: {reason}")
+    return _FastEngine(tokenizer, special_tokens=special_tokens)
+
+
+def fast_engine_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
+    """Return why the structural gate keeps the fast engine from a tokenizer, or None if it does not.
+
+    The tokenizer's file is parsed, no library is loaded; see :func:`fast_engine` for the arguments.
+    """
+    if tokenizer.kind != "huggingface":
+        return f"it knows no {tokenizer.kind} tokenizers"
+    definition = parse_object(tokenizer.definition, str(tokenizer.path))
+    reason = structure.refusal(definition, special_tokens=special_tokens)
+    return reason and f"it is not known to be right about {reason}"
+
+
+def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Return the text of token ids, for people to read: special tokens are shown.
+
+    Raises:
+        TokenizerError: An id is not one of the tokenizer's.
+    """
+    plain = [int(index) for index in ids]
+    if plain and not 0 <= min(plain) <= max(plain) <= tokenizer.max_token_id:
+        wrong = next(index for index in plain if not 0 <= index <= tokenizer.max_token_id)
+        raise TokenizerError(
+            f"the token id {wrong} is not one of the tokenizer's, whose largest is {tokenizer.max_token_id}",
+            hint="the data were made with another tokenizer",
+        )
+    if tokenizer.kind == "bytes":
+        pieces = (BYTES_EOD.encode() if index == BYTES_EOD_ID else bytes((index,)) for index in plain)
+        return b"".join(pieces).decode("utf-8", "replace")
+    library = _library(tokenizer)
+    if tokenizer.kind == "huggingface":
+        return str(library.decode(plain, skip_special_tokens=False))
+    if tokenizer.kind == "sentencepiece":
+        return str(library.decode(plain))
+    return b"".join(_tiktoken_pieces(library, plain)).decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=1)
+def _library(tokenizer: Tokenizer) -> Any:
+    """Return the library's object for decoding. Loading takes up to a second, and one is used at a time."""
+    if tokenizer.kind == "huggingface":
+        return libraries.huggingface(tokenizer)
+    if tokenizer.kind == "tiktoken":
+        return libraries.tiktoken(tokenizer)
+    return sentencepiece_processor(tokenizer.definition, str(tokenizer.path))
+
+
+def _tiktoken_pieces(library: Any, ids: Iterable[int]) -> Iterator[bytes]:
+    for index in ids:
+        try:
+            yield library.decode_single_token_bytes(index)
+        except KeyError:  # a gap in the vocabulary
+            yield b"\xef\xbf\xbd"
+
+
+def _batch(ids: list[NDArray[np.uint32]]) -> EncodedBatch:
+    import numpy as np
+
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    flat = np.concatenate(ids) if ids else np.empty(0, np.uint32)
+    return EncodedBatch(flat, _offsets(lengths))
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    import numpy as np
+
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+# The reference engines
+
+
+class _BytesEngine:
+    name = "reference"
+
+    def encode(self, texts: list[str]) -> EncodedBatch:
+        import numpy as np
+
+        encoded = [text.encode() for text in texts]
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        ids = np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32)
+        return EncodedBatch(ids, _offsets(lengths))
+
+
+class _HuggingFaceEngine:
+    name = "reference"
+
+    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
+        self._library = libraries.huggingface(tokenizer)
+        self._special_tokens = special_tokens
+
+    def encode(self, texts: list[str]) -> EncodedBatch:
+        import numpy as np
+
+        with libraries.panics_as_errors("encode a text"):
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=self._special_tokens)
+        ids = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        flat = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
+        return EncodedBatch(flat, _offsets(lengths))
+
+
+class _TiktokenEngine:
+    name = "reference"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._library = libraries.tiktoken(tokenizer)
+
+    def encode(self, texts: list[str]) -> EncodedBatch:
+        encode = self._library.encode_to_numpy
+        with libraries.panics_as_errors("encode a text"):
+            return _batch([encode(text, disallowed_special=()) for text in texts])
+
+
+class _SentencePieceEngine:
+    name = "reference"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._library = sentencepiece_processor(tokenizer.definition, str(tokenizer.path))
+
+    def encode(self, texts: list[str]) -> EncodedBatch:
+        import numpy as np
+
+        return _batch([np.array(ids, np.uint32) for ids in self._library.encode(texts, num_threads=1)])
+
+
+# The fast engine
+
+
+class _FastEngine:
+    """fastokens, with the reference for the documents on which the two are known to differ."""
+
+    name = "fast"
+
+    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._special_tokens = special_tokens
+        self._reference: Engine | None = None
+        loaded = libraries.fast(tokenizer, special_tokens=special_tokens)
+        self._library = loaded.library
+        self._pattern = loaded.splits_by_pattern
+        self._domain = None
+        if loaded.prepends is not None:
+            added = _table(loaded.added_ids, tokenizer.max_token_id)
+            template = int(added[self._encode_fast([""]).ids].sum())
+            self._domain = metaspace.Domain(added, template, prepends=loaded.prepends)
+
+    def encode(self, texts: list[str]) -> EncodedBatch:
+        encoded = self._encode_fast(texts)
+        outside = self._outside_domain(texts, encoded)
+        if not len(outside):
+            return encoded
+        if self._reference is None:
+            self._reference = reference_engine(self._tokenizer, special_tokens=self._special_tokens)
+        return _spliced(encoded, outside, self._reference.encode([texts[index] for index in outside]))
+
+    def _encode_fast(self, texts: list[str]) -> EncodedBatch:
+        import numpy as np
+
+        with libraries.panics_as_errors("encode a text"):
+            ids, offsets = self._library.encode_batch_flat(texts, add_special_tokens=self._special_tokens)
+        return EncodedBatch(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64))
+
+    def _outside_domain(self, texts: list[str], encoded: EncodedBatch) -> NDArray[np.int64]:
+        import numpy as np
+
+        if self._domain is not None:
+            return self._domain.outside(texts, encoded.ids, encoded.offsets)
+        if not self._pattern:
+            return np.empty(0, np.int64)
+        disputed = (structure.DISPUTED_CHARACTER in text for text in texts)
+        return np.flatnonzero(np.fromiter(disputed, np.bool_, len(texts)))
+
+
+def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:
+    """Return which ids are among some, bool, indexed by id."""
+    import numpy as np
+
+    table = np.zeros(largest + 1, np.bool_)
+    table[list(ids)] = True
+    return table
+
+
+def _spliced(encoded: EncodedBatch, indices: NDArray[np.int64], replacement: EncodedBatch) -> EncodedBatch:
+    """Return a batch with the tokens of some texts replaced by others.
+
+    Args:
+        encoded: The batch.
+        indices: Which texts, ascending.
+        replacement: The new tokens of those texts.
+    """
+    import numpy as np
+
+    lengths = np.diff(encoded.offsets)
+    lengths[indices] = np.diff(replacement.offsets)
+    pieces = []
+    begin = 0
+    for position, index in enumerate(indices):
+        pieces.append(encoded.ids[begin : encoded.offsets[index]])
+        pieces.append(replacement.ids[replacement.offsets[position] : replacement.offsets[position + 1]])
+        begin = encoded.offsets[index + 1]
+    pieces.append(encoded.ids[begin:])
+    return EncodedBatch(np.concatenate(pieces), _offsets(lengths))

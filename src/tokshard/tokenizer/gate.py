@@ -1,0 +1,87 @@
+"""The sampling gate: documents on which the fast engine is compared with the reference in every run.
+
+Chosen are the documents of the corpus' first megabyte, and then about one in a thousand by a hash of its
+position, so the choice depends on nothing but the input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokshard.errors import EngineMismatchError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokshard.tokenizer.engines import EncodedBatch, Engine
+
+FIRST_BYTES = 1 << 20
+ONE_IN = 1000
+_SHOWN_CHARACTERS = 60
+
+
+def sample(offsets: NDArray[np.int64], file: int, compare_below: int) -> NDArray[np.int64]:
+    """Return which of a batch's documents to compare, as ascending indices.
+
+    Args:
+        offsets: Position of each document in its input, int64, shape ``[documents]``.
+        file: Number of the input file.
+        compare_below: Every document that begins before this position is chosen.
+
+    Returns:
+        Indices into ``offsets``, int64. About one in :data:`ONE_IN` beyond ``compare_below``: those whose
+        position, mixed by the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), is small.
+    """
+    import numpy as np
+
+    mixed = offsets.astype(np.uint64) + np.uint64(file * 0x9E3779B97F4A7C15 % 2**64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    chosen = (mixed < np.uint64(2**64 // ONE_IN)) | (offsets < compare_below)
+    return np.flatnonzero(chosen)
+
+
+def compare(
+    texts: list[str], encoded: EncodedBatch, chosen: NDArray[np.int64], reference: Engine, where: str
+) -> None:
+    """Compare the fast engine's tokens of some texts with the reference's.
+
+    Args:
+        texts: The texts of a batch.
+        encoded: What the fast engine made of them.
+        chosen: Indices of the texts to compare.
+        reference: The reference engine.
+        where: What to call the input in the error.
+
+    Raises:
+        EngineMismatchError: They differ.
+    """
+    import numpy as np
+
+    if not len(chosen):
+        return
+    expected = reference.encode([texts[index] for index in chosen])
+    for position, index in enumerate(chosen):
+        fast = encoded.ids[encoded.offsets[index] : encoded.offsets[index + 1]]
+        slow = expected.ids[expected.offsets[position] : expected.offsets[position + 1]]
+        if not np.array_equal(fast, slow):
+            raise _mismatch(texts[index], fast, slow, where)
+
+
+def _mismatch(
+    text: str, fast: NDArray[np.uint32], slow: NDArray[np.uint32], where: str
+) -> EngineMismatchError:
+    import numpy as np
+
+    shared = min(len(fast), len(slow))
+    differing = np.flatnonzero(fast[:shared] != slow[:shared])
+    first = int(differing[0]) if len(differing) else shared
+    return EngineMismatchError(
+        f"the fast engine and the reference disagree in {where}, at token {first} of the text "
+        f"{text[:_SHOWN_CHARACTERS]!r}: {fast[first : first + 4].tolist()} instead of "
+        f"{slow[first : first + 4].tolist()}",
+        hint="run the same command with --engine reference: it redoes what the fast engine made; "
+        "please report this text",
+    )

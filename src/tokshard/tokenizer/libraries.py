@@ -1,0 +1,201 @@
+"""The libraries' own objects for tokenizers, made from what defines them.
+
+Making one takes up to a second and more. So :func:`load_ahead` lets a process begin with it before it is
+told what it will need them for; the thread that helps has ended when it returns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from threading import Thread
+from typing import Any
+
+from tokshard.errors import MissingExtraError, TokenizerError
+from tokshard.tokenizer import metaspace, structure
+from tokshard.tokenizer.definition import Tokenizer, parse_object, tiktoken_ranks
+from tokshard.tokenizer.patterns import TIKTOKEN_ENCODINGS
+from tokshard.tokenizer.structure import FastEngineRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class FastLibrary:
+    """What fastokens made of a ``tokenizer.json``, and what it does not tell.
+
+    Attributes:
+        library: Its object.
+        splits_by_pattern: Whether a regular expression of the file splits texts.
+        added_ids: The ids of added tokens.
+        prepends: Whether the file's Metaspace puts its mark in front of texts; None if it has none.
+    """
+
+    library: Any
+    splits_by_pattern: bool
+    added_ids: tuple[int, ...]
+    prepends: bool | None
+
+
+# What has been loaded ahead and not been taken yet, by the SHA-256 of the definition.
+_fast_ahead: dict[tuple[str, bool], FastLibrary] = {}
+_reference_ahead: dict[str, Any] = {}
+
+
+def load_ahead(path: str, *, special_tokens: bool) -> None:
+    """Load both libraries' objects for a ``tokenizer.json``, for the one who asks for them first.
+
+    Nothing is loaded for a tokenizer that the structural gate keeps from the fast engine. What cannot be
+    loaded is left to whoever needs it, who then gets the error.
+
+    Args:
+        path: The file.
+        special_tokens: Whether its post-processor applies.
+    """
+    with suppress(Exception):
+        with open(path, "rb") as file:
+            content = file.read()
+        digest = sha256(content).hexdigest()
+        definition = parse_object(content, path)
+        # Of what the gate does not let pass it may panic, and say so on stderr.
+        if structure.refusal(definition, special_tokens=special_tokens) is not None:
+            return
+        _check_subword_prefix(definition, path)
+        prepared = _Prepared(definition, special_tokens=special_tokens)
+        del definition  # as large as what is made of it
+
+        def load_fast() -> None:
+            with suppress(Exception):
+                _fast_ahead[digest, special_tokens] = prepared.load(path)
+
+        # fastokens lets other threads run meanwhile, tokenizers does not.
+        thread = Thread(target=load_fast)
+        thread.start()
+        try:
+            _reference_ahead[digest] = _load_huggingface(content, path)
+        finally:
+            thread.join()
+
+
+def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
+    """Return what fastokens makes of a tokenizer that the structural gate has let pass.
+
+    Raises:
+        FastEngineRefusedError: It refuses the tokenizer, or is not installed.
+    """
+    if (made := _fast_ahead.pop((tokenizer.sha256, special_tokens), None)) is not None:
+        return made
+    path = str(tokenizer.path)
+    return _Prepared(parse_object(tokenizer.definition, path), special_tokens=special_tokens).load(path)
+
+
+def huggingface(tokenizer: Tokenizer) -> Any:
+    """Return the object of ``tokenizers`` for a tokenizer, without truncation and padding.
+
+    Raises:
+        TokenizerError: It refuses the tokenizer.
+    """
+    if (made := _reference_ahead.pop(tokenizer.sha256, None)) is not None:
+        return made
+    path = str(tokenizer.path)
+    _check_subword_prefix(parse_object(tokenizer.definition, path), path)
+    return _load_huggingface(tokenizer.definition, path)
+
+
+def tiktoken(tokenizer: Tokenizer) -> Any:
+    """Return the object of ``tiktoken`` for a tokenizer.
+
+    Raises:
+        MissingExtraError: The library is not installed.
+        TokenizerError: It refuses the tokenizer.
+    """
+    try:
+        import tiktoken as library
+    except ImportError as error:
+        raise MissingExtraError(f"the tiktoken tokenizer {tokenizer.path}", "tiktoken") from error
+    encoding = TIKTOKEN_ENCODINGS[str(tokenizer.name)]
+    with panics_as_errors(f"load {tokenizer.path}"):
+        try:
+            return library.Encoding(
+                str(tokenizer.name),
+                pat_str=encoding.pattern,
+                mergeable_ranks=tiktoken_ranks(tokenizer.definition, str(tokenizer.path)),
+                special_tokens=dict(encoding.special_tokens),
+            )
+        except (ValueError, OverflowError) as error:
+            raise TokenizerError(f"the library tiktoken refuses {tokenizer.path}: {error}") from error
+
+
+@contextmanager
+def panics_as_errors(action: str) -> Iterator[None]:
+    """Turn a panic of Rust code, which is no ``Exception``, into an error that names what was tried."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"the library crashed while it tried to {action}: {error}") from None
+
+
+class _Prepared:
+    """A definition in the form that fastokens takes."""
+
+    def __init__(self, definition: dict[str, Any], *, special_tokens: bool) -> None:
+        import orjson
+
+        simplified = structure.simplified(definition, special_tokens=special_tokens)
+        self._text = orjson.dumps(simplified).decode()
+        self._splits_by_pattern = structure.splits_by_pattern(simplified)
+        self._added_ids = tuple(token["id"] for token in definition.get("added_tokens") or [])
+        self._prepends = metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None
+
+    def load(self, path: str) -> FastLibrary:
+        # Processes are our parallelism. Read once, when the library is imported.
+        os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
+        try:
+            import fastokens
+        except ImportError as error:
+            raise FastEngineRefusedError(
+                "the library fastokens of the fast engine is not installed"
+            ) from error
+        try:
+            with panics_as_errors(f"load {path}"):
+                library = fastokens.Tokenizer.from_json_str(self._text)
+                library.encode_batch_flat([" "])  # its tables are made when it is first used
+        except (ValueError, TokenizerError) as error:
+            raise FastEngineRefusedError(f"the library fastokens refuses {path}: {error}") from error
+        return FastLibrary(library, self._splits_by_pattern, self._added_ids, self._prepends)
+
+
+def _load_huggingface(content: bytes, path: str) -> Any:
+    # Processes are our parallelism: a pool of threads in each would only make them compete.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import tokenizers
+
+    with panics_as_errors(f"load {path}"):
+        try:
+            library = tokenizers.Tokenizer.from_buffer(content)
+        except Exception as error:  # the library raises nothing more specific
+            raise TokenizerError(
+                f"the library tokenizers refuses {path}: {error}",
+                hint="the file is damaged, or needs another version of tokenizers",
+            ) from error
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def _check_subword_prefix(definition: dict[str, Any], path: str) -> None:
+    """Refuse merges without the continuing subword prefix: tokenizers 0.23 aborts the process on some."""
+    model = definition["model"]
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if not isinstance(prefix, str) or not prefix or not isinstance(merges, list):
+        return
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or not str(pair[-1]).startswith(prefix):
+            raise TokenizerError(
+                f"the merge {merge!r} of {path} lacks the continuing subword prefix {prefix!r}",
+                hint="the file is damaged: get it again",
+            )

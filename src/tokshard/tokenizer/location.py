@@ -1,0 +1,123 @@
+"""Where the files of a tokenizer lie: on a disk, on the Hugging Face hub, or in a store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
+from tokshard.storage import paths, syscalls
+from tokshard.storage.remote import objects
+
+_DEFINITION = "tokenizer.json"
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
+_CACHE_NAME = "tokenizers"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where the files of a tokenizer lie, on a local disk.
+
+    Attributes:
+        definition: The file that defines it.
+        beside: The files beside it that may name its special tokens, as far as they are there.
+    """
+
+    definition: str
+    beside: tuple[str, ...]
+
+
+def locate_tokenizer(argument: str) -> Location:
+    """Find the files of a tokenizer, fetching them where they are elsewhere.
+
+    Args:
+        argument: A file, a directory with a ``tokenizer.json``, the URL of either, or ``hf:ID``.
+
+    Raises:
+        TokenizerError: There is no such tokenizer.
+        StorageError: A store does not answer.
+        MissingExtraError: What fetches it is not installed.
+    """
+    if argument.startswith("hf:"):
+        return _from_hub(argument[3:])
+    return _from_store(argument) if objects.is_remote(argument) else _from_disk(argument)
+
+
+def _from_disk(argument: str) -> Location:
+    directory = argument if os.path.isdir(argument) else os.path.dirname(argument)
+    path = argument
+    if os.path.isdir(argument):
+        path = os.path.join(argument, _DEFINITION)
+        if not os.path.exists(path):
+            raise TokenizerError(
+                f"the directory {argument} has no tokenizer.json",
+                hint="name the tokenizer's file: tokenizer.json, NAME.tiktoken or NAME.model",
+            )
+    beside = (os.path.join(directory, name) for name in _BESIDE)
+    return Location(path, tuple(one for one in beside if os.path.exists(one)))
+
+
+def _from_store(url: str) -> Location:
+    """Return copies of a tokenizer's files in the user's cache directory, fetching what is not there."""
+    if objects.is_directory(url):
+        url = f"{url.rstrip('/')}/{_DEFINITION}"
+    base, _, name = url.rpartition("/")
+    try:
+        definition = _copy(url)
+    except MissingFileError as error:
+        raise TokenizerError(
+            f"the tokenizer {url} does not exist",
+            hint="give the URL of a tokenizer.json, or of its directory",
+        ) from error
+    beside = []
+    for other in _BESIDE if name == _DEFINITION else ():
+        try:
+            beside.append(_copy(f"{base}/{other}"))
+        except MissingFileError:
+            continue
+    return Location(definition, tuple(beside))
+
+
+def _copy(url: str) -> str:
+    """Return the path of a copy of an object; every version of it has a copy of its own."""
+    status = objects.status(url)
+    digest = hashlib.sha256(f"{url} {status.size_bytes} {status.version}".encode()).hexdigest()[:24]
+    directory = os.path.join(paths.user_cache_directory(), _CACHE_NAME, digest)
+    path = os.path.join(directory, os.path.basename(url))
+    if not os.path.exists(path):
+        syscalls.make_directory(directory)
+        objects.download(url, path, known=status)
+    return path
+
+
+def _from_hub(name: str) -> Location:
+    """Return the cached files of a model on the Hugging Face hub, downloading what is missing."""
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    except ImportError as error:
+        raise MissingExtraError(f"the tokenizer hf:{name}", "hub") from error
+    repository, _, revision = name.partition("@")
+
+    def fetch(file: str) -> str:
+        return huggingface_hub.hf_hub_download(repository, file, revision=revision or None)
+
+    try:
+        definition = fetch(_DEFINITION)
+        beside = []
+        for file in _BESIDE:
+            try:
+                beside.append(fetch(file))
+            except EntryNotFoundError as error:
+                # Not in the cache is not the same as not on the hub, unless nobody may ask the hub.
+                local = isinstance(error, LocalEntryNotFoundError)
+                if local and not huggingface_hub.constants.HF_HUB_OFFLINE:
+                    raise
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise TokenizerError(
+            f"cannot get the tokenizer hf:{name}: {reason}",
+            hint="check the name and the access rights, or download tokenizer.json and give its path",
+        ) from error
+    return Location(definition, tuple(beside))

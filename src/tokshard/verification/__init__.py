@@ -1,0 +1,1 @@
+"""The verify command: products checked against their recorded digests."""

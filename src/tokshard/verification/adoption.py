@@ -1,0 +1,186 @@
+"""Adopting a data set of another program: a manifest for it, by which later changes are found."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from tokshard.dataset.manifest import SCHEMA, UNITS_NAME, Manifest, file_of, manifest_path
+from tokshard.dataset.plan import Plan
+from tokshard.dataset.publication import refuse_link
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.source import InputFile
+from tokshard.dataset.workdir import WorkDirectory
+from tokshard.errors import InputError
+from tokshard.storage import syscalls
+from tokshard.storage.digest import content_digest, piecewise_digest
+from tokshard.storage.files import write_atomically
+from tokshard.storage.jsonfile import dump_json
+from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
+from tokshard.verification.index import IndexFacts
+from tokshard.verification.report import Ledger
+from tokshard.verification.session import Session
+from tokshard.verification.tokens import TokenRules, scan_tokens
+from tokshard.version import __version__
+
+PLAN_SCHEMA = "tokshard.adoption-plan/1"
+UNKNOWN_ENGINE = "unknown"
+PIECE_BYTES = 16 << 20
+
+
+def adopt(prefix: str, facts: IndexFacts, ledger: Ledger, session: Session) -> None:
+    """Write a manifest, and the units it needs, for a data set whose structure was found sound.
+
+    Nothing is said to be known that is not: see "Adopted data sets" in ``docs/manifest.md``. With a
+    tokenizer, every token must be in its vocabulary; it is recorded then, and its EOD if all documents end
+    with it.
+
+    Args:
+        prefix: The data set.
+        facts: What its index says.
+        ledger: Where findings go; nothing is written if there are any new ones but notes.
+        session: What is asked for.
+
+    Raises:
+        InputError: It was changed meanwhile.
+        LockedError: Another process writes it.
+        StorageError: It cannot be read, or the manifest not be written.
+    """
+    before = _state(prefix)
+    pieces, units = _units(prefix, facts, session)
+    eod = _eod(prefix, facts, ledger, session)
+    if ledger.has("token-range"):
+        return
+    index_digest = session.digest(InputFile(idx_path(prefix)))
+    lines = b"".join(json.dumps(one, separators=(",", ":")).encode("ascii") + b"\n" for one in units)
+    files = {
+        "bin": {"bytes": facts.bin_bytes, "pieces_xxh3_128": piecewise_digest(pieces)},
+        "idx": {"bytes": os.stat(idx_path(prefix)).st_size, "xxh3_128": index_digest},
+        UNITS_NAME: {"bytes": len(lines), "xxh3_128": content_digest(lines)},
+    }
+    manifest = _manifest(prefix, facts, files, len(units), before[1], eod, session)
+    work = WorkDirectory(prefix, PLAN_SCHEMA)
+    refuse_link(sidecar_directory(prefix))
+    with work.locked():
+        if _state(prefix) != before:
+            raise InputError(
+                f"{prefix} was changed while it was adopted",
+                hint="adopt it again when nothing writes to it any more",
+            )
+        write_atomically(file_of(prefix, UNITS_NAME), lines)
+        write_atomically(manifest_path(prefix), dump_json(manifest.to_sealed_json()))
+        syscalls.fsync_directory(os.path.dirname(prefix))
+    ledger.withdraw("unverified")
+    ledger.find("adopted", f"{manifest_path(prefix)} was written", path=manifest_path(prefix))
+
+
+def _state(prefix: str) -> list[int]:
+    found = [os.stat(path) for path in (bin_path(prefix), idx_path(prefix))]
+    return [number for one in found for number in (one.st_size, one.st_mtime_ns)]
+
+
+def _units(prefix: str, facts: IndexFacts, session: Session) -> tuple[list[str], list[dict[str, Any]]]:
+    """Cut the ``.bin`` between documents into pieces; return their digests, and the units they are."""
+    file = InputFile(bin_path(prefix))
+    cuts = _cuts(facts)
+
+    def digest(place: int) -> str:
+        return session.digest(file, cuts[place][2], cuts[place + 1][2] - cuts[place][2])
+
+    pieces = session.labour.run(digest, list(range(len(cuts) - 1)), facts.bin_bytes)
+    units = [
+        {
+            "input": 0,
+            "unit": place,
+            "content_bytes": stop[2] - first[2],
+            "content_xxh3_128": piece,
+            "lines": 0,
+            "documents": stop[0] - first[0],
+            "rejected": 0,
+            "sequences": stop[1] - first[1],
+            "tokens": (stop[2] - first[2]) // facts.header.dtype.itemsize,
+            "tokens_xxh3_128": piece,
+            "engine": UNKNOWN_ENGINE,
+        }
+        for place, (first, stop, piece) in enumerate(zip(cuts, cuts[1:], pieces, strict=False))
+    ]
+    return pieces, units
+
+
+def _cuts(facts: IndexFacts) -> list[tuple[int, int, int]]:
+    """Return where pieces begin and end: (documents, sequences, bytes) before each place."""
+    count = facts.header.document_count
+    wanted = max(1, facts.bin_bytes // PIECE_BYTES)
+    documents = sorted({count * place // wanted for place in range(wanted + 1)} | {0, count})
+    documents = documents if len(documents) > 1 else [0, count]
+    return [(document, *facts.end_of(document)) for document in documents]
+
+
+def _eod(prefix: str, facts: IndexFacts, ledger: Ledger, session: Session) -> int | None:
+    """Return the EOD of the tokenizer that was given, if all documents with tokens end with it."""
+    tokenizer = session.tokenizer
+    if tokenizer is None or facts.header.dtype.kind not in "iu":
+        return None
+    dataset = IndexedDataset(prefix, multimodal=facts.multimodal)
+    rules = TokenRules(tokenizer.max_token_id + 1, tokenizer.eod_id, None, None)
+    tally = scan_tokens(dataset, rules, ledger, session)
+    ends = tokenizer.eod_id is not None and tally.documents > 0 and tally.without_eod == 0
+    return tokenizer.eod_id if ends else None
+
+
+def _manifest(
+    prefix: str,
+    facts: IndexFacts,
+    files: dict[str, Any],
+    units: int,
+    mtime_ns: int,
+    eod: int | None,
+    session: Session,
+) -> Manifest:
+    documents = facts.header.document_count
+    counts = {
+        "records": documents,
+        "documents": documents,
+        "blank_lines": 0,
+        "content_bytes": facts.bin_bytes,
+    }
+    source = {"path": bin_path(prefix), "size_bytes": facts.bin_bytes, "mtime_ns": mtime_ns}
+    identity = session.tokenizer.identity if session.tokenizer is not None else {}
+    options = {"adopted": True, "multimodal": facts.multimodal, "eod": eod}
+    plan = Plan(PLAN_SCHEMA, ({"bin": files["bin"], "idx": files["idx"]},), identity, options)
+    return Manifest(
+        schema=SCHEMA,
+        tool={"name": "tokshard", "version": __version__},
+        fingerprint=plan.fingerprint,
+        dataset={
+            "dtype": facts.header.dtype.name,
+            "multimodal": facts.multimodal,
+            "field": None,
+            "units": units,
+            "documents": documents,
+            "tokens": facts.tokens,
+            "sequences": facts.header.sequence_count,
+            "empty_documents": facts.empty_documents,
+            "eod_in_text": 0,
+            "longest_sequence": facts.longest_sequence,
+        },
+        files=files,
+        tokenizer=identity,
+        options=options,
+        engine={"documents": {UNKNOWN_ENGINE: documents}, "compared": 0, "differences": 0},
+        inputs=[
+            {
+                **source,
+                "format": "indexed",
+                "compression": "none",
+                "content_bytes": facts.bin_bytes,
+                "pieces_xxh3_128": files["bin"]["pieces_xxh3_128"],
+                "records": documents,
+                "documents": documents,
+                "rejected": 0,
+                "blank_lines": 0,
+            }
+        ],
+        counts={**counts, "lines": 0, "rejected": {}},
+    )

@@ -1,0 +1,121 @@
+"""Verifying a blend: its document, its sources, its order and its certificate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.blending.recheck import recheck
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
+from tokshard.index_cache.fingerprint import fingerprint_differences
+from tokshard.index_cache.npy import read_spec
+from tokshard.storage.fs import getsize
+from tokshard.storage.paths import bin_path, idx_path
+from tokshard.verification.entries import CachedIndex
+from tokshard.verification.report import Ledger, Subject
+from tokshard.verification.session import Session, unreadable_found
+
+KIND = "blend"
+
+_OF_RECHECK = {
+    "unreadable": "unreadable",
+    "source-changed": "blend-source-changed",
+    "wrong-hash": "blend-hash",
+    "wrong-order": "blend-order",
+    "wrong-certificate": "blend-certificate",
+}
+
+
+def read_document(path: str) -> BlendDocument | TokshardError:
+    """Return the document of a blend, or why it cannot be read."""
+    try:
+        return BlendDocument.read(path)
+    except (InputError, IntegrityError, StorageError) as error:
+        return error
+
+
+def verify_blend(path: str, session: Session) -> Subject:
+    """Verify a blend; the files of its indexes are subjects of their own.
+
+    Args:
+        path: Its document, or its directory.
+        session: What is asked for.
+    """
+    document = read_document(path)
+    ledger = Ledger(KIND, os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
+    if isinstance(document, TokshardError):
+        ledger.find_error("blend-damaged", document, path=ledger.path)
+        return ledger.close()
+    missing: set[str] = set()
+    for split in document.splits.values():
+        ledger.counts[f"{split.name}_samples"] = split.samples
+        for source in split.sources:
+            _examine_source(split, source, ledger, session, missing)
+        if split.certificate.samples != split.samples:
+            counted = split.certificate.samples
+            text = f"the certificate of {split.name} is of {counted} samples, not {split.samples}"
+            ledger.find("blend-certificate", text)
+    if session.reaches("deep") and not missing:
+        for one in recheck(document):
+            code = _OF_RECHECK[one.code]
+            if not ledger.has(code) or code in {"blend-order", "blend-certificate"}:
+                ledger.find(code, one.message, path=one.path)
+    return ledger.close()
+
+
+def indexes_of(document: BlendDocument) -> Iterator[CachedIndex]:
+    """Yield the sets of files that a blend reads, each once."""
+    seen = set()
+    for split in document.splits.values():
+        found = [CachedIndex(*_place(source.description), source.prefix) for source in split.sources]
+        if split.description is not None:
+            found.append(CachedIndex(*_place(split.description)))
+        for one in found:
+            if one.path not in seen:
+                seen.add(one.path)
+                yield one
+
+
+def _place(description: str) -> tuple[str, str]:
+    directory, name = os.path.split(description)
+    return directory, name.removesuffix("-description.txt")
+
+
+def _examine_source(
+    split: BlendSplit, source: BlendSource, ledger: Ledger, session: Session, missing: set[str]
+) -> None:
+    prefix = source.prefix
+    if not IndexedDataset.exists(prefix):
+        if prefix not in missing:
+            missing.add(prefix)
+            ledger.find("blend-source-missing", f"{prefix} is not there, but the blend reads it", path=prefix)
+        return
+    if source.draws > source.samples:
+        text = f"{split.name} draws {source.draws} samples of {prefix}, but its index has {source.samples}"
+        ledger.find("blend-samples", text)
+    with unreadable_found(ledger, source.shuffle_index):
+        if os.path.isfile(source.shuffle_index):
+            samples = read_spec(source.shuffle_index).shape[0]
+            if samples != source.samples:
+                text = (
+                    f"{source.shuffle_index} has {samples} samples, but the blend counts on {source.samples}"
+                )
+                ledger.find("blend-samples", text, path=source.shuffle_index)
+    try:
+        now = (
+            session.fingerprint(prefix)
+            if session.reaches("digest")
+            else {
+                "bin_bytes": getsize(bin_path(prefix)),
+                "idx_bytes": getsize(idx_path(prefix)),
+            }
+        )
+    except (InputError, IntegrityError, StorageError) as error:
+        ledger.find_error("dataset-damaged", error, path=prefix)
+        return
+    changes = fingerprint_differences(source.fingerprint, now)
+    if changes:
+        text = f"{prefix} is not the data set that was blended: {', '.join(changes)}"
+        ledger.find("blend-source-changed", text, path=prefix)

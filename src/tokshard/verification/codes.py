@@ -1,0 +1,169 @@
+"""The codes of everything that a verification can find: stable names, with meaning and remedy.
+
+``docs/findings.md`` shows the same table; a test holds them equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tokshard.core.findings import Severity
+
+_COPY = "copy it again from its source, or make it again"
+_REMAKE = "make the data set again, with --force"
+_REBUILD = "--rebuild makes it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a code means.
+
+    Attributes:
+        severity: See :class:`~tokshard.core.findings.Finding`.
+        meaning: What is the case.
+        remedy: What can be done.
+    """
+
+    severity: Severity
+    meaning: str
+    remedy: str | None = None
+
+
+def _error(meaning: str, remedy: str) -> Rule:
+    return Rule("error", meaning, remedy)
+
+
+def _warning(meaning: str, remedy: str) -> Rule:
+    return Rule("warning", meaning, remedy)
+
+
+def _note(meaning: str, remedy: str | None = None) -> Rule:
+    return Rule("note", meaning, remedy)
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        # Any product
+        "unreadable": _error(
+            "a file is there and cannot be read, or is no regular file", "check its permissions and the disk"
+        ),
+        "dataset-damaged": _error(
+            "the data set that this was made from cannot be opened", "tokshard verify that data set"
+        ),
+        "changed": _warning(
+            "it was changed while it was looked at, so nothing can be said of it",
+            "verify it when nothing writes to it any more",
+        ),
+        # Data sets: the files
+        "unfinished": _warning(
+            "a run that makes this data set was stopped, or is under way", "run the same command again"
+        ),
+        "bin-missing": _error("the .bin is not there, but the .idx is", _COPY),
+        "idx-missing": _error("the .idx is not there, but the .bin is", _COPY),
+        "idx-header": _error("the .idx begins with other bytes than an index does", _COPY),
+        "idx-version": _error("the .idx claims to be of an unknown version", _COPY),
+        "idx-dtype": _error("the .idx names a type of tokens that does not exist", _COPY),
+        "idx-count": _error("the .idx counts no boundary of documents, of which there is always one", _COPY),
+        "idx-size": _error("the size of the .idx does not follow from its header", _COPY),
+        "idx-length": _error("sequences have negative lengths", _COPY),
+        "idx-pointer": _error("sequences do not begin where those before them end", _COPY),
+        "idx-document": _error("boundaries of documents decrease or lie outside", _COPY),
+        "bin-size": _error("the sequences do not end where the .bin ends", "copy both files again"),
+        # Data sets: what the manifest says
+        "unverified": _note(
+            "there is no manifest: the structure is sound, nothing is known of the content",
+            "tokshard verify --adopt writes a manifest, by which later changes are found",
+        ),
+        "adopted": _note("a manifest was written for files of unknown origin"),
+        "manifest-damaged": _error("the manifest cannot be read", _COPY),
+        "manifest-changed": _error("the manifest is not as it was written: its seal is broken", _COPY),
+        "manifest-count": _error("counts in the manifest contradict each other", _COPY),
+        "manifest-index": _error(
+            "the manifest says other things of the index than the index itself", _REMAKE
+        ),
+        "file-missing": _error("a file that the manifest lists is not there", _COPY),
+        "file-size": _error("a file has another size than the manifest says", _REMAKE),
+        "file-unlisted": _warning(
+            "a file of ours lies beside the manifest, which does not list it", "remove it, or copy all again"
+        ),
+        "units-damaged": _error("a line of units.jsonl is no unit", _COPY),
+        "units-count": _error("the units do not add up to what the manifest says", _COPY),
+        "units-index": _error("the units do not end where documents end in the index", _COPY),
+        "units-digest": _error("the digests of the units do not make those in the manifest", _COPY),
+        # Data sets: digests
+        "bin-digest": _error("a piece of the .bin is not what was written", _COPY),
+        "idx-digest": _error("the .idx is not what was written", _COPY),
+        "file-digest": _error("a file beside the manifest is not what was written", _COPY),
+        # Data sets: what the bytes mean
+        "token-range": _error(
+            "tokens are no ids of the vocabulary", "tokenize again with the tokenizer that the job uses"
+        ),
+        "vocabulary-unknown": _note(
+            "no tokenizer is known, so no token can be out of its range", "give --tokenizer"
+        ),
+        "eod-missing": _error("documents do not end with the EOD token, though all should", _REMAKE),
+        "eod-count": _error("EOD tokens within documents are not as many as the manifest says", _REMAKE),
+        "tokenizer-other": _error(
+            "the tokenizer given is not the one that made the data set", "give the one that made it"
+        ),
+        "undecodable": _error("a document cannot be decoded", "check that the tokenizer is the right one"),
+        "provenance-order": _error("the places of documents in their inputs do not ascend", _REMAKE),
+        "rejected-count": _error("rejected.jsonl lists other records than the manifest counts", _REMAKE),
+        "input-missing": _note("inputs are not here and were not compared"),
+        "input-size-only": _note(
+            "of inputs nothing but their sizes was compared: tables of several columns, of a merged data set "
+            "or without pyarrow, and compressed inputs with lines too long or a damaged end"
+        ),
+        "input-changed": _warning(
+            "an input is not what was tokenized", "tokenize again, or put the input back as it was"
+        ),
+        # Index caches
+        "cache-incomplete": _error(
+            "files of an index are not there: Megatron would build all anew", _REBUILD
+        ),
+        "cache-description": _error("a description cannot be understood", _REBUILD),
+        "cache-name": _error("a description is not the text that its name is the hash of", _REBUILD),
+        "cache-array": _error("an array is cut or is none that numpy has written", _REBUILD),
+        "cache-shape": _error("arrays do not have the shapes and types that belong together", _REBUILD),
+        "cache-sidecar": _error("our file beside the arrays cannot be read, or is another's", _REBUILD),
+        "cache-digest": _error("an array is not what was written", _REBUILD),
+        "cache-stale": _error("an index was made from another content of its data set", _REBUILD),
+        "cache-content": _error("an array is not what follows from the data set", _REBUILD),
+        "cache-foreign": _note(
+            "an index was not made by tokshard: nothing is known of its content",
+            "--level deep builds and compares",
+        ),
+        "cache-alone": _note("the data set of an index is not here and was not compared"),
+        "cache-leftover": _note(
+            "a lock or temporary file is left of a builder", "the next build of the same index removes it"
+        ),
+        # Blends
+        "blend-damaged": _error("the blend.json cannot be read, or was changed", _REBUILD),
+        "blend-source-missing": _error(
+            "a data set of a blend is not there", "put it where the blend expects it"
+        ),
+        "blend-source-changed": _error("a data set is not the one that was blended", _REBUILD),
+        "blend-samples": _error("a blend counts on other samples of a source than its index has", _REBUILD),
+        "blend-hash": _error("files of a blend are named by another hash than its document says", _REBUILD),
+        "blend-order": _error("the order of a blend does not follow from its weights", _REBUILD),
+        "blend-certificate": _error("a figure of the certificate is not what is counted again", _REBUILD),
+        # Plans
+        "plan-damaged": _error("the plan.json cannot be read, or was changed", "make the plan again"),
+        "plan-rank": _error(
+            "the manifest of a rank is damaged, or does not follow from the plan", "make the plan again"
+        ),
+        "plan-rank-missing": _error("the manifest of a rank is not there", "copy the plan's whole directory"),
+        "plan-file-missing": _error(
+            "a file that the plan reads is not there", "put it where the plan expects it"
+        ),
+        "plan-file-changed": _error("a file has changed since the plan was made", "make the plan again"),
+        "plan-proof": _error(
+            "the proof that a plan goes on where another stopped does not hold", "make the plan again"
+        ),
+        "plan-coverage": _error(
+            "counted over all ranks, samples are lost or read twice", "make the plan again"
+        ),
+    }
+)

@@ -1,0 +1,197 @@
+"""What there is to verify: what a path names, what that is made of, and everything below a directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
+from tokshard.dataset.layout import MAGIC
+from tokshard.dataset.manifest import manifest_path
+from tokshard.errors import InputError, TokshardError, UsageError
+from tokshard.inspection.recognition import Thing, recognise, stem_of, stems_in
+from tokshard.sharding.plan.document import PLAN_NAME
+from tokshard.sharding.plan.rankfile import PACKED_NAME, RANK_NAME
+from tokshard.storage import fs
+from tokshard.storage.paths import (
+    BIN_SUFFIX,
+    IDX_SUFFIX,
+    SIDECAR_SUFFIX,
+    bin_path,
+    idx_path,
+    sidecar_directory,
+    strip_data_suffix,
+)
+from tokshard.verification import blend, plan
+from tokshard.verification.entries import CachedIndex
+
+_HINT = "name a data set, a cache of indexes or one of its files, a blend, a plan, or a manifest of a rank"
+
+
+@dataclass(slots=True)
+class Survey:
+    """What there is to verify, each thing once.
+
+    Attributes:
+        datasets: The path prefixes of data sets.
+        indexes: Sets of files of caches.
+        blends: Documents of blends, or their directories.
+        plans: Directories of plans.
+        ranks: Manifests of ranks.
+    """
+
+    datasets: dict[str, str] = field(default_factory=dict)
+    indexes: dict[str, CachedIndex] = field(default_factory=dict)
+    blends: dict[str, str] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)
+    ranks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing."""
+        return not (self.datasets or self.indexes or self.blends or self.plans or self.ranks)
+
+    def add_dataset(self, prefix: str) -> None:
+        """Add a data set."""
+        self.datasets.setdefault(fs.realpath(idx_path(prefix)), prefix)
+
+    def add_index(self, index: CachedIndex) -> None:
+        """Add a set of files of a cache; where its data set is known, that is kept."""
+        known = self.indexes.get(os.path.realpath(index.path))
+        if known is None or known.prefix is None:
+            self.indexes[os.path.realpath(index.path)] = index
+
+    def add_blend(self, path: str, *, sources: bool) -> None:
+        """Add a blend with its indexes, and with its data sets if these are wanted."""
+        document = os.path.join(path, BLEND_NAME) if os.path.isdir(path) else path
+        self.blends.setdefault(os.path.realpath(document), document)
+        found = blend.read_document(document)
+        if isinstance(found, TokshardError):
+            return
+        for index in blend.indexes_of(found):
+            self.add_index(index)
+        for split in found.splits.values() if sources else ():
+            self._add_existing([one.prefix for one in split.sources])
+
+    def add_plan(self, path: str, *, sources: bool) -> None:
+        """Add a plan, with its indexes and data sets if these are wanted."""
+        directory = path if os.path.isdir(path) else os.path.dirname(path)
+        self.plans.setdefault(os.path.realpath(directory), directory)
+        if sources:
+            self._add_sources_of_plan(directory)
+
+    def add_rank(self, path: str, *, sources: bool) -> None:
+        """Add the manifest of a rank, with the indexes and data sets of its plan if these are wanted."""
+        self.ranks.setdefault(os.path.realpath(path), path)
+        if sources:
+            self._add_sources_of_plan(os.path.dirname(path) or ".")
+
+    def _add_sources_of_plan(self, directory: str) -> None:
+        found = plan.read_document(directory)
+        if not isinstance(found, TokshardError):
+            self._add_existing(plan.prefixes_of(found))
+            for index in plan.indexes_of(found):
+                self.add_index(index)
+
+    def _add_existing(self, prefixes: list[str]) -> None:
+        """Add data sets of which there is anything: that one is missing is found where it is named."""
+        for prefix in prefixes:
+            if fs.lexists(idx_path(prefix)) or fs.lexists(bin_path(prefix)):
+                self.add_dataset(prefix)
+
+
+def survey(thing: str, *, recursive: bool) -> Survey:
+    """Find what there is to verify.
+
+    Args:
+        thing: A path.
+        recursive: Whether to look at everything below a directory, and at everything that a blend or a plan
+            is made from.
+
+    Raises:
+        UsageError: A directory holds nothing of ours itself, and ``recursive`` is not given.
+        InputError: Nothing is there, or nothing that can be verified.
+    """
+    found = Survey()
+    prefix = strip_data_suffix(thing)
+    if fs.lexists(manifest_path(prefix)) or fs.lexists(os.path.join(sidecar_directory(prefix), "work")):
+        found.add_dataset(prefix)
+    elif not (recursive and os.path.isdir(thing)):
+        _add(found, _recognised(thing), recursive=recursive)
+    if recursive and os.path.isdir(thing):
+        _walk(found, thing)
+        if found.is_empty:
+            raise InputError(f"there is nothing to verify below {thing}", hint=_HINT)
+    return found
+
+
+def _recognised(thing: str) -> Thing:
+    try:
+        found = recognise(thing)
+    except InputError:
+        if os.path.isdir(thing):
+            raise UsageError(
+                f"{thing} is a directory, and neither a cache, nor a blend, nor a plan",
+                hint="--recursive looks at everything below it",
+            ) from None
+        raise
+    if found.kind == "tokenizer":
+        raise InputError(f"{thing} is nothing that can be verified", hint=_HINT)
+    return found
+
+
+def _add(found: Survey, thing: Thing, *, recursive: bool) -> None:
+    match thing.kind:
+        case "dataset":
+            found.add_dataset(thing.path)
+        case "cache":
+            for stem in stems_in(thing.path):
+                found.add_index(CachedIndex(thing.path.rstrip("/") or "/", stem))
+        case "index":
+            directory, name = os.path.split(thing.path)
+            found.add_index(CachedIndex(directory, stem_of(name) or name))
+        case "blend":
+            found.add_blend(thing.path, sources=recursive)
+        case "plan":
+            found.add_plan(thing.path, sources=recursive)
+        case "rank":
+            found.add_rank(thing.path, sources=recursive)
+        case _:
+            raise InputError(f"{thing.path} is nothing that can be verified", hint=_HINT)
+
+
+def _walk(found: Survey, top: str) -> None:
+    """Add everything below a directory; links to directories are not followed."""
+    for directory, below, names in os.walk(top):
+        for name in sorted(below):
+            if name.endswith(SIDECAR_SUFFIX) and name != SIDECAR_SUFFIX:
+                found.add_dataset(os.path.join(directory, name.removesuffix(SIDECAR_SUFFIX)))
+        below[:] = sorted(name for name in below if not name.endswith(SIDECAR_SUFFIX))
+        for prefix in _pairs(directory, names):
+            found.add_dataset(prefix)
+        if BLEND_NAME in names:
+            found.add_blend(os.path.join(directory, BLEND_NAME), sources=True)
+        if {PLAN_NAME, PACKED_NAME} & set(names) or any(RANK_NAME.fullmatch(name) for name in names):
+            found.add_plan(directory, sources=True)
+        for stem in sorted({stem for stem in map(stem_of, names) if stem is not None}):
+            found.add_index(CachedIndex(directory, stem))
+
+
+def _pairs(directory: str, names: list[str]) -> Iterator[str]:
+    """Yield the prefixes of data sets; a lone ``.idx`` is one only if it begins as one (git has others)."""
+    there = set(names)
+    for name in sorted(there):
+        if name.endswith(IDX_SUFFIX) and name != IDX_SUFFIX:
+            stem = name.removesuffix(IDX_SUFFIX)
+            path = os.path.join(directory, name)
+            if stem + BIN_SUFFIX in there or _begins_as_index(path):
+                yield os.path.join(directory, stem)
+
+
+def _begins_as_index(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False

@@ -1,0 +1,174 @@
+"""The inputs of a data set, where they are here: whether they still are what was tokenized."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, get_args
+
+import numpy as np
+
+from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
+from tokshard.corpus.content import Compression, Format
+from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.source import InputFile
+from tokshard.errors import InputError, MissingExtraError
+from tokshard.verification.levels import chosen
+from tokshard.verification.report import Ledger
+from tokshard.verification.session import Session
+from tokshard.verification.units import Units
+
+_PLAIN = ("jsonl", "indexed")
+# Records that were passed over while they were decompressed: their bytes are in no digest.
+_NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
+
+
+def examine_inputs(manifest: Manifest, units: Units, ledger: Ledger, session: Session) -> None:
+    """Hold the inputs that are here against what was read of them: sizes, and the bytes of their records.
+
+    Their paths are those of the run that made the data set; relative ones count from here.
+
+    Args:
+        manifest: The manifest of the data set.
+        units: Its units, in order.
+        ledger: Where findings go.
+        session: What is asked for.
+    """
+    here = []
+    for number, entry in enumerate(manifest.inputs):
+        if entry.get("size_bytes") is not None and os.path.isfile(entry["path"]):
+            here.append(number)
+    missing = [entry["path"] for number, entry in enumerate(manifest.inputs) if number not in set(here)]
+    if missing:
+        text = f"{len(missing)} of {len(manifest.inputs)} inputs are not here, the first is {missing[0]}"
+        ledger.find("input-missing", text)
+    partly = []
+    for number in here:
+        path = manifest.inputs[number]["path"]
+        try:
+            change = _change(manifest, units, number, session)
+        except _SizeOnlyError:
+            partly.append(path)
+            continue
+        if change is not None:
+            ledger.find("input-changed", f"{path}: {change}", path=path)
+    if partly:
+        text = (
+            f"{len(partly)} of {len(manifest.inputs)} inputs were compared by their sizes only, the first is "
+        )
+        ledger.find("input-size-only", text + partly[0])
+    ledger.counts |= {"inputs": len(manifest.inputs), "inputs_compared": len(here)}
+
+
+class _SizeOnlyError(Exception):
+    """An input has the size it had, and more cannot be told of it."""
+
+
+def _change(manifest: Manifest, units: Units, number: int, session: Session) -> str | None:
+    """Say how an input differs from what was read; None if it does not."""
+    entry = manifest.inputs[number]
+    path, own = entry["path"], np.flatnonzero(units.column("input") == number).tolist()
+    try:
+        size = os.stat(path).st_size
+        if size != entry["size_bytes"]:
+            return f"it has {size} bytes, but had {entry['size_bytes']}"
+        if entry.get("format") in get_args(Format) and entry["format"] != "jsonl":
+            return _change_of_table(path, entry, manifest, units, own, session)
+        if entry.get("format") not in _PLAIN:
+            raise _SizeOnlyError
+        if entry.get("compression") == "none":
+            return _change_of_plain(InputFile(path), units, own, session)
+        if entry.get("compression") not in get_args(Compression):
+            raise _SizeOnlyError
+        if entry["rejected"] and not _NOT_DIGESTED.isdisjoint(manifest.counts["rejected"]):
+            raise _SizeOnlyError
+        return _change_of_stream(path, entry["compression"], units, own, session)
+    except (InputError, OSError, CorruptStreamError) as error:
+        return f"it cannot be read any more: {error}"
+
+
+def _change_of_table(
+    path: str, entry: dict[str, Any], manifest: Manifest, units: Units, own: list[int], session: Session
+) -> str | None:
+    from tokshard.verification.tables import change_of_table, text_options
+
+    how = text_options(manifest.options)
+    if how is None or entry.get("compression") != "none":
+        raise _SizeOnlyError
+    rows = units.column("lines")
+    try:
+        wanted = [(int(rows[unit]), units.content[unit]) for unit in own]
+        return change_of_table(path, entry["format"], wanted, how, session)
+    except MissingExtraError:
+        raise _SizeOnlyError from None
+
+
+def _change_of_plain(file: InputFile, units: Units, own: list[int], session: Session) -> str | None:
+    sizes = units.column("content_bytes")
+    starts, begin = {}, 0
+    for unit in own:
+        starts[unit], begin = begin, begin + int(sizes[unit])
+    if begin != file.size_bytes:
+        return f"{begin} bytes of it were tokenized, but it has {file.size_bytes}"
+    some = [own[place] for place in chosen(len(own), session.subset)]
+    good = session.labour.run(
+        lambda unit: session.digest(file, starts[unit], int(sizes[unit])) == units.content[unit],
+        some,
+        sum(int(sizes[unit]) for unit in some),
+    )
+    for unit, same in zip(some, good, strict=True):
+        if not same:
+            return f"its bytes {starts[unit]} to {starts[unit] + int(sizes[unit])} are not what was tokenized"
+    return None
+
+
+def _change_of_stream(
+    path: str, compression: Any, units: Units, own: list[int], session: Session
+) -> str | None:
+    """Decompress an input and cut it where its units ended."""
+    sizes = units.column("content_bytes")
+    cut = _Cut([(int(sizes[unit]), units.content[unit]) for unit in own])
+    with open(path, "rb") as file:
+        for chunk in decompressed_chunks(ByteSource(file, path), compression):
+            session.labour.tell(len(chunk))
+            cut.feed(chunk)
+            if cut.problem is not None:
+                return cut.problem
+    return cut.problem if cut.is_complete else "its content is shorter than what was tokenized"
+
+
+class _Cut:
+    """A stream cut into pieces of known sizes, whose digests are known, too."""
+
+    def __init__(self, wanted: list[tuple[int, str]]) -> None:
+        import xxhash
+
+        self._wanted = wanted
+        self._place = self._held = 0
+        self._new = xxhash.xxh3_128
+        self._state = self._new()
+        self.problem: str | None = None
+        self._settle()
+
+    @property
+    def is_complete(self) -> bool:
+        return self._place == len(self._wanted)
+
+    def feed(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view and self.problem is None:
+            if self.is_complete:
+                self.problem = "its content is longer than what was tokenized"
+                return
+            left = self._wanted[self._place][0] - self._held
+            piece, view = view[:left], view[left:]
+            self._state.update(piece)
+            self._held += len(piece)
+            self._settle()
+
+    def _settle(self) -> None:
+        """End the pieces that are complete, empty ones among them."""
+        while not self.is_complete and self._held == self._wanted[self._place][0]:
+            if self._state.hexdigest() != self._wanted[self._place][1]:
+                self.problem = f"its unit {self._place} is not what was tokenized"
+                return
+            self._state, self._held, self._place = self._new(), 0, self._place + 1

@@ -1,0 +1,158 @@
+"""What the bytes of a data set mean: ids of a vocabulary, ends of documents, text, places in inputs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from tokshard.dataset.manifest import PROVENANCE_NAME, REJECTED_NAME, Manifest, file_of
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.source import InputFile
+from tokshard.errors import TokshardError
+from tokshard.storage import fs
+from tokshard.storage.jsonfile import MAX_JSON_BYTES
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.verification.index import IndexFacts
+from tokshard.verification.inputs import examine_inputs
+from tokshard.verification.report import Ledger
+from tokshard.verification.session import Session
+from tokshard.verification.tokens import TokenRules, scan_tokens
+from tokshard.verification.units import Units
+
+SAMPLE_DOCUMENTS = 100
+SAMPLE_TOKENS = 4096
+_UNKNOWN_ENGINE = "unknown"
+
+
+def examine_meaning(
+    prefix: str,
+    facts: IndexFacts,
+    manifest: Manifest | None,
+    units: Units | None,
+    ledger: Ledger,
+    session: Session,
+) -> None:
+    """Look at every token, decode a sample of the documents, and compare with the inputs that are here.
+
+    Args:
+        prefix: The data set, of which the structure is sound.
+        facts: What its index says.
+        manifest: Its manifest, if it has one.
+        units: Its units, if they can be read.
+        ledger: Where findings go.
+        session: What is asked for.
+
+    Raises:
+        StorageError, IntegrityError: A file cannot be read to its end.
+    """
+    dataset = IndexedDataset(prefix, multimodal=facts.multimodal, mmap=False)
+    identity = manifest.tokenizer if manifest is not None else {}
+    tokenizer = _tokenizer(prefix, identity, ledger, session)
+    rules = _rules(identity, manifest, tokenizer)
+    if rules.limit is None:
+        ledger.find("vocabulary-unknown", f"{prefix}: no tokenizer is known, so any token may be right")
+    if facts.header.dtype.kind in "iu":
+        scan_tokens(dataset, rules, ledger, session)
+        if tokenizer is not None and not ledger.has("token-range", "tokenizer-other"):
+            _decode_sample(dataset, tokenizer, ledger)
+    if manifest is not None and units is not None:
+        _examine_provenance(prefix, manifest, units, ledger, session)
+        _examine_rejected(prefix, manifest, ledger)
+        examine_inputs(manifest, units, ledger, session)
+
+
+def _tokenizer(prefix: str, identity: dict[str, Any], ledger: Ledger, session: Session) -> Tokenizer | None:
+    given = session.tokenizer
+    if given is None:
+        return load_tokenizer(None) if identity.get("kind") == "bytes" else None
+    recorded = identity.get("sha256")
+    if recorded is not None and recorded != given.sha256:
+        text = (
+            f"{prefix} was made with another tokenizer than {given.argument}: their SHA-256 are "
+            f"{recorded} and {given.sha256}"
+        )
+        ledger.find("tokenizer-other", text)
+    return given
+
+
+def _rules(identity: dict[str, Any], manifest: Manifest | None, tokenizer: Tokenizer | None) -> TokenRules:
+    """Return what is known of the tokens. What the manifest says of its tokenizer comes first."""
+    largest = identity.get("max_token_id", tokenizer.max_token_id if tokenizer is not None else None)
+    limit = largest + 1 if isinstance(largest, int) else None
+    if manifest is None:
+        return TokenRules(limit, None, None, None)
+    eod, appended = manifest.options.get("eod"), manifest.options.get("append-eod")
+    eod = eod if isinstance(eod, int) and 0 <= eod < 2**31 else None
+    known = isinstance(appended, bool) and _UNKNOWN_ENGINE not in manifest.engine["documents"]
+    return TokenRules(
+        limit=limit,
+        eod_id=eod,
+        ends_with_eod=bool(appended) if known and eod is not None else None,
+        eod_in_text=manifest.dataset["eod_in_text"] if known and eod is not None else None,
+    )
+
+
+def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, ledger: Ledger) -> None:
+    from tokshard.tokenizer.engines import decode
+
+    count = dataset.document_count
+    sample = sorted({place * count // SAMPLE_DOCUMENTS for place in range(SAMPLE_DOCUMENTS)} if count else ())
+    ledger.counts["documents_decoded"] = len(sample)
+    for document in sample:
+        first = int(dataset.document_indices[document])
+        last = int(dataset.document_indices[document + 1])
+        try:
+            for sequence in range(first, last)[:1]:
+                length = min(int(dataset.sequence_lengths[sequence]), SAMPLE_TOKENS)
+                decode(tokenizer, dataset.get(sequence, 0, length).tolist())
+        except TokshardError as error:
+            text = f"document {document} of {dataset.path_prefix} cannot be decoded: {error.message}"
+            ledger.find("undecodable", text, hint=error.hint)
+
+
+def _examine_provenance(
+    prefix: str, manifest: Manifest, units: Units, ledger: Ledger, session: Session
+) -> None:
+    path = file_of(prefix, PROVENANCE_NAME)
+    if PROVENANCE_NAME not in manifest.files or not fs.isfile(path):
+        return
+    file = InputFile(path)
+    edges = units.before("documents").tolist()
+    if file.size_bytes != 8 * edges[-1] or sorted(edges) != edges:
+        return
+
+    def ascends(unit: int) -> bool:
+        places = np.empty(edges[unit + 1] - edges[unit], "<i8")
+        if places.size:
+            file.read_into(places.data.cast("B"), 8 * edges[unit])
+            session.labour.tell(places.nbytes)
+        return bool((np.diff(places, prepend=-1) > 0).all())
+
+    listed = list(range(len(edges) - 1))
+    for unit, good in zip(listed, session.labour.run(ascends, listed, file.size_bytes), strict=True):
+        if not good:
+            text = f"{path}: the places of documents {edges[unit]} to {edges[unit + 1] - 1} do not ascend"
+            ledger.find("provenance-order", text, path=path, offset=8 * edges[unit])
+
+
+def _examine_rejected(prefix: str, manifest: Manifest, ledger: Ledger) -> None:
+    """Count the rejected records that are listed, by reason."""
+    path = file_of(prefix, REJECTED_NAME)
+    if REJECTED_NAME not in manifest.files or not fs.isfile(path):
+        return
+    found: Counter[str] = Counter()
+    with fs.open_file(path) as file:
+        while line := file.readline(MAX_JSON_BYTES):
+            try:
+                found[str(json.loads(line)["reason"])] += 1
+            except (ValueError, KeyError, TypeError, RecursionError):
+                ledger.find(
+                    "rejected-count", f"{path}: line {found.total() + 1} is no rejected record", path=path
+                )
+                return
+    if dict(found) != manifest.counts["rejected"]:
+        text = f"{path} lists {dict(found)}, but the manifest counts {manifest.counts['rejected']}"
+        ledger.find("rejected-count", text, path=path)

@@ -1,0 +1,247 @@
+"""Verifying a plan: its document, the ranks' manifests, the files it reads, its proofs and its coverage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
+from tokshard.index_cache.description import BlendedDescription
+from tokshard.index_cache.fingerprint import fingerprint_differences
+from tokshard.sharding.plan.coverage import check_partition
+from tokshard.sharding.plan.document import PLAN_NAME, Plan, Stream, read_plan
+from tokshard.sharding.plan.rankfile import check_ranks, rank_name, read_rank
+from tokshard.sharding.replan.history import history_of, reweighting_of, stops_of
+from tokshard.sharding.replan.recheck import recheck
+from tokshard.sharding.sources.files import CachedFiles
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.references import DatasetReference
+from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.storage.fs import state
+from tokshard.storage.paths import bin_path, idx_path
+from tokshard.verification.entries import CachedIndex
+from tokshard.verification.report import Ledger, Subject
+from tokshard.verification.session import Session, unreadable_found
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokshard.sharding.bucketing import KeyOf
+
+KIND = "plan"
+RANK_KIND = "rank"
+
+_BLOCK = 1 << 18
+
+
+def read_document(path: str) -> Plan | TokshardError:
+    """Return a plan, or why it cannot be read."""
+    try:
+        return read_plan(path)
+    except (InputError, IntegrityError, StorageError) as error:
+        return error
+
+
+def verify_plan(path: str, session: Session) -> Subject:
+    """Verify a plan with the manifests of all its ranks; the indexes it reads are subjects of their own.
+
+    Args:
+        path: Its directory, its ``plan.json`` or its ``ranks.json``.
+        session: What is asked for.
+    """
+    directory = path if os.path.isdir(path) else os.path.dirname(path)
+    ledger = Ledger(KIND, os.path.join(directory, PLAN_NAME))
+    with _changes_found(ledger, ledger.path):
+        plan = read_document(ledger.path)
+        if isinstance(plan, TokshardError):
+            ledger.find_error("plan-damaged", plan, path=ledger.path)
+        else:
+            ledger.counts["ranks"] = plan.topology.world_size
+            for rank, error in check_ranks(plan, directory):
+                _find_rank(os.path.join(directory, rank_name(rank)), error, ledger)
+            _examine_reads(plan, ledger, session)
+    return ledger.close()
+
+
+def verify_rank(path: str, session: Session) -> Subject:
+    """Verify the manifest of one rank, and the files that its plan reads.
+
+    Args:
+        path: The manifest.
+        session: What is asked for.
+    """
+    ledger = Ledger(RANK_KIND, path)
+    directory = os.path.dirname(path) or "."
+    plan_path = os.path.join(directory, PLAN_NAME)
+    with _changes_found(ledger, plan_path):
+        plan = read_document(directory)
+        if isinstance(plan, TokshardError):
+            ledger.find_error("plan-damaged", plan, path=os.path.join(os.path.dirname(path), PLAN_NAME))
+        else:
+            try:
+                read_rank(path)
+            except TokshardError as error:
+                _find_rank(path, error, ledger)
+            _examine_reads(plan, ledger, session)
+    return ledger.close()
+
+
+@contextmanager
+def _changes_found(ledger: Ledger, path: str) -> Iterator[None]:
+    """Find nothing but that where a plan is replaced meanwhile: its document goes first, and comes last."""
+    before = state(path)
+    yield
+    if state(path) != before:
+        ledger.find_changed()
+
+
+def _find_rank(path: str, error: TokshardError, ledger: Ledger) -> None:
+    code = "plan-rank-missing" if isinstance(error, MissingFileError) else "plan-rank"
+    ledger.find_error(code, error, path=path)
+
+
+def _examine_reads(plan: Plan, ledger: Ledger, session: Session) -> None:
+    """Look at the files that a plan reads, and, at the deepest level, at which samples of them."""
+    for path, stamp in _stamped_files(plan):
+        try:
+            stamp.check(path)
+        except MissingFileError as error:
+            ledger.find_error("plan-file-missing", error, path=path)
+        except (InputError, IntegrityError, StorageError) as error:
+            ledger.find_error("plan-file-changed", error, path=path)
+    if session.reaches("digest"):
+        for dataset in {one.prefix: one for one in _datasets(plan)}.values():
+            _examine_dataset(dataset, ledger, session)
+    for name, stream in plan.streams.items():
+        ledger.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
+        for one in stream.assignment.passes:
+            try:
+                check_partition(one.layout)
+            except IntegrityError as error:
+                ledger.find_error("plan-coverage", error)
+    if session.reaches("deep") and not ledger.has("plan-file-missing", "plan-file-changed"):
+        _examine_samples(plan, ledger)
+
+
+def _examine_samples(plan: Plan, ledger: Ledger) -> None:
+    """Count what all ranks read, and check the proofs of a plan that goes on from another one."""
+    for problem in recheck(plan, deep=True):
+        ledger.find("plan-proof", f"{ledger.path}: {problem.field}: {problem.message}")
+    for name in plan.streams:
+        with unreadable_found(ledger, ledger.path):
+            for text in count_reads(plan, name):
+                ledger.find("plan-coverage", f"{ledger.path}: {name}: {text}")
+
+
+def _stamped_files(plan: Plan) -> list[tuple[str, FileStamp]]:
+    """Return every file that a plan reads, once for each stamp it has."""
+    found: dict[tuple[str, FileStamp], None] = {}
+    for stream in plan.streams.values():
+        for one in stream.source.datasets:
+            found[idx_path(one.prefix), one.idx] = None
+            found[bin_path(one.prefix), one.bin] = None
+        cached = [one.index.files for one in stream.source.datasets if one.index is not None]
+        cached += [stream.source.order] if stream.source.order is not None else []
+        for files in cached:
+            for name, stamp in files.stamps.items():
+                found[files.path(name), stamp] = None
+    return list(found)
+
+
+def _datasets(plan: Plan) -> Iterator[DatasetReference]:
+    for stream in plan.streams.values():
+        yield from stream.source.datasets
+
+
+def _examine_dataset(dataset: DatasetReference, ledger: Ledger, session: Session) -> None:
+    try:
+        changes = fingerprint_differences(dataset.fingerprint, session.fingerprint(dataset.prefix))
+    except MissingFileError:
+        return  # found by its stamp
+    except (InputError, IntegrityError, StorageError) as error:
+        ledger.find_error("dataset-damaged", error, path=dataset.prefix)
+        return
+    if changes:
+        text = f"{dataset.prefix} is not the data set that was planned: {', '.join(changes)}"
+        ledger.find("plan-file-changed", text, path=dataset.prefix)
+
+
+def indexes_of(plan: Plan) -> Iterator[CachedIndex]:
+    """Yield the sets of files of caches that a plan reads, each once."""
+    seen = set()
+    for stream in plan.streams.values():
+        files = [(one.index.files, one.prefix) for one in stream.source.datasets if one.index is not None]
+        found = [CachedIndex(one.directory, _stem(one), prefix) for one, prefix in files]
+        if stream.source.order is not None and stream.source.order.kind == BlendedDescription.CLASS:
+            found.append(CachedIndex(stream.source.order.directory, _stem(stream.source.order)))
+        for index in found:
+            if index.path not in seen:
+                seen.add(index.path)
+                yield index
+
+
+def prefixes_of(plan: Plan) -> list[str]:
+    """Return the data sets that a plan reads, each once."""
+    return list(dict.fromkeys(one.prefix for one in _datasets(plan)))
+
+
+def _stem(files: CachedFiles) -> str:
+    return f"{files.hash}-{files.kind}-{files.split}"
+
+
+def count_reads(plan: Plan, name: str) -> Iterator[str]:
+    """Count what all ranks of a stream read in the first epoch of each pass, sample by sample.
+
+    A byte for each sample of the source is held. Where a blend was weighted anew, samples come again in
+    another lap, so that positions of the order are counted and not samples of data sets.
+
+    Args:
+        plan: The plan.
+        name: The name of the stream.
+
+    Yields:
+        A phrase for each thing that is wrong.
+
+    Raises:
+        IntegrityError: The arrays of a blend name samples that do not exist.
+        StorageError: A file cannot be read.
+    """
+    stream = plan.streams[name]
+    weighted = reweighting_of(stops_of(history_of(plan), name)) is not None
+    locator = None if weighted or stream.source.order is None else Locator(stream.source)
+    key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+    sizes = [one.samples for one in stream.source.datasets]
+    bounds = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    for place, one in enumerate(stream.assignment.passes):
+        before = sum(earlier.per_rank for earlier in stream.assignment.passes[:place])
+        first = max(0, before - stream.assignment.skipped)
+        stop = min(before + one.per_epoch - stream.assignment.skipped, stream.assignment.samples_per_rank)
+        seen = np.zeros(stream.source.total if locator is None else int(bounds[-1]), np.bool_)
+        reads = 0
+        for ids in _blocks(stream, first, stop, key_of):
+            if locator is None:
+                samples = ids
+            else:
+                numbers, within = locator.locate(ids)
+                samples = bounds[numbers] + within
+            seen[samples] = True
+            reads += len(samples)
+        distinct = int(np.count_nonzero(seen))
+        if distinct != reads:
+            yield f"{reads - distinct} samples are read twice in epoch {one.first_epoch}"
+
+
+def _blocks(stream: Stream, first: int, stop: int, key_of: KeyOf | None) -> Iterator[NDArray[np.int64]]:
+    """Yield the ids that all ranks read at some local indices, without those read again as padding."""
+    assignment = stream.assignment
+    for rank in range(assignment.ranks):
+        for begin in range(first, stop, _BLOCK):
+            local = np.arange(begin, min(begin + _BLOCK, stop), dtype=np.int64)
+            ranks = np.full(len(local), rank, dtype=np.int64)
+            ids = assignment.at(ranks, local, key_of)
+            yield ids[~assignment.repeated(ranks, local)]

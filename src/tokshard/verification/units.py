@@ -1,0 +1,174 @@
+"""``units.jsonl``: the units of work that a data set is made of, and what they must add up to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.dataset.manifest import UNITS_NAME, Manifest, file_of
+from tokshard.dataset.source import InputFile
+from tokshard.storage.digest import piecewise_digest
+from tokshard.verification.report import Ledger
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_COUNTS = ("input", "unit", "content_bytes", "lines", "documents", "rejected", "sequences", "tokens")
+_DIGESTS = ("content_xxh3_128", "tokens_xxh3_128")
+_FIELDS = {*_COUNTS, *_DIGESTS, "engine"}
+_HEX = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units of a data set, in order.
+
+    Attributes:
+        counts: int64 of shape (units, 8): the columns are input, unit, content bytes, lines, documents,
+            rejected, sequences, tokens.
+        content: The digest of each unit's input.
+        tokens: The digest of each unit's piece of the ``.bin``.
+        engines: The documents that each engine made.
+    """
+
+    counts: NDArray[np.int64]
+    content: tuple[str, ...]
+    tokens: tuple[str, ...]
+    engines: dict[str, int]
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """Return one of the columns."""
+        return self.counts[:, _COUNTS.index(name)]
+
+    def before(self, name: str) -> NDArray[np.int64]:
+        """Return the running sum of a column, from 0: int64 of shape (units + 1,)."""
+        return np.concatenate(([0], np.cumsum(self.column(name))))
+
+
+def read_units(path_prefix: str, ledger: Ledger) -> Units | None:
+    """Read the units of a data set; None, with findings, where a line is none.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    path = file_of(path_prefix, UNITS_NAME)
+    file = InputFile(path)
+    content = bytearray(file.size_bytes)
+    file.read_into(memoryview(content), 0)
+    lines = bytes(content).split(b"\n")
+    found: list[dict[str, Any]] = []
+    wrong = [number for number, line in enumerate(lines[:-1], 1) if not _parse(line, found)]
+    if lines[-1]:
+        wrong.append(len(lines))
+    for number in wrong:
+        ledger.find("units-damaged", f"{path}: line {number} is no unit", path=path)
+    if wrong:
+        return None
+    engines: dict[str, int] = {}
+    for one in found:
+        engines[one["engine"]] = engines.get(one["engine"], 0) + one["documents"]
+    table = np.array([[one[name] for name in _COUNTS] for one in found], np.int64)
+    return Units(
+        counts=table.reshape(-1, len(_COUNTS)),
+        content=tuple(one["content_xxh3_128"] for one in found),
+        tokens=tuple(one["tokens_xxh3_128"] for one in found),
+        engines=engines,
+    )
+
+
+def _parse(line: bytes, found: list[dict[str, Any]]) -> bool:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    good = (
+        isinstance(value, dict)
+        and value.keys() == _FIELDS
+        and all(type(value[name]) is int and 0 <= value[name] < 2**62 for name in _COUNTS)
+        and all(_is_digest(value[name]) for name in _DIGESTS)
+        and isinstance(value["engine"], str)
+    )
+    if good:
+        found.append(value)
+    return good
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 32 and set(value) <= _HEX
+
+
+def examine_units(path_prefix: str, units: Units, manifest: Manifest, ledger: Ledger) -> None:
+    """Hold the units against the manifest: counts, order, engines and digests."""
+    path = file_of(path_prefix, UNITS_NAME)
+    for text in _count_problems(units, manifest):
+        ledger.find("units-count", f"{path}: {text}", path=path)
+    if piecewise_digest(units.tokens) != manifest.files["bin"].get("pieces_xxh3_128"):
+        text = f"{path}: the digests of its pieces of the .bin do not make the one in the manifest"
+        ledger.find("units-digest", text, path=path)
+    for number, (entry, content) in enumerate(zip(manifest.inputs, _by_input(units, manifest), strict=True)):
+        if piecewise_digest(content) != entry.get("pieces_xxh3_128"):
+            text = (
+                f"{path}: the digests of input {number} ({entry['path']}) do not make its one in the manifest"
+            )
+            ledger.find("units-digest", text, path=path)
+
+
+def _by_input(units: Units, manifest: Manifest) -> list[list[str]]:
+    found: list[list[str]] = [[] for _ in manifest.inputs]
+    for number, digest in zip(units.column("input").tolist(), units.content, strict=True):
+        if number < len(found):
+            found[number].append(digest)
+    return found
+
+
+def _count_problems(units: Units, manifest: Manifest) -> Iterator[str]:
+    data, counts = manifest.dataset, manifest.counts
+    expected = {
+        "documents": data["documents"],
+        "sequences": data["sequences"],
+        "tokens": data["tokens"],
+        "rejected": sum(counts["rejected"].values()),
+        "lines": counts["lines"],
+        "content_bytes": counts["content_bytes"],
+    }
+    if len(units.counts) != data["units"]:
+        yield f"there are {len(units.counts)} units, but the manifest says {data['units']}"
+    for name, value in expected.items():
+        if int(units.column(name).sum()) != value:
+            yield f"its {name} sum to {units.column(name).sum()}, but the manifest says {value}"
+    if units.engines != manifest.engine["documents"]:
+        yield f"its documents by engine are {units.engines}, not {manifest.engine['documents']}"
+    inputs = units.column("input")
+    numbers = units.column("unit")
+    for number, entry in enumerate(manifest.inputs):
+        yield from _input_problems(units, inputs == number, number, entry)
+    same = np.diff(inputs) == 0
+    if (np.diff(inputs) < 0).any() or (np.diff(numbers)[same] <= 0).any():
+        yield "units are not in their order"
+    if len(inputs) and int(inputs.max()) >= len(manifest.inputs):
+        yield f"a unit is of input {inputs.max()}, but there are {len(manifest.inputs)}"
+
+
+def _input_problems(
+    units: Units, which: NDArray[np.bool_], number: int, entry: dict[str, Any]
+) -> Iterator[str]:
+    for name in ("content_bytes", "documents", "rejected"):
+        value = int(units.column(name)[which].sum())
+        if value != entry[name]:
+            yield f"its {name} of input {number} sum to {value}, but the manifest says {entry[name]}"
+
+
+def units_off_boundaries(units: Units, boundaries: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the units that do not end where the index says that their last document ends.
+
+    Args:
+        units: The units.
+        boundaries: For the end of each unit's documents: (sequences, tokens) up to there, by the index.
+    """
+    sequences, tokens = units.before("sequences")[1:], units.before("tokens")[1:]
+    pairs = zip(sequences.tolist(), tokens.tolist(), strict=True)
+    return [number for number, (one, right) in enumerate(zip(pairs, boundaries, strict=True)) if one != right]

@@ -1,0 +1,193 @@
+"""Comparing plans: against lists of everything that both read."""
+
+import random
+
+import pytest
+
+from support.sharding.replanning import plan_of, samples_of, source_of, write_blend
+from tokshard.comparison.difference import diff_plans
+from tokshard.comparison.straight import Straight
+from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.sources.discovery import Wanted, open_sources
+from tokshard.sharding.topology import Topology
+
+MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
+
+
+def listed(plan, start, laps=None):
+    """List (data set, lap, sample) of each step that begins at or after the start, with its bounds."""
+    one = plan.streams["train"].assignment
+    laps = {} if laps is None else laps
+    sizes = {each.prefix: each.samples for each in plan.streams["train"].source.datasets}
+    steps = []
+    for step, reads in enumerate(samples_of(plan)):
+        named = []
+        for path, sample in reads:
+            lap, seen = laps.setdefault(path, (0, set()))
+            if len(seen) == sizes[path]:
+                lap, seen = laps[path] = (lap + 1, set())
+            seen.add(sample)
+            named.append((path, lap, sample))
+        begin = one.consumed_after(step)
+        if begin >= start:
+            steps.append((begin, one.consumed_after(step + 1), named))
+    return steps
+
+
+def slow_difference(first, second):
+    """Return (place of the first step that differs or None, counts by data set)."""
+    place = None
+    for number, (one, other) in enumerate(zip(first, second, strict=False)):
+        if (one[0], one[1], sorted(one[2])) != (other[0], other[1], sorted(other[2])):
+            place = number
+            break
+    where = {read: (begin, end) for begin, end, reads in second for read in reads}
+    counts = {}
+    known = set()
+    for begin, end, reads in first:
+        for read in reads:
+            known.add(read)
+            found = where.get(read)
+            if found is None:
+                kind = "removed"
+            else:
+                inside = (found[0] <= begin and end <= found[1]) or (begin <= found[0] and found[1] <= end)
+                kind = "same" if inside else "moved"
+            counts[read[0], kind] = counts.get((read[0], kind), 0) + 1
+    for read in where:
+        if read not in known:
+            counts[read[0], "added"] = counts.get((read[0], "added"), 0) + 1
+    return place, counts
+
+
+def check(a, b, laps=None, entries=50):
+    difference = diff_plans(a, b, entries=entries)
+    stream = difference.streams[0]
+    start = max(one.streams["train"].assignment.consumed_samples for one in (a, b))
+    assert stream.start == start
+    first, second = listed(a, start, None), listed(b, start, laps)
+    place, counts = slow_difference(first, second)
+    if place is None:
+        assert stream.first_step is None
+    else:
+        assert stream.first_step[2] == first[place][0]
+        last_a, last_b = (one.streams["train"].assignment.steps for one in (a, b))
+        assert stream.first_step[0] == last_a - len(first) + place
+        assert stream.first_step[1] == last_b - len(second) + place
+    for one in stream.sources:
+        for kind in ("same", "moved", "added", "removed"):
+            assert getattr(one, kind) == counts.get((one.prefix, kind), 0)
+    return stream
+
+
+def random_plan(generator, source):
+    ranks, size = generator.randint(1, 4), generator.randint(1, 2)
+    batch = ranks * size * generator.randint(1, 2)
+    return plan_of(source, ranks, size=size, batch=batch, mode=generator.choice(MODES))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_plans_of_the_same_samples_are_compared_read_by_read(seed):
+    generator = random.Random(seed)
+    source = source_of(generator.randint(20, 60), generator.randint(20, 40))
+    check(random_plan(generator, source), random_plan(generator, source))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plans_of_other_samples_are_compared_by_their_data(seed):
+    generator = random.Random(seed)
+    a, b = source_of(30, 50), source_of(30, 50, 20)
+    stream = check(random_plan(generator, a), random_plan(generator, b))
+    assert stream.settings[0][0] == "source"
+
+
+def test_a_data_set_that_has_changed_is_another_one():
+    a, b = plan_of(source_of(30, 50), 2, batch=4), plan_of(source_of(30, 60), 2, batch=4)
+    first, old, new = diff_plans(a, b).streams[0].sources
+    assert (first.same, old.removed, new.added) == (30, 50, 58)
+    assert old.prefix == new.prefix
+
+
+def test_a_replanned_plan_differs_in_nothing_but_the_world():
+    plan = plan_of(source_of(300), 4, batch=24)
+    after = replan(plan, ReplanRequest(consumed_samples=96, topology=Topology(6)), "/nowhere")
+    stream = check(plan, after)
+    assert (stream.first_step, stream.compared) == (None, (288, 288))
+    assert stream.sources[0].same == 192
+    assert {name: (one, other) for name, one, other in stream.settings} == {
+        "data_parallel": (4, 6),
+        "steps": (12, 8),
+        "consumed_samples": (0, 96),
+    }
+    smaller = replan(
+        plan, ReplanRequest(consumed_samples=96, schedule=BatchSchedule.constant(12)), "/nowhere"
+    )
+    stream = check(plan, smaller)
+    assert stream.first_step == (4, 0, 96)
+    assert stream.sources[0].same == 192
+    assert diff_plans(plan, plan).same
+    assert not diff_plans(plan, after).same
+    assert diff_plans(plan, after).topology == (("world_size", 4, 6),)
+
+
+@pytest.mark.parametrize("steps", [(20, None), (None, 20), (7, 9)])
+def test_a_plan_that_ends_before_the_other_one_lacks_samples(steps):
+    source = source_of(150, 250)
+    a, b = (plan_of(source, ranks, batch=8, steps=one) for ranks, one in zip((2, 4), steps, strict=True))
+    stream = check(a, b)
+    assert stream.first_step is None
+    assert not diff_plans(a, b).reads_same
+    assert sum(one.moved for one in stream.sources) == 0
+
+
+def test_a_plan_that_begins_later_is_the_end_of_the_whole_one():
+    whole = plan_of(source_of(150, 250), 2, batch=8)
+    late = plan_of(source_of(150, 250), 4, batch=8, consumed_samples=80)
+    for pair in ((whole, late), (late, whole)):
+        stream = check(*pair)
+        assert stream.first_step is None
+        assert [(one.same, one.moved) for one in stream.sources] == [(70, 0), (250, 0)]
+
+
+def test_plans_are_straight_where_consumed_samples_are_places_of_one_order():
+    def straight(**options):
+        return Straight.of(plan_of(source_of(400), 2, batch=8, **options).streams["train"])
+
+    assert straight() == straight(consumed_samples=80) == straight(steps=3)
+    assert straight().shift == 0
+    assert straight(shuffle="samples") not in {None, straight()}
+    for other in ({"mode": "contiguous"}, {"mode": "cyclic"}, {"epochs": 2}):
+        assert straight(**other) is None
+    plan = plan_of(source_of(400), 2, batch=8)
+    after = replan(plan, ReplanRequest(consumed_samples=80, topology=Topology(4)), "/nowhere")
+    assert Straight.of(after.streams["train"]) == straight()
+
+
+def test_comparing_can_stop_early():
+    a, b = plan_of(source_of(400), 2, batch=8), plan_of(source_of(400), 2, batch=8, shuffle="samples")
+    stream = diff_plans(a, b, first_only=True).streams[0]
+    assert (stream.first_step, stream.sources) == ((0, 0, 0), ())
+    stream = diff_plans(a, b, steps=5).streams[0]
+    assert stream.compared == (40, 40)
+    assert sum(one.removed + one.moved + one.same for one in stream.sources) == 40
+
+
+def test_other_weights_add_and_remove_samples_by_source(tmp_path):
+    tokens = {"web": 700, "code": 350}
+    path = write_blend(tmp_path, {"web": 0.7, "code": 0.3}, 120, tokens=tokens)
+    plan = plan_of(open_sources([str(path)], Wanted())["train"], 4, batch=8)
+    request = ReplanRequest(consumed_samples=40, blend=f"0.2 {tmp_path}/web 0.8 {tmp_path}/code")
+    after = replan(plan, request, tmp_path / "plan2")
+    write_plan(after, tmp_path / "plan2")
+    laps = {}
+    sizes = {each.prefix: each.samples for each in after.streams["train"].source.datasets}
+    for path, sample in (one for step in samples_of(plan, steps=5) for one in step):
+        laps.setdefault(path, (0, set()))[1].add(sample)
+    stream = check(plan, after, laps)
+    web, code = stream.sources
+    assert (web.removed, web.added) == (40, 0)
+    assert (code.removed, code.added) == (0, 40)
+    assert sizes[code.prefix] < 12 + 64
+    assert stream.first_step == (5, 0, 40)

@@ -1,0 +1,67 @@
+"""What is said of a data set that is replaced at any moment meanwhile: of the old, of the new, or nothing."""
+
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from support.interleaving import interleaved
+from tokshard import tokenize_corpus
+from tokshard.dataset.merge.inputs import read_input
+from tokshard.errors import InputError
+from tokshard.inspection.datasets import inspect_dataset
+from tokshard.tracing.forwards import trace_document
+from tokshard.tracing.subject import open_dataset
+
+WORK = {
+    "inspect": inspect_dataset,
+    "trace": lambda prefix: trace_document(open_dataset(prefix), 3),
+    # Without the times of its files.
+    "merge": lambda prefix: replace(read_input(prefix, multimodal=False), state={}),
+}
+
+
+def said(work, prefix):
+    try:
+        found = work(prefix)
+    except InputError as error:
+        return error.message.replace(prefix, "")
+    return repr(found).replace(prefix, "")
+
+
+@pytest.mark.parametrize("name", WORK)
+@pytest.mark.parametrize("lines", [(["one two", "three"] * 4, ["x"] * 5), (["a", "b"] * 3, ["b", "a"] * 3)])
+def test_old_or_new_or_nothing(tmp_path, name, lines):
+    sets = []
+    for number, texts in enumerate(lines):
+        corpus = tmp_path / f"{number}.jsonl"
+        corpus.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+        sets.append(str(tmp_path / f"{number}/x"))
+        tokenize_corpus(str(corpus), sets[-1], workers=1)
+    prefix = str(tmp_path / "live/x")
+    os.makedirs(f"{prefix}.tokshard")
+
+    def publish(source):
+        """Replace the data set in the order in which tokenize does."""
+        for file in (".tokshard/manifest.json", ".idx"):
+            if os.path.exists(prefix + file):
+                os.unlink(prefix + file)
+        for file in (".bin", ".idx", *(f".tokshard/{one}" for one in os.listdir(f"{source}.tokshard"))):
+            shutil.copy(source + file, tmp_path / "copy")
+            os.rename(tmp_path / "copy", prefix + file)
+
+    whole = []
+    for source in sets:
+        publish(source)
+        whole.append(said(WORK[name], prefix))
+    found = [
+        *interleaved(
+            lambda: said(WORK[name], prefix),
+            lambda: publish(sets[1]),
+            inside=("reader.py", "merge/inputs.py", "inspection/datasets.py", "trace/forwards.py"),
+            prepare=lambda: publish(sets[0]),
+        )
+    ]
+    assert set(found) == {whole[1], " was changed while it was read"}
+    assert len(found) > 30

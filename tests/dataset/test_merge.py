@@ -1,0 +1,383 @@
+"""Merging against concatenation, entry by entry; what is refused; what is carried over."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.dataset.strategies import data_sets
+from support.dataset.twin import Plain
+from tokshard import IndexedDataset, merge_datasets
+from tokshard.dataset.layout import MAX_POINTER_BYTES
+from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.merge import copying, inputs, job
+from tokshard.errors import (
+    InputError,
+    IntegrityError,
+    MissingFileError,
+    OutputExistsError,
+    ResumeMismatchError,
+    StorageError,
+    UsageError,
+)
+from tokshard.inspection.datasets import inspect_dataset
+from tokshard.storage import syscalls
+from tokshard.storage.digest import content_digest, file_digest, piecewise_digest
+
+TEXT = Plain("uint16", [[[1, 2], [3]], [], [[4]]])
+MORE = Plain("uint16", [[[5]], [[], [6, 7, 8]]])
+OTHER_DTYPE = Plain("int32", [[[1]]])
+MODES = Plain("uint16", [[[1], [2]]], [3, -4])
+
+
+@pytest.fixture(autouse=True)
+def workshop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(**sets: Plain) -> None:
+    for name, plain in sets.items():
+        plain.write(name)
+
+
+def concatenation(plains: list[Plain]) -> Plain:
+    """The slow twin: lists behind lists."""
+    modes = None
+    if plains[0].modes is not None:
+        modes = [mode for plain in plains for mode in plain.modes]
+    return Plain(plains[0].dtype, [document for plain in plains for document in plain.documents], modes)
+
+
+def pair(prefix: str) -> tuple[bytes, bytes]:
+    return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
+
+
+def expected(*plains: Plain) -> tuple[bytes, bytes]:
+    whole = concatenation(list(plains))
+    return whole.bin_bytes(), whole.idx_bytes()
+
+
+@st.composite
+def lists_of_data_sets(draw):
+    first = draw(data_sets())
+    others = st.lists(data_sets(first.dtype, first.modes is not None), max_size=3)
+    return [first, *draw(others)]
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(lists_of_data_sets(), st.integers(4, 40))
+def test_a_merge_is_the_concatenation(plains, checkpoint_bytes):
+    multimodal = plains[0].modes is not None
+    names = [f"p{number}" for number in range(len(plains))]
+    write(**dict(zip(names, plains, strict=True)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copying, "CHECKPOINT_BYTES", checkpoint_bytes)
+        report = merge_datasets(names, "out", multimodal=multimodal, force=True)
+        assert pair("out") == expected(*plains)
+        # What has a manifest is copied by the kernel, and its digests are carried over.
+        again = merge_datasets(["out", *names], "more", multimodal=multimodal, force=True)
+    assert pair("more") == expected(*plains, *plains)
+    assert report.documents == sum(len(plain.documents) for plain in plains)
+    tokens = IndexedDataset("out", multimodal).index.token_count
+    assert (report.tokens, again.tokens) == (tokens, 2 * tokens)
+    assert_manifest_is_true("out", [plain.bin_bytes() for plain in plains])
+    assert_manifest_is_true("more", [plain.bin_bytes() for plain in [*plains, *plains]])
+    summary = inspect_dataset("more", multimodal=multimodal)
+    assert summary.empty_documents == summary.manifest.dataset["empty_documents"]
+
+
+def assert_manifest_is_true(prefix: str, pieces: list[bytes]) -> None:
+    manifest = read_manifest(prefix)
+    units = [json.loads(line) for line in Path(f"{prefix}.tokshard/units.jsonl").read_text().splitlines()]
+    digests = [content_digest(piece) for piece in pieces]
+    assert [unit["tokens_xxh3_128"] for unit in units] == digests
+    assert manifest.files["bin"]["pieces_xxh3_128"] == piecewise_digest(digests)
+    assert [unit["input"] for unit in units] == list(range(len(manifest.inputs)))
+    assert manifest.files["idx"]["xxh3_128"] == file_digest(f"{prefix}.idx")
+    assert manifest.dataset["units"] == len(units)
+
+
+def test_forms_of_one_data_set_count_once_and_the_same_argument_counts_again():
+    write(a=TEXT, b=MORE)
+    assert merge_datasets(["a.bin", "a.idx", "a.tokshard", "b.idx", "b"], "out").inputs == 2
+    twice = merge_datasets(["a", "b", "a"], "twice")
+    assert pair("twice") == expected(TEXT, MORE, TEXT)
+    assert [warning for warning in twice.warnings if "twice" in warning] == [
+        "a: named twice, so these documents are in the output twice"
+    ]
+    shell = merge_datasets(["a.bin", "a.idx", "b.bin", "b.idx"] * 2, "shell")
+    assert (shell.inputs, pair("shell")) == (4, expected(TEXT, MORE, TEXT, MORE))
+
+
+@pytest.mark.parametrize("pattern", ["part-*", "part-*.idx", "part-*.bin", "part-?*"])
+def test_globs_are_in_natural_order_and_leave_out_the_output(pattern):
+    plains = {f"part-{number}": Plain("uint8", [[[number]]]) for number in (10, 2, 1)}
+    write(**plains)
+    Path("part-notes.txt").write_text("no data set")
+    right = expected(plains["part-1"], plains["part-2"], plains["part-10"])
+    merge_datasets(pattern, "part-all")
+    assert pair("part-all") == right
+    assert merge_datasets(pattern, "part-all").up_to_date
+    with pytest.raises(UsageError, match="the output part-all is among the inputs"):
+        merge_datasets([pattern, "part-all.idx"], "part-all")
+
+
+def test_a_glob_does_not_pass_over_half_a_pair():
+    write(a1=TEXT, a2=MORE)
+    os.unlink("a2.idx")
+    with pytest.raises(MissingFileError, match=r"no data set at a2: a2\.idx missing"):
+        merge_datasets("a*", "out")
+    with pytest.raises(InputError, match="no data set matches b"):
+        merge_datasets("b*", "out")
+
+
+def damage(name: str, suffix: str, position: int) -> None:
+    content = bytearray(Path(f"{name}{suffix}").read_bytes())
+    content[position] ^= 1
+    Path(f"{name}{suffix}").write_bytes(content)
+
+
+def cut(name: str, suffix: str) -> None:
+    os.truncate(f"{name}{suffix}", os.path.getsize(f"{name}{suffix}") - 1)
+
+
+REFUSALS = {
+    "dtypes": (lambda: OTHER_DTYPE.write("b"), InputError, "a has uint16 tokens, but b has int32 tokens"),
+    "truncated tokens": (lambda: cut("b", ".bin"), IntegrityError, "b.idx at byte .* which has 7"),
+    "truncated index": (lambda: cut("b", ".idx"), IntegrityError, "b.idx has .* bytes, but .* follow"),
+    "a wrong pointer": (lambda: damage("b", ".idx", 34 + 4 * 3 + 8), IntegrityError, "b.idx .* points to"),
+    "no magic": (lambda: damage("b", ".idx", 0), IntegrityError, "b.idx begins with"),
+    "no file": (lambda: os.unlink("b.bin"), MissingFileError, "b.bin missing"),
+    "modes": (lambda: MODES.write("b"), InputError, "b is multimodal, and text and multimodal"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_cannot_be_merged_is_refused_before_anything_is_written(what):
+    spoil, error, words = REFUSALS[what]
+    write(a=TEXT, b=MORE)
+    spoil()
+    before = sorted(os.listdir())
+    with pytest.raises(error, match=words):
+        merge_datasets(["a", "b"], "out")
+    assert sorted(os.listdir()) == before
+
+
+def test_text_is_no_multimodal_data_set():
+    write(a=MODES, b=TEXT)
+    with pytest.raises(InputError, match="b has no modes, and text and multimodal"):
+        merge_datasets(["a", "b"], "out", multimodal=True)
+
+
+def test_more_than_pointers_can_address_is_refused():
+    write(a=TEXT)
+    one = inputs.read_input("a", multimodal=False)
+    inputs.check_together([replace(one, bin_bytes=MAX_POINTER_BYTES - 8), one])
+    with pytest.raises(InputError, match="more than the pointers of an index can address"):
+        inputs.check_together([replace(one, bin_bytes=MAX_POINTER_BYTES - 7), one])
+
+
+def test_an_existing_output_stays_unless_forced():
+    write(a=TEXT, b=MORE, out=MORE)
+    with pytest.raises(OutputExistsError, match=r"out\.bin exists already"):
+        merge_datasets(["a", "b"], "out")
+    assert pair("out") == expected(MORE)
+    merge_datasets(["a", "b"], "out", force=True)
+    assert pair("out") == expected(TEXT, MORE)
+    assert merge_datasets(["a", "b"], "out").up_to_date
+    with pytest.raises(OutputExistsError):
+        merge_datasets(["b", "a"], "out")
+
+
+def test_a_manifest_that_belongs_to_other_bytes_is_refused():
+    write(a=TEXT, b=MORE)
+    merge_datasets(["a"], "known")
+    (Path("known.tokshard") / "units.jsonl").write_text("{}\n" * 3)
+    with pytest.raises(IntegrityError, match=r"units\.jsonl has 9 bytes, but the manifest says"):
+        merge_datasets(["known", "b"], "out")
+    MORE.write("known")
+    with pytest.raises(IntegrityError, match="known"):
+        merge_datasets(["known", "b"], "out")
+
+
+def fail_after(monkeypatch, bytes_allowed: int) -> None:
+    """Let the disk be full when so many bytes of tokens have been copied."""
+    original = syscalls.copy_range
+    left = bytes_allowed
+
+    def limited(source, target, offset, count, path):
+        nonlocal left
+        if count > left:
+            original(source, target, offset, left // 2, path)
+            raise StorageError("write", path, OSError(28, "No space left on device"))
+        left -= count
+        return original(source, target, offset, count, path)
+
+    monkeypatch.setattr(syscalls, "copy_range", limited)
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """A merge of two data sets of 800 bytes each that stopped after 1100, with checkpoints every 64."""
+    monkeypatch.setattr(copying, "CHECKPOINT_BYTES", 64)
+    plains = [Plain("int64", [[list(range(start, start + 100))]]) for start in (0, 100)]
+    write(a=plains[0], b=plains[1], c=TEXT)
+    for name in "ab":
+        merge_datasets([name], f"k{name}")
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="No space left"):
+        fail_after(patch, 1100)
+        merge_datasets(["ka", "kb"], "out")
+    assert not os.path.exists("out.bin")
+    return plains
+
+
+def test_an_interrupted_merge_goes_on_where_it_was(interrupted, monkeypatch):
+    copied = []
+    original = syscalls.copy_range
+    monkeypatch.setattr(
+        syscalls, "copy_range", lambda *arguments: copied.append(arguments[3]) or original(*arguments)
+    )
+    report = merge_datasets(["ka", "kb"], "out")
+    assert 1000 < report.bytes_resumed <= 1100
+    assert sum(copied) == 1600 - report.bytes_resumed
+    assert pair("out") == expected(*interrupted)
+
+
+def test_only_the_same_inputs_are_resumed(interrupted):
+    with pytest.raises(ResumeMismatchError, match="the inputs were ka, kb and are now kb, ka"):
+        merge_datasets(["kb", "ka"], "out")
+    os.utime("kb.bin", ns=(1, 1))
+    with pytest.raises(ResumeMismatchError, match=r"the input kb: bin_mtime_ns was .* and is now 1"):
+        merge_datasets(["ka", "kb"], "out")
+    assert merge_datasets(["kb", "ka"], "out", resume=False).bytes_resumed == 0
+    assert pair("out") == expected(*reversed(interrupted))
+
+
+def test_a_digest_that_was_begun_is_finished_by_the_next_run(monkeypatch):
+    monkeypatch.setattr(copying, "CHECKPOINT_BYTES", 64)
+    plain = Plain("int64", [[list(range(100))]])
+    write(a=plain)
+    original, left = syscalls.write, [300]
+
+    def limited(descriptor, buffer, path):
+        if path.endswith("0.bin"):
+            left[0] -= len(buffer)
+            if left[0] < 0:
+                raise StorageError("write", path, OSError(5, "Input/output error"))
+        original(descriptor, buffer, path)
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(syscalls, "write", limited)
+        merge_datasets(["a"], "out")
+    assert merge_datasets(["a"], "out").bytes_resumed == 256
+    assert_manifest_is_true("out", [plain.bin_bytes()])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_an_input_that_shrinks_meanwhile_is_seen(monkeypatch, known):
+    write(a=TEXT)
+    if known:
+        merge_datasets(["a"], "b")
+    name = "b" if known else "a"
+    original = job.TokenCopy.run
+    monkeypatch.setattr(job.TokenCopy, "run", lambda self: (os.truncate(f"{name}.bin", 3), original(self)))
+    with pytest.raises(IntegrityError, match=rf"{name}\.bin ends at byte 3"):
+        merge_datasets([name], "out")
+    assert not os.path.exists("out.idx")
+
+
+def test_an_input_that_changes_meanwhile_is_seen(monkeypatch):
+    write(a=TEXT)
+    original = job.TokenCopy.run
+    monkeypatch.setattr(job.TokenCopy, "run", lambda self: (original(self), os.utime("a.idx", ns=(1, 1))))
+    with pytest.raises(InputError, match="a was changed while it was merged"):
+        merge_datasets(["a"], "out")
+    assert not os.path.exists("out.idx")
+
+
+REFUSED = OSError(18, "Invalid cross-device link")
+
+
+@pytest.mark.parametrize("answer", [REFUSED, 0, "short", "other file system"])
+def test_copies_do_not_need_the_kernel(monkeypatch, answer, workshop):
+    write(a=TEXT, b=MORE)
+    merge_datasets(["a"], "ka")
+    merge_datasets(["b"], "kb")
+    original = os.copy_file_range
+
+    def stand_in(source, target, count, offset):
+        if isinstance(answer, OSError):
+            raise answer
+        return 0 if answer == 0 else original(source, target, min(count, 3), offset)
+
+    prefix = "out"
+    if answer == "other file system":
+        if not os.access("/dev/shm", os.W_OK) or os.stat("/dev/shm").st_dev == os.stat(".").st_dev:
+            pytest.skip("there is no second file system here")
+        prefix = f"{tempfile.mkdtemp(prefix='tokshard-', dir='/dev/shm')}/out"
+    else:
+        monkeypatch.setattr(os, "copy_file_range", stand_in)
+    try:
+        merge_datasets(["ka", "kb"], prefix)
+        assert pair(prefix) == expected(TEXT, MORE)
+    finally:
+        if prefix != "out":
+            shutil.rmtree(os.path.dirname(prefix))
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+from tokshard import merge_datasets
+merge_datasets("p*", "out")
+"""
+
+
+def test_many_inputs_need_few_descriptors():
+    for number in range(100):
+        Plain("uint8", [[[number]]]).write(f"p{number}")
+    subprocess.run([sys.executable, "-c", LIMITED], check=True)
+    assert Path("out.bin").read_bytes() == bytes(range(100))
+
+
+# Not ru_maxrss, which remembers the memory of the process that started this one.
+MEASURED = """
+import re
+from tokshard import merge_datasets
+report = merge_datasets(["big", "small", "big"], "out", multimodal=True)
+print(report.documents, re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
+"""
+
+
+def test_memory_does_not_depend_on_the_documents():
+    count = 10_000_000
+    with open("big.idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + np.array([1], "<u8").tobytes() + b"\1")
+        file.write(np.array([count, count + 1], "<u8").tobytes())
+        file.write(np.ones(count, "<i4").tobytes())
+        file.write(np.arange(count, dtype="<i8").tobytes())
+        file.write(np.arange(count + 1, dtype="<i8").tobytes())
+        file.write(bytes(count))
+    with open("big.bin", "wb") as file:
+        file.truncate(count)
+    Plain("uint8", [[[1]]], [1]).write("small")
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    documents, kilobytes = map(int, done.stdout.split())
+    assert documents == 2 * count + 1
+    assert kilobytes * 1024 < 300e6

@@ -1,0 +1,61 @@
+from dataclasses import replace
+
+import pytest
+
+from tokshard.errors import UsageError
+from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
+
+BASE = TrainingArguments(train_iters=1000, global_batch_size=16, eval_interval=300, eval_iters=5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({}, Sizes(16000, 4 * 5 * 16, 80)),
+        ({"train_iters": 900}, Sizes(14400, 4 * 5 * 16, 80)),
+        ({"train_iters": 899}, Sizes(14384, 3 * 5 * 16, 80)),
+        ({"train_samples": 777}, Sizes(777, 4 * 5 * 16, 80)),
+        ({"train_samples": 0}, Sizes(16000, 4 * 5 * 16, 80)),
+        ({"train_iters": None, "train_samples": 4815}, Sizes(4815, 2 * 5 * 16, 80)),
+        ({"eval_global_batch_size": 4}, Sizes(16000, 4 * 5 * 4, 20)),
+        ({"start_eval_at_iter": 300}, Sizes(16000, 3 * 5 * 16, 80)),
+        ({"start_eval_at_iter": 299}, Sizes(16000, 4 * 5 * 16, 80)),
+        ({"start_eval_at_iter": 5000}, Sizes(16000, 0, 80)),
+        ({"full_validation": True, "eval_interval": None}, Sizes(16000, None, 80)),
+        ({"skip_train": True, "eval_interval": None}, Sizes(16000, 5 * 16, 80)),
+        ({"eval_iters": 0}, Sizes(16000, 0, 0)),
+    ],
+)
+def test_sizes_are_megatrons_sums(changes, sizes):
+    assert training_sizes(replace(BASE, **changes)) == sizes
+
+
+@pytest.mark.parametrize(
+    ("iteration", "train"), [(0, 160), (9, 160), (10, 480), (39, 480), (40, 360), (62, 360)]
+)
+def test_a_phase_of_training_has_its_own_size(iteration, train):
+    phases = replace(BASE, train_samples=1000, phase_transition_iterations=(10, 40), iteration=iteration)
+    assert training_sizes(phases).train == train
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_iters": None}, "neither the steps nor the samples"),
+        ({"train_iters": 0, "train_samples": 0}, "neither the steps nor the samples"),
+        ({"global_batch_size": 0}, "--global-batch-size is 0"),
+        ({"eval_global_batch_size": 0}, "--eval-global-batch-size is 0"),
+        ({"eval_interval": 0}, "--eval-interval is 0"),
+        ({"eval_interval": None}, "interval of validation"),
+        ({"eval_iters": -1}, "--eval-iters is -1"),
+        ({"train_samples": -1}, "--train-samples is -1"),
+        ({"phase_transition_iterations": (10,)}, "need the samples of training"),
+        (
+            {"train_samples": 800, "phase_transition_iterations": (10,), "iteration": 50},
+            "starts again at sample 800, behind its last, 800",
+        ),
+    ],
+)
+def test_impossible_arguments_are_named(changes, message):
+    with pytest.raises(UsageError, match=message):
+        training_sizes(replace(BASE, **changes))

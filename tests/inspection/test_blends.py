@@ -1,0 +1,58 @@
+"""A blend as it is shown: the figures of its document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.cli.mixtures import NAMES, run, write_mixture
+from tokshard.errors import IntegrityError, MissingFileError
+from tokshard.inspection.blends import inspect_blend
+from tokshard.inspection.facts import certificate_table, split_title
+
+
+@pytest.fixture
+def mix(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_mixture(tmp_path))
+    sizes = ("--seq-length", "16", "--split", "90,10,0", "--num-samples", "60,0,0")
+    assert run("blend", "0.7", "data/web", "0.3", "data/code", *sizes, *NAMES, "-o", "mix").returncode == 0
+    return Path("mix")
+
+
+def test_it_says_what_the_document_says(mix):
+    written = json.loads((mix / "blend.json").read_text())
+    for path in ("mix", "mix/blend.json"):
+        found = inspect_blend(path).to_json()
+        assert found["id"] == written["id"]
+        assert (found["sequence_length"], found["seed"]) == (16, written["builder"]["seed"])
+        assert [one["name"] for one in found["splits"]] == list(written["splits"])
+        for one in found["splits"]:
+            assert one["certificate"] == json.loads(
+                json.dumps(written["splits"][one["name"]]["certificate"])
+            ) or one["certificate"]["drift"] == tuple(written["splits"][one["name"]]["certificate"]["drift"])
+    json.dumps(found)
+
+
+def test_every_figure_of_the_certificate_is_in_the_table(mix):
+    split = inspect_blend("mix").document.splits["train"]
+    table = certificate_table(split)
+    for row, one in zip(table.rows, split.certificate.sources, strict=True):
+        cells = dict(zip(table.header, row, strict=True))
+        assert cells["source"] == one.prefix
+        assert cells["samples"] == str(one.samples)
+        assert cells["documents seen"] == f"{one.documents_drawn} of {one.documents}"
+        assert cells["share"] == f"{100 * one.share:.2f}%"
+        assert cells["epochs"] == f"{one.epochs:.2f}"
+    assert "no samples" in split_title(inspect_blend("mix").document.splits["valid"])
+    assert "60 samples" in split_title(split)
+
+
+def test_what_is_none_or_changed_is_refused(mix):
+    with pytest.raises(MissingFileError):
+        inspect_blend("data")
+    text = (mix / "blend.json").read_text()
+    (mix / "blend.json").write_text(text.replace('"draws": 42', '"draws": 41'))
+    with pytest.raises(IntegrityError):
+        inspect_blend("mix")

@@ -1,0 +1,145 @@
+"""Caches and their indexes: what is shown is what the arrays hold, counted one by one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cli.mixtures import NAMES, run, write_mixture
+from support.index_cache.cache_support import LENGTHS, entry_for, request_for, write_dataset
+from tokshard.errors import InputError
+from tokshard.gpt_index.splits import parse_split
+from tokshard.index_cache.job import build_indices
+from tokshard.inspection.caches import inspect_cache
+from tokshard.inspection.indexes import inspect_index
+
+
+@pytest.fixture
+def index(tmp_path):
+    """Build one index; return what its files are."""
+    prefix = write_dataset(str(tmp_path / "data/x"))
+    request = request_for(prefix, training_path=prefix)
+    build_indices([request], cache_directory=str(tmp_path / "cache"), workers=1)
+    return entry_for(request, tmp_path / "cache")
+
+
+def test_an_index_is_counted(index):
+    found = inspect_index(index.description_path)
+    documents, rows, shuffle = (np.load(index.array_path(name)) for name in index.arrays)
+    assert (found.files.condition, found.files.reason) == ("complete", "")
+    assert found.files.samples == len(shuffle)
+    assert found.samples.sequences == len(set(documents.tolist()))
+    assert found.samples.epochs == len(documents) / found.samples.sequences
+    # How many sequences each sample reads from, by walking through its tokens.
+    twin = Counter()
+    for (first, _), (last, _) in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
+        twin[last - first + 1] += 1
+    pieces = found.samples.pieces
+    assert (pieces.count, pieces.shortest, pieces.longest) == (twin.total(), min(twin), max(twin))
+    for one in pieces.bins:
+        assert one.count == sum(twin[size] for size in range(one.low, one.high + 1))
+    assert found.origin == "the data set is as it was when the index was made"
+    assert found.order is None
+    assert [one.shape for one in found.files.arrays] == [documents.shape, rows.shape, shuffle.shape]
+
+
+def test_a_changed_data_set_is_told(index, tmp_path):
+    write_dataset(str(tmp_path / "data/x"), [*LENGTHS, 9])
+    assert "has changed since: its bin_bytes was" in inspect_index(index.description_path).origin
+    (tmp_path / "data/x.idx").unlink()
+    assert "cannot be compared" in inspect_index(index.description_path).origin
+
+
+def test_an_index_of_another_program_is_told(index):
+    Path(index.sidecar_path).unlink()
+    found = inspect_index(index.description_path)
+    assert "not made by tokshard" in found.origin
+    assert (found.files.sidecar, found.files.condition) == (None, "complete")
+
+
+@pytest.mark.parametrize("name", ["description", "document_index", "shuffle_index"])
+def test_a_missing_file_makes_it_incomplete(index, name):
+    path = index.description_path if name == "description" else index.array_path(name)
+    Path(path).unlink()
+    found = inspect_index(index.description_path)
+    assert (found.files.condition, found.samples) == ("incomplete", None)
+    assert found.files.reason == f"{Path(path).name} not there"
+    assert (found.files.samples is None) == (name == "shuffle_index")
+    json.dumps(found.to_json())
+
+
+@pytest.mark.parametrize(
+    ("which", "content", "text"),
+    [
+        ("description", b"{}", "describes a None"),
+        ("description", b"\xff", "not valid JSON"),
+        ("shuffle_index", b"\x93NUMPY", "does not begin as numpy.save begins"),
+        ("sample_index", b"", "does not begin as numpy.save begins"),
+        ("sidecar", b"[]", "not a JSON object"),
+        ("sidecar", b'{"schema": "x"}', "has the schema 'x'"),
+    ],
+)
+def test_a_damaged_file_is_told_and_is_no_error(index, which, content, text):
+    paths = {"description": index.description_path, "sidecar": index.sidecar_path}
+    Path(paths.get(which) or index.array_path(which)).write_bytes(content)
+    found = inspect_index(index.description_path)
+    assert (found.files.condition, found.samples) == ("damaged", None)
+    assert text in found.files.reason
+    json.dumps(found.to_json())
+
+
+def test_a_description_under_another_name_is_told(index):
+    path = Path(index.description_path)
+    other = path.with_name(f"{'0' * 32}-GPTDataset-train-description.txt")
+    other.write_bytes(path.read_bytes())
+    found = inspect_index(str(other))
+    assert found.files.condition == "damaged"
+    assert f"holds the description of {index.stem}" in found.files.reason
+
+
+def test_a_file_that_is_no_index_is_refused():
+    with pytest.raises(InputError, match="not named as a file of a cached index"):
+        inspect_index("cache/README")
+
+
+def test_a_cache_lists_all_its_indexes(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_mixture(tmp_path))
+    sizes = ("--seq-length", "16", "--split", "90,10,0", "--num-samples", "40,4,0")
+    assert run("blend", "0.7", "data/web", "0.3", "data/code", *sizes, *NAMES, "-o", "mix").returncode == 0
+    found = inspect_cache("mix/cache")
+    assert [(one.subject, one.split, one.is_blend) for one in found.indexes] == [
+        ("data/code", "train", False),
+        ("data/code", "valid", False),
+        ("data/web", "train", False),
+        ("data/web", "valid", False),
+        ("a blend of 2", "train", True),
+        ("a blend of 2", "valid", True),
+    ]
+    assert found.size_bytes == sum(path.stat().st_size for path in Path("mix/cache").glob("*.npy"))
+    assert found.to_json()["schema"] == "tokshard.inspect-cache/1"
+    blend = found.indexes[4]
+    order = inspect_index(f"mix/cache/{blend.stem}-description.txt").order
+    drawn = Counter(np.load(blend.array_path("dataset_index")).tolist())
+    assert [(one.dataset_path, one.draws) for one in order.sources] == [
+        ("data/web", drawn[0]),
+        ("data/code", drawn[1]),
+    ]
+    assert [one.share for one in order.sources] == [drawn[0] / 40, drawn[1] / 40]
+    lines = list(np.load(blend.array_path("dataset_index")))
+    for number, one in enumerate(order.sources):
+        worst = max(abs(one.weight * step - lines[:step].count(number)) for step in range(len(lines) + 1))
+        assert one.off_by == pytest.approx(worst)
+    assert max(order.drift) == pytest.approx(max(one.off_by for one in order.sources))
+
+
+def test_an_index_of_no_samples_is_shown(tmp_path):
+    prefix = write_dataset(str(tmp_path / "data/x"), [3, 2])
+    settings = {"split_name": "valid", "split": parse_split("1,1"), "num_samples": 0, "sequence_length": 50}
+    request = request_for(prefix, training_path=prefix, **settings)
+    build_indices([request], cache_directory=str(tmp_path / "cache"), workers=1)
+    found = inspect_index(entry_for(request, tmp_path / "cache").description_path)
+    assert (found.files.samples, found.samples.pieces.count) == (0, 0)

@@ -1,0 +1,232 @@
+"""The page: whatever the data hold, it is well-formed, complete in itself, and runs nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.inspection.products import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
+from tokshard.core.findings import Finding
+from tokshard.core.visible_text import visible
+from tokshard.errors import OutputExistsError, UsageError
+from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
+from tokshard.inspection.job import inspect_thing
+from tokshard.inspection.page.charts import Bar, Span, bars, curve, lanes
+from tokshard.inspection.page.document import facts, page, section, table
+from tokshard.inspection.page.findings import findings_section
+from tokshard.inspection.page.markup import Markup, tag, text
+from tokshard.inspection.page.render import render
+from tokshard.inspection.report import write_report
+from tokshard.verification.job import verify
+
+# All that pages are made of: none of these can run or load anything.
+HTML = {
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "header",
+    "main",
+    "footer",
+    "section",
+    "div",
+    "span",
+}
+TEXTS = {"h1", "h2", "p", "dl", "dt", "dd", "ul", "li", "code", "figure", "figcaption"}
+TABLES = {"table", "caption", "thead", "tbody", "tr", "th", "td"}
+SHAPES = {"svg", "g", "rect", "line", "path"}
+ATTRIBUTES = {"lang", "charset", "name", "content", "http-equiv", "class", "scope", "role", "aria-hidden"}
+PLACES = {"viewbox", "preserveaspectratio", "x", "x1", "x2", "y1", "y2", "width", "height", "d", "fill"}
+KINDS = ("dataset", "blend", "cache", "plan", "runs", "rank")
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("products"))
+
+
+def page_of(path, tmp_path, **options):
+    write_report(str(tmp_path / "x.html"), path, inspect_thing(path), **options)
+    return Page((tmp_path / "x.html").read_text())
+
+
+def check_harmless(found):
+    assert found.names <= HTML | TEXTS | TABLES | SHAPES
+    assert found.attributes <= ATTRIBUTES | PLACES | {"fill-opacity"}
+    assert found.comments == []
+    assert all(character.isprintable() or character == "\n" for character in found.content)
+    # Nothing is named that could be fetched: no address, no url() in the style sheet.
+    assert not re.search(r"https?:|url\(|@import|//[a-z]", found.content)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_are_harmless_and_whole(products, tmp_path, kind):
+    found = page_of(products[kind], tmp_path)
+    check_harmless(found)
+    assert found.of("title")[0] == {}
+    shown = "".join(found.texts)
+    assert products[kind].replace(HOSTILE, SHOWN) in shown
+    assert (PLAIN if kind in {"plan", "runs", "rank"} else SHOWN) in "".join(found.texts)
+
+
+def test_the_policy_forbids_everything_but_the_one_style_sheet(products, tmp_path):
+    found = page_of(products["blend"], tmp_path)
+    policy = next(one["content"] for one in found.of("meta") if "http-equiv" in one)
+    style = re.search(r"<style>(.*?)</style>", found.content, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert found.content.index("http-equiv") < found.content.index("<style>")
+
+
+@given(st.text(st.characters(codec=None)))
+def test_any_text_comes_out_as_it_is_shown(value):
+    found = Page(str(tag("p", value, title=value)))
+    assert "".join(found.texts) == visible(value)
+    assert found.elements == [("p", {"title": visible(value)})]
+
+
+def test_control_characters_and_marks_are_made_visible_and_letters_are_not():
+    controls = [
+        chr(code) for code in [*range(32), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F)]
+    ]
+    assert all(str(text(one)).startswith("\\") for one in [*controls, "\u2066", "\ufeff", "\ud800"])
+    assert str(text("süß العربية 中文 👍 e\u0301")) == "süß العربية 中文 👍 e\u0301"
+
+
+def test_names_of_elements_never_come_from_data():
+    for name in ("p onclick=x", "<p>", "", "P"):
+        with pytest.raises(ValueError, match="is no name"):
+            tag(name)
+    with pytest.raises(ValueError, match="is no name"):
+        tag("p", **{"a b": "x"})
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**30), 10**30)
+
+
+@given(st.lists(st.tuples(numbers, numbers), max_size=8))
+def test_no_figure_draws_outside_its_picture(values):
+    rows = [Bar("x", first, "y", mark=second) for first, second in values]
+    spans = [Span(0.0, 1.0, "x", shade=first) for first, _ in values]
+    whole = page(
+        "x",
+        "y",
+        [
+            bars("a", rows),
+            curve("b", values, left=("", ""), below=("", "", ""), steps=True),
+            lanes("c", [("r", spans)], below=("", "", "")),
+        ],
+    )
+    found = Page(whole)
+    places = [
+        value
+        for _, attributes in found.elements
+        for name, value in attributes.items()
+        if name in {"x", "x1", "x2", "width"} and value != "device-width"
+    ]
+    for place in places:
+        assert re.fullmatch(r"[0-9]+(\.[0-9]+)?", place)
+        assert 0 <= float(place) <= 1000
+    for path in found.of("path"):
+        for x, y in re.findall(r"([-0-9.e]+),([-0-9.e]+)", path["d"]):
+            assert 0 <= float(x) <= 1000
+            assert 0 <= float(y) <= 240
+
+
+def test_the_longest_bar_fills_the_room_and_the_smallest_can_be_seen():
+    found = Page(
+        str(bars("x", [Bar("a", 10**9, ""), Bar("b", 5 * 10**8, ""), Bar("c", 1, ""), Bar("d", 0, "")]))
+    )
+    assert [one["width"] for one in found.of("rect")] == ["1000", "500", "2", "0"]
+
+
+def test_lists_and_tables_hold_what_they_are_given():
+    found = Page(str(section("t", facts([("a", 1), ("", TEXT)]), table(("h", "i"), [(TEXT, "2")]))))
+    assert [name for name, _ in found.elements if name in {"dt", "dd", "td"}] == [
+        "dt",
+        "dd",
+        "dd",
+        "td",
+        "td",
+    ]
+    assert found.texts == ["t", "a", "1", visible(TEXT), "h", "i", visible(TEXT), "2"]
+    assert [one["class"] for one in found.of("td")] == ["name", "number"]
+
+
+class Report:
+    level = "deep"
+
+    def __init__(self, findings):
+        self.findings = findings
+
+
+def test_findings_are_listed_with_their_place():
+    one = Finding("bin-digest", "error", f"bad {HOSTILE}", HOSTILE, path=HOSTILE, offset=7)
+    shown = "".join(Page(str(findings_section(Report([one])))).texts)
+    for part in ("1 finding at the level deep", "bin-digest", f"bad {SHOWN}", f"{SHOWN}, byte 7"):
+        assert part in shown
+    assert "Nothing was found" in str(findings_section(Report([])))
+    many = "".join(Page(str(findings_section(Report([one] * 2000)))).texts)
+    assert "2,000 findings at the level deep, of which the first 1,000 are shown" in many
+
+
+def test_what_verify_finds_is_on_the_page(products, tmp_path):
+    found = page_of(products["dataset"], tmp_path, verification=verify(products["dataset"], level="digest"))
+    assert "Nothing was found to be wrong, at the level digest." in found.texts
+
+
+def test_the_page_of_a_data_set_says_how_often_tokens_occur(products, tmp_path):
+    shown = "".join(page_of(products["dataset"], tmp_path).texts)
+    assert "all of them were counted" in shown
+    assert "101 “e”" in shown  # the built-in tokenizer, whose ids are bytes
+    assert "27 “\\x1b”" in shown
+
+
+def test_a_sample_of_tokens_is_said_to_be_one():
+    few = (TokenCount(7, 90, None),)
+    found = TokenFrequencies(1000, 100, 2, 300, 4, few, (TokenCount(9, 10, HOSTILE),), ((1, 90), (2, 10)))
+    sections = render("x", dataset_summary(), frequencies=found)
+    shown = "".join(Page(sections).texts)
+    assert "1,000 tokens: counted were 100, 10.00%, evenly spread in blocks." in shown
+    assert "2 different tokens of the 300 of the tokenizer occur; 4 ids lie outside what is counted." in shown
+    assert f"9 “{SHOWN}”" in shown
+
+
+def dataset_summary():
+    from tokshard.inspection.datasets import DatasetSummary
+    from tokshard.inspection.lengths import LengthSummary
+
+    lengths = LengthSummary(0, 0, 0, 0, 0.0, ())
+    return DatasetSummary("x", "uint16", False, 0, 0, 0, 0, 0, 0, lengths, None, None, 0, None)
+
+
+def test_the_same_thing_gives_the_same_page(products, tmp_path):
+    for kind in KINDS:
+        first = page_of(products[kind], tmp_path).content
+        assert page_of(products[kind], tmp_path).content == first
+
+
+def test_nothing_but_an_older_page_is_replaced(products, tmp_path):
+    summary = inspect_thing(products["blend"])
+    for content in (b"", b"precious", b"<!doctype html>\n<html>"):
+        (tmp_path / "x").write_bytes(content)
+        with pytest.raises(OutputExistsError, match="no page that tokshard has written"):
+            write_report(str(tmp_path / "x"), "mix", summary)
+        assert (tmp_path / "x").read_bytes() == content
+    write_report(str(tmp_path / "y.html"), "mix", summary)
+    write_report(str(tmp_path / "y.html"), "again", summary)
+    assert "again" in (tmp_path / "y.html").read_text()
+    for name in (str(tmp_path), f"{tmp_path}/", "a\0b"):
+        with pytest.raises(UsageError):
+            write_report(name, "mix", summary)
+
+
+def test_only_markup_is_taken_for_markup():
+    assert str(tag("b", Markup("<i>"), "<i>", None)) == "<b><i>&lt;i&gt;</b>"

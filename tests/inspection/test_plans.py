@@ -1,0 +1,158 @@
+"""From a rank's index to the sample and its data set, and all the way back."""
+
+import numpy as np
+import pytest
+
+from support.cli.mixtures import write_mixture
+from support.sharding.sources import blend_sources, document_source, index_source
+from tokshard.errors import UsageError
+from tokshard.inspection.plans import (
+    PlanSummary,
+    epochs_of,
+    find_sample,
+    find_shard_sample,
+    inspect_plan,
+    inspect_rank,
+    names_rank,
+    samples_json,
+)
+from tokshard.sharding.plan.job import plan_shards
+from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.sources.discovery import Wanted, open_sources
+from tokshard.sharding.topology import Topology
+
+
+def plan_of(sources, topology=None, **request):
+    return plan_shards(sources, topology or Topology(3), PlanRequest(train=StreamRequest(**request)))
+
+
+def documents_in(directory):
+    write_mixture(directory)
+    prefixes = [str(directory / "data/web"), str(directory / "data/code")]
+    return open_sources(prefixes, Wanted(documents=True))
+
+
+REQUESTS = [
+    {},
+    {"micro_batch_size": 2, "schedule": BatchSchedule.parse("0:6 18:12")},
+    {"mode": "contiguous", "shuffle": "shards"},
+    {"mode": "chunked", "tail": "pad", "shuffle": "blocks", "block": 10},
+    {"mode": "cyclic", "steps": 50},
+    {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
+    {"consumed_samples": 18, "micro_batch_size": 3},
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("kind", ["documents", "blend"])
+def test_every_index_of_every_rank_is_found_again(tmp_path, kind, request_):
+    if kind == "blend" and request_.get("shuffle") == "shards":
+        request_ = {**request_, "shuffle": "samples"}
+    sources = documents_in(tmp_path) if kind == "documents" else blend_sources(tmp_path)
+    plan = plan_of({"train": sources["train"]}, **request_)
+    write_plan(plan, tmp_path / "plan")
+    assignment, seen = plan.streams["train"].assignment, set()
+    for rank in range(3):
+        for index in range(0, assignment.samples_per_rank, 7):
+            (place,) = inspect_rank(str(tmp_path / "plan"), rank, index=index).places
+            assert (place.data_parallel_rank, place.index) == (rank, index)
+            again = find_sample(plan, "train", place.sample, epoch=place.epoch)
+            if (place.sample, place.epoch) not in seen and request_.get("tail") != "pad":
+                assert again == place
+            assert (again.dataset, again.dataset_sample) == (place.dataset, place.dataset_sample)
+            assert find_shard_sample(plan, "train", place.dataset, place.dataset_sample) == (place.sample,)
+            seen.add((place.sample, place.epoch))
+
+
+def test_a_step_is_its_micro_batches_in_order(tmp_path):
+    plan = plan_of(documents_in(tmp_path), micro_batch_size=2, schedule=BatchSchedule.constant(12))
+    write_plan(plan, tmp_path / "plan")
+    summary = inspect_rank(str(tmp_path / "plan"), 1, step=3)
+    rows = [(one.sample, one.micro_batch, one.row, one.step) for one in summary.places]
+    assert rows == [(38, 0, 0, 3), (39, 0, 1, 3), (44, 1, 0, 3), (45, 1, 1, 3)]
+    assert [one.index for one in summary.places] == [12, 13, 14, 15]
+    assert summary.to_json()["schema"] == "tokshard.inspect-rank/1"
+
+
+def test_ranks_that_share_samples_show_the_same(tmp_path):
+    plan = plan_of(documents_in(tmp_path), Topology(6, tensor=2))
+    write_plan(plan, tmp_path / "plan")
+    first, second = (inspect_rank(str(tmp_path / "plan"), rank, step=0).places for rank in (2, 3))
+    assert first == second
+
+
+def test_a_dropped_sample_is_read_by_nobody():
+    plan = plan_of({"train": document_source([10])}, micro_batch_size=3)
+    place = find_sample(plan, "train", 9)
+    assert (place.data_parallel_rank, place.index, place.step, place.row) == (-1, -1, -1, -1)
+    assert (place.dataset, place.dataset_sample) == (0, 9)
+
+
+def test_documents_of_a_split_keep_their_numbers():
+    plan = plan_of({"train": document_source([5, 5], firsts=[100, 200])}, Topology(1))
+    assert find_shard_sample(plan, "train", 1, 203) == (8,)
+    assert find_sample(plan, "train", 8).dataset_sample == 203
+    with pytest.raises(UsageError, match="203 is not 100 to 104"):
+        find_shard_sample(plan, "train", 0, 203)
+
+
+def test_the_epoch_of_an_index_is_counted_from_the_first_pass_on():
+    plan = plan_of({"train": document_source([12])}, epochs=3, consumed_samples=6)
+    assignment = plan.streams["train"].assignment
+    assert epochs_of(assignment, np.arange(10)).tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert find_sample(plan, "train", 0).data_parallel_rank == -1
+    assert find_sample(plan, "train", 0, epoch=1).index == 2
+    with pytest.raises(UsageError, match="no epoch 3"):
+        find_sample(plan, "train", 0, epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"rank": 3}, "rank 3 is not 0 to 2"),
+        ({"rank": 0, "step": 4}, "step 4 is not 0 to 3"),
+        ({"rank": 0, "step": -1}, "step -1 is not"),
+        ({"rank": 0, "index": 4}, "index 4 is not 0 to 3"),
+        ({"rank": 0, "stream": "valid"}, "no stream 'valid', but train"),
+        ({"rank": None, "step": 0}, "say which rank"),
+    ],
+)
+def test_a_question_that_has_no_answer_is_refused(tmp_path, question, message):
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    with pytest.raises(UsageError, match=message):
+        inspect_rank(str(tmp_path), question.pop("rank"), **question)
+
+
+def test_samples_and_data_sets_that_are_not_there_are_refused():
+    plan = plan_of({"train": document_source([12])})
+    for sample in (-1, 12):
+        with pytest.raises(UsageError, match="is not 0 to 11"):
+            find_sample(plan, "train", sample)
+    for dataset in (-1, 1):
+        with pytest.raises(UsageError, match=r"data set .* is not 0 to 0"):
+            find_shard_sample(plan, "train", dataset, 0)
+
+
+def test_the_summary_tells_shards_batches_and_tails(tmp_path):
+    plan = plan_of({"train": document_source([7, 4])}, Topology(2), schedule=BatchSchedule.constant(4))
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    assert inspect_plan(str(tmp_path)).to_json()["schema"] == "tokshard.inspect-plan/1"
+    stream = PlanSummary.of(plan).to_json()["streams"]["train"]
+    assert [(one["samples"], one["ids"]) for one in stream["shards"]] == [(7, [0, 7]), (4, [7, 11])]
+    assert (stream["steps"], stream["batch_sizes"]) == (2, [[0, 0, 4]])
+    (covered,) = stream["coverage"]["passes"]
+    assert (covered["read"], covered["dropped"], covered["dropped_ids"]) == (8, 3, [[8, 11]])
+    blended = plan_of({"train": index_source(6, datasets=2, blended=True)})
+    assert PlanSummary.of(blended).to_json()["streams"]["train"]["shards"][1]["ids"] is None
+
+
+def test_a_rank_manifest_is_known_by_its_name(tmp_path):
+    plan = plan_of({"train": index_source(12)})
+    write_plan(plan, tmp_path)
+    assert names_rank(str(tmp_path / "rank-00002.json"))
+    assert not names_rank(str(tmp_path / "plan.json"))
+    assert not names_rank(str(tmp_path / "rank-00003.json"))
+    places = samples_json(plan, "train", [find_sample(plan, "train", 5)])["places"]
+    assert [one["sample"] for one in places] == [5]

@@ -1,0 +1,94 @@
+"""What a path names."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokshard.errors import InputError, UsageError
+from tokshard.inspection.recognition import recognise, stem_of, stems_in
+
+HASH = "0123456789abcdef" * 2
+STEM = f"{HASH}-GPTDataset-train"
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(tmp_path, *names):
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+
+@pytest.mark.parametrize(
+    ("files", "thing", "kind", "path"),
+    [
+        (["d/x.bin", "d/x.idx"], "d/x", "dataset", "d/x"),
+        (["d/x.bin"], "d/x.bin", "dataset", "d/x"),
+        (["d/x.idx"], "d/x.tokshard/", "dataset", "d/x"),
+        (["x.bin", "x.idx", "x/tokenizer.json"], "x", "dataset", "x"),
+        (["t/tokenizer.json"], "t", "tokenizer", "t"),
+        (["t/any.model"], "t/any.model", "tokenizer", "t/any.model"),
+        ([], "hf:some/thing", "tokenizer", "hf:some/thing"),
+        (["m/blend.json"], "m", "blend", "m"),
+        (["m/blend.json"], "m/blend.json", "blend", "m/blend.json"),
+        (["p/plan.json"], "p", "plan", "p"),
+        (["p/plan.json"], "p/plan.json", "plan", "p/plan.json"),
+        (["p/ranks.json"], "p/ranks.json", "plan", "p/ranks.json"),
+        (["p/rank-00007.json"], "p/rank-00007.json", "rank", "p/rank-00007.json"),
+        ([f"c/{STEM}-description.txt"], "c", "cache", "c"),
+        ([f"c/{STEM}-shuffle_index.npy"], "c", "cache", "c"),
+        ([f"c/{STEM}-shuffle_index.npy"], f"c/{HASH}", "index", f"c/{STEM}-description.txt"),
+        ([f"c/{STEM}-tokshard.json"], f"c/{STEM}-tokshard.json", "index", f"c/{STEM}-description.txt"),
+        ([f"{STEM}-description.txt"], f"{STEM}-description.txt", "index", f"{STEM}-description.txt"),
+        ([f"{STEM}-description.txt"], HASH, "index", f"{STEM}-description.txt"),
+        ([HASH], HASH, "tokenizer", HASH),
+    ],
+)
+def test_a_path_names_one_thing(inside, files, thing, kind, path):
+    touch(inside, *files)
+    found = recognise(thing)
+    assert (found.kind, found.path) == (kind, path)
+
+
+@pytest.mark.parametrize(
+    ("files", "thing", "error", "text"),
+    [
+        ([], "nothing", InputError, "no data set and no file"),
+        ([], HASH, InputError, "no index"),
+        (["d/README"], "d", InputError, "neither a data set"),
+        (["d/plan.json", "d/blend.json"], "d", UsageError, "plan.json and blend.json"),
+        ([], f"c/{STEM}-description.txt", InputError, "no data set and no file"),
+        ([], f"no/{HASH}", InputError, "no data set and no file"),
+    ],
+)
+def test_what_names_nothing_or_two_things_is_refused(inside, files, thing, error, text):
+    touch(inside, *files)
+    with pytest.raises(error, match=text):
+        recognise(thing)
+
+
+def test_what_is_no_file_is_refused():
+    with pytest.raises(InputError, match="neither a file nor a directory"):
+        recognise("/dev/null")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{HASH}-GPTDataset-train",
+        f"{HASH}-GPTDataset-train-tokshard.lock",
+        f"{HASH}-GPTDataset-eval-description.txt",
+        f"{HASH[1:]}-GPTDataset-train-description.txt",
+        f"{HASH.upper()}-GPTDataset-train-description.txt",
+        f"{HASH}-T5Dataset-train-description.txt",
+        f".{STEM}-description.txt",
+    ],
+)
+def test_other_files_of_a_cache_are_none_of_an_index(inside, name):
+    touch(inside, name)
+    assert stem_of(name) is None
+    assert stems_in("") == []

@@ -1,0 +1,306 @@
+"""Launch commands, scripts, logs and argument files are read as Megatron's own parser reads them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.gpt_index.sizes import Sizes
+from tokshard.preflight.launch.arguments import LaunchArguments, parse_step_schedule
+from tokshard.preflight.launch.text import read_launch, read_launch_words
+
+SCRIPT = """#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NUM_NODES=${NNODES:-2}
+CACHE="/cache/run 1"
+TRAIN_SAMPLES=$((1000 * 256))
+DISTRIBUTED_ARGS=(--nproc_per_node $GPUS_PER_NODE --nnodes $NUM_NODES)
+DATA_ARGS=(
+    --data-path 0.7 /data/web 0.3 /data/code   # weights
+    --split 949,50,1
+    --data-cache-path "$CACHE"
+)
+DATA_ARGS+=(--seq-length 4096)
+python prepare.py --seq-length 1 --out x
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+    --micro-batch-size 2 --global-batch-size 256 \\
+    "${DATA_ARGS[@]}" \\
+    --train-samples $TRAIN_SAMPLES --eval-interval=100 --eval-iters 10 \\
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 2>&1 | tee log.txt
+"""
+
+LOG = """
+ 0: using world size: 16, data-parallel size: 4
+ 0: ------------------------ arguments ------------------------
+ 0:   data_args_path .................................. None
+ 0:   data_cache_path ................................. /cache
+ 0:   data_path ....................................... ['0.7', '/data/web', '0.3', '/data/code']
+ 0:   data_sharding ................................... False
+ 0:   eval_interval ................................... 100
+ 0:   eval_iters ...................................... 10
+ 0:   full_validation ................................. True
+ 0:   global_batch_size ............................... 256
+ 0:   metadata_path ................................... None
+ 0:   mid_level_dataset_surplus ....................... 0.005
+ 0:   phase_transition_iterations ..................... [10, 20]
+ 0:   seq_length ...................................... 4096
+ 0:   split ........................................... 949,50,1
+ 0:   train_iters ..................................... 1000
+ 0:   world_size ...................................... 16
+ 0: -------------------- end of arguments ---------------------
+"""
+
+
+def test_a_script_is_read_with_its_variables():
+    launch = read_launch(SCRIPT)
+    assert launch.data_path == ("0.7", "/data/web", "0.3", "/data/code")
+    assert (launch.split, launch.seq_length) == ("949,50,1", 4096)
+    assert launch.data_cache_path == "/cache/run 1"
+    assert (launch.world_size, launch.data_parallel_size, launch.notes) == (16, 4, ())
+    assert launch.sizes() == Sizes(256_000, 11 * 10 * 256, 10 * 256)
+
+
+def test_a_log_is_read_with_its_prefixes():
+    launch = read_launch(LOG)
+    assert launch.data_path == ("0.7", "/data/web", "0.3", "/data/code")
+    assert (launch.world_size, launch.data_args_path, launch.no_data_sharding) == (16, None, True)
+    assert (launch.split, launch.mid_level_dataset_surplus) == ("949,50,1", 0.005)
+    assert launch.phase_transition_iterations == "10,20"
+    assert launch.full_validation
+
+
+def test_json_arguments_are_read():
+    value = {
+        "seq_length": 8,
+        "data_path": ["a"],
+        "train_iters": 2,
+        "global_batch_size": 4,
+        "lr": 1e-3,
+        "seed": None,
+    }
+    launch = read_launch(json.dumps(value))
+    assert launch == LaunchArguments(
+        seq_length=8, data_path=("a",), train_iters=2, global_batch_size=4, is_completed=True
+    )
+    with pytest.raises(UsageError, match="seq_length is '8', which is not what it can be"):
+        read_launch('{"seq_length": "8"}')
+    with pytest.raises(IntegrityError):
+        read_launch('{"seq_length": 8')
+
+
+def test_an_arguments_file_may_have_many_lines():
+    launch = read_launch("--seq-length 8\n--data-path\n  1 a\n  2 b\n\n--full-validation\n")
+    assert launch == LaunchArguments(seq_length=8, data_path=("1", "a", "2", "b"), full_validation=True)
+
+
+def twin() -> argparse.ArgumentParser:
+    """The same options for the parser that Megatron uses."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name in ("--data-path", "--train-data-path"):
+        parser.add_argument(name, nargs="*")
+    for name in ("--seq-length", "--train-iters", "--seed"):
+        parser.add_argument(name, type=int)
+    for name in ("--split", "--data-cache-path", "--save"):
+        parser.add_argument(name)
+    parser.add_argument("--mid-level-dataset-surplus", type=float)
+    for name in ("--full-validation", "--fp16"):
+        parser.add_argument(name, action="store_true")
+    return parser
+
+
+NUMBERS = st.integers(-5, 10**12).map(str)
+TEXTS = st.text("ab/.,0 =$'\"\\", min_size=1, max_size=6) | st.sampled_from(
+    ["-1", "-.5", "-a b", "-", "--x y"]
+)
+LISTS = st.tuples(st.sampled_from(["--data-path", "--train-data-path"]), st.lists(TEXTS, max_size=4)).map(
+    lambda pair: [pair[0], *pair[1]]
+)
+SINGLES = st.one_of(
+    st.tuples(st.sampled_from(["--seq-length", "--train-iters", "--seed"]), NUMBERS),
+    st.tuples(st.sampled_from(["--split", "--data-cache-path", "--save"]), TEXTS),
+    st.tuples(st.just("--mid-level-dataset-surplus"), st.floats(0, 1).map(repr)),
+)
+OPTIONS = st.one_of(
+    LISTS,
+    SINGLES.map(list),
+    SINGLES.map(lambda pair: ["=".join(pair)]),
+    st.sampled_from([["--full-validation"], ["--fp16"]]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(OPTIONS, max_size=8))
+def test_words_are_parsed_as_argparse_does(options):
+    words = ["--full-validation", *(word for option in options for word in option)]
+    expected = vars(twin().parse_args(words))
+    launch = read_launch_words(["torchrun", "pretrain_gpt.py", *words])
+    quoted = read_launch("A=1 torchrun /x/pretrain_gpt.py " + shlex.join(words))
+    assert quoted == launch
+    for name, value in expected.items():
+        if name in LaunchArguments.__slots__:
+            assert getattr(launch, name) == (tuple(value) if isinstance(value, list) else value)
+
+
+@pytest.mark.parametrize(
+    ("command", "world"),
+    [
+        ("torchrun --nproc-per-node 8 --nnodes=4", 32),
+        ("torchrun --nproc_per_node=8", 8),
+        ("torchrun", 1),
+        ("torchrun --nproc-per-node gpu", None),
+        ("torchrun --nproc-per-node 8 --nnodes 1:4", None),
+        ("srun -N 2 torchrun --nproc-per-node 8 --nnodes $SLURM_NNODES", None),
+        ("python -m torch.distributed.launch --nproc_per_node 4", 4),
+        ("srun -N 2 --ntasks-per-node=8 python -u", 16),
+        ("srun -n 24 python", 24),
+        ("srun python", None),
+        ("WORLD_SIZE=6 python", None),
+        ("env WORLD_SIZE=6 python", 6),
+        ("mpirun -np 12 python", 12),
+        ("python", None),
+    ],
+)
+def test_launchers_tell_the_world_size(command, world):
+    assert read_launch(f"{command} pretrain_gpt.py --seq-length 8").world_size == world
+
+
+def test_a_command_inside_a_wrapper_is_found():
+    inner = "cd /x && python -u pretrain_gpt.py --data-path 'a b' --seq-length 8"
+    launch = read_launch(f"#SBATCH -N 2\nsrun -N 2 --ntasks-per-node=8 bash -c {shlex.quote(inner)}")
+    assert (launch.data_path, launch.seq_length, launch.world_size) == (("a b",), 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("torchrun pretrain_gpt.py --data-path $DATA", r"--data-path is '\$DATA', but the text does not say"),
+        ("pretrain_gpt.py --train-samples $((A*B))", r"what \$\(\(A\*B\)\) is"),
+        ("pretrain_gpt.py --train-iters 1e6", "--train-iters is '1e6', not a whole number"),
+        ("pretrain_gpt.py --mid-level-dataset-surplus x", "not a number"),
+        ("pretrain_gpt.py --seq-length", "--seq-length has no value"),
+        ("python train.py --lr 3", "no argument of a Megatron training job"),
+        ("", "no argument of a Megatron training job"),
+        ("{}", "no argument of a Megatron training job"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error(text, message):
+    with pytest.raises(UsageError, match=message):
+        read_launch(text)
+
+
+def test_hidden_arguments_and_misspellings_are_noted():
+    launch = read_launch(
+        "python pretrain_gpt.py --seq-length 8 --fp16 $EXTRA_ARGS ${MORE[@]} --save $D --train_iters 9"
+    )
+    assert launch.notes == (
+        "$EXTRA_ARGS is not set in the text: arguments in it are not seen",
+        "--train_iters is spelled with underscores, which Megatron does not accept",
+    )
+    assert launch.unseen == ("${MORE[@]}",)
+    assert launch.train_iters is None
+
+
+@pytest.mark.parametrize("words", ["$@", '"$@"', "$*", '"${@}"', "${X[@]}", '"${X[*]}"'])
+def test_arguments_that_are_not_in_the_text_end_a_list(words):
+    text = f"python pretrain_gpt.py --data-path a b {words} --seq-length 8 {words}"
+    for launch in (read_launch(text), read_launch_words(text.split())):
+        assert (launch.data_path, launch.seq_length, launch.notes) == (("a", "b"), 8, ())
+        assert launch.unseen == (words.strip('"'),)
+    with pytest.raises(UsageError, match=r"--data-path is '.*', but the text does not say what"):
+        read_launch(f"python pretrain_gpt.py --seq-length 8 --data-path {words}")
+    escaped = read_launch("python pretrain_gpt.py --data-path a '$@'")
+    assert (escaped.data_path, escaped.unseen) == (("a", "$@"), ())
+
+
+def test_the_batch_size_follows_from_the_processes():
+    launch = read_launch(
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 3 "
+        "--context-parallel-size 2 --train-iters 10"
+    )
+    assert (launch.data_parallel_size, launch.batch_size, launch.sizes().train) == (4, 12, 120)
+    unknown = read_launch("python pretrain_gpt.py --micro-batch-size 3 --train-iters 10")
+    with pytest.raises(UsageError, match="the global batch size is neither given"):
+        unknown.sizes()
+    assert LaunchArguments(world_size=8, tensor_model_parallel_size=3).data_parallel_size is None
+
+
+def slow_steps(schedule: list[tuple[int, int]], samples: int) -> int:
+    """Step by step, as the training loop counts."""
+    consumed = steps = 0
+    while consumed < samples:
+        consumed += [batch for first, batch in schedule if first <= consumed][-1]
+        steps += 1
+    return steps
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 40)), max_size=4, unique_by=lambda pair: pair[0]),
+    st.integers(1, 40),
+    st.integers(1, 500),
+)
+def test_steps_of_a_schedule_are_counted_as_the_loop_counts(later, first, samples):
+    schedule = [(0, first), *sorted(later)]
+    text = " ".join(f"{threshold}:{batch}" for threshold, batch in schedule)
+    assert parse_step_schedule(text, None) == schedule
+    launch = LaunchArguments(
+        step_batch_size_schedule=text,
+        train_samples=samples,
+        micro_batch_size=1,
+        world_size=1,
+        eval_interval=1,
+    )
+    assert launch.training_arguments().train_iters == slow_steps(schedule, samples)
+
+
+@pytest.mark.parametrize("text", ["", "5:1", "0", "0:x", "0:0", "0:8 1M"])
+def test_a_wrong_schedule_is_an_error(text):
+    with pytest.raises(UsageError, match="--step-batch-size-schedule"):
+        parse_step_schedule(text, None)
+
+
+SYMBOLS = [
+    "{",
+    "}",
+    ":",
+    "[",
+    "1",
+    "'",
+    " ",
+    "\n",
+    "$X",
+    "(",
+    "=",
+    "-",
+    "\\",
+    ",",
+    "\x00",
+    "\udc80",
+    '"seq_length"',
+]
+TOKENS = [
+    "seq_length .... ",
+    "data_path ... ",
+    "--data-path",
+    "--seq-length",
+    "x.py",
+    "None",
+    "--nproc-per-node",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from([*SYMBOLS, *TOKENS]), max_size=12).map("".join))
+def test_no_text_breaks_the_reader(text):
+    try:
+        launch = read_launch(text)
+    except (UsageError, IntegrityError):
+        return
+    assert launch != LaunchArguments()

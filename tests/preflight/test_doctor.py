@@ -1,0 +1,358 @@
+"""The doctor sees what a job will look up, and each thing that is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.index_cache.cache_support import write_dataset
+from tokshard.blending.config import BuilderConfig
+from tokshard.blending.job import blend
+from tokshard.errors import UsageError
+from tokshard.gpt_index.sizes import Sizes
+from tokshard.gpt_index.splits import parse_split
+from tokshard.index_cache.description import GPTDatasetDescription
+from tokshard.preflight.candidates import Candidate, candidates_of_launch, identifiers_of_launch
+from tokshard.preflight.examination import diagnose
+from tokshard.preflight.launch.arguments import LaunchArguments
+from tokshard.preflight.lookups import CachedDescriptions
+from tokshard.preflight.outlook import Places, recipe_of_launch
+from tokshard.preflight.rules import findings_of_arguments
+
+WEB = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12] * 5
+CODE = [7, 21, 2, 2, 33, 11, 0, 4] * 6
+HEALTHY = LaunchArguments(
+    data_path=("0.7", "data/web", "0.3", "data/code"),
+    data_cache_path="cache",
+    split="9,1",
+    seq_length=16,
+    train_iters=10,
+    global_batch_size=8,
+    micro_batch_size=1,
+    eval_interval=5,
+    eval_iters=1,
+    tokenizer_type="HuggingFaceTokenizer",
+    tokenizer_model="/models/llama",
+    world_size=8,
+)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset("data/web", WEB)
+    write_dataset("data/code", CODE)
+    return tmp_path
+
+
+def prepare(launch: LaunchArguments, version="0.19", **changes) -> None:
+    """Build what a job needs, by the library and not by the doctor."""
+    config = BuilderConfig(
+        sequence_length=launch.seq_length,
+        sizes=launch.sizes(),
+        split=parse_split(launch.split or "969, 30, 1"),
+        tokenizer=identifiers_of_launch(launch, version),
+        **changes,
+    )
+    blend(
+        recipe_of_launch(launch, Places()), config, "mix", cache_directory=launch.data_cache_path, force=True
+    )
+
+
+def codes(diagnosis, *severities) -> list[str]:
+    return [one.code for one in diagnosis.findings if not severities or one.severity in severities]
+
+
+def per_split(**changes) -> LaunchArguments:
+    return replace(HEALTHY, data_path=None, split=None, **changes)
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        HEALTHY,
+        replace(HEALTHY, data_path=("data/web",)),
+        replace(HEALTHY, data_path=("2", "data/web")),
+        replace(HEALTHY, data_path=("data/web", "data/code"), train_iters=5, full_validation=True),
+        per_split(train_data_path=("data/web",), valid_data_path=("1", "data/code", "1", "data/web")),
+        per_split(
+            train_data_path=("1", "data/web", "2", "data/code"),
+            valid_data_path=("data/code", "data/web"),
+            multiple_validation_sets=True,
+        ),
+        per_split(train_data_path=("data/web", "data/code"), train_iters=2, test_data_path=("data/web",)),
+    ],
+    ids=[
+        "weights",
+        "single",
+        "one-weight",
+        "no-weights",
+        "per-split",
+        "several-validations",
+        "no-validation",
+    ],
+)
+def test_what_was_prepared_is_found_fresh(data, launch):
+    missing = diagnose(launch)
+    assert "cache-missing" in codes(missing, "warning")
+    prepare(launch)
+    found = diagnose(launch)
+    assert {one.state for one in found.lookups} == {"fresh"}
+    assert codes(found, "error") == []
+    assert {one.entry.hash for one in found.lookups} == {name[:32] for name in os.listdir("cache")}
+    assert set(codes(found)) <= {"epochs", "unused-split", "blend"}
+    assert found.is_healthy or launch.data_path == ("2", "data/web")
+    assert found.tokenizer.startswith("Megatron 0.19")
+
+
+def test_a_healthy_job_has_no_findings(data):
+    prepare(HEALTHY)
+    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs"]
+    assert diagnose(HEALTHY).is_healthy
+
+
+def test_the_version_is_the_one_whose_files_are_there(data):
+    prepare(HEALTHY, "0.16")
+    assert diagnose(HEALTHY).tokenizer == "Megatron 0.16"
+    assert diagnose(HEALTHY).is_healthy
+    told = diagnose(HEALTHY, tokenizer=Candidate("mine", identifiers_of_launch(HEALTHY, "0.17")))
+    assert {one.state for one in told.lookups} == {"missing"}
+    fields = {name for one in told.lookups if one.nearest for name in one.nearest.fields}
+    assert fields == {
+        "tokenizer.use_fast",
+        "tokenizer.include_special_tokens",
+        "datasets.tokenizer.use_fast",
+        "datasets.tokenizer.include_special_tokens",
+    }
+
+
+def test_a_tokenizer_without_a_preset_is_taken_from_the_cache(data):
+    prepare(HEALTHY)
+    other = replace(HEALTHY, tokenizer_type="SentencePieceTokenizer")
+    assert diagnose(other).tokenizer == "the cache itself"
+    assert diagnose(other).is_healthy
+    assert codes(diagnose(other), "note") == ["epochs", "epochs", "tokenizer-assumed"]
+    elsewhere = diagnose(replace(other, data_cache_path="nothing"))
+    assert "tokenizer-unknown" in codes(elsewhere, "warning")
+
+
+def test_a_cache_of_another_tokenizer_is_not_taken_for_the_jobs(data):
+    prepare(HEALTHY, "0.17")
+    for changes in (
+        {"tokenizer_model": "/models/other"},
+        {"tokenizer_type": "NullTokenizer", "vocab_size": 50257},
+        {"tokenizer_type": "SentencePieceTokenizer", "tokenizer_model": "/models/other"},
+    ):
+        other = diagnose(replace(HEALTHY, **changes))
+        assert {one.state for one in other.lookups} == {"missing"}
+        assert "tokenizer-unknown" in codes(other, "warning")
+    moved = diagnose(replace(HEALTHY, tokenizer_model="/models/other"))
+    assert moved.tokenizer == "Megatron 0.17"
+    fields = {name for one in moved.lookups if one.nearest for name in one.nearest.fields}
+    assert fields == {"tokenizer.tokenizer_path", "datasets.tokenizer.tokenizer_path"}
+
+
+def test_neutral_names_are_those_of_no_job(data):
+    sizes = HEALTHY.sizes()
+    config = BuilderConfig(
+        sequence_length=16, sizes=sizes, split=parse_split("9,1"), tokenizer={"class": "tokshard"}
+    )
+    blend(recipe_of_launch(HEALTHY, Places()), config, "mix", cache_directory="cache")
+    for launch in (HEALTHY, replace(HEALTHY, tokenizer_type=None, tokenizer_model=None)):
+        assert {one.state for one in diagnose(launch).lookups} == {"missing"}
+        assert not diagnose(launch).is_healthy
+
+
+def test_each_state_of_the_cache_is_told(data):
+    prepare(HEALTHY)
+    (sidecar,) = Path("cache").glob("*-BlendedDataset-train-tokshard.json")
+    sidecar.unlink()
+    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-foreign"]
+    assert diagnose(HEALTHY).is_healthy
+    victim = next(Path("cache").glob("*-GPTDataset-valid-sample_index.npy"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    assert "cache-damaged" in codes(diagnose(HEALTHY), "error")
+    write_dataset("data/code", [9, *CODE])
+    stale = diagnose(HEALTHY)
+    assert "cache-stale" in codes(stale, "error")
+    assert {one.name for one in stale.lookups if one.state == "stale"} == {"data/code"}
+    assert all(one.will_be_found for one in stale.lookups)
+
+
+def test_one_defect_hides_no_other_split(data):
+    write_dataset("data/few", [100] * 4)
+    launch = replace(HEALTHY, data_path=("data/few",), split="97,2,1")
+    diagnosis = diagnose(launch)
+    assert codes(diagnosis, "error") == ["data", "data"]
+    assert [one.message.split(":")[0] for one in diagnosis.findings if one.code == "data"] == [
+        "data/few, valid",
+        "data/few, test",
+    ]
+    assert [one.split for one in diagnosis.lookups] == ["train", "valid", "test"]
+    assert [part.plan is None for part in diagnosis.outlooks] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"data_path": ("1", "data/web", "1", "data/none")}, "data", "there is no data set at data/none"),
+        ({"data_path": ("1", "data/web", "1", "data/web")}, "blend", "is in the mixture twice"),
+        ({"data_path": ("1", "data/web", "data/code")}, "arguments", "'1' reads as a number"),
+        ({"data_path": tuple(f"data/{k}" for k in range(32767))}, "arguments", "numbers them with int16"),
+        ({"data_args_path": "none", "data_path": None}, "arguments", "there is no file none"),
+        ({"train_iters": None}, "arguments", "neither the steps nor the samples"),
+        ({"seq_length": None}, "arguments", "the sequence length is not given"),
+        ({"global_batch_size": None, "world_size": None}, "arguments", "the global batch size is neither"),
+        ({"data_path": ("data/web", "data/code")}, "too-few-samples", "train is asked for 80 samples"),
+        ({"split": "1e2,1"}, "split", "Megatron would read 1, 2, 1"),
+    ],
+)
+def test_defects_of_the_data_are_findings(data, changes, code, words):
+    diagnosis = diagnose(replace(HEALTHY, **changes))
+    assert not diagnosis.is_healthy
+    assert [
+        words in one.message for one in diagnosis.findings if one.code == code and one.severity == "error"
+    ] == [True]
+
+
+def test_without_a_cache_path_blends_are_rebuilt_everywhere(data):
+    diagnosis = diagnose(replace(HEALTHY, data_cache_path=None))
+    assert "no-cache-path" in codes(diagnosis, "warning")
+    assert [one.name for one in diagnosis.lookups] == ["data/web", "data/code"] * 2
+    assert {one.entry.directory for one in diagnosis.lookups} == {
+        "data/web/cache/GPTDataset_indices",
+        "data/code/cache/GPTDataset_indices",
+    }
+
+
+def test_several_epochs_are_told_as_they_are_read(data):
+    launch = replace(HEALTHY, data_path=("data/web",), train_iters=None, train_samples=1600, split="1")
+    (finding,) = (one for one in diagnose(launch).findings if one.code == "epochs")
+    assert (finding.severity, finding.message) == (
+        "note",
+        f"train reads data/web {1600 * 16 / sum(WEB):.2f} times",
+    )
+
+
+def test_jobs_without_indexes_look_nothing_up(data):
+    for changes in ({"mock_data": True, "data_path": None}, {"sft": True}):
+        diagnosis = diagnose(replace(HEALTHY, **changes))
+        assert (diagnosis.lookups, codes(diagnosis)) == ((), ["other-data"])
+        assert diagnosis.is_healthy
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"notes": ("x",)}, [("reading", "warning")]),
+        ({"unseen": ("$@",)}, [("unknown-arguments", "note")]),
+        ({"context_parallel_size": 8, "world_size": None}, []),
+        ({"context_parallel_size": 3, "world_size": None}, [("context-parallel", "error")]),
+        ({"seq_length": 12, "context_parallel_size": 4}, [("context-parallel", "error")]),
+        ({"context_parallel_size": 1, "seq_length": 15}, []),
+        ({"tensor_model_parallel_size": 3}, [("world-size", "error")]),
+        ({"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}, []),
+        ({"micro_batch_size": 2}, [("batch-size", "error")]),
+        ({"micro_batch_size": 2, "tensor_model_parallel_size": 2}, []),
+        ({"eval_global_batch_size": 12}, [("batch-size", "error")]),
+        ({"eval_micro_batch_size": 2}, [("batch-size", "error")]),
+        ({"eval_global_batch_size": 16, "eval_micro_batch_size": 2}, []),
+        ({"step_batch_size_schedule": "0:8"}, [("schedule", "error")]),
+        ({"step_batch_size_schedule": "0:8", "is_completed": True}, []),
+        ({"step_batch_size_schedule": "x", "global_batch_size": None}, [("schedule", "error")]),
+        (
+            {"step_batch_size_schedule": "0:8 1K:16", "global_batch_size": None},
+            [("schedule", "warning")],
+        ),
+        (
+            {"step_batch_size_schedule": "0:8 1K:16", "global_batch_size": None, "train_samples": 800},
+            [],
+        ),
+        ({"rampup_batch_size": ("8", "8", "100")}, []),
+        ({"rampup_batch_size": ("8", "8", "100"), "train_iters": None}, [("schedule", "warning")]),
+        ({"eval_interval": None}, [("eval-interval", "warning")]),
+        ({"eval_interval": None, "skip_train": True}, []),
+        ({"fim_data": True}, [("other-data", "warning")]),
+        ({"data_path": None}, [("no-data", "error")]),
+        ({"data_args_path": "x"}, [("no-single-source", "error")]),
+        ({"train_data_path": ("x",)}, [("no-single-source", "error"), ("split-excluded", "error")]),
+        ({"data_path": None, "train_data_path": ("x",)}, [("split-excluded", "error")]),
+        ({"split": None}, [("default-split", "warning")]),
+        ({"split": None, "data_path": None, "data_args_path": "x"}, [("default-split", "error")]),
+        ({"split": "99,-1"}, [("split", "error")]),
+        (
+            {"dataloader_fast_cache_load": True, "data_cache_path": None},
+            [("no-cache-path", "error"), ("fast-cache-load", "error")],
+        ),
+        ({"dataloader_type": "cyclic"}, []),
+        ({"dataloader_type": "cyclic", "no_data_sharding": True}, [("cyclic-sampler", "warning")]),
+    ],
+)
+def test_each_rule_about_arguments(changes, expected):
+    found = findings_of_arguments(replace(HEALTHY, **changes))
+    assert [(one.code, one.severity) for one in found] == expected
+
+
+def test_the_nearest_description_differs_in_the_fewest_fields(tmp_path):
+    wanted = GPTDatasetDescription("data/web", 8, "train", 1, 64, None, None, {"class": "A", "x": "1"})
+    others = {
+        "same-data": replace(wanted, num_samples=9, random_seed=2),
+        "other-data": replace(wanted, dataset_path="data/code"),
+        "far": replace(wanted, num_samples=9, random_seed=2, sequence_length=65),
+        "other-split": replace(wanted, index_split="valid"),
+    }
+    for one in others.values():
+        (tmp_path / f"{one.hash()}-GPTDataset-{one.index_split}-description.txt").write_text(one.text())
+    (tmp_path / f"{'0' * 32}-GPTDataset-train-description.txt").write_text("{}")
+    found = CachedDescriptions().nearest(wanted, str(tmp_path))
+    assert Path(found.path).name.startswith(others["same-data"].hash())
+    assert found.differences == (("num_samples", 8, 9), ("random_seed", 1, 2))
+    assert CachedDescriptions().nearest(wanted, str(tmp_path / "none")) is None
+    assert CachedDescriptions().tokenizers([str(tmp_path)]) == [wanted.tokenizer]
+
+
+def test_options_of_the_tokenizer_enter_its_identifiers():
+    launch = replace(HEALTHY, trust_remote_code=True, tokenizer_hf_no_use_fast=True, vocab_file="v")
+    identifiers = identifiers_of_launch(launch, "0.19")
+    assert (identifiers["trust_remote_code"], identifiers["use_fast"], identifiers["vocab_file"]) == (
+        "True",
+        "False",
+        "v",
+    )
+    early = replace(HEALTHY, tokenizer_hf_use_fast=True, tokenizer_hf_include_special_tokens=True)
+    assert identifiers_of_launch(early, "0.16") == identifiers_of_launch(HEALTHY, "0.17")
+    null = LaunchArguments(tokenizer_type="NullTokenizer", vocab_size=100, null_tokenizer_eod_id=7)
+    assert identifiers_of_launch(null, "0.19")["eod_id"] == "7"
+    with pytest.raises(UsageError):
+        identifiers_of_launch(null, "0.16")
+    labels = [one.label for one in candidates_of_launch(HEALTHY)]
+    assert labels == [
+        "Megatron main-20260822",
+        "Megatron 0.19, 0.18",
+        "Megatron 0.17",
+        "Megatron 0.16",
+        "Megatron 0.15",
+    ]
+    assert candidates_of_launch(replace(HEALTHY, tokenizer_model=None)) == []
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=3).map("/".join)
+
+
+@given(
+    st.lists(
+        st.tuples(NAMES, NAMES.map("/t/".__add__)), max_size=3, unique_by=(lambda p: p[0], lambda p: p[1])
+    ),
+    NAMES,
+)
+def test_paths_here_and_there_are_each_others_inverse(pairs, path):
+    config = BuilderConfig(sequence_length=1, sizes=Sizes(0, 0, 0), tokenizer={}, path_as=tuple(pairs))
+    there = config.training_path(path)
+    back = Places(tuple(pairs)).local(there)
+    assert config.training_path(back) == there

@@ -1,0 +1,98 @@
+"""Shell text is read as bash reads it, as far as it can be known without running it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokshard.errors import UsageError
+from tokshard.preflight.launch.shellwords import Word, read_commands
+
+
+def words_of(text: str) -> list[list[str]]:
+    return [[word.text for word in command] for command in read_commands(text)]
+
+
+def bash(text: str) -> list[list[str]]:
+    """The slow twin: bash itself, in which ``run`` prints its arguments."""
+    program = "run() { printf '%s\\0' run \"$@\"; printf '\\n\\0'; }\n" + text
+    done = subprocess.run(
+        ["bash", "--norc", "-c", program], capture_output=True, check=True, env={"PATH": "/usr/bin:/bin"}
+    )
+    pieces = done.stdout.decode().split("\0")[:-1]
+    commands: list[list[str]] = [[]]
+    for piece in pieces:
+        if piece == "\n":
+            commands.append([])
+        else:
+            commands[-1].append(piece)
+    return commands[:-1]
+
+
+QUOTED = ["'q q'", '"d  d"', '"x $T y"', '"$S"', '"${L[@]}"', '"\\"x\\""', "''", '""', '"a\\\nb"', '"\\x"']
+EXPANDED = ["$S.", "${S}", "${L[@]}", "${L[*]}", "$L,", "${N:-0.5}", "$((K * 2 + 1))", "$(((K-1)/2))", "$'z'"]
+PIECES = st.sampled_from([*QUOTED, *EXPANDED, "a", "B7", "--data-path", "=", "e\\$", "\\ ", "\\\n"])
+WORDS = st.lists(PIECES, min_size=1, max_size=4).map("".join)
+COMMANDS = st.lists(WORDS, max_size=5).map(lambda words: " ".join(["run", *words]))
+SEPARATORS = st.sampled_from(["\n", " ; ", " && ", "  # note 'x\n", "\n\n", " 2>/dev/null\n"])
+SETTINGS = "S='1 two'\nT=three\nexport K=7\nL=(a 'b c' # comment\n  \"$T\" $S)\nL+=(last) T+=$K\n"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(COMMANDS, SEPARATORS), min_size=1, max_size=4))
+def test_words_are_those_of_bash(commands):
+    text = SETTINGS + "".join(map("".join, commands)) + "run"
+    assert words_of(text)[1:] == bash(text)  # the first command is the bare word export
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("run $HOME", "$HOME"),
+        ("run ${X%.*}", "${X%.*}"),
+        ("run a$(date)b", "$(date)"),
+        ("run `date +'%s'`", "`date +'%s'`"),
+        ("run $1", "$1"),
+        ("Y=$X; run $Y", "$X"),
+        ("run $((2**X))", "$((2**X))"),
+        ("X=1; run $((X/0))", "$((X/0))"),
+    ],
+)
+def test_what_only_a_shell_knows_is_marked(text, unknown):
+    word = read_commands(text)[-1][-1]
+    assert unknown in word.text
+    assert word.unknown == (unknown,)
+
+
+def test_a_plain_word_has_nothing_unknown():
+    assert read_commands("run '$X' \\$X $") == [(Word("run"), Word("$X"), Word("$X"), Word("$"))]
+
+
+def test_pipes_brackets_and_redirections_part_commands():
+    assert words_of("(cd x && run a) 2>&1 | tee log > out &\nif run b; then run c; fi") == [
+        ["cd", "x"],
+        ["run", "a"],
+        ["tee", "log"],
+        ["if", "run", "b"],
+        ["then", "run", "c"],
+        ["fi"],
+    ]
+
+
+@pytest.mark.parametrize("text", ["run 'a", 'run "a', "A=(a b", "run ${A", "run $(a", "run `a", "A=(a; b)"])
+def test_what_is_not_closed_is_an_error(text):
+    with pytest.raises(UsageError):
+        read_commands(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="ab=$(){}[]@'\"\\ \n#;&|<>`*+-:1", max_size=30))
+def test_no_text_breaks_the_reader(text):
+    try:
+        commands = read_commands(text)
+    except UsageError:
+        return
+    assert all(command for command in commands)

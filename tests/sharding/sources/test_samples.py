@@ -1,0 +1,410 @@
+"""What sample ids mean, found again on disk, and refused where the disk has changed."""
+
+import shutil
+from bisect import bisect_right
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.cli.mixtures import run, write_mixture
+from support.index_cache.cache_support import write_dataset
+from support.interleaving import interleaved
+from support.sharding.sources import blend_directory, blend_sources, document_source, index_source
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
+from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.gpt_index.samples import GPTSamples
+from tokshard.index_cache.cache import Cache, load
+from tokshard.index_cache.description import read_description
+from tokshard.sharding.sources.discovery import Wanted, open_sources
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.places import Places
+from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.sources.stamps import BLOCK_BYTES, BLOCKS, FileStamp
+
+
+def all_ids(source):
+    return np.arange(source.total, dtype=np.int64)
+
+
+def document_prefixes(directory):
+    write_mixture(directory)
+    return [str(directory / "data/web"), str(directory / "data/code")]
+
+
+def built_index(directory, *arguments):
+    prefix = document_prefixes(directory)[0]
+    done = run("build-indices", prefix, "--seq-length", 8, "--split", "90,10", *arguments)
+    assert done.returncode == 0, done.stderr
+    return prefix
+
+
+@given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=8), first=st.integers(0, 5))
+def test_documents_are_numbered_through_the_data_sets(sizes, first):
+    if not sum(sizes):
+        return
+    source = document_source(sizes, firsts=[first] * len(sizes))
+    datasets, documents = Locator(source).locate(all_ids(source))
+    slow = [(number, first + one) for number, size in enumerate(sizes) for one in range(size)]
+    assert list(zip(datasets.tolist(), documents.tolist(), strict=True)) == slow
+    ends = list(accumulate(sizes))
+    assert source.bounds.tolist() == [0, *ends]
+    assert datasets.tolist() == [bisect_right(ends, one) for one in range(source.total)]
+
+
+@pytest.mark.parametrize("ids", [[-1], [5], [0, 5], [2**40]])
+def test_ids_outside_the_source_are_refused(ids):
+    with pytest.raises(IndexError, match="0 to 4"):
+        Locator(document_source([2, 3])).locate(np.array(ids))
+
+
+def test_a_blend_is_located_by_its_arrays(tmp_path):
+    source = blend_sources(tmp_path)["train"]
+    arrays = source.order.open()
+    datasets, samples = Locator(source).locate(all_ids(source))
+    assert datasets.dtype == np.int16
+    np.testing.assert_array_equal(datasets, arrays["dataset_index"])
+    np.testing.assert_array_equal(samples, arrays["dataset_sample_index"])
+    assert set(datasets.tolist()) == {0, 1}
+
+
+def test_a_sample_of_a_blend_that_no_data_set_has_is_an_error(tmp_path):
+    source = blend_sources(tmp_path)["train"]
+    fewer = tuple(
+        type(one)(**{**{name: getattr(one, name) for name in one.__slots__}, "samples": 3})
+        for one in source.datasets
+    )
+    damaged = SampleSource("blend", "train", source.total, fewer, source.order)
+    with pytest.raises(IntegrityError, match=r"is sample 3 of data set"):
+        Locator(damaged).locate(all_ids(damaged))
+
+
+def test_samples_read_through_a_reference_are_those_of_an_index_built_anew(tmp_path):
+    prefix = built_index(tmp_path, "--epochs", 2)
+    source = open_sources([prefix], Wanted(split="train"))["train"]
+    reference = source.datasets[0]
+    ours = GPTSamples(reference.open_dataset(), reference.open_index())
+    dataset = IndexedDataset(prefix)
+    epochs = reference.index.epochs
+    index = GPTDatasetIndex.build(
+        dataset.sequence_lengths, range(54), sequence_length=8, seed=1234, num_samples=epochs.num_samples
+    )
+    theirs = GPTSamples(dataset, index)
+    assert len(ours) == len(theirs) == source.total > 100
+    np.testing.assert_array_equal(ours.read_batch(range(len(ours))), theirs.read_batch(range(len(theirs))))
+
+
+def test_several_indexes_are_numbered_through(tmp_path):
+    prefixes = document_prefixes(tmp_path)
+    for prefix in prefixes:
+        assert run("build-indices", prefix, "--seq-length", 8, "--split", "1", "--epochs", 1).returncode == 0
+    source = open_sources(prefixes, Wanted())["train"]
+    sizes = [one.samples for one in source.datasets]
+    assert (source.kind, source.total) == ("index", sum(sizes))
+    datasets, samples = Locator(source).locate(all_ids(source))
+    assert samples.tolist() == [one for size in sizes for one in range(size)]
+    assert np.bincount(datasets).tolist() == sizes
+
+
+def test_sort_keys_are_what_the_samples_turn_out_to_be(tmp_path):
+    prefixes = document_prefixes(tmp_path)
+    documents = open_sources(prefixes, Wanted(documents=True))["train"]
+    datasets = [IndexedDataset(prefix) for prefix in prefixes]
+    lengths = [len(one.document_tokens(k)) for one in datasets for k in range(one.document_count)]
+    assert open_sort_key(documents, "length")(all_ids(documents)).tolist() == lengths
+    assert set(open_sort_key(documents, "sequences")(all_ids(documents)).tolist()) == {1}
+    blend = blend_sources(tmp_path)["train"]
+    readers = [GPTSamples(one.open_dataset(), one.open_index()) for one in blend.datasets]
+    where = zip(*Locator(blend).locate(all_ids(blend)), strict=True)
+    pieces = [len(readers[dataset].read(int(sample)).lengths) for dataset, sample in where]
+    assert open_sort_key(blend, "pieces")(all_ids(blend)).tolist() == pieces
+    assert len(set(pieces)) > 1
+    with pytest.raises(UsageError, match="no sort key 'length'"):
+        open_sort_key(blend, "length")
+
+
+def test_the_id_of_a_source_says_what_is_read_and_not_where_it_lies(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    write_mixture(first)
+    shutil.copytree(first, second)
+
+    def source(directory):
+        return open_sources([str(directory / "data/web")], Wanted(documents=True))["train"]
+
+    assert source(first).id == source(second).id
+    other = open_sources([str(first / "data/code")], Wanted(documents=True))["train"]
+    assert other.id != source(first).id
+    rest = open_sources([str(first / "data/web")], Wanted(documents=True, split="50,50"))
+    assert len({one.id for one in [*rest.values(), source(first)]}) == 3
+
+
+def test_shares_of_documents_are_disjoint_and_complete(tmp_path):
+    prefixes = document_prefixes(tmp_path)
+    sources = open_sources(prefixes, Wanted(documents=True, split="80,15,5"))
+    assert list(sources) == ["train", "valid", "test"]
+    seen = [
+        pair
+        for source in sources.values()
+        for pair in zip(*map(np.ndarray.tolist, Locator(source).locate(all_ids(source))), strict=True)
+    ]
+    assert sorted(seen) == [(0, k) for k in range(60)] + [(1, k) for k in range(48)]
+
+
+def test_named_splits_choose_streams(tmp_path):
+    mix = str(blend_directory(tmp_path))
+    assert list(open_sources([mix], Wanted())) == ["train", "valid", "test"]
+    assert list(open_sources([mix], Wanted(split="test,train"))) == ["train", "test"]
+    documents = open_sources(document_prefixes(tmp_path), Wanted(documents=True, split="valid"))
+    assert [(name, one.total) for name, one in documents.items()] == [("valid", 108)]
+    with pytest.raises(UsageError, match="no split 'tarin'"):
+        open_sources([mix], Wanted(split="tarin"))
+    with pytest.raises(UsageError, match="for --documents only"):
+        open_sources([mix], Wanted(split="90,10"))
+
+
+@pytest.mark.parametrize("documents", [True, False])
+def test_a_data_set_that_is_named_twice_is_refused(tmp_path, documents):
+    prefix = built_index(tmp_path, "--num-samples", "50")
+    (tmp_path / "link.idx").symlink_to(f"{prefix}.idx")
+    (tmp_path / "link.bin").symlink_to(f"{prefix}.bin")
+    paths = [[prefix, prefix]] + ([[prefix, str(tmp_path / "link")]] if documents else [])
+    for both in paths:
+        with pytest.raises(UsageError, match="is named twice"):
+            open_sources(both, Wanted(documents=documents))
+
+
+def test_a_description_and_a_cache_name_an_index_too(tmp_path):
+    prefix = built_index(tmp_path, "--num-samples", "50,8")
+    cache = tmp_path / "data/web/cache/GPTDataset_indices"
+    by_prefix = open_sources([prefix], Wanted())
+    assert list(by_prefix) == ["train", "valid"]
+    assert open_sources([str(cache)], Wanted()) == by_prefix
+    file = next(cache.glob("*-valid-description.txt"))
+    assert open_sources([str(file)], Wanted()) == {"valid": by_prefix["valid"]}
+
+
+def test_two_indexes_of_a_split_in_one_cache_must_be_told_apart(tmp_path):
+    prefix = built_index(tmp_path, "--num-samples", "50")
+    built_index(tmp_path, "--num-samples", "70")
+    with pytest.raises(UsageError, match="several indexes of train"):
+        open_sources([prefix], Wanted())
+
+
+def test_data_that_a_job_names_otherwise_is_found_by_path_as(tmp_path):
+    prefix = built_index(tmp_path, "--num-samples", "50", "--path-as", f"{tmp_path}/data=/job/data")
+    file = next((tmp_path / "data/web/cache/GPTDataset_indices").glob("*-train-description.txt"))
+    assert "/job/data/web" in file.read_text()
+    with pytest.raises(MissingFileError, match="/job/data/web"):
+        open_sources([str(file)], Wanted())
+    found = open_sources([str(file)], Wanted(path_as=((f"{tmp_path}/data", "/job/data"),)))
+    assert found["train"].datasets[0].prefix == prefix
+
+
+def test_an_index_of_other_data_is_refused(tmp_path):
+    prefix = built_index(tmp_path, "--num-samples", "50")
+    lengths = IndexedDataset(prefix).sequence_lengths.tolist()
+    write_dataset(prefix, list(reversed(lengths)))
+    with pytest.raises(IntegrityError, match=r"made from another content .* idx_xxh3_128"):
+        open_sources([prefix], Wanted())
+    write_dataset(prefix, [*lengths, 4])
+    for digests in (True, False):
+        with pytest.raises(IntegrityError, match=r"made from another content .* bin_bytes"):
+            open_sources([prefix], Wanted(digests=digests))
+
+
+def test_without_digests_the_same_is_found(tmp_path):
+    prefix = built_index(tmp_path, "--num-samples", "50")
+    quick, slow = (open_sources([prefix], Wanted(digests=digests)) for digests in (False, True))
+    assert {name: one.id for name, one in quick.items()} == {name: one.id for name, one in slow.items()}
+    documents = [
+        open_sources([prefix], Wanted(documents=True, digests=one))["train"] for one in (False, True)
+    ]
+    assert documents[0].id == documents[1].id
+    assert documents[0].total == 60
+
+
+@pytest.mark.parametrize("change", ["no-sidecar", "other-shape", "cut", "other-counts", "gone"])
+def test_a_damaged_index_is_refused(tmp_path, change):
+    prefix = built_index(tmp_path, "--num-samples", "50")
+    cache = tmp_path / "data/web/cache/GPTDataset_indices"
+    array = next(cache.glob("*-train-shuffle_index.npy"))
+    sidecar = next(cache.glob("*-train-tokshard.json"))
+    if change == "no-sidecar":
+        sidecar.unlink()
+    elif change == "other-shape":
+        shutil.copy(next(cache.glob("*-train-document_index.npy")), array)
+    elif change == "cut":
+        array.write_bytes(array.read_bytes()[:-1])
+    elif change == "other-counts":
+        sidecar.write_text(sidecar.read_text().replace('"samples": ', '"samples": 1'))
+    else:
+        array.unlink()
+    with pytest.raises((IntegrityError, MissingFileError)) as caught:
+        open_sources([prefix], Wanted(split="train"))
+    assert caught.value.hint or change in {"cut", "gone", "other-counts"}
+    assert str(cache) in str(caught.value)
+
+
+@pytest.mark.parametrize(("path", "error"), [("nothing", MissingFileError), ("empty", MissingFileError)])
+def test_what_is_nothing_to_read_is_said_with_a_hint(tmp_path, path, error):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((error, InputError)) as caught:
+        open_sources([str(tmp_path / path)], Wanted())
+    assert "tokshard b" in caught.value.hint
+
+
+def test_a_changed_file_is_noticed_when_it_is_opened(tmp_path):
+    source = blend_sources(tmp_path)["train"]
+    reference = source.datasets[0]
+    reference.open_dataset()
+    path = tmp_path / "data/web.bin"
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(IntegrityError, match=r"web\.bin has changed .* not its content"):
+        reference.open_dataset()
+    path.write_bytes(content + b"\0\0")
+    with pytest.raises(IntegrityError, match=r"had 1540 bytes and has 1542"):
+        reference.open_dataset()
+    path.unlink()
+    with pytest.raises(MissingFileError, match="the plan reads it") as caught:
+        reference.open_dataset()
+    assert "roots" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["dataset_index", "dataset_sample_index"])
+def test_a_changed_array_is_noticed_when_it_is_opened(tmp_path, name):
+    source = blend_sources(tmp_path)["train"]
+    path = Path(source.order.path(name))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(IntegrityError, match=f"{name}.npy has changed"):
+        Locator(source).locate(np.array([0]))
+
+
+@given(size=st.integers(0, 3 * BLOCKS * BLOCK_BYTES), place=st.integers(0, 10**9))
+def test_a_stamp_covers_small_files_whole_and_the_ends_of_large_ones(tmp_path_factory, size, place):
+    path = tmp_path_factory.getbasetemp() / "stamped"
+    path.write_bytes(bytes(size))
+    stamp = FileStamp.of(str(path))
+    stamp.check(str(path))
+    assert stamp.size_bytes == size
+    if not size:
+        return
+    within = place % size if size <= BLOCKS * BLOCK_BYTES else -(place % BLOCK_BYTES) - 1
+    content = bytearray(size)
+    content[within] = 1
+    path.write_bytes(content)
+    assert FileStamp.of(str(path)) != stamp
+
+
+HOSTILE = [
+    *("", "..", "../web", "a/../../web", "a/..", "~", "~root/web", "~/web", "a\\b", "..\\web", "C:\\web"),
+    *(
+        "a\0b",
+        "a\nb",
+        "a\tb",
+        "a\x1b[31mb",
+        "\u202eweb",
+        "a\u200bb",
+        "/data/../etc/web",
+        "/..",
+        "a\x7fb",
+        "\ud800",
+    ),
+]
+
+
+@pytest.mark.parametrize("stored", HOSTILE)
+def test_paths_that_a_plan_does_not_store_are_refused(stored):
+    with pytest.raises(IntegrityError, match=r"plan\.json names the path"):
+        Places("/runs/plan", "plan.json").opened(stored)
+
+
+@pytest.mark.parametrize("name", ["a\\b", "a\nb", "a\x1b[31mb", "a\u00a0b", "\u202eweb"])
+def test_what_could_not_be_opened_again_is_not_stored(name):
+    for path in (f"/data/{name}", f"/runs/plan/{name}"):
+        with pytest.raises(UsageError, match="a plan cannot name the path"):
+            Places("/runs/plan", "plan.json").stored(path)
+    with pytest.raises(UsageError, match="begins with ~"):
+        Places("/runs/plan", "plan.json").stored("/runs/plan/~web")
+
+
+@given(st.text())
+def test_a_relative_path_stays_in_the_directory_of_the_plan(stored):
+    try:
+        opened = Places("/runs/plan", "plan.json").opened(stored)
+    except IntegrityError:
+        return
+    assert stored.startswith("/") or opened == "/runs/plan" or opened.startswith("/runs/plan/")
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=4), st.booleans())
+def test_stored_paths_open_again(parts, inside):
+    path = "/runs/plan/" * inside + "/".join(["" if not inside else ".", *parts])
+    places = Places("/runs/plan", "plan.json")
+    stored = places.stored(path)
+    assert stored.startswith("/") is not inside
+    assert places.opened(stored) == path.replace("/./", "/").replace("//", "/")
+
+
+def test_the_longest_root_decides_and_only_whole_names_count():
+    places = Places("/p", "plan.json", {"/data": "/mnt", "/data/web/": "/fast/web/"})
+    found = [places.opened(one) for one in ("/data/web/x", "/data/code", "/database/x", "/data", "rel")]
+    assert found == ["/fast/web/x", "/mnt/code", "/database/x", "/mnt", "/p/rel"]
+
+
+def test_a_source_whose_parts_do_not_fit_is_refused():
+    whole = index_source(100)
+    with pytest.raises(UsageError, match="not the sum"):
+        SampleSource("index", "train", 99, whole.datasets)
+    with pytest.raises(UsageError, match="does not fit a source of kind documents"):
+        SampleSource("documents", "train", 100, whole.datasets)
+    with pytest.raises(UsageError, match="different lengths"):
+        SampleSource("index", "train", 200, whole.datasets + index_source(100, sequence_length=8).datasets)
+    with pytest.raises(UsageError, match="1 to 32767"):
+        SampleSource("index", "train", 0, ())
+
+
+def test_arrays_map_as_the_cache_loads_them(tmp_path):
+    source = blend_sources(tmp_path)["train"]
+    reference = source.datasets[0]
+    index = reference.open_index()
+    [path] = (tmp_path / "mix/cache").glob(f"{reference.index.files.hash}*.txt")
+    description = read_description(str(path))
+    arrays = load(Cache(str(tmp_path / "mix/cache")).gpt_files(description))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(getattr(index, name), array)
+
+
+def test_what_replaces_a_file_while_it_is_opened_is_never_read(tmp_path):
+    reference = blend_sources(tmp_path)["train"].datasets[0]
+    path = tmp_path / "data/web.bin"
+    content = path.read_bytes()
+    other = bytes([content[0] ^ 1]) + content[1:]
+
+    def put(content):
+        (tmp_path / "new").write_bytes(content)
+        (tmp_path / "new").rename(path)
+
+    def read():
+        try:
+            return bytes(reference.open_dataset()[0][:1])
+        except IntegrityError:
+            return None
+
+    found = [
+        *interleaved(
+            read,
+            lambda: put(other),
+            inside=("references.py", "dataset/reader.py", "dataset/source.py", "stamps.py"),
+            prepare=lambda: put(content),
+        )
+    ]
+    assert set(found) == {content[:2], None}
+    assert len(found) > 50

@@ -1,0 +1,97 @@
+"""Job arrays whose inputs and output lie in a store: one staging directory, one upload."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from support.storage_remote.servers import SLOW_DOWN, Bucket, always
+from support.tokenization_job_array.corpora import content, lines
+from tokshard import ArrayTask, finish_tokenization, tokenize_corpus, tokenize_share
+from tokshard.errors import OutputExistsError, StorageError, UsageError
+from tokshard.tokenization.job_array.report import ArrayReport
+
+TASKS = 3
+UNIT_BYTES = 2000
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A plain object and a compressed one."""
+    monkeypatch.chdir(tmp_path)
+    bucket.put("in/a.jsonl", lines(1, 9000))
+    bucket.put("in/b.jsonl.gz", gzip.compress(lines(2, 9000), mtime=0))
+    bucket.proxy.reset()
+    return [f"{bucket.url}/in/a.jsonl", f"{bucket.url}/in/b.jsonl.gz"]
+
+
+def run_task(inputs: list[str], bucket: Bucket, index: int, **options) -> ArrayReport:
+    return tokenize_share(
+        inputs,
+        f"{bucket.url}/out/x",
+        task=ArrayTask(index, TASKS),
+        staging="staging",
+        unit_bytes=UNIT_BYTES,
+        **options,
+    )
+
+
+def uploaded(bucket: Bucket) -> dict[str, bytes]:
+    keys = [key for key in sorted(bucket.keys()) if key.startswith("out/")]
+    found = {key: bucket.get(key) for key in keys}
+    return {key.removeprefix("out/x").removeprefix(".tokshard/"): value for key, value in found.items()}
+
+
+def expected(inputs: list[str]) -> dict[str, bytes]:
+    tokenize_corpus(inputs, "x", unit_bytes=UNIT_BYTES)
+    return content("x")
+
+
+def test_the_task_that_ends_last_uploads(inputs: list[str], bucket: Bucket):
+    states = [run_task(inputs, bucket, index).state for index in range(TASKS - 1)]
+    assert states == ["encoded"] * (TASKS - 1)
+    assert bucket.proxy.writes() == []
+    last = run_task(inputs, bucket, TASKS - 1)
+    assert last.state == "published"
+    assert last.result is not None
+    assert last.result.outputs[0].prefix == f"{bucket.url}/out/x"
+    assert uploaded(bucket) == expected(inputs)
+    assert list(Path("staging").iterdir()) == []
+    for options in ({}, {"force": True}):
+        assert run_task(inputs, bucket, 0, **options).state == "up-to-date"
+    assert list(Path("staging").iterdir()) == []
+
+
+def test_an_upload_that_failed_is_done_by_whoever_comes_next(
+    inputs: list[str], bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
+    for index in range(TASKS - 1):
+        run_task(inputs, bucket, index)
+    bucket.proxy.judge = always(SLOW_DOWN, lambda request: request.is_write)
+    with pytest.raises(StorageError):
+        run_task(inputs, bucket, TASKS - 1)
+    bucket.proxy.reset()
+    assert uploaded(bucket) == {}
+    again = run_task(inputs, bucket, 0)
+    assert (again.state, again.units) == ("published", 0)
+    assert uploaded(bucket) == expected(inputs)
+    assert finish_tokenization(
+        inputs, f"{bucket.url}/out/x", staging="staging", unit_bytes=UNIT_BYTES
+    ).up_to_date
+
+
+def test_another_output_is_not_replaced_without_force(inputs: list[str], bucket: Bucket):
+    bucket.put("out/x.bin", b"theirs")
+    for index in range(TASKS - 1):
+        run_task(inputs, bucket, index, finish=False)
+    with pytest.raises(OutputExistsError):
+        run_task(inputs, bucket, TASKS - 1)
+    assert uploaded(bucket) == {".bin": b"theirs"}
+    assert run_task(inputs, bucket, TASKS - 1, force=True).state == "published"
+    assert uploaded(bucket) == expected(inputs)
+
+
+def test_the_tasks_need_a_common_staging_directory(inputs: list[str], bucket: Bucket):
+    with pytest.raises(UsageError, match="the tasks need a common place to make s3://"):
+        tokenize_share(inputs, f"{bucket.url}/out/x", task=ArrayTask(0, 2))

@@ -1,0 +1,379 @@
+"""Outputs in a store: complete under their manifest or not there, whatever happens on the way."""
+
+import gzip
+import itertools
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.cli.commands import SAMPLE
+from support.cli.schemas import defects_of
+from support.storage_remote.commands import Commands, Done
+from support.storage_remote.servers import (
+    SLOW_DOWN,
+    STALLED,
+    UNHEARD,
+    Bucket,
+    Fault,
+    Request,
+    always,
+    each,
+    first,
+)
+from tokshard.core.progress import ProgressUpdate, SilentProgress
+from tokshard.dataset.merge.job import merge_datasets
+from tokshard.errors import InputError, OutputExistsError, ResumeMismatchError, StorageError, UsageError
+from tokshard.storage.remote import upload
+from tokshard.tokenization.job import plan_tokenization, tokenize_corpus
+from tokshard.tokenization.report import TokenizeReport
+from tokshard.tokenization.workers.inline import InlineExecutor
+
+PART_BYTES = 100_000
+UNIT_BYTES = 50_000
+WRITES = [
+    "POST .bin uploads",
+    *["PUT .bin partNumber"] * 5,
+    "POST .bin",
+    "PUT .idx",
+    "PUT .tokshard/units.jsonl",
+    "PUT .tokshard/provenance.bin",
+    "PUT .tokshard/manifest.json",
+]
+COMPLETE, MANIFEST = WRITES.index("POST .bin"), len(WRITES) - 1
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(upload, "PART_BYTES", PART_BYTES)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A corpus whose tokens are five parts."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b"".join((SAMPLE / "stories.jsonl").read_bytes().splitlines(keepends=True)[:120]))
+    return path
+
+
+def tokenize(corpus: Path, output: str, **options) -> TokenizeReport:
+    return tokenize_corpus(
+        str(corpus),
+        output,
+        unit_bytes=UNIT_BYTES,
+        executor=options.pop("executor", InlineExecutor()),
+        **options,
+    )
+
+
+def command(commands: Commands, corpus: Path, output: str, *options: str, **more) -> Done:
+    arguments = ("tokenize", corpus, "-o", output, "--unit-size", UNIT_BYTES, *options)
+    return commands.run(*arguments, part_bytes=PART_BYTES, **more)
+
+
+def expected(corpus: Path) -> dict[str, bytes]:
+    """Return the files of the same run into a directory."""
+    base = corpus.parent / "local"
+    base.mkdir()
+    tokenize(corpus, str(base / "web"))
+    return {str(path.relative_to(base)): path.read_bytes() for path in base.rglob("*") if path.is_file()}
+
+
+def uploaded(bucket: Bucket, below: str = "out") -> dict[str, bytes]:
+    keys = [key for key in sorted(bucket.keys()) if key.startswith(f"{below}/")]
+    return {key.removeprefix(f"{below}/"): bucket.get(key) for key in keys}
+
+
+def staged(corpus: Path) -> list[str]:
+    """Return what is left in the staging directories."""
+    return sorted(path.name for path in (corpus.parent / "cache" / "staging").rglob("*"))
+
+
+def steps(bucket: Bucket) -> list[str]:
+    """Describe the writes so far in short."""
+    return [
+        " ".join(
+            [
+                request.method,
+                request.key.partition("/web")[2],
+                *sorted(set(request.query) - {"uploadId", "x-id"}),
+            ]
+        )
+        for request in bucket.proxy.writes()
+    ]
+
+
+def is_put_of(suffix: str):
+    return lambda request: request.method == "PUT" and request.key.endswith(suffix)
+
+
+def test_an_output_is_uploaded_in_parts_with_the_manifest_last(
+    commands: Commands, bucket: Bucket, corpus: Path
+):
+    done = command(commands, corpus, f"{bucket.url}/out/web")
+    assert done.code == 0, done.stderr
+    assert steps(bucket) == WRITES
+    assert uploaded(bucket) == expected(corpus)
+    assert f"uploading {corpus.parent}/cache/staging/web-" in done.stderr
+    assert f"next: tokshard inspect {bucket.url}/out/web" in done.stdout
+    assert staged(corpus) == []
+
+
+def test_what_is_there_already_is_seen_without_work(bucket: Bucket, corpus: Path):
+    url = f"{bucket.url}/out/web"
+    made = tokenize(corpus, url)
+    bucket.proxy.reset()
+    again = tokenize(corpus, url)
+    assert again.up_to_date
+    assert again.outputs == made.outputs
+    assert plan_tokenization(str(corpus), url, unit_bytes=UNIT_BYTES).state == "up-to-date"
+    with pytest.raises(OutputExistsError, match=r"web\.bin exists already"):
+        tokenize(corpus, url, append_eod=False)
+    assert plan_tokenization(str(corpus), url, append_eod=False).state == "exists"
+    assert steps(bucket) == []
+    assert staged(corpus) == []
+
+
+def test_force_removes_the_manifest_before_anything_is_replaced(bucket: Bucket, corpus: Path):
+    url = f"{bucket.url}/out/web"
+    tokenize(corpus, url)
+    bucket.proxy.reset()
+    tokenize(corpus, url, provenance=False, force=True)
+    assert steps(bucket)[:2] == ["DELETE .tokshard/manifest.json", "DELETE .tokshard/provenance.bin"]
+    assert steps(bucket)[-1] == WRITES[-1]
+    assert "web.tokshard/provenance.bin" not in uploaded(bucket)
+
+
+def test_killed_at_every_write_and_run_again(commands: Commands, bucket: Bucket, corpus: Path):
+    right = expected(corpus)
+    both = {COMPLETE, MANIFEST}
+    cases = [(k, heard) for k in range(len(WRITES)) for heard in (False, True) if k in both or heard == k % 2]
+    for k, heard in cases:
+        place = f"{k}-{heard}"
+        bucket.proxy.reset()
+        processes: list[int] = []
+        bucket.proxy.judge = dying(processes, k, heard=heard)
+        killed = command(commands, corpus, f"{bucket.url}/{place}/web", started=processes.append)
+        assert killed.code == -signal.SIGKILL, killed.stderr
+        bucket.proxy.settle()
+        bucket.proxy.judge = lambda _: None
+        assert ("web.tokshard/manifest.json" in uploaded(bucket, place)) is ((k, heard) == (MANIFEST, True))
+        sent = sum(request.body_bytes for request in bucket.proxy.writes())
+        bucket.proxy.reset()
+        tokenize(corpus, f"{bucket.url}/{place}/web")
+        assert uploaded(bucket, place) == right
+        again = sum(request.body_bytes for request in bucket.proxy.writes())
+        # Up to four parts were under way; what had arrived before is not sent again.
+        assert sent + again <= sum(map(len, right.values())) + 4 * PART_BYTES + 10_000
+        assert staged(corpus) == []
+
+
+def dying(processes: list[int], k: int, *, heard: bool):
+    """Return a judge by whom a process dies at its k-th write, before or after the store has heard it."""
+    writes = itertools.count()  # counted by several threads
+
+    def judge(request: Request) -> Fault | None:
+        if not request.is_write or (number := next(writes)) < k:
+            return None
+        os.kill(processes[0], signal.SIGKILL)
+        return UNHEARD if heard and number == k else Fault(drop="before")
+
+    return judge
+
+
+@pytest.mark.parametrize("write", [1, COMPLETE + 1], ids=["a part", "a small file"])
+def test_ctrl_c_ends_an_upload_that_stalls(commands: Commands, bucket: Bucket, corpus: Path, write: int):
+    processes: list[int] = []
+    writes = itertools.count()  # counted by several threads
+
+    def judge(request: Request) -> Fault | None:
+        if not request.is_write or (number := next(writes)) < write:
+            return None
+        if number == write:
+            os.kill(processes[0], signal.SIGINT)
+        return STALLED
+
+    bucket.proxy.judge = judge
+    done = command(commands, corpus, f"{bucket.url}/out/web", started=processes.append)
+    assert done.code == 130
+    assert "error: stopped; finished work is kept" in done.stderr
+    bucket.proxy.reset()
+    tokenize(corpus, f"{bucket.url}/out/web")
+    assert uploaded(bucket) == expected(corpus)
+
+
+@pytest.mark.parametrize("forced", [False, True], ids=["new", "forced"])
+def test_a_store_that_refuses_for_good_leaves_no_manifest_and_the_work(
+    commands: Commands, bucket: Bucket, corpus: Path, forced: bool
+):
+    url = f"{bucket.url}/out/web"
+    if forced:
+        tokenize(corpus, url, append_eod=False)
+    bucket.proxy.judge = always(SLOW_DOWN, is_put_of(".idx"))
+    done = command(commands, corpus, url, *["--force"] * forced, TOKSHARD_REMOTE_RETRIES="2")
+    assert done.code == 7
+    assert f"error: cannot write {url}.idx: failed 3 times, the last time with: the test" in done.stderr
+    assert f"hint: all finished work is kept in {corpus.parent}/cache/staging/web-" in done.stderr
+    assert "run the same command again" in done.stderr
+    assert "web.tokshard/manifest.json" not in uploaded(bucket)
+    bucket.proxy.reset()
+    tokenize(corpus, url, force=forced)
+    assert steps(bucket) == WRITES[COMPLETE + 1 :], "nothing is made or sent twice"
+    assert uploaded(bucket) == expected(corpus)
+    assert staged(corpus) == []
+
+
+def test_an_upload_survives_a_store_that_fails_now_and_then(bucket: Bucket, corpus: Path):
+    bucket.proxy.judge = each(
+        first(3, SLOW_DOWN, is_put_of(".bin")),
+        first(3, Fault(drop="before"), is_put_of(".bin")),
+        first(2, SLOW_DOWN, lambda request: request.method == "HEAD"),
+        # The store has done what was asked, and the answer gets lost.
+        first(1, UNHEARD, lambda request: request.method == "POST" and "uploadId" in request.query),
+        first(1, UNHEARD, is_put_of(".idx")),
+    )
+    tokenize(corpus, f"{bucket.url}/out/web")
+    assert uploaded(bucket) == expected(corpus)
+
+
+def test_an_upload_that_the_store_has_forgotten_is_begun_anew(
+    bucket: Bucket, corpus: Path, monkeypatch: pytest.MonkeyPatch
+):
+    url = f"{bucket.url}/out/web"
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
+    bucket.proxy.judge = always(SLOW_DOWN, lambda request: request.query.get("partNumber") == ["4"])
+    with pytest.raises(StorageError, match="failed once"):
+        tokenize(corpus, url)
+    parts = [request.query["uploadId"] for request in bucket.proxy.writes() if "partNumber" in request.query]
+    bucket.proxy.reset()
+    forgotten = Fault(status=404, code="NoSuchUpload")
+    bucket.proxy.judge = always(forgotten, lambda request: request.query.get("uploadId") == parts[0])
+    tokenize(corpus, url)
+    assert uploaded(bucket) == expected(corpus)
+
+
+def test_an_object_that_another_writer_has_replaced_is_sent_again(
+    bucket: Bucket, corpus: Path, monkeypatch: pytest.MonkeyPatch
+):
+    url = f"{bucket.url}/out/web"
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
+    bucket.proxy.judge = always(SLOW_DOWN, is_put_of("manifest.json"))
+    with pytest.raises(StorageError, match="failed once"):
+        tokenize(corpus, url)
+    bucket.put("out/web.idx", b"x" * len(bucket.get("out/web.idx")))
+    bucket.delete("out/web.tokshard/units.jsonl")
+    bucket.proxy.reset()
+    tokenize(corpus, url)
+    assert steps(bucket) == [WRITES[COMPLETE + 1], WRITES[COMPLETE + 2], WRITES[MANIFEST]]
+    assert uploaded(bucket) == expected(corpus)
+
+
+def test_a_data_set_that_waits_for_its_upload_is_not_replaced_silently(
+    bucket: Bucket, corpus: Path, monkeypatch: pytest.MonkeyPatch
+):
+    url = f"{bucket.url}/out/web"
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
+    bucket.proxy.judge = always(SLOW_DOWN, lambda request: request.is_write)
+    with pytest.raises(StorageError):
+        tokenize(corpus, url)
+    bucket.proxy.reset()
+    assert plan_tokenization(str(corpus), url, unit_bytes=UNIT_BYTES).state == "resume"
+    with pytest.raises(ResumeMismatchError, match=r"waits in .* to be uploaded"):
+        tokenize(corpus, url, append_eod=False)
+    tokenize(corpus, url, append_eod=False, force=True)
+    assert uploaded(bucket)["web.bin"] != expected(corpus)["web.bin"]
+
+
+def test_an_interrupted_run_is_resumed_where_it_was_made(bucket: Bucket, corpus: Path):
+    class Stopping(SilentProgress):
+        def update(self, state: ProgressUpdate) -> None:
+            if state.bytes_done:
+                raise KeyboardInterrupt
+
+    url = f"{bucket.url}/out/web"
+    with pytest.raises(KeyboardInterrupt):
+        tokenize(corpus, url, progress=Stopping())
+    assert steps(bucket) == []
+    assert tokenize(corpus, url).units_resumed == 1
+    assert uploaded(bucket) == expected(corpus)
+
+
+def test_several_fields_and_a_staging_directory_of_ones_own(
+    commands: Commands, bucket: Bucket, tmp_path: Path
+):
+    text = b"".join(b'{"text": "a %d", "title": "b"}\n' % number for number in range(50))
+    source = bucket.put("in/web.jsonl.gz", gzip.compress(text))
+    url = f"{bucket.url}/out/web"
+    arguments = ("tokenize", source, "--field", "text", "--field", "title")
+    plan = json.loads(commands.run(*arguments, "-o", url, "--staging", "here", "--dry-run", "--json").stdout)
+    assert defects_of(plan) == []
+    assert plan["outputs"] == [f"{url}_text_document", f"{url}_title_document"]
+    assert plan["staging"].startswith("here/web-")
+    assert not (tmp_path / "here").exists()
+    done = commands.run(*arguments, "-o", url, "--staging", "here", "--keep-staging")
+    assert done.code == 0, done.stderr
+    assert defects_of(json.loads(bucket.get("out/web_text_document.tokshard/manifest.json"))) == []
+    manifests = [step for step in steps(bucket) if "manifest" in step]
+    assert manifests == steps(bucket)[-2:]
+    for field in ("text", "title"):
+        (kept,) = (tmp_path / "here").glob(f"*/web_{field}_document.bin")
+        assert kept.read_bytes() == bucket.get(f"out/web_{field}_document.bin")
+    tokenize_corpus(source, str(tmp_path / "web"), fields=("text", "title"))
+    assert (tmp_path / "web_title_document.idx").read_bytes() == bucket.get("out/web_title_document.idx")
+
+
+def test_the_progress_shows_the_upload(bucket: Bucket, corpus: Path):
+    class Noting(SilentProgress):
+        def __init__(self) -> None:
+            self.totals: list[int | None] = []
+            self.updates: list[ProgressUpdate] = []
+
+        def start(self, bytes_total: int | None, bytes_resumed: int) -> None:
+            self.totals.append(bytes_total)
+
+        def update(self, state: ProgressUpdate) -> None:
+            self.updates.append(state)
+
+    noting = Noting()
+    report = tokenize(corpus, f"{bucket.url}/out/web", progress=noting)
+    size = sum(len(content) for name, content in uploaded(bucket).items() if "manifest" not in name)
+    assert noting.totals == [corpus.stat().st_size, size]
+    assert noting.updates[-1] == ProgressUpdate(size, report.documents, report.outputs[0].tokens)
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "words"),
+    [
+        ("s3://bucket", {}, "names a bucket, and no objects in it"),
+        ("s3://bucket/out/", {}, "names a directory, not a prefix"),
+        ("s3://bucket/web.bin", {}, "leave out the '.bin'"),
+        ("nothing://bucket/web", {}, "nothing is known of nothing://"),
+        ("web", {"keep_staging": True}, "have a meaning only with an --output in a store"),
+        ("web", {"staging": "x"}, "have a meaning only with an --output in a store"),
+    ],
+)
+def test_outputs_that_cannot_be_meant(corpus: Path, output: str, options: dict, words: str):
+    with pytest.raises(UsageError, match=words):
+        tokenize(corpus, output, **options)
+    assert sorted(os.listdir(corpus.parent)) == ["corpus.jsonl"]
+
+
+def test_a_missing_bucket_is_found_before_the_work(bucket: Bucket, corpus: Path):
+    with pytest.raises(InputError, match="is in no bucket that exists"):
+        tokenize(corpus, f"{bucket.url}-of-nobody/web")
+    assert staged(corpus) == []
+
+
+def test_an_input_is_not_overwritten_by_its_own_output(bucket: Bucket):
+    url = bucket.put("out/web.bin", b'{"text": "a"}\n')
+    with pytest.raises(UsageError, match="is one of the files that the run would write"):
+        tokenize_corpus(url, f"{bucket.url}/out/web", force=True)
+
+
+def test_merge_says_that_it_writes_to_file_systems(bucket: Bucket, corpus: Path):
+    tokenize(corpus, str(corpus.parent / "a"))
+    with pytest.raises(UsageError, match="tokshard merge writes to a file system"):
+        merge_datasets([str(corpus.parent / "a")], f"{bucket.url}/out/all")

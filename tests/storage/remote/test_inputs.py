@@ -1,0 +1,219 @@
+"""Inputs in a store: the same bytes as from files, whatever the network does meanwhile."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.cli.commands import SAMPLE
+from support.storage_remote.commands import Commands
+from support.storage_remote.servers import DROPPED, SLOW_DOWN, Bucket, Fault, each, first
+from tokshard.corpus.files import discover
+from tokshard.errors import InputError, ResumeMismatchError, StorageError, TokenizerError, UsageError
+from tokshard.storage import readahead
+from tokshard.tokenization.job import tokenize_corpus
+from tokshard.tokenization.workers.inline import InlineExecutor
+from tokshard.tokenization.workers.processes import ProcessExecutor
+from tokshard.tokenizer.definition import load_tokenizer
+
+STORIES = (SAMPLE / "stories.jsonl").read_bytes()
+MANUALS = (SAMPLE / "manuals.jsonl").read_bytes()
+
+
+def parquet(directory: Path, kind: str) -> bytes:
+    """Return the sample as a table with several row groups."""
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    from pyarrow import parquet as writer
+
+    rows = pyarrow.table({"text": [json.loads(line)["text"] for line in STORIES.splitlines()]})
+    path = directory / "table"
+    if kind == "parquet":
+        writer.write_table(rows, path, row_group_size=50)
+    else:
+        with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_file(file, rows.schema) as table:
+            table.write_table(rows, max_chunksize=50)
+    return path.read_bytes()
+
+
+def data_of(prefix: Path) -> list[bytes]:
+    """Return what does not depend on where the inputs lie."""
+    places = (
+        f"{prefix}.bin",
+        f"{prefix}.idx",
+        f"{prefix}.tokshard/units.jsonl",
+        f"{prefix}.tokshard/provenance.bin",
+    )
+    return [Path(place).read_bytes() for place in places]
+
+
+@pytest.mark.parametrize("kind", ["plain", "gz", "bz2", "xz", "parquet", "arrow"])
+def test_the_same_data_set_from_a_store_as_from_a_file(bucket: Bucket, tmp_path: Path, kind: str):
+    content = {
+        "plain": lambda: STORIES,
+        "gz": lambda: gzip.compress(STORIES),
+        "bz2": lambda: bz2.compress(STORIES),
+        "xz": lambda: lzma.compress(STORIES, preset=0),
+        "parquet": lambda: parquet(tmp_path, "parquet"),
+        "arrow": lambda: parquet(tmp_path, "arrow"),
+    }[kind]()
+    (tmp_path / "here.data").write_bytes(content)
+    url = bucket.put("there.data", content)
+    options = {"unit_bytes": 50_000, "executor": InlineExecutor()}
+    tokenize_corpus(str(tmp_path / "here.data"), str(tmp_path / "local"), **options)
+    report = tokenize_corpus(url, str(tmp_path / "remote"), **options)
+    assert report.units > 3
+    assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
+
+
+def test_worker_processes_read_ranges_through_a_network_that_fails(bucket: Bucket, tmp_path: Path):
+    (tmp_path / "here.jsonl").write_bytes(STORIES)
+    url = bucket.put("there.jsonl", STORIES)
+    bucket.proxy.judge = each(
+        first(3, DROPPED, lambda request: request.is_read),
+        first(3, Fault(cut_at=5000), lambda request: request.is_read),
+        first(3, SLOW_DOWN),
+    )
+    tokenize_corpus(str(tmp_path / "here.jsonl"), str(tmp_path / "local"), unit_bytes=100_000)
+    tokenize_corpus(url, str(tmp_path / "remote"), unit_bytes=100_000, executor=ProcessExecutor(2))
+    assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
+    ranges = [one.range for one in bucket.proxy.reads("there.jsonl") if one.range and one.range[1] > 512]
+    assert max(end - begin for begin, end in ranges) < 200_000, "a worker reads its unit, not the file"
+
+
+def test_a_dropped_connection_costs_a_compressed_file_one_range(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(readahead, "BLOCK_BYTES", 20_000)
+    content = gzip.compress(STORIES, mtime=0)
+    url = bucket.put("there.jsonl.gz", content)
+    (tmp_path / "here.jsonl.gz").write_bytes(content)
+    bucket.proxy.judge = first(
+        2, Fault(cut_at=10_000), lambda request: request.range is not None and request.range[0] > 50_000
+    )
+    tokenize_corpus(url, str(tmp_path / "remote"))
+    tokenize_corpus(str(tmp_path / "here.jsonl.gz"), str(tmp_path / "local"))
+    assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
+    asked = sum(end - begin for begin, end in (one.range for one in bucket.proxy.reads() if one.range))
+    assert asked <= len(content) + 2 * 20_000 + 512
+
+
+def test_globs_prefixes_and_lists_name_objects_in_natural_order(bucket: Bucket, tmp_path: Path):
+    for number in (10, 2, 1):
+        bucket.put(f"web/part-{number}.jsonl", b'{"text": "a"}\n')
+    bucket.put("web/_SUCCESS", b"")
+    bucket.put("web/notes.txt", b"no")
+    bucket.put("web/.hidden.jsonl", b"no")
+    parts = [f"{bucket.url}/web/part-{number}.jsonl" for number in (1, 2, 10)]
+
+    def names(*arguments: str) -> list[str]:
+        return [file.path for file in discover(arguments)]
+
+    assert names(f"{bucket.url}/web/part*") == parts
+    assert names(f"{bucket.url}/web/") == names(f"{bucket.url}/web") == parts
+    listed = bucket.put("list.txt", f"# all\n{parts[2]}\n{bucket.url}/web/part-[12].jsonl\n".encode())
+    assert names(f"@{listed}") == [parts[2], parts[0], parts[1]]
+    (tmp_path / "list.txt").write_text("\n".join(parts))
+    assert names(f"@{tmp_path / 'list.txt'}") == parts
+    odd = bucket.put("web/[odd].jsonl", b"{}\n")
+    assert names(odd) == [odd]
+    with pytest.raises(UsageError, match="named twice"):
+        discover([parts[0], f"{bucket.url}/web/"])
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("/nothing.jsonl", "does not exist"),
+        ("/nothing/", "no inputs are below"),
+        ("/nothing/*.jsonl", "nothing matches"),
+        ("-of-nobody/web.jsonl", "no bucket"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_sentence(bucket: Bucket, argument: str, words: str):
+    with pytest.raises(InputError, match=words) as caught:
+        discover([bucket.url + argument])
+    assert caught.value.exit_code == 3
+
+
+def test_foreign_content_is_refused_by_its_first_bytes(bucket: Bucket):
+    with pytest.raises(InputError, match="a zip archive"):
+        discover([bucket.put("web.jsonl", b"PK\x03\x04 and more")])
+    with pytest.raises(InputError, match="UTF-16"):
+        discover([bucket.put("web.jsonl", '{"text": "a"}'.encode("utf-16"))])
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gz"])
+def test_an_object_that_changes_during_the_run_is_noticed(bucket: Bucket, tmp_path: Path, compressed: bool):
+    def pack(text: bytes) -> bytes:
+        return gzip.compress(text) if compressed else text
+
+    url = bucket.put("web.jsonl", pack(STORIES))
+
+    class Changing(InlineExecutor):
+        def run(self, recipe, parts_directory, make_feed, listener) -> None:
+            bucket.put("web.jsonl", pack(MANUALS + MANUALS))
+            super().run(recipe, parts_directory, make_feed, listener)
+
+    with pytest.raises(InputError, match="was changed while it was read"):
+        tokenize_corpus(url, str(tmp_path / "out"), executor=Changing())
+    assert not (tmp_path / "out.bin").exists()
+
+
+def test_a_run_is_resumed_only_with_the_same_object(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
+    url = bucket.put("web.jsonl", STORIES)
+    bucket.proxy.judge = lambda request: SLOW_DOWN if request.range and request.range[0] > 300_000 else None
+    with pytest.raises(StorageError, match="failed once"):
+        tokenize_corpus(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
+    bucket.proxy.reset()
+    first_line, _, rest = STORIES.partition(b"\n")
+    bucket.put("web.jsonl", rest + first_line + b"\n")
+    with pytest.raises(ResumeMismatchError, match="version was"):
+        tokenize_corpus(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
+    tokenize_corpus(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor(), resume=False)
+
+
+def test_a_tokenizer_in_a_store_is_the_same_as_on_a_disk(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        bucket.put(f"tok/{name}", (SAMPLE / name).read_bytes())
+    here = load_tokenizer(str(SAMPLE))
+    for url in (f"{bucket.url}/tok", f"{bucket.url}/tok/", f"{bucket.url}/tok/tokenizer.json"):
+        assert load_tokenizer(url).identity == here.identity
+    bucket.proxy.reset()
+    assert load_tokenizer(f"{bucket.url}/tok").identity == here.identity
+    assert bucket.proxy.reads() == [], "the copies in the cache are used"
+    with pytest.raises(TokenizerError, match="does not exist"):
+        load_tokenizer(f"{bucket.url}/tok/other.json")
+
+
+def test_commands_explain_missing_credentials(commands: Commands, bucket: Bucket):
+    url = bucket.put("web.jsonl", STORIES)
+    done = commands.run("tokenize", url, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    assert done.code == 7
+    assert f"error: cannot read {url}: Unable to locate credentials\n" in done.stderr
+    assert "hint: set AWS_ACCESS_KEY_ID" in done.stderr
+
+
+def test_without_the_extra_a_url_is_explained_in_one_sentence(tmp_path: Path):
+    code = (
+        "import sys; sys.modules['fsspec'] = None; from tokshard.cli.main import main;"
+        "sys.argv = ['tokshard', 'tokenize', 's3://bucket/web.jsonl']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2
+    assert "needs the extra 'remote', which is not installed" in done.stderr
+    assert "hint: pip install 'tokshard[remote]'" in done.stderr
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,213 @@
+"""Objects read by ranges, from a server that fails in all the ways that pass, and in those that do not."""
+
+import io
+import pickle
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from objects.servers import DROPPED, SLOW_DOWN, STALLED, UNHEARD, Bucket, Fault, always, first
+
+from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.storage.remote import objects
+from tokshard.storage.remote.objects import RemoteFile
+
+CONTENT = random.Random(7).randbytes(300_000)
+PASSING = {
+    "slow down": SLOW_DOWN,
+    "internal error": Fault(status=500, code="InternalError"),
+    "bad gateway": Fault(status=502, code=""),
+    "too many requests": Fault(status=429, code="TooManyRequests"),
+    "dropped": DROPPED,
+    "unheard": UNHEARD,
+    "cut at once": Fault(cut_at=0),
+    "cut short": Fault(cut_at=777),
+}
+
+
+def test_an_object_is_read_by_ranges_and_no_further(bucket: Bucket):
+    url = bucket.put("a/x.bin", CONTENT)
+    file = RemoteFile(url)
+    assert file.size_bytes == len(CONTENT)
+    assert file.read(3, 4) == CONTENT[3:7]
+    assert file.read(len(CONTENT) - 6, 100) == CONTENT[-6:]
+    assert file.read(len(CONTENT), 1) == b""
+    assert [one.range for one in bucket.proxy.reads()] == [(3, 7), (len(CONTENT) - 6, len(CONTENT))]
+
+
+def test_what_the_store_says_of_an_object(bucket: Bucket):
+    url = bucket.put("web.jsonl", b"{}\n")
+    before = objects.status(url)
+    assert before.size_bytes == 3
+    assert before.mtime_ns is not None
+    bucket.put("web.jsonl", b"[]\n")
+    assert objects.status(url).version != before.version
+    assert objects.exists(url)
+    assert not objects.exists(url + ".gz")
+    with pytest.raises(MissingFileError, match="does not exist"):
+        objects.status(url + ".gz")
+    bucket.put("web/a.jsonl", b"")
+    assert not objects.exists(bucket.url + "/web")
+    assert objects.is_directory(bucket.url + "/web")
+    assert not objects.is_directory(url)
+
+
+def test_objects_are_found_by_pattern_and_below_a_prefix(bucket: Bucket):
+    for key in ("web/b.jsonl", "web/a.jsonl", "web/deep/c.jsonl", "web.txt", "web/notes.txt"):
+        bucket.put(key, b"x")
+    names = {"a": f"{bucket.url}/web/a.jsonl", "b": f"{bucket.url}/web/b.jsonl"}
+    assert objects.glob(bucket.url + "/web/*.jsonl") == [names["a"], names["b"]]
+    assert f"{bucket.url}/web/deep/c.jsonl" in objects.glob(bucket.url + "/web/**/*.jsonl")
+    assert len(objects.walk(bucket.url + "/web/")) == 4
+    assert objects.glob(bucket.url + "/nothing/*") == []
+
+
+@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING.keys())
+def test_failures_that_pass_cost_nothing_but_requests(bucket: Bucket, fault: Fault):
+    url = bucket.put("x.bin", CONTENT)
+    bucket.proxy.judge = first(3, fault)
+    file = RemoteFile(url)
+    bucket.proxy.judge = first(3, fault)
+    assert file.read(1000, 200_000) == CONTENT[1000:201_000]
+    assert len(bucket.proxy.reads()) == 4
+
+
+def test_a_store_that_stalls_is_asked_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TOKSHARD_REMOTE_TIMEOUT", "1")
+    file = RemoteFile(bucket.put("x.bin", CONTENT))
+    bucket.proxy.judge = first(1, STALLED, lambda request: request.is_read)
+    assert file.read(0, 10) == CONTENT[:10]
+
+
+@pytest.mark.parametrize("fault", [SLOW_DOWN, Fault(cut_at=3)], ids=["slow down", "cut"])
+def test_a_store_that_keeps_failing_is_an_error_with_the_url_and_the_attempts(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, fault: Fault
+):
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "2")
+    url = bucket.put("x.bin", CONTENT)
+    file = RemoteFile(url)
+    bucket.proxy.judge = always(fault)
+    with pytest.raises(
+        StorageError, match=f"cannot read {url}: failed 3 times, the last time with: .+"
+    ) as caught:
+        file.read(0, 10)
+    assert caught.value.exit_code == 7
+    assert len(bucket.proxy.reads()) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        (Fault(status=403, code="AccessDenied"), StorageError, "access denied"),
+        (Fault(status=404, code="NoSuchBucket"), InputError, "no bucket"),
+        (Fault(status=400, code="InvalidArgument"), StorageError, "the test says InvalidArgument"),
+    ],
+    ids=["denied", "no bucket", "refused"],
+)
+def test_a_refusal_is_not_asked_for_twice(bucket: Bucket, fault: Fault, kind: type, words: str):
+    file = RemoteFile(bucket.put("x.bin", CONTENT))
+    bucket.proxy.judge = always(fault)
+    with pytest.raises(kind, match=words):
+        file.read(0, 10)
+    assert len(bucket.proxy.reads()) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [b"other" * 60_000, CONTENT[:-1], CONTENT + b"x"], ids=["other", "less", "more"]
+)
+def test_an_object_that_changes_gives_no_bytes(bucket: Bucket, change: bytes):
+    file = RemoteFile(bucket.put("x.bin", CONTENT))
+    assert file.read(0, 10) == CONTENT[:10]
+    bucket.put("x.bin", change)
+    with pytest.raises(InputError, match="was changed while it was read"):
+        file.read(10, 10)
+    bucket.delete("x.bin")
+    with pytest.raises(MissingFileError):
+        file.read(10, 10)
+
+
+def test_a_remote_file_goes_to_other_processes(bucket: Bucket):
+    file = pickle.loads(pickle.dumps(RemoteFile(bucket.put("x.bin", CONTENT))))
+    assert file.read(5, 5) == CONTENT[5:10]
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    st.lists(st.tuples(st.sampled_from(["read", "line", "seek", "end"]), st.integers(0, 320_000)), max_size=8)
+)
+def test_a_remote_object_reads_like_a_file(bucket: Bucket, steps: list[tuple[str, int]]):
+    twin = io.BytesIO(CONTENT)
+    if not bucket.keys():
+        bucket.put("x.bin", CONTENT)
+    with objects.open_binary(bucket.url + "/x.bin") as file:
+        for step, number in steps:
+            for one in (file, twin):
+                if step == "seek":
+                    one.seek(number)
+                elif step == "end":
+                    one.seek(-min(number, len(CONTENT)), io.SEEK_END)
+            if step == "read":
+                assert file.read(number) == twin.read(number)
+            elif step == "line":
+                assert file.readline(number) == twin.readline(number)
+            assert file.tell() == twin.tell()
+
+
+def test_a_download_appears_complete_or_not_at_all(bucket: Bucket, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    url = bucket.put("x.bin", CONTENT)
+    objects.download(url, str(tmp_path / "x.bin"))
+    assert (tmp_path / "x.bin").read_bytes() == CONTENT
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
+    bucket.proxy.judge = always(Fault(cut_at=10), lambda request: request.is_read)
+    with pytest.raises(StorageError):
+        objects.download(url, str(tmp_path / "y.bin"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bin"]
+
+
+def test_removing_what_is_not_there_is_fine(bucket: Bucket):
+    url = bucket.put("x.bin", b"x")
+    objects.remove(url)
+    objects.remove(url)
+    assert bucket.keys() == []
+
+
+@pytest.mark.parametrize("url", ["nothing://bucket/x", "s3+nothing://bucket/x"])
+def test_an_unknown_scheme_is_a_wrong_argument(url: str):
+    with pytest.raises(UsageError, match="nothing is known of"):
+        objects.status(url)
+
+
+def test_a_store_whose_package_is_not_installed_names_it():
+    pytest.importorskip("fsspec")
+    try:
+        import adlfs  # noqa: F401
+    except ImportError:
+        with pytest.raises(UsageError, match="needs the package 'adlfs'") as caught:
+            objects.status("az://container/x")
+        assert caught.value.hint == "pip install adlfs"
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "\u0663"])
+def test_wrong_settings_are_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, text: str):
+    url = bucket.put("x.bin", b"x")
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", text)
+    with pytest.raises(UsageError, match=r"TOKSHARD_REMOTE_RETRIES is .* not a whole number"):
+        objects.status(url)
+
+
+def test_stores_without_conditions_are_asked_again_after_each_read():
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    store.pipe_file("/changing/x.bin", b"abcdef")
+    file = RemoteFile("memory://changing/x.bin")
+    assert file.read(1, 3) == b"bcd"
+    store.pipe_file("/changing/x.bin", b"uvwxyz!")
+    with pytest.raises(InputError, match="was changed while it was read"):
+        file.read(1, 3)
+    assert objects.walk("memory://changing/") == ["memory:///changing/x.bin"]

@@ -1,0 +1,54 @@
+"""Ways to damage a file."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+from tokshard.dataset.manifest import SEAL, seal_of
+from tokshard.storage.jsonfile import dump_json
+
+
+def flip(path, offset, mask=1):
+    """Change bits of one byte; negative offsets count from the end."""
+    content = bytearray(Path(path).read_bytes())
+    content[offset] ^= mask
+    Path(path).write_bytes(content)
+
+
+def poke(path, offset, form, *values):
+    """Write packed numbers over what is there."""
+    content = bytearray(Path(path).read_bytes())
+    struct.pack_into(form, content, offset, *values)
+    Path(path).write_bytes(content)
+
+
+def cut(path, count=1):
+    """Take bytes away from the end of a file."""
+    Path(path).write_bytes(Path(path).read_bytes()[:-count])
+
+
+def edit_json(path, change):
+    """Change the value of a JSON file in place."""
+    value = json.loads(Path(path).read_bytes())
+    change(value)
+    Path(path).write_bytes(dump_json(value))
+
+
+def edit_manifest(prefix, change):
+    """Change a manifest and seal it anew, as somebody would who edits it with our own code."""
+
+    def changed(value):
+        change(value)
+        value[SEAL] = seal_of(value)
+
+    edit_json(f"{prefix}.tokshard/manifest.json", changed)
+
+
+def edit_units(prefix, change):
+    """Change the lines of units.jsonl."""
+    path = Path(f"{prefix}.tokshard/units.jsonl")
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    change(lines)
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))

@@ -1,0 +1,328 @@
+"""Caches, blends and plans with one defect each, made from sound ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from support.bad_products.changes import cut, edit_json, flip
+from support.blending.support import config_for, write_dataset
+from tokshard.blending.document import BlendDocument
+from tokshard.blending.forms import parse_words
+from tokshard.blending.job import blend
+from tokshard.gpt_index.splits import parse_split
+from tokshard.index_cache.job import build_indices
+from tokshard.index_cache.request import IndexRequest
+from tokshard.sharding.plan.document import Plan, read_plan
+from tokshard.sharding.plan.job import plan_shards
+from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.sources.discovery import Wanted, open_sources
+from tokshard.sharding.topology import Topology
+from tokshard.storage.digest import content_digest
+
+LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]
+
+
+# Index caches
+
+
+def sound_cache(directory):
+    """Build an index in the default cache of a data set; return the description's path."""
+    return build_cache(write_dataset(str(directory / "data/web"), LENGTHS))
+
+
+def build_cache(prefix):
+    """Build the index of a data set, if it is not there; return the description's path."""
+    request = IndexRequest(
+        prefix=prefix,
+        training_path="data/web",
+        split_name="train",
+        split=parse_split("1"),
+        num_samples=30,
+        sequence_length=8,
+        tokenizer={"class": "a.Tokenizer"},
+    )
+    (report,) = build_indices([request])
+    return report.entry.description_path
+
+
+def array(description, name):
+    """Return the path of an array beside a description."""
+    return description.replace("description.txt", f"{name}.npy")
+
+
+def sidecar(description):
+    return description.replace("description.txt", "tokshard.json")
+
+
+def reseal(description):
+    """Record the arrays of an index as they are, as if they had been written so."""
+
+    def change(value):
+        for name in value["files"]:
+            content = Path(array(description, name.removesuffix(".npy"))).read_bytes()
+            value["files"][name] = {"bytes": len(content), "xxh3_128": content_digest(content)}
+
+    edit_json(sidecar(description), change)
+
+
+def foreign_cache(directory):
+    description = sound_cache(directory)
+    os.unlink(sidecar(description))
+    return description
+
+
+def incomplete_cache(directory):
+    description = sound_cache(directory)
+    os.unlink(array(description, "shuffle_index"))
+    return description
+
+
+def unknown_description(directory):
+    description = sound_cache(directory)
+    edit_json(description, lambda value: value.update(more=1))
+    return description
+
+
+def renamed_cache(directory):
+    """Files of one index under the name of another."""
+    description = Path(sound_cache(directory))
+    for path in description.parent.iterdir():
+        path.rename(path.with_name("0" * 32 + path.name[32:]))
+    moved = description.with_name("0" * 32 + description.name[32:])
+    edit_json(sidecar(str(moved)), lambda value: value.update(description_md5="0" * 32))
+    return str(moved)
+
+
+def cut_array(directory):
+    description = sound_cache(directory)
+    cut(array(description, "sample_index"))
+    return description
+
+
+def misshapen_array(directory):
+    description = foreign_cache(directory)
+    path = array(description, "sample_index")
+    np.save(path, np.load(path)[:-1])
+    return description
+
+
+def sidecar_damaged(directory):
+    description = sound_cache(directory)
+    cut(sidecar(description), 5)
+    return description
+
+
+def sidecar_of_another(directory):
+    description = sound_cache(directory)
+    edit_json(sidecar(description), lambda value: value.update(description_md5="0" * 32))
+    return description
+
+
+def flipped_array(directory):
+    description = sound_cache(directory)
+    flip(array(description, "document_index"), -1, 0x10)
+    return description
+
+
+def stale_cache(directory):
+    description = sound_cache(directory)
+    write_dataset(str(directory / "data/web"), [*LENGTHS, 3])
+    return description
+
+
+def wrong_array(directory):
+    """An index that was written wrong, and recorded as it is."""
+    description = sound_cache(directory)
+    path = array(description, "shuffle_index")
+    shuffled = np.load(path)
+    shuffled[[0, 1]] = shuffled[[1, 0]]
+    np.save(path, shuffled)
+    reseal(description)
+    return description
+
+
+def cache_alone(directory):
+    description = sound_cache(directory)
+    os.rename(directory / "data/web/cache/GPTDataset_indices", directory / "cache")
+    os.rename(directory / "data", directory / "elsewhere")
+    return str(directory / "cache" / os.path.basename(description))
+
+
+def cache_of_damaged(directory):
+    description = sound_cache(directory)
+    cut(directory / "data/web.bin", 2)
+    return description
+
+
+def cache_leftover(directory):
+    description = sound_cache(directory)
+    Path(description.replace("description.txt", "tokshard.lock")).write_text("")
+    return description
+
+
+# Blends
+
+
+def sources(directory):
+    return [
+        write_dataset(str(directory / f"data/{name}"), [1 + (7 * i + at) % 40 for i in range(50)])
+        for at, name in enumerate(("web", "code"))
+    ]
+
+
+def sound_blend(directory, weights=(0.7, 0.3), samples=60):
+    """Blend two data sets; return the directory of the blend."""
+    words = [word for pair in zip(map(str, weights), sources(directory), strict=True) for word in pair]
+    blend(parse_words(words), config_for(samples, 5, 0, split="9,1"), directory / "mix", workers=1)
+    return str(directory / "mix")
+
+
+def document(path):
+    return BlendDocument.read(path)
+
+
+def blend_damaged(directory):
+    path = sound_blend(directory)
+    edit_json(f"{path}/blend.json", lambda value: value.update(id="0" * 64))
+    return path
+
+
+def blend_source_missing(directory):
+    path = sound_blend(directory)
+    os.unlink(directory / "data/code.bin")
+    os.unlink(directory / "data/code.idx")
+    return path
+
+
+def blend_source_changed(directory):
+    path = sound_blend(directory)
+    write_dataset(str(directory / "data/code"), [3] * 50)
+    return path
+
+
+def blend_source_damaged(directory):
+    path = sound_blend(directory)
+    flip(directory / "data/code.idx", 36)
+    return path
+
+
+def blend_samples(directory):
+    path = sound_blend(directory)
+    file = document(path).splits["train"].sources[1].shuffle_index
+    np.save(file, np.load(file)[:-1])
+    return path
+
+
+def blend_hash(directory):
+    path = sound_blend(directory)
+    file = Path(document(path).splits["train"].description)
+    file.write_text(file.read_text().replace("0.7", "0.6"))
+    return path
+
+
+def blend_order(directory):
+    path = sound_blend(directory)
+    file = document(path).splits["train"].dataset_index
+    order = np.load(file)
+    place = int(np.flatnonzero(np.diff(order))[-1])
+    order[[place, place + 1]] = order[[place + 1, place]]
+    np.save(file, order)
+    reseal(file.replace("dataset_index.npy", "description.txt"))
+    return path
+
+
+def blend_certificate(directory):
+    path = sound_blend(directory)
+    edit_json(
+        f"{path}/blend.json",
+        lambda value: value["splits"]["train"]["certificate"]["sources"][0].update(documents_drawn=1),
+    )
+    return path
+
+
+# Plans
+
+
+def plan_request(steps=4):
+    train = StreamRequest(micro_batch_size=2, schedule=BatchSchedule.constant(8), steps=steps)
+    return PlanRequest(train=train, eval_global_batch_size=4)
+
+
+def sound_plan(directory, source=None):
+    """Plan a blend for four ranks; return the directory of the plan."""
+    found = open_sources([source or sound_blend(directory)], Wanted(split="train"))
+    plan = plan_shards(found, Topology(4, tensor=2), plan_request())
+    write_plan(plan, directory / "plan")
+    return str(directory / "plan")
+
+
+def goes_on(directory):
+    """Plan, stop after two steps, and go on with another world; return the directory of the new plan."""
+    before = read_plan(sound_plan(directory))
+    request = ReplanRequest(consumed_samples=16, topology=Topology(2))
+    after = replan(before, request, directory / "plan2")
+    write_plan(after, directory / "plan2")
+    return str(directory / "plan2")
+
+
+def plan_damaged(directory):
+    path = sound_plan(directory)
+    edit_json(f"{path}/plan.json", lambda value: value.update(plan_id="0" * 64))
+    return path
+
+
+def plan_rank(directory):
+    path = sound_plan(directory)
+    edit_json(f"{path}/rank-00002.json", lambda value: value["streams"]["train"].update(steps=3))
+    return path
+
+
+def plan_rank_alone(directory):
+    return f"{plan_rank(directory)}/rank-00002.json"
+
+
+def plan_rank_missing(directory):
+    path = sound_plan(directory)
+    os.unlink(f"{path}/rank-00003.json")
+    return path
+
+
+def plan_file_missing(directory):
+    path = sound_plan(directory)
+    os.unlink(directory / "data/web.bin")
+    return path
+
+
+def plan_file_changed(directory):
+    path = sound_plan(directory)
+    flip(directory / "data/web.bin", 10)
+    return path
+
+
+def plan_proof(directory):
+    """The history of a plan changed, and the plan written as if that were so."""
+    path = goes_on(directory)
+    plan = read_plan(path)
+    history = json.loads(json.dumps(plan.history))
+    counts = history[0]["streams"]["train"]["proof"]["sources"][0]
+    counts["seen"] += 1
+    write_plan(Plan(plan.topology, plan.streams, plan.options, tuple(history)), path, force=True)
+    return path
+
+
+def plan_coverage(directory):
+    """A blend whose order draws one sample twice, planned as it is."""
+    path = sound_blend(directory)
+    file = document(path).splits["train"].dataset_sample_index
+    samples = np.load(file)
+    first, second = np.flatnonzero(np.load(file.replace("_sample", "")) == 0)[:2]
+    samples[second] = samples[first]
+    np.save(file, samples)
+    return sound_plan(directory, path)

@@ -1,0 +1,158 @@
+"""Plans over small data sets for the loader's tests, and slow twins of what it makes of them."""
+
+import os
+
+import numpy as np
+
+from support.dataset.twin import Plain
+from tokshard.blending.greedy import build_blending_indices
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.loader import RankLoader
+from tokshard.sharding.assignment import Assignment, available_steps
+from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
+from tokshard.sharding.order import SampleOrder
+from tokshard.sharding.passes import Pass
+from tokshard.sharding.plan.document import Plan, Stream
+from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.sources.files import CachedFiles
+from tokshard.sharding.sources.references import DatasetReference, IndexReference
+from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.topology import Topology
+
+EOD = 0
+LENGTH = 8
+
+
+def write_documents(directory, name, documents, dtype="uint16"):
+    """Write documents of one sequence each; return the prefix."""
+    prefix = os.path.join(directory, name)
+    Plain(dtype, [[list(tokens)] for tokens in documents]).write(prefix)
+    return prefix
+
+
+def some_documents(seed, count, longest=11):
+    """Return documents of different tokens, each ended by EOD."""
+    draw = np.random.RandomState(seed)
+    lengths = draw.randint(1, longest + 1, count)
+    return [[*draw.randint(1, 200, length - 1).tolist(), EOD] for length in lengths]
+
+
+def save_array(directory, name, array):
+    path = os.path.join(directory, name)
+    with open(path, "wb") as file:
+        np.save(file, array)
+    return FileStamp.of(path)
+
+
+def cached(directory, stem, kind, arrays):
+    digest = stem.encode().hex().ljust(32, "0")[:32]
+    stamps = {
+        name: save_array(directory, f"{digest}-{kind}-train-{name}.npy", array)
+        for name, array in arrays.items()
+    }
+    return CachedFiles(str(directory), digest, "train", kind, stamps)
+
+
+def reference_of(directory, prefix, *, number=0, **options):
+    """Return a data set with an index of its samples, or (``sequence_length=None``) of its documents."""
+    dataset = IndexedDataset(prefix)
+    stamps = {"bin": FileStamp.of(f"{prefix}.bin"), "idx": FileStamp.of(f"{prefix}.idx")}
+    common = {"prefix": prefix, "first": 0, "multimodal": False, "fingerprint": {}, **stamps}
+    options = {"sequence_length": LENGTH, "seed": 1, "num_samples": None} | options
+    if options["sequence_length"] is None:
+        return DatasetReference(samples=dataset.document_count, **common)
+    index = GPTDatasetIndex.build(dataset.sequence_lengths, range(len(dataset)), **options)
+    arrays = {
+        "document_index": index.document_index,
+        "sample_index": index.sample_index,
+        "shuffle_index": index.shuffle_index,
+    }
+    files = cached(directory, f"index{number}", "GPTDataset", arrays)
+    return DatasetReference(samples=len(index), index=IndexReference(files, index.plan), **common)
+
+
+def source_of(directory, *, datasets=1, documents=40, weights=None, size=None, kind="index", **options):
+    """Return the samples of some new data sets, or with ``weights`` of their blend."""
+    prefixes = [
+        write_documents(directory, f"data{number}", some_documents(number, documents))
+        for number in range(datasets)
+    ]
+    if kind == "documents":
+        options["sequence_length"] = None
+    references = tuple(
+        reference_of(directory, prefix, number=number, **options) for number, prefix in enumerate(prefixes)
+    )
+    if weights is None:
+        return SampleSource(kind, "train", sum(one.samples for one in references), references)
+    arrays = build_blending_indices(np.array(weights), size)
+    order = cached(
+        directory,
+        "blend",
+        "BlendedDataset",
+        {"dataset_index": arrays[0], "dataset_sample_index": arrays[1]},
+    )
+    return SampleSource("blend", "train", size, references, order)
+
+
+def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
+    """Return a stream of all steps that a source fills."""
+    world = World(topology.data_parallel, micro, batch)
+    order = SampleOrder(source.total, options.pop("links", ()))
+    if mode == "cyclic":
+        order = cyclic_order(source.total, world, sharded=True)
+    if "shuffle" in options:
+        shards = tuple(one.samples for one in source.datasets) if source.order is None else None
+        links = shuffle_links(options["shuffle"], source.total, 5, shard_sizes=shards, block=16)
+        order = SampleOrder(source.total, links)
+    tail = options.pop("tail", "drop")
+    layout = layout_of(mode, order.samples, world, tail=tail)
+    passes = (Pass(order, layout, 0, options.pop("epochs", 1)),)
+    schedule = options.pop("schedule", None) or BatchSchedule.constant(world.whole)
+    start = {name: options.pop(name) for name in ("consumed_samples", "skipped") if name in options}
+    steps = options.pop("steps", None) or available_steps(passes, micro, schedule, **start)
+    assignment = Assignment(passes, micro, schedule, steps, **start)
+    return Stream(source, assignment, mode, tail, **options)
+
+
+def write_streams(directory, topology, *, history=(), **streams):
+    """Write a plan; return its directory."""
+    plan = Plan(topology, streams, history=history)
+    place = os.path.join(directory, f"plan-{plan.plan_id[:12]}")
+    write_plan(plan, place)
+    return place
+
+
+def plan_for(directory, *, topology=None, source=None, **options):
+    """Write a plan of one stream, ``train``; return its directory."""
+    topology = topology or Topology(1)
+    source = source or source_of(directory)
+    return write_streams(directory, topology, train=stream_of(source, topology, **options))
+
+
+def open_plan(path, rank=0, **settings):
+    return RankLoader.open(path, rank, **settings)
+
+
+def same(one, other):
+    """Tell whether two micro-batches are equal: names, dtypes, shapes and values."""
+    return list(one) == list(other) and all(
+        one[name].dtype == other[name].dtype and np.array_equal(one[name], other[name]) for name in one
+    )
+
+
+def slow_inputs(text, *, extra, pad, eod, reset_position_ids, eod_mask_loss):
+    """Megatron's fields of one sample, token by token: tokens, labels, loss mask, positions, starts."""
+    tokens = text[:-1] if extra else text
+    labels = text[1:] if extra else [*text[1:], pad]
+    mask, positions, starts, start = [], [], [], 0
+    for place, (token, label) in enumerate(zip(tokens, labels, strict=True)):
+        mask.append(0.0 if label == pad or (eod_mask_loss and token == eod) else 1.0)
+        positions.append(place - start if reset_position_ids else place)
+        starts.append(start)
+        if token == eod:
+            start = place + 1
+    clean = [[0 if token == pad else token for token in row] for row in (tokens, labels)]
+    return (*clean, mask, positions, starts)

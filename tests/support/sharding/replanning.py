@@ -1,0 +1,95 @@
+"""Plans to stop and go on from: small worlds, and what all their ranks read, listed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from support.blending.support import TOKENIZER, write_dataset
+from tokshard.blending.config import BuilderConfig
+from tokshard.blending.job import blend
+from tokshard.blending.recipe import BlendRecipe, Mixture, Source
+from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
+from tokshard.gpt_index.sizes import Sizes
+from tokshard.gpt_index.splits import parse_split
+from tokshard.sharding.plan.document import Plan
+from tokshard.sharding.plan.job import plan_shards
+from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.sources.files import CachedFiles
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.references import DatasetReference, IndexReference
+from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.topology import Topology
+
+STAMP = FileStamp(128, "0" * 64)
+
+
+def reference(name, samples) -> DatasetReference:
+    """Describe a data set with an index of so many samples; nothing of it is opened by plans."""
+    epochs: EpochPlan = plan_epochs(
+        sequences=samples + 1, tokens_per_epoch=samples * 8 + 1, sequence_length=8, num_samples=None
+    )
+    assert epochs.samples == samples
+    stamps = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), STAMP)
+    files = CachedFiles("/cache", name.encode().hex().zfill(32), "train", "GPTDataset", stamps)
+    stamp = FileStamp(samples, f"{samples:064x}")
+    index = IndexReference(files, epochs)
+    return DatasetReference(f"/data/{name}", 0, samples, stamp, stamp, False, {}, index)
+
+
+def source_of(*sizes, name="train") -> SampleSource:
+    """Describe a stream that numbers the samples of some indexes through."""
+    datasets = tuple(reference(f"part{number}", size) for number, size in enumerate(sizes))
+    return SampleSource("index", name, sum(sizes), datasets)
+
+
+def plan_of(source, ranks, *, batch, size=1, tensor=1, **options) -> Plan:
+    """Plan training alone."""
+    train = StreamRequest(micro_batch_size=size, schedule=BatchSchedule.constant(batch), **options)
+    return plan_shards({"train": source}, Topology(ranks * tensor, tensor=tensor), PlanRequest(train=train))
+
+
+def reads_of(plan, name="train", steps=None):
+    """List what all ranks read: for each step the ids, micro-batch by micro-batch and rank by rank."""
+    one = plan.streams[name].assignment
+    steps = one.steps if steps is None else steps
+    count = one.first_local(steps)
+    ranks = np.stack([one.ids(rank, 0, count) for rank in range(one.ranks)])
+    found = []
+    for step in range(steps):
+        here = ranks[:, one.first_local(step) : one.first_local(step + 1)]
+        found.append(here.reshape(one.ranks, -1, one.micro_batch_size).transpose(1, 0, 2).ravel().tolist())
+    return found
+
+
+def samples_of(plan, name="train", steps=None):
+    """List what all ranks read as (data set's path, sample) instead of ids."""
+    source = plan.streams[name].source
+    locator = Locator(source)
+    found = []
+    for ids in reads_of(plan, name, steps):
+        datasets, samples = locator.locate(np.array(ids, dtype=np.int64))
+        paths = [source.datasets[number].prefix for number in datasets.tolist()]
+        found.append(list(zip(paths, samples.tolist(), strict=True)))
+    return found
+
+
+def flat(steps):
+    return [one for step in steps for one in step]
+
+
+def write_blend(directory, weights, samples, *, tokens, name="blend", cache="cache"):
+    """Blend data sets that are made where they are absent; return the directory of the blend."""
+    for prefix, count in tokens.items():
+        if not (directory / f"{prefix}.idx").exists():
+            write_dataset(str(directory / prefix), [7] * (count // 7), first_token=len(prefix) * 1000)
+    recipe = BlendRecipe(Mixture(tuple(Source(str(directory / one), weights[one]) for one in weights)))
+    config = BuilderConfig(
+        sequence_length=8,
+        sizes=Sizes(samples, 0, 0),
+        split=parse_split("1"),
+        tokenizer=TOKENIZER,
+    )
+    blend(recipe, config, directory / name, cache_directory=directory / cache)
+    return directory / name

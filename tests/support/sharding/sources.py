@@ -1,0 +1,65 @@
+"""Small data sets, indexes and blends for tests of plans, and sources that no files stand behind."""
+
+import numpy as np
+
+from support.cli.mixtures import run, write_mixture
+from tokshard.gpt_index.epochs import plan_epochs
+from tokshard.sharding.sources.discovery import Wanted, open_sources
+from tokshard.sharding.sources.files import CachedFiles
+from tokshard.sharding.sources.references import DatasetReference, IndexReference
+from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources.stamps import FileStamp
+
+STAMP = FileStamp(0, "0" * 64)
+
+
+def blend_directory(directory):
+    """Write two data sets and a blend of them: 60 samples for training, 9 for validation, 5 for testing."""
+    write_mixture(directory)
+    done = run(
+        *("blend", "0.7", directory / "data/web", "0.3", directory / "data/code"),
+        *("--seq-length", 8, "--num-samples", "60,8,4", "--split", "80,15,5", "-o", directory / "mix"),
+    )
+    assert done.returncode == 0, done.stderr
+    return directory / "mix"
+
+
+def blend_sources(directory, **wanted):
+    return open_sources([str(blend_directory(directory))], Wanted(**wanted))
+
+
+def document_source(sizes, *, name="train", firsts=None):
+    """Return documents of data sets that are not there."""
+    firsts = firsts or [0] * len(sizes)
+    references = tuple(
+        DatasetReference(f"/data/shard-{number}", first, size, STAMP, STAMP, False, {})
+        for number, (first, size) in enumerate(zip(firsts, sizes, strict=True))
+    )
+    return SampleSource("documents", name, sum(sizes), references)
+
+
+def index_source(samples, *, sequence_length=4096, datasets=1, blended=False, name="train"):
+    """Return samples of indexes that are not there; with ``blended`` those of a blend of them."""
+    epochs = plan_epochs(
+        sequences=1000,
+        tokens_per_epoch=samples * sequence_length + 1,
+        sequence_length=sequence_length,
+        num_samples=samples,
+    )
+    files = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), STAMP)
+    index = IndexReference(CachedFiles("/cache", "a" * 32, "train", "GPTDataset", files), epochs)
+    references = tuple(
+        DatasetReference(f"/data/set-{number}", 0, samples, STAMP, STAMP, False, {}, index)
+        for number in range(datasets)
+    )
+    if not blended:
+        return SampleSource("index", name, samples * datasets, references)
+    arrays = dict.fromkeys(("dataset_index", "dataset_sample_index"), STAMP)
+    order = CachedFiles("/cache", "b" * 32, "train", "BlendedDataset", arrays)
+    return SampleSource("blend", name, samples * datasets, references, order)
+
+
+def everything(stream, key_of=None):
+    """Return what all data-parallel ranks read: int64 of shape (ranks, samples of a rank)."""
+    one = stream.assignment
+    return np.stack([one.ids(rank, 0, one.samples_per_rank, key_of) for rank in range(one.ranks)])

@@ -1,0 +1,51 @@
+"""Assignments for tests, and what all ranks of one read."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tokshard.sharding.assignment import Assignment, available_steps
+from tokshard.sharding.modes import World, cyclic_order, layout_of
+from tokshard.sharding.order import SampleOrder
+from tokshard.sharding.passes import Pass
+from tokshard.sharding.schedule import BatchSchedule
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "shuffles.json"
+
+
+def assignment_of(mode, order, world, *, tail="drop", sharded=True, epochs=1, schedule=None, **options):
+    """Return an assignment of all the steps that an order fills."""
+    layout = layout_of(mode, order.samples, world, tail=tail, sharded=sharded)
+    passes = (Pass(order, layout, options.pop("first_epoch", 0), epochs),)
+    schedule = schedule or BatchSchedule.constant(world.whole)
+    steps = available_steps(passes, world.micro_batch_size, schedule, **options)
+    return Assignment(passes, world.micro_batch_size, schedule, steps, **options)
+
+
+def order_of(mode, samples, world, *, sharded=True, links=()):
+    """Return the order of an epoch: Megatron's random one in mode cyclic, else that of the links."""
+    if mode == "cyclic":
+        return cyclic_order(samples, world, sharded=sharded, faithful=False)
+    return SampleOrder(samples, links)
+
+
+def everything(assignment):
+    """Return the ids of all ranks: int64 of shape (micro-batches, ranks, micro batch size)."""
+    local = np.arange(assignment.samples_per_rank)
+    rows = [assignment.ids(rank, 0, local.size) for rank in range(assignment.ranks)]
+    return np.stack(rows).reshape(assignment.ranks, -1, assignment.micro_batch_size).transpose(1, 0, 2)
+
+
+def digest(values):
+    """Return what is kept of the first 1,000 values of an order."""
+    first = np.asarray(values[:1000], dtype="<i8")
+    return {"first": first[:5].tolist(), "sha256": hashlib.sha256(first.tobytes()).hexdigest()}
+
+
+def golden():
+    return json.loads(GOLDEN.read_text())
+
+
+__all__ = ["World", "assignment_of", "digest", "everything", "golden", "order_of"]

@@ -1,0 +1,61 @@
+"""Feeds for tests: made of real files, and drained as an executor drains them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tokshard.corpus.files import discover
+from tokshard.tokenization.encoder import Task
+from tokshard.tokenization.part import UnitKey
+from tokshard.tokenization.workers.feed import Feed
+
+PATIENCE_SECONDS = 240.0
+
+
+class Fed:
+    """A feed, and the event that it sets when a task has become ready."""
+
+    def __init__(
+        self,
+        paths: list[Path],
+        raw: Path,
+        *,
+        unit_bytes: int = 100,
+        streams: int = 2,
+        done: frozenset[UnitKey] = frozenset(),
+        done_files: frozenset[int] = frozenset(),
+    ) -> None:
+        self.ready = threading.Event()
+        self.raw = raw
+        raw.mkdir(exist_ok=True)
+        self.feed = Feed(
+            discover([str(path) for path in paths]),
+            unit_bytes=unit_bytes,
+            max_document_bytes=64_000_000,
+            raw_directory=str(raw),
+            is_done=done.__contains__,
+            file_is_done=done_files.__contains__,
+            streams=streams,
+            wake=self.ready.set,
+        )
+
+    def next(self) -> Task | None:
+        """Wait for the next task; None when none will come any more."""
+        while True:
+            self.ready.clear()
+            if (task := self.feed.take()) is not None or self.feed.exhausted:
+                return task
+            assert self.ready.wait(PATIENCE_SECONDS), "nothing came, and the feed is not exhausted"
+
+    def drain(self, use: Callable[[Task], None] = lambda task: None) -> list[Task]:
+        """Take all tasks; after ``use``, remove decompressed units as a worker does."""
+        tasks = []
+        while (task := self.next()) is not None:
+            tasks.append(task)
+            use(task)
+            if getattr(task.unit, "temporary", False):
+                os.unlink(task.unit.path)
+        return tasks

@@ -1,0 +1,193 @@
+"""Small worlds to trace through, and the slow twin: everything that is read, listed token by token."""
+
+from __future__ import annotations
+
+import os
+from itertools import accumulate
+
+import numpy as np
+from hypothesis import strategies as st
+
+from support.dataset.twin import Plain
+from tokshard.blending.greedy import build_blending_indices
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.errors import TokshardError
+from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.gpt_index.samples import GPTSamples
+from tokshard.index_cache.npy import write_npy
+from tokshard.sharding.plan.document import Plan
+from tokshard.sharding.plan.job import plan_stream
+from tokshard.sharding.plan.request import StreamRequest
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.sources.files import CachedFiles
+from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.sources.references import DatasetReference, IndexReference
+from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.tracing.course import Stage
+from tokshard.tracing.subject import Course, Subject
+
+# Of each document the lengths of its sequences; most have one, some none, and some of them no token.
+documents = st.lists(
+    st.one_of(
+        st.integers(0, 25).map(lambda length: [length]),
+        st.lists(st.integers(0, 6), max_size=3),
+    ),
+    min_size=1,
+    max_size=14,
+).filter(lambda found: sum(map(sum, found)) > 8)
+
+
+def write_dataset(prefix, lengths):
+    """Write a data set in which the n-th token is n, so that a token tells its place."""
+    tokens = iter(range(10**9))
+    Plain("int32", [[[next(tokens) for _ in range(size)] for size in one] for one in lengths]).write(prefix)
+    return prefix
+
+
+def cached(directory, number, kind, arrays):
+    files = CachedFiles(str(directory), f"{number:032x}", "train", kind, {})
+    for name, array in arrays.items():
+        write_npy(files.path(name), array)
+    stamps = {name: FileStamp.of(files.path(name)) for name in arrays}
+    return CachedFiles(files.directory, files.hash, files.split, files.kind, stamps)
+
+
+def reference_of(directory, number, lengths, *, unused=0, **options):
+    """Describe a new data set with an index; without ``sequence_length`` its samples are its documents.
+
+    Its last ``unused`` samples are not for reading.
+    """
+    prefix = write_dataset(os.path.join(directory, f"data{number}"), lengths)
+    stamps = {"bin": FileStamp.of(f"{prefix}.bin"), "idx": FileStamp.of(f"{prefix}.idx")}
+    common = {"prefix": prefix, "multimodal": False, "fingerprint": {}, **stamps}
+    if "sequence_length" not in options:
+        first = min(options.get("first", 0), len(lengths) - 1)
+        return DatasetReference(first=first, samples=max(1, len(lengths) - first - unused), **common)
+    dataset = IndexedDataset(prefix)
+    index = GPTDatasetIndex.build(dataset.sequence_lengths, range(len(dataset)), **options)
+    names = ("document_index", "sample_index", "shuffle_index")
+    files = cached(directory, number, "GPTDataset", {name: getattr(index, name) for name in names})
+    return DatasetReference(
+        first=0, samples=max(1, len(index) - unused), index=IndexReference(files, index.plan), **common
+    )
+
+
+def source_of(directory, worlds, *, blend=None, **options):
+    """Return the samples of new data sets; with ``blend``, a number of samples, of their blend."""
+    options.setdefault("first", 0)
+    if "sequence_length" in options:
+        del options["first"]
+    references = tuple(
+        reference_of(directory, number, lengths, **options) for number, lengths in enumerate(worlds)
+    )
+    kind = "index" if "sequence_length" in options else "documents"
+    if blend is None or kind == "documents":
+        return SampleSource(kind, "train", sum(one.samples for one in references), references)
+    size = min(blend, *(one.samples for one in references))
+    arrays = build_blending_indices(np.full(len(references), 1 / len(references)), size)
+    names = ("dataset_index", "dataset_sample_index")
+    order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
+    return SampleSource("blend", "train", size, references, order)
+
+
+def subject_of(source, stream=None, topology=None, stages=None):
+    """Return what can be traced through: a plan of one stream, or the samples alone."""
+    datasets = {one.prefix: False for one in source.datasets}
+    if stream is None:
+        return Subject(source.kind, "here", {"train": Course("train", source)}, datasets)
+    plan = Plan(topology, {"train": stream})
+    stages = stages or (Stage(plan.plan_id, stream.assignment, stream.assignment.steps),)
+    return Subject("plan", "here", {"train": Course("train", source, stages, stream)}, datasets, plan)
+
+
+requests = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "mode": st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
+            "tail": st.sampled_from(["drop", "pad"]),
+            "shuffle": st.sampled_from(["none", "samples", "blocks"]),
+            "block": st.integers(1, 5),
+            "per_epoch": st.booleans(),
+            "epochs": st.integers(1, 3),
+            "bucket_buffer": st.none() | st.sampled_from([12, 24]),
+            "steps_before": st.integers(0, 2),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "mode": st.just("cyclic"),
+            "sharded": st.booleans(),
+            "equal_counts": st.just(True),
+            "epochs": st.integers(1, 3),
+            "steps_before": st.integers(0, 2),
+        }
+    ),
+)
+
+
+def stream_of(source, ranks, size, batches, request):
+    """Return a stream that a request plans; None where it cannot be planned for so few samples."""
+    options = {"steps_before": 0, **request}
+    if options.get("bucket_buffer") is not None:
+        options["bucket_pack"] = 4
+    batch = ranks * size * batches
+    start = options.pop("steps_before") * batch
+    asked = StreamRequest(
+        micro_batch_size=size, schedule=BatchSchedule.constant(batch), consumed_samples=start, **options
+    )
+    try:
+        return plan_stream(source, ranks, asked)
+    except TokshardError:
+        return None
+
+
+def bounds_of(worlds):
+    """Return for each data set the first token of each document and sequence, and the end."""
+    found = []
+    for lengths in worlds:
+        sequences = [size for one in lengths for size in one]
+        edges = [0, *accumulate(sequences)]
+        counts = [0, *accumulate(len(one) for one in lengths)]
+        found.append(([edges[count] for count in counts], edges))
+    return found
+
+
+def slow_pieces(worlds, source, sample):
+    """Return (data set, document, sequence, first token, stop token) of a sample, from its tokens alone."""
+    numbers, places = Locator(source).locate(np.array([sample]))
+    number, place = int(numbers[0]), int(places[0])
+    reference = source.datasets[number]
+    dataset = reference.open_dataset()
+    if reference.index is None:
+        tokens = dataset.document_tokens(place).tolist()
+    else:
+        tokens = GPTSamples(dataset, reference.open_index()).read(place).tokens.tolist()
+    documents, sequences = bounds_of(worlds)[number]
+    pieces = []
+    for token in tokens:
+        sequence = max(at for at in range(len(sequences) - 1) if sequences[at] <= token < sequences[at + 1])
+        document = next(at for at in range(len(documents) - 1) if documents[at] <= token < documents[at + 1])
+        place = token - documents[document]
+        if pieces and pieces[-1][:3] == [number, document, sequence] and pieces[-1][4] == place:
+            pieces[-1][4] += 1
+        else:
+            pieces.append([number, document, sequence, place, place + 1])
+    return [tuple(piece) for piece in pieces]
+
+
+def slow_visits(assignment, key_of, steps=None):
+    """Yield (id, epoch, step, rank, slot, again, consumed samples after) of all that a plan reads."""
+    for rank in range(assignment.ranks):
+        for step in range(assignment.steps if steps is None else steps):
+            first = assignment.first_local(step)
+            for slot, sample in enumerate(assignment.step_ids(rank, step, key_of).ravel().tolist()):
+                local = np.array([first + slot])
+                again = bool(assignment.repeated(np.array([rank]), local)[0])
+                epoch, within = 0, int(local[0]) + assignment.skipped
+                for one in assignment.passes:
+                    if within < one.per_rank:
+                        epoch = one.first_epoch + within // one.per_epoch
+                        break
+                    within -= one.per_rank
+                yield sample, epoch, step, rank, slot, again, assignment.consumed_after(step + 1)

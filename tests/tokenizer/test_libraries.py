@@ -1,0 +1,145 @@
+"""Libraries' objects that are loaded before they are asked for: the same, once, for no other file."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from support.tokenization.definitions import lists_of, written
+from support.tokenization.jobs import SAMPLE, TOKENIZER, texts_of
+from tokshard import tokenize_corpus
+from tokshard.errors import TokenizerError
+from tokshard.tokenization.options import TokenizeOptions
+from tokshard.tokenization.workers import starting
+from tokshard.tokenizer import libraries
+from tokshard.tokenizer.definition import load_tokenizer
+from tokshard.tokenizer.engines import fast_engine, reference_engine
+
+TEXTS = texts_of(SAMPLE / "stories.jsonl")[:20]
+
+
+@pytest.fixture(autouse=True)
+def nothing_ahead(monkeypatch):
+    monkeypatch.setattr(libraries, "_fast_ahead", {})
+    monkeypatch.setattr(libraries, "_reference_ahead", {})
+
+
+def ahead():
+    return [*libraries._fast_ahead.values()], [*libraries._reference_ahead.values()]
+
+
+def test_what_was_loaded_ahead_is_taken_once():
+    expected = lists_of(reference_engine(load_tokenizer(TOKENIZER), special_tokens=False).encode(TEXTS))
+    libraries.load_ahead(TOKENIZER, special_tokens=False)
+    ((fast,), (reference,)) = ahead()
+    tokenizer = load_tokenizer(TOKENIZER)
+    engine = fast_engine(tokenizer, special_tokens=False)
+    assert engine._library is fast.library
+    assert lists_of(engine.encode(TEXTS)) == expected
+    engine = reference_engine(tokenizer, special_tokens=False)
+    assert engine._library is reference
+    assert lists_of(engine.encode(TEXTS)) == expected
+    assert ahead() == ([], [])
+    assert fast_engine(tokenizer, special_tokens=False)._library is not fast.library
+
+
+def test_another_file_or_other_special_tokens_get_their_own(tmp_path):
+    libraries.load_ahead(TOKENIZER, special_tokens=False)
+    ((fast,), (reference,)) = ahead()
+    definition = json.loads(Path(TOKENIZER).read_bytes())
+    changed = load_tokenizer(
+        written(tmp_path, definition).path, need_eod=False
+    )  # the same, written otherwise
+    assert fast_engine(changed, special_tokens=False)._library is not fast.library
+    assert reference_engine(changed, special_tokens=False)._library is not reference
+    tokenizer = load_tokenizer(TOKENIZER)
+    assert fast_engine(tokenizer, special_tokens=True)._library is not fast.library
+    assert ahead() == ([fast], [reference])
+
+
+def test_what_the_gate_keeps_out_is_not_tried(tmp_path):
+    definition = json.loads(Path(TOKENIZER).read_bytes())
+    definition["model"]["dropout"] = 0.5
+    libraries.load_ahead(written(tmp_path, definition).path, special_tokens=False)
+    assert ahead() == ([], [])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"model": 3}', b'{"model": {"merges": 1}}'])
+def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_bytes(content)
+    libraries.load_ahead(str(path), special_tokens=False)
+    assert ahead() == ([], [])
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(TokenizerError):
+        load_tokenizer(str(path))
+
+
+class Spoken:
+    """A connection that keeps what is sent."""
+
+    def __init__(self):
+        self.messages = []
+
+    def send(self, message):
+        self.messages.append(json.loads(message))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"tokenizer": TOKENIZER}, [{"expect": TOKENIZER, "special_tokens": False}]),
+        ({"tokenizer": str(SAMPLE), "special_tokens": True}, [{"expect": TOKENIZER, "special_tokens": True}]),
+        ({"tokenizer": TOKENIZER, "engine": "reference"}, []),
+        ({"tokenizer": None}, []),
+        ({"tokenizer": "s3://bucket/tokenizer.json"}, []),
+        ({"tokenizer": "hf:gpt2"}, []),
+        ({"tokenizer": "no/such/tokenizer.json"}, []),
+        ({"tokenizer": __file__}, []),
+    ],
+)
+def test_a_nursery_is_told_of_files_at_hand(options, expected):
+    process = object.__new__(starting.NurseryProcess)
+    process.connection = Spoken()
+    process.expect(TokenizeOptions(**options))
+    assert process.connection.messages == expected
+
+
+def wait_until_idle(pid):
+    """Wait until a process has done what it was told: it takes no processor time for a while."""
+    before, quiet = None, 0
+    while quiet < 6:
+        time.sleep(0.05)
+        spent = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+        quiet = quiet + 1 if spent == before else 0
+        before = spent
+
+
+def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch):
+    """The nursery loads one file ahead; by the time the job reads it, it is another."""
+    definition = json.loads(Path(TOKENIZER).read_bytes())
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(Path(TOKENIZER).read_bytes())
+    other = {**definition, "normalizer": {"type": "Lowercase"}}
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(
+        b"".join(json.dumps({"text": text.upper() * 40}).encode() + b"\n" for text in TEXTS * 3)
+    )
+    assert corpus.stat().st_size > starting.INLINE_BYTES
+    expect = starting.NurseryProcess.expect
+
+    def expecting(process, options):
+        expect(process, options)
+        wait_until_idle(process.pid)
+        path.write_text(json.dumps(other))
+
+    libraries_of_job = {"tokenizer": str(path), "engine": "fast", "eod": "<|endoftext|>", "workers": 1}
+    monkeypatch.setattr(starting.NurseryProcess, "expect", expecting)
+    tokenize_corpus(str(corpus), str(tmp_path / "early"), **libraries_of_job)
+    monkeypatch.undo()
+    tokenize_corpus(str(corpus), str(tmp_path / "plain"), **{**libraries_of_job, "engine": "reference"})
+    assert (tmp_path / "early.bin").read_bytes() == (tmp_path / "plain.bin").read_bytes()

@@ -1,0 +1,96 @@
+"""No byte of a data set can change without being found."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tokshard import tokenize_corpus
+from tokshard.core.progress import SilentProgress
+from tokshard.verification import dataset
+from tokshard.verification.job import verify
+from tokshard.verification.labour import Labour
+from tokshard.verification.report import Ledger
+from tokshard.verification.session import Session
+
+SIZE = 65_536
+
+
+def files_of(prefix):
+    beside = sorted(Path(f"{prefix}.tokshard").iterdir())
+    return [Path(f"{prefix}.bin"), Path(f"{prefix}.idx"), *beside]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    """Make a data set whose files have 65,536 bytes in all."""
+    directory = tmp_path_factory.mktemp("flips")
+    characters = 30_000
+    for trial in range(20):
+        records = [{"text": f"{n} " + "ab " * 4} for n in range(20)] + [{"text": "x" * characters}]
+        # A rejected record is shown: it makes odd sizes even.
+        records.append({"no": "o" * (trial % 2)})
+        source = directory / f"{trial:02d}.jsonl"
+        source.write_text("\n".join(map(json.dumps, records)) + "\n")
+        made = str(directory / f"made{trial}")
+        tokenize_corpus([str(source)], made, on_error="skip", workers=1, unit_bytes=1 << 14)
+        missing = SIZE - sum(path.stat().st_size for path in files_of(made))
+        if not missing:
+            return made
+        characters += missing // 2
+    raise AssertionError("no such data set")
+
+
+def session():
+    return Session("digest", None, Labour(1, SilentProgress()))
+
+
+def flips(path, step=1):
+    """Change each byte of a file, and put it back after each."""
+    content = path.read_bytes()
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        for offset in range(0, len(content), step):
+            os.pwrite(descriptor, bytes([content[offset] ^ (1 << offset % 8)]), offset)
+            yield offset
+            os.pwrite(descriptor, content[offset : offset + 1], offset)
+    finally:
+        os.close(descriptor)
+    assert path.read_bytes() == content
+
+
+def test_every_flip_of_every_file_is_found(prefix):
+    assert verify(prefix).findings == ()
+    files = files_of(prefix)
+    assert {path.name for path in files[2:]} == {
+        "manifest.json",
+        "provenance.bin",
+        "rejected.jsonl",
+        "units.jsonl",
+    }
+    missed, count = [], 0
+    for path in files[1:]:
+        for offset in flips(path):
+            count += 1
+            if dataset.verify_dataset(prefix, session()).is_sound:
+                missed.append((path.name, offset))
+    # The structure does not look at the tokens: it is the same for all flips of them.
+    facts = dataset.examine_structure(prefix, Ledger("data set", prefix), session())
+    for offset in flips(files[0]):
+        count += 1
+        ledger = Ledger("data set", prefix)
+        dataset._examine_pieces(facts, facts.units, ledger, session())
+        if [one.code for one in ledger.findings] != ["bin-digest"]:
+            missed.append((files[0].name, offset))
+    assert missed == []
+    assert count == SIZE
+
+
+def test_flips_of_tokens_are_found_by_the_whole(prefix):
+    for offset in flips(Path(f"{prefix}.bin"), step=499):
+        (finding,) = verify(prefix).findings
+        assert finding.code == "bin-digest"
+        assert finding.offset <= offset

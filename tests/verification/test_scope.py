@@ -1,0 +1,248 @@
+"""What is looked at: parts of the data, whole directories, and data sets that change meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.bad_products import datasets, products
+from support.bad_products.changes import flip
+from support.interleaving import interleaved
+from tokshard import tokenize_corpus
+from tokshard.core.progress import ProgressUpdate, SilentProgress
+from tokshard.errors import InputError, UsageError
+from tokshard.sharding.plan.document import read_plan
+from tokshard.sharding.plan.job import plan_shards
+from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.sources.discovery import Wanted, open_sources
+from tokshard.sharding.topology import Topology
+from tokshard.verification.job import verify
+from tokshard.verification.labour import Labour
+from tokshard.verification.levels import chosen, parse_subset
+
+
+def codes(report):
+    return {one.code for one in report.findings}
+
+
+class Listener(SilentProgress):
+    def __init__(self):
+        self.heard = []
+
+    def start(self, bytes_total, bytes_resumed):
+        self.heard.append(("start", bytes_total))
+
+    def update(self, state):
+        self.heard.append(("update", state.bytes_done))
+
+    def finish(self):
+        self.heard.append(("finish", None))
+
+
+@given(st.integers(0, 300), st.fractions(Fraction(1, 1000), 1))
+def test_a_share_names_as_many_pieces_as_it_says_evenly(count, share):
+    pieces = chosen(count, share)
+    assert pieces == sorted(set(pieces))
+    assert all(0 <= piece < count for piece in pieces)
+    assert len(pieces) == max(min(count, 1), int(count * share))
+    if len(pieces) > 1:
+        gaps = {after - before for before, after in pairwise(pieces)}
+        assert max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("text", ["", "5", "0%", "101%", "-1%", "5%%", "nan%", "1e1%", "0.0000001%"])
+def test_no_share_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_subset(text)
+
+
+def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
+    prefix = datasets.sound(tmp_path, unit_bytes=100)
+    whole = verify(prefix).subjects[0].counts
+    assert whole["pieces_checked"] == whole["pieces"] > 10
+    part = verify(prefix, subset=Fraction(3, 10))
+    counts = part.subjects[0].counts
+    assert counts["pieces_checked"] == whole["pieces"] * 3 // 10
+    assert part.subset == Fraction(3, 10)
+    assert verify(prefix, subset=0.3).subset == Fraction(3, 10)
+    found = []
+    for offset in range(0, os.path.getsize(f"{prefix}.bin"), 7):
+        flip(f"{prefix}.bin", offset)
+        (finding,) = verify(prefix).findings
+        partly = [one.offset for one in verify(prefix, subset=Fraction(3, 10)).findings]
+        assert partly in ([], [finding.offset])
+        found += partly
+        flip(f"{prefix}.bin", offset)
+    assert len(set(found)) == counts["pieces_checked"]
+    assert 7 * len(found) == pytest.approx(counts["bytes_checked"], rel=0.2)
+
+
+@pytest.mark.parametrize("subset", [0, -0.1, 1.01])
+def test_a_subset_is_a_share(tmp_path, subset):
+    with pytest.raises(UsageError):
+        verify(datasets.sound(tmp_path), subset=subset)
+
+
+def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
+    products.goes_on(tmp_path)
+    datasets.foreign(tmp_path / "more" if not os.makedirs(tmp_path / "more") else None)
+    os.symlink(tmp_path, tmp_path / "loop")
+    os.makedirs(tmp_path / ".git/objects/pack")
+    Path(tmp_path / ".git/objects/pack/pack-1.idx").write_bytes(b"\xfftOc")
+    Path(tmp_path / "model.bin").write_bytes(b"weights")
+    os.makedirs(tmp_path / "half.tokshard/work")
+    report = verify(tmp_path, recursive=True, level="structure")
+    kinds = [one.kind for one in report.subjects]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"data set": 4, "index": 6, "blend": 1, "plan": 2}
+    assert codes(report) == {"unverified", "unfinished"}
+    assert [one.path for one in report.subjects if not one.is_sound] == [str(tmp_path / "half")]
+
+
+def test_a_blend_brings_what_it_is_made_from(tmp_path):
+    path = products.sound_blend(tmp_path)
+    alone, whole = verify(path), verify(path, recursive=True)
+    assert [one.kind for one in alone.subjects] == ["index"] * 6 + ["blend"]
+    assert [one.kind for one in whole.subjects] == ["data set"] * 2 + ["index"] * 6 + ["blend"]
+    assert [one.kind for one in verify(f"{path}/blend.json").subjects] == ["index"] * 6 + ["blend"]
+    shutil.rmtree(f"{path}/cache")
+    assert codes(verify(path, recursive=True)) == {"unverified", "cache-incomplete", "cache-foreign"}
+
+
+def test_a_rank_brings_what_its_plan_reads(tmp_path):
+    path = products.sound_plan(tmp_path)
+    report = verify(f"{path}/rank-00001.json", recursive=True)
+    assert [one.kind for one in report.subjects] == ["data set"] * 2 + ["index"] * 3 + ["rank"]
+    flip(tmp_path / "data/web.bin", 5)
+    assert codes(verify(f"{path}/rank-00001.json")) == {"plan-file-changed"}
+
+
+def test_packed_plans_and_plans_of_documents(tmp_path):
+    write_plan(read_plan(products.sound_plan(tmp_path)), tmp_path / "packed", packed=True)
+    assert codes(verify(tmp_path / "packed", level="deep")) == set()
+    assert codes(verify(tmp_path / "packed" / "ranks.json")) == set()
+    sources = open_sources([str(tmp_path / "data/web")], Wanted(documents=True))
+    plan = plan_shards(sources, Topology(2), products.plan_request(3))
+    write_plan(plan, tmp_path / "documents")
+    assert codes(verify(tmp_path / "documents", level="deep", recursive=True)) <= {
+        "unverified",
+        "vocabulary-unknown",
+    }
+    products.edit_json(tmp_path / "packed/ranks.json", lambda value: value["ranks"][1].update(rank=0))
+    assert codes(verify(tmp_path / "packed")) == {"plan-rank"}
+
+
+def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    datasets.sound(tmp_path)
+    for thing in ("nothing", "a.jsonl"):
+        with pytest.raises(InputError):
+            verify(thing)
+    with pytest.raises(UsageError, match="neither a cache, nor a blend, nor a plan"):
+        verify("data")
+    assert [one.path for one in verify("data", recursive=True).subjects] == ["data/web"]
+    assert [one.path for one in verify("data/web.tokshard").subjects] == ["data/web"]
+
+
+def test_the_progress_tells_of_every_byte_once(tmp_path, monkeypatch):
+    prefix = datasets.sound(tmp_path)
+    inline, threaded = Listener(), Listener()
+    verify(prefix, progress=inline, workers=2)
+    monkeypatch.setattr("tokshard.verification.labour._WORTH_THREADS_BYTES", 0)
+    report = verify(prefix, progress=threaded, workers=2)
+    for listener in (inline, threaded):
+        assert [one[0] for one in listener.heard][:: len(listener.heard) - 1] == ["start", "finish"]
+        done = [count for kind, count in listener.heard if kind == "update"]
+        assert done == sorted(done)
+        assert done[-1] == report.bytes_read
+    assert inline.heard[0][1] / 2 < report.bytes_read <= inline.heard[0][1]
+
+
+def test_work_in_threads_is_the_work_in_order(monkeypatch):
+    listener = Listener()
+    labour = Labour(3, listener)
+    items = list(range(50))
+
+    def work(item):
+        labour.tell(2)
+        return item * item
+
+    assert labour.run(work, items, 1 << 30) == labour.run(work, items, 0) == [item * item for item in items]
+    assert labour.done == 200
+    assert listener.heard[-1] == ("update", 200)
+    listener.update(ProgressUpdate())
+
+
+def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
+    """Four verifications run all the while that a data set is made anew from one input and the other."""
+    prefix = datasets.sound(tmp_path)
+    inputs = [[str(tmp_path / "a.jsonl")], [str(tmp_path / "b.jsonl")]]
+    ended, seen, failures = threading.Event(), [], []
+
+    def read():
+        while not ended.is_set():
+            try:
+                report = verify(prefix, level="digest", workers=1)
+            except Exception as error:
+                failures.append(repr(error))
+                return
+            seen.append(codes(report))
+            counts = report.subjects[0].counts
+            if not codes(report) and counts["records"] not in {40, 25, 65}:
+                failures.append(counts)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    try:
+        for number in range(15):
+            tokenize_corpus(inputs[number % 2], prefix, on_error="skip", workers=1, force=True)
+    finally:
+        ended.set()
+        for reader in readers:
+            reader.join()
+    assert failures == []
+    assert set().union(*seen) <= {"unfinished", "changed", "unverified"}
+    assert len(seen) > 15
+    assert verify(prefix).findings == ()
+
+
+def same_again(directory, product):
+    """Return the path of a sound product, and what makes it anew as it is."""
+    if product == "cache":
+        description = products.sound_cache(directory)
+
+        def build_anew():
+            os.unlink(description)
+            products.build_cache(str(directory / "data/web"))
+
+        return description, build_anew
+    path = products.sound_plan(directory)
+    plan = read_plan(path)
+
+    def write_anew():
+        os.unlink(os.path.join(path, "plan.json"))
+        for rank in Path(path).glob("rank-*.json"):
+            rank.unlink()
+        write_plan(plan, path)
+
+    return path, write_anew
+
+
+@pytest.mark.parametrize(
+    ("product", "module"), [("cache", "verify/cache.py"), ("plan", "verify/plan.py"), ("plan", "rankfile.py")]
+)
+def test_a_product_that_is_made_anew_meanwhile_is_changed_or_sound(tmp_path, product, module):
+    path, make_anew = same_again(tmp_path, product)
+    found = [*interleaved(lambda: frozenset(codes(verify(path, workers=1))), make_anew, inside=(module,))]
+    assert len(found) > 30
+    sound = frozenset(codes(verify(path, workers=1)))
+    assert set(found) <= {sound, sound | {"changed"}, frozenset({"changed"})}
+    assert any("changed" in one for one in found)

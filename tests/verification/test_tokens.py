@@ -1,0 +1,75 @@
+"""What is counted of tokens is what a slow count says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.dataset.twin import Plain
+from tokshard import IndexedDataset
+from tokshard.core.progress import SilentProgress
+from tokshard.verification import tokens
+from tokshard.verification.labour import Labour
+from tokshard.verification.report import Ledger
+from tokshard.verification.session import Session
+from tokshard.verification.tokens import TokenRules, TokenTally, scan_tokens
+
+TOKENS = st.lists(st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=3), max_size=10)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(tokens, "_BLOCK_TOKENS", 3)
+    monkeypatch.setattr(tokens, "_TASK_DOCUMENTS", 2)
+    monkeypatch.setattr("tokshard.verification.labour._WORTH_THREADS_BYTES", 0)
+
+
+def slow_tally(documents, limit, eod):
+    flat = [token for document in documents for sequence in document for token in sequence]
+    ends = [[token for sequence in document for token in sequence] for document in documents]
+    filled = [(place, one) for place, one in enumerate(ends) if one]
+    without = [place for place, one in filled if one[-1] != eod]
+    outside = [(place, token) for place, token in enumerate(flat) if token >= limit]
+    return TokenTally(
+        outside=len(outside),
+        first_outside=outside[0] if outside else None,
+        eod=flat.count(eod),
+        documents=len(filled),
+        without_eod=len(without),
+        first_without=without[0] if without else None,
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(documents=TOKENS, limit=st.integers(1, 10), eod=st.integers(0, 9))
+def test_the_tally_is_that_of_a_slow_count(tmp_path, small_pieces, documents, limit, eod):
+    prefix = str(tmp_path / "x")
+    Plain("int32", documents).write(prefix)
+    session = Session("deep", None, Labour(2, SilentProgress()))
+    ledger = Ledger("data set", prefix)
+    right = slow_tally(documents, limit, eod)
+    appended = right.documents - right.without_eod
+    rules = TokenRules(limit, eod, True, right.eod - appended)
+    assert scan_tokens(IndexedDataset(prefix), rules, ledger, session) == right
+    found = {one.code for one in ledger.findings}
+    assert found == {
+        *(["token-range"] if right.outside else []),
+        *(["eod-missing"] if right.without_eod else []),
+    }
+    ledger.findings.clear()
+    scan_tokens(IndexedDataset(prefix), TokenRules(None, eod, None, right.eod + 1), ledger, session)
+    assert [one.code for one in ledger.findings] == ["eod-count"]
+
+
+def test_negative_ids_are_out_of_range(tmp_path):
+    prefix = str(tmp_path / "x")
+    Plain("int32", [[[1, -2, 3]]]).write(prefix)
+    ledger = Ledger("data set", prefix)
+    session = Session("deep", None, Labour(1, SilentProgress()))
+    scan_tokens(IndexedDataset(prefix), TokenRules(10, None, None, None), ledger, session)
+    (finding,) = ledger.findings
+    assert (finding.code, finding.offset) == ("token-range", 4)
+    assert Path(finding.path) == tmp_path / "x.bin"
