@@ -58,8 +58,8 @@ def write_pair(prefix: Path, lengths: np.ndarray) -> int:
 
 def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
     """Write what tells where the documents come from."""
+    from tokshard.core.strict_json import dump_json
     from tokshard.dataset.manifest import SCHEMA, Manifest
-    from tokshard.storage.jsonfile import dump_json
 
     directory = Path(f"{prefix}.tokshard")
     directory.mkdir()

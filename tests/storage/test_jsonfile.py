@@ -10,9 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tokshard.core import strict_json
+from tokshard.core.strict_json import MAX_JSON_DEPTH, dump_json, parse_json_object
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import jsonfile
-from tokshard.storage.jsonfile import MAX_JSON_DEPTH, dump_json, parse_json_object, read_json_object
+from tokshard.storage.jsonfile import read_json_object
 
 # Surrogates stand for bytes of file names that are not UTF-8.
 TEXT = st.text(st.characters(exclude_categories=[]))
@@ -118,7 +120,8 @@ def test_the_depth_is_counted_before_anything_is_parsed(monkeypatch):
 
 
 def test_the_size_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(jsonfile, "MAX_JSON_BYTES", 100)
+    for module in (jsonfile, strict_json):
+        monkeypatch.setattr(module, "MAX_JSON_BYTES", 100)
     for size, fits in ((100, True), (101, False), (100_000, False)):
         (tmp_path / "x").write_bytes(b"{}" + b" " * (size - 2))
         if fits:

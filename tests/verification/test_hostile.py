@@ -10,7 +10,7 @@ import pytest
 
 from support.bad_products import datasets, products
 from support.bad_products.changes import edit_manifest
-from tokshard.storage.jsonfile import dump_json
+from tokshard.core.strict_json import dump_json
 from tokshard.verification.job import verify
 
 ODD = [None, True, -1, 2**70, 1e300, "", "x", "\0../..\x1b", [], {}, [[1, None]], {"a": 1}]

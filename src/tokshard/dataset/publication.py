@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from tokshard.core.strict_json import dump_json
 from tokshard.dataset.manifest import (
     MANIFEST_NAME,
     PROVENANCE_NAME,
@@ -22,7 +23,7 @@ from tokshard.dataset.manifest import (
 from tokshard.errors import IntegrityError, OutputExistsError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.files import write_atomically
-from tokshard.storage.jsonfile import dump_json, read_json_object
+from tokshard.storage.jsonfile import read_json_object
 
 PUBLISH_NAME = "publish.json"
 _SCHEMA = "tokshard.publish/1"

@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from tokshard.core.strict_json import dump_json, parse_json_object
 from tokshard.dataset.manifest import MANIFEST_NAME, Manifest
 from tokshard.storage.digest import READ_BYTES
 from tokshard.storage.files import AtomicFile
-from tokshard.storage.jsonfile import dump_json, parse_json_object
 from tokshard.storage.syscalls import Buffer
 
 

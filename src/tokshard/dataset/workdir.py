@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.core.strict_json import dump_json
 from tokshard.dataset.plan import Plan
 from tokshard.dataset.publication import PUBLISH_NAME, refuse_link
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.files import is_temporary, remove_tree, write_atomically
-from tokshard.storage.jsonfile import dump_json, read_json_object
+from tokshard.storage.jsonfile import read_json_object
 from tokshard.storage.lock import WriterLock
 
 _PLAN_NAME = "plan.json"

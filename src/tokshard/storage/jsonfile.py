@@ -1,31 +1,15 @@
-"""Reading JSON that tokshard itself wrote, without trusting it.
-
-Manifests and plans may be cut, edited or hostile: size and depth are limited, duplicate keys, NaN and
-invalid UTF-8 are refused, and every way of being wrong is an :class:`~tokshard.errors.IntegrityError`.
-"""
+"""JSON files of tokshard: read strictly, written only if they can be read back."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
-from tokshard.errors import IntegrityError, StorageError, TokshardError, UsageError
+from tokshard.core.codec import Document
+from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, parse_json_object
+from tokshard.errors import StorageError, TokshardError, UsageError
 from tokshard.storage import fs
 
-MAX_JSON_BYTES = 64 << 20
-MAX_JSON_DEPTH = 32
-_MAX_DIGITS = 40
-
-
-def dump_json(value: Any) -> bytes:
-    r"""Return ``value`` as indented UTF-8 JSON with a final newline, keys in their given order.
-
-    The names of files may hold bytes that are not UTF-8; Python has lone surrogates for them, which
-    become the escapes ``\udcXX`` and come back as they were.
-    """
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+DocumentT = TypeVar("DocumentT", bound=Document)
 
 
 def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
@@ -46,36 +30,6 @@ def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
             hint=hint,
         )
     return content
-
-
-def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
-    """Parse a JSON object strictly.
-
-    Args:
-        content: The bytes of the file, at most 64 MiB.
-        path: The file's name, for errors.
-
-    Raises:
-        IntegrityError: It is too large, too deep, not UTF-8, not JSON, not an object, or has a key twice.
-    """
-    if len(content) > MAX_JSON_BYTES:
-        raise IntegrityError(f"{path} is larger than {MAX_JSON_BYTES} bytes", path=path)
-    if _depth(content) > MAX_JSON_DEPTH:
-        raise IntegrityError(f"{path} is nested deeper than {MAX_JSON_DEPTH} levels", path=path)
-    try:
-        text = content.decode("utf-8")
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique_keys,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            parse_int=_bounded,
-        )
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path} is not valid JSON: {error}", path=path) from error
-    if not isinstance(value, dict):
-        raise IntegrityError(f"{path} is not a JSON object", path=path)
-    return value
 
 
 def read_json_object(path: str) -> dict[str, Any]:
@@ -100,43 +54,10 @@ def read_json_object(path: str) -> dict[str, Any]:
     return parse_json_object(content, path)
 
 
-def _depth(content: bytes) -> int:
-    """Return the deepest nesting of brackets outside strings, without parsing (and so recursing)."""
-    depth = deepest = 0
-    for character in _STRING.sub(b"", content).translate(None, delete=_NOT_BRACKETS):
-        depth += 1 if character in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+def read_document(cls: type[DocumentT], path: str) -> DocumentT:
+    """Read a document strictly; see :func:`read_json_object`.
 
-
-# Possessive, and with an optional end, so that no content takes more than linear time or any memory: a
-# string without an end is taken for the rest of the file, where the parser stops, too.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in result:
-            raise ValueError(f"the key {name!r} occurs twice")
-        result[name] = value
-    return result
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is too large a number")
-    return number
-
-
-def _bounded(digits: str) -> int:
-    # Nothing that we write counts further, and numpy and floats end somewhere beyond.
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"{digits[:_MAX_DIGITS]}... is too large a number")
-    return int(digits)
+    Raises:
+        IntegrityError: The content is wrong, or it has another schema.
+    """
+    return cls.from_json(read_json_object(path), path)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from tokshard.core.strict_json import parse_json_object
 from tokshard.errors import IntegrityError, LockedError, StorageError
 from tokshard.storage import syscalls
-from tokshard.storage.jsonfile import parse_json_object
 
 _READ_BYTES = 4096
 # Tasks that share a lock write their names over each other, so all texts are equally long.

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from tokshard.core.strict_json import parse_json_object
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
-from tokshard.storage.jsonfile import parse_json_object
 from tokshard.storage.syscalls import Buffer
 from tokshard.tokenization.counts import UnitCounts
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokshard.core.strict_json import dump_json
 from tokshard.corpus.files import CorpusFile
 from tokshard.dataset.layout import optimal_dtype
 from tokshard.dataset.plan import Plan
 from tokshard.errors import UsageError
-from tokshard.storage.jsonfile import dump_json
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenizer.definition import Tokenizer
 

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from tokshard.core.strict_json import dump_json
 from tokshard.dataset.manifest import SCHEMA, UNITS_NAME, Manifest, file_of, manifest_path
 from tokshard.dataset.plan import Plan
 from tokshard.dataset.publication import refuse_link
@@ -16,7 +17,6 @@ from tokshard.errors import InputError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import content_digest, piecewise_digest
 from tokshard.storage.files import write_atomically
-from tokshard.storage.jsonfile import dump_json
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.report import Ledger

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, parse_json_object
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -18,7 +19,6 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs
-from tokshard.storage.jsonfile import MAX_JSON_BYTES, dump_json, parse_json_object
 from tokshard.storage.paths import sidecar_directory
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.report import Ledger

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from tokshard.core.strict_json import MAX_JSON_BYTES
 from tokshard.dataset.manifest import PROVENANCE_NAME, REJECTED_NAME, Manifest, file_of
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile
 from tokshard.errors import TokshardError
 from tokshard.storage import fs
-from tokshard.storage.jsonfile import MAX_JSON_BYTES
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.inputs import examine_inputs

@@ -6,8 +6,8 @@ import json
 import struct
 from pathlib import Path
 
+from tokshard.core.strict_json import dump_json
 from tokshard.dataset.manifest import SEAL, seal_of
-from tokshard.storage.jsonfile import dump_json
 
 
 def flip(path, offset, mask=1):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -24,7 +25,6 @@ from tokshard.dataset.staging import DigestingWriter, file_chunks, stage_chunks,
 from tokshard.dataset.writer import write_index
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.digest import file_digest, piecewise_digest
-from tokshard.storage.jsonfile import MAX_JSON_BYTES, dump_json
 from tokshard.storage.paths import bin_path
 from tokshard.version import __version__
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from tokshard.core.strict_json import parse_json_object
 from tokshard.errors import UsageError
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.launch.shellwords import Word, read_commands
-from tokshard.storage.jsonfile import parse_json_object
 
 _FLAG, _ONE, _LIST = "flag", "one", "list"
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.core.strict_json import dump_json
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OutputExistsError, TokshardError
 from tokshard.sharding.plan.document import PLAN_NAME, Plan, read_plan
@@ -16,7 +17,7 @@ from tokshard.sharding.plan.reads import bytes_of
 from tokshard.sharding.sources.references import DatasetReference
 from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
-from tokshard.storage.jsonfile import dump_json, dump_readable_json
+from tokshard.storage.jsonfile import dump_readable_json
 from tokshard.storage.lock import WriterLock
 
 LOCK_NAME = ".plan.lock"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokshard.core.strict_json import dump_json
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.plan.document import Plan
@@ -17,7 +18,6 @@ from tokshard.sharding.reading.simulation import Simulation
 from tokshard.sharding.sources.samples import SampleSource
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
-from tokshard.storage.jsonfile import dump_json
 from tokshard.storage.paths import bin_path, idx_path
 from tokshard.storage.remote.objects import is_remote
 
