@@ -1,6 +1,6 @@
 """scripts/bench loader: samples per second of the loader against megatron-core's GPTDataset.
 
-Both sides read the same samples of one data set in the same random order, with the default masks and
+Both sides read the same samples of one dataset in the same random order, with the default masks and
 positions, each measurement in a process of its own, in turn, several rounds; the table has the medians and
 how many times as fast as Megatron each is. The files are in the page cache. The first micro-batches of both
 sides must be equal. Sides that need torch run in the interpreter of --megatron-python, where tokshard is
@@ -163,7 +163,7 @@ def groups() -> dict[str, list[Side]]:
 
 
 def prepare(directory: Path, documents: int, longest: int) -> int:
-    """Write a data set, its index, and a plan for each batch size; return the number of samples."""
+    """Write a dataset, its index, and a plan for each batch size; return the number of samples."""
     draw = np.random.RandomState(SEED)
     prefix = str(directory / "data")
     builder = IndexedDatasetBuilder(prefix + ".bin", dtype=np.uint16)

@@ -1,6 +1,6 @@
 """scripts/bench merge: tokshard merge against Megatron's IndexedDatasetBuilder.add_index.
 
-Two data sets of many short documents, and two of long ones, are made in a temporary directory and merged
+Two datasets of many short documents, and two of long ones, are made in a temporary directory and merged
 by each side in turn, several rounds; the table has the medians of time and the largest peak memory.
 Without --megatron-python a stand-in does what Megatron's builder does (lists of numbers, 64 KB copies).
 """
@@ -87,14 +87,14 @@ print(json.dumps([time.perf_counter() - started, resource.getrusage(resource.RUS
 
 
 def make_short(prefix: str, documents: int) -> None:
-    """Write a data set of many documents of 1 to 39 tokens."""
+    """Write a dataset of many documents of 1 to 39 tokens."""
     rng = np.random.RandomState(1)
     lengths = rng.randint(1, 2 * SHORT_TOKENS, size=documents).astype("<i4")
     _write(prefix, lengths)
 
 
 def make_long(prefix: str, size: int) -> None:
-    """Write a data set of documents of 100,000 tokens, about ``size`` bytes in all."""
+    """Write a dataset of documents of 100,000 tokens, about ``size`` bytes in all."""
     _write(prefix, np.full(max(1, size // (LONG_TOKENS * DTYPE.itemsize)), LONG_TOKENS, "<i4"))
 
 
@@ -178,7 +178,7 @@ def compare(name: str, directory: str, inputs: list[str], known: list[str], opti
 
 
 def with_manifests(directory: str, inputs: list[str]) -> list[str]:
-    """Return data sets of the same bytes that have manifests, as tokshard's own have."""
+    """Return datasets of the same bytes that have manifests, as tokshard's own have."""
     made = []
     for number, prefix in enumerate(inputs):
         made.append(f"{directory}/known{number}")
@@ -187,7 +187,7 @@ def with_manifests(directory: str, inputs: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the arguments, make the data sets, compare."""
+    """Parse the arguments, make the datasets, compare."""
     parser = argparse.ArgumentParser(prog="bench merge", description=__doc__)
     parser.add_argument("--scale", type=float, default=0.1, help="1 is 2 x 5 million documents, 2 x 2 GB")
     parser.add_argument("--rounds", type=int, default=3)

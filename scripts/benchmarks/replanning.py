@@ -1,6 +1,6 @@
 """scripts/bench replan: how long it takes to go on from a plan, in another world and with other weights.
 
-A made-up blend of two data sets and a plan of 64 ranks are written to a temporary directory; half of it
+A made-up blend of two datasets and a plan of 64 ranks are written to a temporary directory; half of it
 counts as read. All commands run whole, in a process of their own, in turn, several rounds; the table has
 the medians of time and the largest peak memory, mapped files included.
 """
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
         consumed = samples // 2 // tracing.RANKS * tracing.RANKS
         ours = contenders(directory, consumed, samples)
         results = compare(ours, options.rounds)
-    print(f"\n{samples:,} samples of two data sets, {tracing.RANKS} ranks, {consumed:,} consumed")
+    print(f"\n{samples:,} samples of two datasets, {tracing.RANKS} ranks, {consumed:,} consumed")
     for one in ours:
         result = results[one.name]
         print(

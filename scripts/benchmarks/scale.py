@@ -107,7 +107,7 @@ def text(bench: Bench, size: int) -> None:
 
 
 def documents(bench: Bench, size: int) -> None:
-    """Everything whose work grows with documents, on one data set."""
+    """Everything whose work grows with documents, on one dataset."""
     place = bench.make("documents", size)
     data, cache, plan = place / "data", place / "cache", place / "plan"
 
@@ -131,7 +131,7 @@ def documents(bench: Bench, size: int) -> None:
 
 
 def tokens(bench: Bench, size: int) -> None:
-    """Merging two data sets of documents of 1,000 tokens, and reading the result whole."""
+    """Merging two datasets of documents of 1,000 tokens, and reading the result whole."""
     place = bench.make("halves", size)
     count = sum((place / name).stat().st_size for name in ("a.bin", "b.bin")) // 2
     command = tokshard("merge", place / "a", place / "b", "-o", place / "out/x")
@@ -140,14 +140,14 @@ def tokens(bench: Bench, size: int) -> None:
 
 
 def short_documents(bench: Bench, size: int) -> None:
-    """Merging two data sets that have hardly any tokens: what a document costs."""
+    """Merging two datasets that have hardly any tokens: what a document costs."""
     place = bench.make("short_halves", size)
     command = tokshard("merge", place / "a", place / "b", "-o", place / "out/x")
     bench.measure("merge_documents", "document", size, command, place / "out")
 
 
 def samples(bench: Bench, size: int) -> None:
-    """Everything whose work grows with samples: 64 data sets, blended both ways, planned twice."""
+    """Everything whose work grows with samples: 64 datasets, blended both ways, planned twice."""
     place = bench.make("sources", size)
     words = json.loads((place / "words.json").read_text())
     greedy, plan, again = place / "greedy", place / "plan", place / "again"
@@ -166,14 +166,14 @@ def samples(bench: Bench, size: int) -> None:
 
 
 def sources(bench: Bench, size: int) -> None:
-    """A blend of many small data sets, and a plan of it: what a data set costs by itself."""
+    """A blend of many small datasets, and a plan of it: what a dataset costs by itself."""
     place = bench.make("many", size)
     words = json.loads((place / "words.json").read_text())
     blend, plan = place / "blend", place / "plan"
     command = tokshard("blend", *words, *LENGTH, *WHOLE, "-o", blend)
-    bench.measure("blend_sources", "data set", size, command, blend)
+    bench.measure("blend_sources", "dataset", size, command, blend)
     command = tokshard("shard-plan", blend, "--data-parallel", 8, "-o", plan)
-    bench.measure("plan_sources", "data set", size, command, plan)
+    bench.measure("plan_sources", "dataset", size, command, plan)
 
 
 def ranks(bench: Bench, size: int) -> None:

@@ -35,29 +35,29 @@ def spread_lengths(count: int, seed: int = 1) -> np.ndarray:
 
 
 def documents(directory: Path, count: int) -> None:
-    """Write a data set of many documents."""
+    """Write a dataset of many documents."""
     write_pair(directory / "data", spread_lengths(count))
 
 
 def provenance(directory: Path, count: int) -> None:
-    """Write what tells where the documents of that data set come from."""
+    """Write what tells where the documents of that dataset come from."""
     write_sidecars(directory / "data", count, os.path.getsize(directory / "data.bin") // 2)
 
 
 def halves(directory: Path, count: int) -> None:
-    """Write two data sets with half of the documents each."""
+    """Write two datasets with half of the documents each."""
     for number, name in enumerate("ab"):
         write_pair(directory / name, spread_lengths(count // 2, number))
 
 
 def short_halves(directory: Path, count: int) -> None:
-    """Write two data sets of documents of two tokens."""
+    """Write two datasets of documents of two tokens."""
     for name in "ab":
         write_pair(directory / name, np.full(count // 2, 2, np.int32))
 
 
 def sources(directory: Path, count: int) -> None:
-    """Write data sets of long documents that have so many samples together, and the words of their blend."""
+    """Write datasets of long documents that have so many samples together, and the words of their blend."""
     weights = np.random.RandomState(2).uniform(0.2, 1.8, SOURCES)
     words = []
     for number, share in enumerate(weights / weights.sum()):
@@ -69,7 +69,7 @@ def sources(directory: Path, count: int) -> None:
 
 
 def many(directory: Path, count: int) -> None:
-    """Write so many small data sets, all but the first as links, and the words of their blend."""
+    """Write so many small datasets, all but the first as links, and the words of their blend."""
     write_pair(directory / "source00000", np.full(4, TOKENS_OF_LONG_DOCUMENT, np.int32))
     words = [str(directory / f"source{number:05}") for number in range(count)]
     for word in words[1:]:

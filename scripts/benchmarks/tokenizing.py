@@ -112,7 +112,7 @@ def contenders(options: argparse.Namespace, directory: Path) -> list[Contender]:
 
 
 def tokens_per_byte(directory: Path) -> float:
-    """Return how many tokens a byte of the corpus gives, by the last data set written."""
+    """Return how many tokens a byte of the corpus gives, by the last dataset written."""
     manifest = json.loads((directory / "out" / "x.tokshard" / "manifest.json").read_text())
     return manifest["dataset"]["tokens"] / manifest["counts"]["content_bytes"]
 

@@ -1,7 +1,7 @@
-"""How long a backward trace takes over a made-up data set of 100 million documents.
+"""How long a backward trace takes over a made-up dataset of 100 million documents.
 
 Everything but the tokens is there: the index of 100 million documents of 1 to 999 tokens, the provenance,
-the three arrays of its samples, a blend with a second data set, and a plan of 64 ranks. The command is run
+the three arrays of its samples, a blend with a second dataset, and a plan of 64 ranks. The command is run
 whole, in a process of its own; the first run of each finds the files as the machine has left them.
 """
 
@@ -103,7 +103,7 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
 
 
 def reference(directory: Path, number: int, count: int):
-    """Write a data set and its index; return what a plan says of it."""
+    """Write a dataset and its index; return what a plan says of it."""
     from tokshard.dataset.reader import IndexedDataset
     from tokshard.gpt_index.index import GPTDatasetIndex
     from tokshard.sharding.sources.references import DatasetReference, IndexReference
@@ -141,7 +141,7 @@ def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray
 
 
 def write_world(directory: Path, count: int) -> None:
-    """Write two data sets, their blend and a plan."""
+    """Write two datasets, their blend and a plan."""
     from tokshard.blending.exhaustive import build_exhaustive_blending_indices
     from tokshard.sharding.plan.job import plan_shards
     from tokshard.sharding.plan.publication import write_plan

@@ -1,6 +1,6 @@
 """scripts/bench verify: each level of tokshard verify against reading the files, and against sha256sum.
 
-Two data sets, one of many short documents and one of long ones, are made in a temporary directory and get a
+Two datasets, one of many short documents and one of long ones, are made in a temporary directory and get a
 manifest (verify --adopt). All commands run whole, in turn, several rounds, over files that are in memory
 where they fit; the table has the medians of time and of CPU time, and the largest peak memory.
 """
@@ -22,7 +22,7 @@ TOKSHARD = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
 
 
 def contenders(prefix: str) -> list[Contender]:
-    """Return everybody who looks at one data set."""
+    """Return everybody who looks at one dataset."""
     files = [f"{prefix}.bin", f"{prefix}.idx"]
     size = sum(map(os.path.getsize, files))
     found = [Contender(READING, ["sh", "-c", 'cat "$@" > /dev/null', "sh", *files], size)]
@@ -34,7 +34,7 @@ def contenders(prefix: str) -> list[Contender]:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the arguments, make the data sets, compare."""
+    """Parse the arguments, make the datasets, compare."""
     parser = argparse.ArgumentParser(prog="scripts/bench verify", description=__doc__)
     parser.add_argument("--scale", type=float, default=0.2, help="1 is 5 million documents, and 2 GB")
     parser.add_argument("--rounds", type=int, default=3)

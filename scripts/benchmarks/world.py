@@ -1,7 +1,7 @@
-"""scripts/bench world DIRECTORY: made-up data sets for a blend of trillions of tokens, in little space.
+"""scripts/bench world DIRECTORY: made-up datasets for a blend of trillions of tokens, in little space.
 
-One data set and its index are made; the others are hard links to them under other names, which tokshard
-takes for what they are: data sets of equal content. The .bin file is a hole. What to run on them is printed.
+One dataset and its index are made; the others are hard links to them under other names, which tokshard
+takes for what they are: datasets of equal content. The .bin file is a hole. What to run on them is printed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAN = """tokshard shard-plan mix --world-size 10000 --tensor-parallel 8 --pipel
 
 
 def names(count: int) -> list[str]:
-    """Return the names of the data sets."""
+    """Return the names of the datasets."""
     return [f"data/set{number:05}" for number in range(count)]
 
 
@@ -39,7 +39,7 @@ def words(count: int) -> list[str]:
 
 
 def link(names: list[str], samples: int, mixture: list[str]) -> None:
-    """Build the index of the first data set, and give all others the same under their own names."""
+    """Build the index of the first dataset, and give all others the same under their own names."""
     from tokshard.blending.config import BuilderConfig
     from tokshard.blending.forms import parse_words
     from tokshard.blending.outline import outline_blend
@@ -70,7 +70,7 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Make the data sets and print the commands."""
+    """Make the datasets and print the commands."""
     parser = argparse.ArgumentParser(prog="scripts/bench world", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--tokens", type=float, default=15e12)
@@ -84,5 +84,5 @@ def main(arguments: list[str]) -> None:
     mixture = words(options.datasets)
     link(names(options.datasets), samples, mixture)
     Path("words.txt").write_text(" ".join(mixture))
-    print(f"{options.datasets} data sets of {documents:,} documents and {tokens:,} tokens each")
+    print(f"{options.datasets} datasets of {documents:,} documents and {tokens:,} tokens each")
     print(BLEND.format(length=SEQUENCE_LENGTH, samples=samples), PLAN, sep="\n")

@@ -99,7 +99,7 @@ def documents(
 
 
 def indexed_datasets(directory: str | os.PathLike[str]) -> SearchStrategy[str]:
-    """Return a strategy of indexed data sets of all integer dtypes, written into a directory: their prefixes.
+    """Return a strategy of indexed datasets of all integer dtypes, written into a directory: their prefixes.
 
     Args:
         directory: An existing directory. One pair of files for each dtype is written over and over.
@@ -122,7 +122,7 @@ def indexed_datasets(directory: str | os.PathLike[str]) -> SearchStrategy[str]:
 
 
 def write_documents(prefix: str, contents: Iterable[Iterable[NDArray[Any]]], dtype: str = "uint16") -> None:
-    """Write documents (sequences of tokens) as an indexed data set, over what is there."""
+    """Write documents (sequences of tokens) as an indexed dataset, over what is there."""
     from tokshard.dataset.builder import IndexedDatasetBuilder
 
     builder = IndexedDatasetBuilder(prefix + ".bin", dtype=np.dtype(dtype))

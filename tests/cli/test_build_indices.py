@@ -200,7 +200,7 @@ def test_a_missing_sequence_length_and_data_set_are_named(workshop):
     done = run("build-indices", "data/web", "--epochs", 1)
     assert (done.returncode, "the sequence length is not given" in done.stderr) == (2, True)
     done = run("build-indices", "data/\x1b[31mnone", "--epochs", 1, "--seq-length", 16)
-    assert (done.returncode, r"there is no data set at data/\x1b[31mnone" in done.stderr) == (3, True)
+    assert (done.returncode, r"there is no dataset at data/\x1b[31mnone" in done.stderr) == (3, True)
 
 
 def test_counts_are_read_as_people_write_them():

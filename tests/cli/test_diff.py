@@ -51,7 +51,7 @@ def test_caches_differ_by_hash_and_by_sample(here):
     assert {part["name"] for part in value["parts"]} == {
         "train of web",
         "train of code",
-        "train blend of 2 data sets",
+        "train blend of 2 datasets",
     }
     web = next(part for part in value["parts"] if part["name"] == "train of web")
     assert web["hash_fields"] == [["random_seed", 1, 2]]

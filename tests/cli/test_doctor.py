@@ -30,7 +30,7 @@ def test_a_miss_names_the_field_that_differs(workshop):
     assert (done.returncode, done.stderr) == (1, "")
     assert "job: 8 processes, 8 data-parallel ranks, batches of 8, samples of 16 tokens" in done.stdout
     assert "asks for: train 80, valid 24, test 8 samples" in done.stdout
-    assert "train: one data set, " in done.stdout
+    assert "train: one dataset, " in done.stdout
     assert "cache files, by the names of Megatron 0.19, 0.18:" in done.stdout
     assert re.search(
         r"^  missing  valid of data/web\n +cache/[0-9a-f]{32}-GPTDataset-valid-\*$", done.stdout, re.MULTILINE

@@ -167,7 +167,7 @@ def test_a_dash_is_stderr(workshop):
 
 
 def test_a_log_that_grows_too_large_is_given_up_and_the_work_goes_on(workshop):
-    # No file may grow beyond 16,000 bytes: the data set fits, the log does not.
+    # No file may grow beyond 16,000 bytes: the dataset fits, the log does not.
     code = "from tokshard.cli.main import main; main()"
     command = [sys.executable, "-c", code, *map(str, LONG["merge"]), "--log-json", "log", "--no-progress"]
     (workshop / "log").write_text('{"schema": "tokshard.event/1"}\n' + "#" * 15_940 + "\n")

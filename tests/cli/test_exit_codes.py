@@ -44,7 +44,7 @@ GOOD = {
 """One command of each kind that ends well."""
 
 OPENED = {"tokenize": "corpus.jsonl", "diff": "plan.json"}
-"""What each of them opens on its way; the others all open the index of a data set."""
+"""What each of them opens on its way; the others all open the index of a dataset."""
 
 BAD = {
     "tokenize": {

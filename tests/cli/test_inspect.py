@@ -1,4 +1,4 @@
-"""``tokshard inspect`` on data sets, documents, tokenizers, and on what is none of these."""
+"""``tokshard inspect`` on datasets, documents, tokenizers, and on what is none of these."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_tokenizer():
     )
 
 
-@pytest.mark.parametrize(("thing", "text"), [("nothing", "no data set"), (".", "neither")])
+@pytest.mark.parametrize(("thing", "text"), [("nothing", "no dataset"), (".", "neither")])
 def test_what_is_nothing(tmp_path, thing, text):
     done = tokshard("inspect", thing, cwd=tmp_path)
     assert (done.returncode, text in done.stderr) == (3, True)

@@ -58,13 +58,13 @@ def test_screens_are_as_wide_as_the_terminal(products, tmp_path, columns):
         drawn = [line for line in done.stdout.split("\n") if re.search("[█▏▎▍▌▋▊▉│]", line)]
         assert all(len(line) <= columns for line in drawn)
     # The table of the cache: side by side where there is room, and otherwise one under the other.
-    is_table = any(line.startswith("data set ") and "hash" in line for line in done.stdout.split("\n"))
+    is_table = any(line.startswith("dataset ") and "hash" in line for line in done.stdout.split("\n"))
     assert is_table == (columns == 240)
 
 
 def test_a_pipe_has_no_width(products):
     rows = tokshard("inspect", products["cache"], env={"COLUMNS": ""})
-    header = next(line for line in rows.stdout.split("\n") if line.startswith("data set "))
+    header = next(line for line in rows.stdout.split("\n") if line.startswith("dataset "))
     assert header.split()[-1] == "hash"
 
 

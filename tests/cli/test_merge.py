@@ -23,7 +23,7 @@ def test_the_bare_run_says_what_it_did(workshop):
     done = tokshard("merge", "part-*", "-o", "all", cwd=workshop)
     assert done.returncode == 0
     assert "all.bin, .idx: 4 documents, 4 sequences, 6 tokens (uint16, " in done.stdout
-    assert re.search(r"2 data sets in .* s \(.*B/s\)", done.stdout)
+    assert re.search(r"2 datasets in .* s \(.*B/s\)", done.stdout)
     assert "next: tokshard inspect all" in done.stdout
     assert "warning: part-2, part-10: the tokenizer is not known" in done.stderr
     again = tokshard("merge", "part-*", "-o", "all", cwd=workshop)
@@ -79,7 +79,7 @@ def test_dry_run_writes_nothing(workshop):
         (["part-2", "-o", "part-2"], 2, "the output part-2 is among the inputs"),
         (["part-2", "-o", "out/"], 2, "names a directory, not a prefix"),
         (["part-2", "-o", "out.bin"], 2, "leave out the '.bin'"),
-        (["part-3", "-o", "all"], 3, "there is no data set at part-3"),
+        (["part-3", "-o", "all"], 3, "there is no dataset at part-3"),
         (["part-2", "-o", "part-10"], 4, "part-10.bin exists already"),
         (["part-2", "cut", "-o", "all"], 6, "cut.idx at byte"),
     ],

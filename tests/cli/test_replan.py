@@ -12,7 +12,7 @@ SIZES = ("--seq-length", 8, "--split", 1, "--megatron", "0.19", "--tokenizer-mod
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A directory with two data sets, a blend of them, and a plan for 4 ranks."""
+    """A directory with two datasets, a blend of them, and a plan for 4 ranks."""
     monkeypatch.chdir(write_mixture(tmp_path))
     blend = run("blend", 0.7, "data/web", 0.3, "data/code", *SIZES, "--num-samples", 100, "-o", "mix")
     assert blend.returncode == 0, blend.stderr

@@ -19,7 +19,7 @@ NAMES = ("--megatron", "0.19", "--tokenizer-model", "/models/llama")
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """Two data sets, their blend and a plan of eight ranks, of which four read different samples."""
+    """Two datasets, their blend and a plan of eight ranks, of which four read different samples."""
     directory = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)

@@ -77,8 +77,8 @@ def test_a_directory_is_looked_through(tmp_path):
     done = tokshard("verify", "--recursive", tmp_path, "--level", "deep")
     assert done.returncode == 0, done.stdout
     kinds = [line.split("  ")[0] for line in done.stdout.splitlines() if line.endswith(": sound")]
-    assert kinds == sorted(kinds, key=["data set", "index", "blend", "plan"].index)
-    assert {kind: kinds.count(kind) for kind in kinds} == {"data set": 2, "index": 6, "blend": 1, "plan": 2}
+    assert kinds == sorted(kinds, key=["dataset", "index", "blend", "plan"].index)
+    assert {kind: kinds.count(kind) for kind in kinds} == {"dataset": 2, "index": 6, "blend": 1, "plan": 2}
 
 
 def test_adopting_from_the_command_line(tmp_path):
@@ -90,7 +90,7 @@ def test_adopting_from_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nothing"], 3, "there is no data set and no file at nothing"),
+        (["nothing"], 3, "there is no dataset and no file at nothing"),
         (["."], 2, "--recursive looks at everything below it"),
         (["--recursive", "empty"], 3, "there is nothing to verify below empty"),
         (["data/web", "--level", "shallow"], 2, "there is no level 'shallow'"),

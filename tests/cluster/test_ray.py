@@ -169,7 +169,7 @@ def tokenize(inputs, output, executor=None, **options):
 
 
 def files_of(prefix):
-    """Return all files of a data set and its sidecars, by their names."""
+    """Return all files of a dataset and its sidecars, by their names."""
     prefix = Path(prefix)
     sidecars = sorted(Path(f"{prefix}.tokshard").rglob("*"))
     paths = [Path(f"{prefix}.bin"), Path(f"{prefix}.idx"), *(path for path in sidecars if path.is_file())]

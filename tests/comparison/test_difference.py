@@ -17,7 +17,7 @@ MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 
 
 def listed(plan, start, laps=None):
-    """List (data set, lap, sample) of each step that begins at or after the start, with its bounds."""
+    """List (dataset, lap, sample) of each step that begins at or after the start, with its bounds."""
     one = plan.streams["train"].assignment
     laps = {} if laps is None else laps
     sizes = {each.prefix: each.samples for each in plan.streams["train"].source.datasets}
@@ -37,7 +37,7 @@ def listed(plan, start, laps=None):
 
 
 def slow_difference(first, second):
-    """Return (place of the first step that differs or None, counts by data set)."""
+    """Return (place of the first step that differs or None, counts by dataset)."""
     place = None
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         if (one[0], one[1], sorted(one[2])) != (other[0], other[1], sorted(other[2])):

@@ -125,7 +125,7 @@ def test_format_and_compression_are_told_by_content(content, expected):
         (b"%PDF-1.7", "a PDF"),
         (b"\x89HDF\r\n\x1a\n", "an HDF5"),
         (b"SQLite format 3\0", "an SQLite"),
-        (b"MMIDIDX\0\0", "the index of a tokenized data set"),
+        (b"MMIDIDX\0\0", "the index of a tokenized dataset"),
         (b"PARE", "an encrypted Parquet"),
         (b"\xff\xfe{\0}\0", "UTF-16"),
         ('\ufeff{"text": "a"}'.encode("utf-16-be"), "UTF-16"),

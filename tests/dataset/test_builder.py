@@ -356,7 +356,7 @@ def test_a_refusing_disk_is_reported_and_leaves_no_new_data_set(tmp_path, monkey
 
 
 def test_a_real_full_disk_loses_nothing_silently(tmp_path):
-    """RLIMIT_FSIZE at every few bytes: either an error, or the whole data set."""
+    """RLIMIT_FSIZE at every few bytes: either an error, or the whole dataset."""
     program = """
 import resource, signal, sys
 from tokshard.errors import StorageError

@@ -1,4 +1,4 @@
-"""What is said of a data set that is replaced at any moment meanwhile: of the old, of the new, or nothing."""
+"""What is said of a dataset that is replaced at any moment meanwhile: of the old, of the new, or nothing."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def test_old_or_new_or_nothing(tmp_path, name, lines):
     os.makedirs(f"{prefix}.tokshard")
 
     def publish(source):
-        """Replace the data set in the order in which tokenize does."""
+        """Replace the dataset in the order in which tokenize does."""
         for file in (".tokshard/manifest.json", ".idx"):
             if os.path.exists(prefix + file):
                 os.unlink(prefix + file)

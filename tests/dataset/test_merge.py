@@ -129,7 +129,7 @@ def test_forms_of_one_data_set_count_once_and_the_same_argument_counts_again():
 def test_globs_are_in_natural_order_and_leave_out_the_output(pattern):
     plains = {f"part-{number}": Plain("uint8", [[[number]]]) for number in (10, 2, 1)}
     write(**plains)
-    Path("part-notes.txt").write_text("no data set")
+    Path("part-notes.txt").write_text("no dataset")
     right = expected(plains["part-1"], plains["part-2"], plains["part-10"])
     merge_datasets(pattern, "part-all")
     assert pair("part-all") == right
@@ -141,9 +141,9 @@ def test_globs_are_in_natural_order_and_leave_out_the_output(pattern):
 def test_a_glob_does_not_pass_over_half_a_pair():
     write(a1=TEXT, a2=MORE)
     os.unlink("a2.idx")
-    with pytest.raises(MissingFileError, match=r"no data set at a2: a2\.idx missing"):
+    with pytest.raises(MissingFileError, match=r"no dataset at a2: a2\.idx missing"):
         merge_datasets("a*", "out")
-    with pytest.raises(InputError, match="no data set matches b"):
+    with pytest.raises(InputError, match="no dataset matches b"):
         merge_datasets("b*", "out")
 
 
@@ -234,7 +234,7 @@ def fail_after(monkeypatch, bytes_allowed: int) -> None:
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """A merge of two data sets of 800 bytes each that stopped after 1100, with checkpoints every 64."""
+    """A merge of two datasets of 800 bytes each that stopped after 1100, with checkpoints every 64."""
     monkeypatch.setattr(copying, "CHECKPOINT_BYTES", 64)
     plains = [Plain("int64", [[list(range(start, start + 100))]]) for start in (0, 100)]
     write(a=plains[0], b=plains[1], c=TEXT)

@@ -1,4 +1,4 @@
-"""Reading data sets: values held against plain lists, and nothing foreign at any edge."""
+"""Reading datasets: values held against plain lists, and nothing foreign at any edge."""
 
 import gc
 import operator

@@ -212,7 +212,7 @@ def judge(found: list[Output], new: list[Output], old: list[Output] | None) -> s
         whole = [new[k]] + ([old[k]] if old else [])
         if files["manifest.json"] is not None:
             if files not in whole:
-                return f"output {k} has a manifest but is neither the old nor the new data set"
+                return f"output {k} has a manifest but is neither the old nor the new dataset"
         elif files["bin"] is not None and files["idx"] is not None:
             pairs = [(one["bin"], one["idx"]) for one in whole]
             if (files["bin"], files["idx"]) not in pairs:

@@ -41,7 +41,7 @@ class IndexJob:
     Attributes:
         workdir: Where to make the fresh directories.
         mode: As in :class:`campaign.Job`.
-        replacing: Whether an older cache of another content of the data set is there, to be replaced.
+        replacing: Whether an older cache of another content of the dataset is there, to be replaced.
         control: ``module:function`` that breaks the implementation before it runs, or None.
         only: Calls that count; all by default.
         step: Try every step-th call.

@@ -106,7 +106,7 @@ def written(job: PlanJob, hook: Callable[[], None]) -> int:
 
 
 def prepare(job: PlanJob) -> None:
-    """Make the data sets, their blend, and a plan to go on from or to replace."""
+    """Make the datasets, their blend, and a plan to go on from or to replace."""
     shutil.rmtree(job.workdir, ignore_errors=True)
     os.makedirs(job.workdir)
     os.chdir(job.workdir)

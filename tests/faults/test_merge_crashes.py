@@ -20,7 +20,7 @@ TEXTS = {"a": 24, "b": 9, "c": 30}
 
 
 def make_inputs(directory: Path) -> Path:
-    """Three data sets, of which b has no manifest when it is called ``foreign``."""
+    """Three datasets, of which b has no manifest when it is called ``foreign``."""
     directory.mkdir()
     for name, count in TEXTS.items():
         lines = [f'{{"text": "{name}{i} {"word " * (i % 13)}"}}\n' for i in range(count)]

@@ -135,8 +135,8 @@ def test_lengths_may_be_a_read_only_unaligned_view_of_a_file(compiled):
     ("order", "message"),
     [
         ([0, 1], "has 2 entries, but its plan 3"),
-        ([0, 1, 3], "holds 3, but the data set has 3 sequences"),
-        ([0, -1, 1], "holds -1, but the data set has 3 sequences"),
+        ([0, 1, 3], "holds 3, but the dataset has 3 sequences"),
+        ([0, -1, 1], "holds -1, but the dataset has 3 sequences"),
         ([0, 1, 1], "has 11 tokens, but its plan 10"),
     ],
 )

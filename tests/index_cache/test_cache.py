@@ -231,7 +231,7 @@ def changed_origin(wanted, **changes):
 def test_another_content_of_the_data_set_is_stale_by_name(wanted):
     provide(wanted, make)
     other = changed_origin(wanted, dataset={"bin_bytes": 9, "fingerprint": "ab"})
-    refused(other, OutputExistsError, "another content of the data set: its bin_bytes was 8 and is 9")
+    refused(other, OutputExistsError, "another content of the dataset: its bin_bytes was 8 and is 9")
     assert state(wanted) == "stale"
 
 

@@ -187,7 +187,7 @@ def test_a_split_of_empty_sequences_is_refused_by_name(tmp_path):
 
 
 def test_a_data_set_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(MissingFileError, match="there is no data set at"):
+    with pytest.raises(MissingFileError, match="there is no dataset at"):
         build_indices([request_for(str(tmp_path / "none"))])
 
 
@@ -302,7 +302,7 @@ def test_a_cache_of_megatrons_for_older_data_is_refused_by_its_shape_or_its_cont
     write_as_megatron(request, LENGTHS, directory)
     write_dataset(prefix, LENGTHS[1:])
     assert states([request], directory) == ["stale"]
-    with pytest.raises(OutputExistsError, match="does not fit the data set as it is now"):
+    with pytest.raises(OutputExistsError, match="does not fit the dataset as it is now"):
         build_indices([request], cache_directory=directory)
     swapped = [LENGTHS[2], LENGTHS[0], LENGTHS[1], *LENGTHS[3:]]
     write_dataset(prefix, swapped)

@@ -42,7 +42,7 @@ def test_an_index_is_counted(index):
     assert (pieces.count, pieces.shortest, pieces.longest) == (twin.total(), min(twin), max(twin))
     for one in pieces.bins:
         assert one.count == sum(twin[size] for size in range(one.low, one.high + 1))
-    assert found.origin == "the data set is as it was when the index was made"
+    assert found.origin == "the dataset is as it was when the index was made"
     assert found.order is None
     assert [one.shape for one in found.files.arrays] == [documents.shape, rows.shape, shuffle.shape]
 

@@ -1,4 +1,4 @@
-"""From a rank's index to the sample and its data set, and all the way back."""
+"""From a rank's index to the sample and its dataset, and all the way back."""
 
 import numpy as np
 import pytest
@@ -131,7 +131,7 @@ def test_samples_and_data_sets_that_are_not_there_are_refused():
         with pytest.raises(UsageError, match="is not 0 to 11"):
             find_sample(plan, "train", sample)
     for dataset in (-1, 1):
-        with pytest.raises(UsageError, match=r"data set .* is not 0 to 0"):
+        with pytest.raises(UsageError, match=r"dataset .* is not 0 to 0"):
             find_shard_sample(plan, "train", dataset, 0)
 
 

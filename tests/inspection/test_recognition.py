@@ -57,12 +57,12 @@ def test_a_path_names_one_thing(inside, files, thing, kind, path):
 @pytest.mark.parametrize(
     ("files", "thing", "error", "text"),
     [
-        ([], "nothing", InputError, "no data set and no file"),
+        ([], "nothing", InputError, "no dataset and no file"),
         ([], HASH, InputError, "no index"),
-        (["d/README"], "d", InputError, "neither a data set"),
+        (["d/README"], "d", InputError, "neither a dataset"),
         (["d/plan.json", "d/blend.json"], "d", UsageError, "plan.json and blend.json"),
-        ([], f"c/{STEM}-description.txt", InputError, "no data set and no file"),
-        ([], f"no/{HASH}", InputError, "no data set and no file"),
+        ([], f"c/{STEM}-description.txt", InputError, "no dataset and no file"),
+        ([], f"no/{HASH}", InputError, "no dataset and no file"),
     ],
 )
 def test_what_names_nothing_or_two_things_is_refused(inside, files, thing, error, text):

@@ -33,7 +33,7 @@ from tokshard.testing import assert_same_after_restore
 
 @pytest.fixture(scope="module")
 def blend(tmp_path_factory):
-    """Samples of a blend of three data sets, and their texts as GPTSamples reads them one by one."""
+    """Samples of a blend of three datasets, and their texts as GPTSamples reads them one by one."""
     directory = tmp_path_factory.mktemp("blend")
     source = source_of(directory, datasets=3, documents=90, weights=[0.5, 0.3, 0.2], size=96)
     readers = [GPTSamples(one.open_dataset(), one.open_index()) for one in source.datasets]

@@ -32,7 +32,7 @@ def build(configuration: Configuration, cache_directory: str | None) -> None:
 
 
 def index_requests(configuration: Configuration) -> list[IndexRequest]:
-    """Return what is asked of a single data set, one request for each split."""
+    """Return what is asked of a single dataset, one request for each split."""
     (prefix,) = configuration.blend[0]
     return [
         IndexRequest(
@@ -62,7 +62,7 @@ def megatron_files(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def samples(configuration: Configuration, dataset, cache_directory: str | None) -> GPTSamples:
-    """Return our reader of the files of one of Megatron's data sets, which it finds by its description."""
+    """Return our reader of the files of one of Megatron's datasets, which it finds by its description."""
     description = GPTDatasetDescription.from_text(dataset.unique_description)
     directory = cache_directory or default_directory(description.dataset_path)
     arrays = load(Cache(directory).gpt_files(description))

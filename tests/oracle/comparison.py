@@ -41,7 +41,7 @@ def compare(configuration: Configuration, megatron: Megatron, directory: str, pa
     for source in configuration.sources:
         source.write(directory)
     theirs = megatron.build(configuration, "theirs" if configuration.cached else None)
-    # The paths of data sets enter the hash, so that both caches beside them are the same directory.
+    # The paths of datasets enter the hash, so that both caches beside them are the same directory.
     if not configuration.cached:
         remove_own_caches(configuration)
     cache_directory = "ours" if configuration.cached else None

@@ -1,4 +1,4 @@
-"""Random configurations of Megatron's data set builder, the same on every machine.
+"""Random configurations of Megatron's dataset builder, the same on every machine.
 
 Only ``Random.random()`` is used, whose stream Python promises, so that a configuration is known by its kind
 and number: the golden digests are kept by those.
@@ -44,7 +44,7 @@ DTYPE_CODES = {"int32": 4, "uint16": 8}
 
 @dataclass(frozen=True)
 class Source:
-    """A data set to be written.
+    """A dataset to be written.
 
     Attributes:
         prefix: Its relative path.
@@ -136,7 +136,7 @@ class Draw:
 
 
 def random_source(draw: Draw, prefix: str) -> Source:
-    """Return a data set of few or many documents, of one or several sequences, among them empty ones."""
+    """Return a dataset of few or many documents, of one or several sequences, among them empty ones."""
     count = draw.pick((9, 40, 150, 400)) if draw.often(0.93) else draw.between(1, 2)
     longest = draw.pick((3, 40, 300))
     several, hollow = draw.often(0.4), draw.often(0.5)
@@ -232,7 +232,7 @@ def random_configuration(kind: str, number: int) -> Configuration:
     """Return the configuration of this kind and number.
 
     Args:
-        kind: ``single`` (one data set, no weights), ``blend`` (one blend, a split string), or ``per-split``.
+        kind: ``single`` (one dataset, no weights), ``blend`` (one blend, a split string), or ``per-split``.
         number: Any.
     """
     draw = Draw(f"{kind} {number}")

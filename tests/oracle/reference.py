@@ -19,7 +19,7 @@ class EndlessError(Exception):
 
 
 class Tokenizer:
-    """What the data sets ask of a tokenizer."""
+    """What the datasets ask of a tokenizer."""
 
     vocab_size = None
 
@@ -132,7 +132,7 @@ class Megatron:
         }
 
     def build(self, configuration, cache_directory: str | None) -> Outcome:
-        """Run the builder in the current directory, below which the data sets lie."""
+        """Run the builder in the current directory, below which the datasets lie."""
         outcome = Outcome()
         with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch, Recorder() as writes:
             warnings.simplefilter("ignore")
@@ -201,7 +201,7 @@ def stamps(directory: str) -> dict[str, tuple[int, int, int]]:
 def items(dataset, number: int) -> SimpleNamespace:
     """Return Megatron's sample as numpy arrays.
 
-    The mask of the first sample that a data set object reads is kept for all later ones and then changed in
+    The mask of the first sample that a dataset object reads is kept for all later ones and then changed in
     place, up to 0.19 at least: what the first pads, all others mask. So each sample is read as a first one.
     """
     for one in getattr(dataset, "datasets", [dataset]):

@@ -11,7 +11,7 @@ import pytest
 
 
 def megatron_or_skip() -> ModuleType:
-    """Return Megatron's module of indexed data sets; without it skip, or fail where it is required."""
+    """Return Megatron's module of indexed datasets; without it skip, or fail where it is required."""
     name = "megatron.core.datasets.indexed_dataset"
     required = os.environ.get("TOKSHARD_ORACLE") == "required"
     module = importlib.import_module(name) if required else pytest.importorskip(name)

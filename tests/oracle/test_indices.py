@@ -1,4 +1,4 @@
-"""The index of one data set against Megatron's GPTDataset: the same names, bytes and samples."""
+"""The index of one dataset against Megatron's GPTDataset: the same names, bytes and samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_files_are_equal_found_and_read_alike(tmp_path, megatron, part, record_p
 
 
 class Lengths:
-    """A data set of which only the lengths are known."""
+    """A dataset of which only the lengths are known."""
 
     def __init__(self, lengths, path_prefix):
         self.sequence_lengths, self.path_prefix = lengths, str(path_prefix)

@@ -105,7 +105,7 @@ def run(*command, cwd):
 
 
 def start(megatron, cache_directory, weights):
-    """Do what ``pretrain_gpt.py`` does before the first step; return the data sets and what was written."""
+    """Do what ``pretrain_gpt.py`` does before the first step; return the datasets and what was written."""
     config = megatron.config(
         random_seed=1234,
         sequence_length=SEQUENCE_LENGTH,

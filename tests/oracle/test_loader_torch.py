@@ -181,7 +181,7 @@ def test_masks_that_samples_share_become_tensors(torch, plans):
 
 
 def gpt_dataset(megatron, directory, prefix, **options):
-    """Return Megatron's data set over all sequences, or None where this version lacks an option."""
+    """Return Megatron's dataset over all sequences, or None where this version lacks an option."""
     from megatron.core.datasets.indexed_dataset import IndexedDataset as Theirs
     from megatron.core.datasets.utils import Split
 
@@ -203,7 +203,7 @@ def gpt_dataset(megatron, directory, prefix, **options):
 
 
 def both(megatron, directory, seed, **flags):
-    """Return Megatron's data set and our loader of the same samples, one a micro-batch."""
+    """Return Megatron's dataset and our loader of the same samples, one a micro-batch."""
     draw = np.random.RandomState(seed)
     place = directory / f"{seed}"
     place.mkdir()

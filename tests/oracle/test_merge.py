@@ -23,7 +23,7 @@ def megatron():
 
 
 def make_part(megatron, prefix, name, rng, *, multimodal):
-    """A data set by Megatron: documents of sequences, among them empty ones; sometimes none at all."""
+    """A dataset by Megatron: documents of sequences, among them empty ones; sometimes none at all."""
     limits = np.iinfo(name)
     builder = megatron.IndexedDatasetBuilder(f"{prefix}.bin", getattr(np, name), multimodal)
     for _ in range(rng.choice([0, 1, 30])):

@@ -200,7 +200,7 @@ def test_one_defect_hides_no_other_split(data):
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"data_path": ("1", "data/web", "1", "data/none")}, "data", "there is no data set at data/none"),
+        ({"data_path": ("1", "data/web", "1", "data/none")}, "data", "there is no dataset at data/none"),
         ({"data_path": ("1", "data/web", "1", "data/web")}, "blend", "is in the mixture twice"),
         ({"data_path": ("1", "data/web", "data/code")}, "arguments", "'1' reads as a number"),
         ({"data_path": tuple(f"data/{k}" for k in range(32767))}, "arguments", "numbers them with int16"),

@@ -35,7 +35,7 @@ few = settings(
 
 
 def made(directory, lengths, index, blend):
-    """Return a source, or None where a data set is too small for the index."""
+    """Return a source, or None where a dataset is too small for the index."""
     index = dict(index)
     if index.get("sequence_length", 0) > min(sum(map(sum, one)) for one in lengths) - 1:
         index["sequence_length"] = 2

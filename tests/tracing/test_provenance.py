@@ -151,7 +151,7 @@ def test_a_rejected_record_and_a_line_past_the_end_are_told_apart():
     size = os.path.getsize("a.jsonl")
     assert resolve("out", f"a.jsonl@{size}")[2] == f"a.jsonl has {size} bytes of text"
     assert resolve("out", f"a.jsonl@{lines[5].offset + 1}")[2].startswith("no record begins at byte")
-    assert "no data set was made from b.jsonl" in resolve("out", "b.jsonl:1")[2]
+    assert "no dataset was made from b.jsonl" in resolve("out", "b.jsonl:1")[2]
     count = sum(one.text is not None for one in lines)
     assert resolve("out", f"out#{count}")[2] == f"out has {count} documents, from 0"
     assert resolve("out", f"out.idx#{count - 1}") == ("found", [count - 1], None)
@@ -185,7 +185,7 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     assert resolve("merged", f"a.jsonl:{good.number}") == ("found", [3], None)
     assert resolve("merged", "foreign#2") == ("found", [2], None)
     assert resolve("merged", "foreign#3") == ("not-found", [], "foreign has 3 documents")
-    assert resolve("merged", "absent#0")[2] == "absent is none of the 1 data sets, nor merged into one"
+    assert resolve("merged", "absent#0")[2] == "absent is none of the 1 datasets, nor merged into one"
 
 
 def test_an_adopted_data_set_has_documents_and_no_lines():

@@ -151,5 +151,5 @@ def test_a_data_set_that_another_process_writes_is_not_adopted(tmp_path):
 def test_only_data_sets_can_be_adopted(tmp_path):
     from support.bad_products import products
 
-    with pytest.raises(UsageError, match="only data sets can be adopted"):
+    with pytest.raises(UsageError, match="only datasets can be adopted"):
         verify(products.sound_cache(tmp_path), adopt=True)

@@ -1,4 +1,4 @@
-"""No byte of a data set can change without being found."""
+"""No byte of a dataset can change without being found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def files_of(prefix):
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    """Make a data set whose files have 65,536 bytes in all."""
+    """Make a dataset whose files have 65,536 bytes in all."""
     directory = tmp_path_factory.mktemp("flips")
     characters = 30_000
     for trial in range(20):
@@ -41,7 +41,7 @@ def prefix(tmp_path_factory):
         if not missing:
             return made
         characters += missing // 2
-    raise AssertionError("no such data set")
+    raise AssertionError("no such dataset")
 
 
 def session():
@@ -78,10 +78,10 @@ def test_every_flip_of_every_file_is_found(prefix):
             if dataset.verify_dataset(prefix, session()).is_sound:
                 missed.append((path.name, offset))
     # The structure does not look at the tokens: it is the same for all flips of them.
-    facts = dataset.examine_structure(prefix, Ledger("data set", prefix), session())
+    facts = dataset.examine_structure(prefix, Ledger("dataset", prefix), session())
     for offset in flips(files[0]):
         count += 1
-        ledger = Ledger("data set", prefix)
+        ledger = Ledger("dataset", prefix)
         dataset._examine_pieces(facts, facts.units, ledger, session())
         if [one.code for one in ledger.findings] != ["bin-digest"]:
             missed.append((files[0].name, offset))

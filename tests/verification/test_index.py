@@ -22,7 +22,7 @@ from tokshard.verification.report import Ledger
 
 def examine(path, content, bin_bytes, multimodal=None):
     Path(path).write_bytes(content)
-    ledger = Ledger("data set", "x")
+    ledger = Ledger("dataset", "x")
     facts = examine_index(str(path), bin_bytes, ledger, Labour(2, SilentProgress()), multimodal=multimodal)
     return facts, ledger.findings
 

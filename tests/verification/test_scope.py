@@ -1,4 +1,4 @@
-"""What is looked at: parts of the data, whole directories, and data sets that change meanwhile."""
+"""What is looked at: parts of the data, whole directories, and datasets that change meanwhile."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
     os.makedirs(tmp_path / "half.tokshard/work")
     report = verify(tmp_path, recursive=True, level="structure")
     kinds = [one.kind for one in report.subjects]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"data set": 4, "index": 6, "blend": 1, "plan": 2}
+    assert {kind: kinds.count(kind) for kind in kinds} == {"dataset": 4, "index": 6, "blend": 1, "plan": 2}
     assert codes(report) == {"unverified", "unfinished"}
     assert [one.path for one in report.subjects if not one.is_sound] == [str(tmp_path / "half")]
 
@@ -110,7 +110,7 @@ def test_a_blend_brings_what_it_is_made_from(tmp_path):
     path = products.sound_blend(tmp_path)
     alone, whole = verify(path), verify(path, recursive=True)
     assert [one.kind for one in alone.subjects] == ["index"] * 6 + ["blend"]
-    assert [one.kind for one in whole.subjects] == ["data set"] * 2 + ["index"] * 6 + ["blend"]
+    assert [one.kind for one in whole.subjects] == ["dataset"] * 2 + ["index"] * 6 + ["blend"]
     assert [one.kind for one in verify(f"{path}/blend.json").subjects] == ["index"] * 6 + ["blend"]
     shutil.rmtree(f"{path}/cache")
     assert codes(verify(path, recursive=True)) == {"unverified", "cache-incomplete", "cache-foreign"}
@@ -119,7 +119,7 @@ def test_a_blend_brings_what_it_is_made_from(tmp_path):
 def test_a_rank_brings_what_its_plan_reads(tmp_path):
     path = products.sound_plan(tmp_path)
     report = verify(f"{path}/rank-00001.json", recursive=True)
-    assert [one.kind for one in report.subjects] == ["data set"] * 2 + ["index"] * 3 + ["rank"]
+    assert [one.kind for one in report.subjects] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
     flip(tmp_path / "data/web.bin", 5)
     assert codes(verify(f"{path}/rank-00001.json")) == {"plan-file-changed"}
 
@@ -181,7 +181,7 @@ def test_work_in_threads_is_the_work_in_order(monkeypatch):
 
 
 def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
-    """Four verifications run all the while that a data set is made anew from one input and the other."""
+    """Four verifications run all the while that a dataset is made anew from one input and the other."""
     prefix = datasets.sound(tmp_path)
     inputs = [[str(tmp_path / "a.jsonl")], [str(tmp_path / "b.jsonl")]]
     ended, seen, failures = threading.Event(), [], []

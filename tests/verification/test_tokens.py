@@ -49,7 +49,7 @@ def test_the_tally_is_that_of_a_slow_count(tmp_path, small_pieces, documents, li
     prefix = str(tmp_path / "x")
     Plain("int32", documents).write(prefix)
     session = Session("deep", None, Labour(2, SilentProgress()))
-    ledger = Ledger("data set", prefix)
+    ledger = Ledger("dataset", prefix)
     right = slow_tally(documents, limit, eod)
     appended = right.documents - right.without_eod
     rules = TokenRules(limit, eod, True, right.eod - appended)
@@ -67,7 +67,7 @@ def test_the_tally_is_that_of_a_slow_count(tmp_path, small_pieces, documents, li
 def test_negative_ids_are_out_of_range(tmp_path):
     prefix = str(tmp_path / "x")
     Plain("int32", [[[1, -2, 3]]]).write(prefix)
-    ledger = Ledger("data set", prefix)
+    ledger = Ledger("dataset", prefix)
     session = Session("deep", None, Labour(1, SilentProgress()))
     scan_tokens(IndexedDataset(prefix), TokenRules(10, None, None, None), ledger, session)
     (finding,) = ledger.findings

@@ -1,6 +1,6 @@
 """What Megatron's builder would build for a recipe: every index, every blend, and what each draws.
 
-The cases are those of Megatron Core: one prefix without a weight is a plain data set; weights make a
+The cases are those of Megatron Core: one prefix without a weight is a plain dataset; weights make a
 blend by weights, and need a size; no weights make a blend in proportion to the sources, or all of them.
 """
 
@@ -106,10 +106,10 @@ def plan_blend(recipe: BlendRecipe, config: BuilderConfig) -> BlendPlan:
     and memory that does not depend on its length.
 
     Raises:
-        UsageError: The recipe contradicts itself or the sizes, a data set is named twice, or a blend would
+        UsageError: The recipe contradicts itself or the sizes, a dataset is named twice, or a blend would
             draw more samples of a source than there will be: with the numbers and what would work.
-        InputError: A data set is missing, or has nothing in a split.
-        IntegrityError: A data set is damaged.
+        InputError: A dataset is missing, or has nothing in a split.
+        IntegrityError: A dataset is damaged.
     """
     return _Planner(recipe, config).plan()
 
@@ -121,12 +121,12 @@ def shortfall_of(split: SplitPlan, config: BuilderConfig) -> str | None:
         return None
     return (
         f"{split.name} is asked for {asked:,} samples and will have {split.samples:,}: "
-        "without weights a blend holds every data set once"
+        "without weights a blend holds every dataset once"
     )
 
 
 class _Planner:
-    """The state of planning: the recipe, the parameters, and what the data sets hold."""
+    """The state of planning: the recipe, the parameters, and what the datasets hold."""
 
     def __init__(self, recipe: BlendRecipe, config: BuilderConfig) -> None:
         self._recipe = recipe
@@ -181,7 +181,7 @@ class _Planner:
     def _plan_split(self, outline: SplitOutline) -> SplitPlan:
         if len(outline.requests) == 1 and outline.kind == "weighted":
             self._warn(
-                f"{outline.name} is a blend of one source: without its weight it would be a plain data set"
+                f"{outline.name} is a blend of one source: without its weight it would be a plain dataset"
             )
         epochs = [self._index(request) for request in outline.requests]
         counts = [one.samples for one in epochs]

@@ -23,7 +23,7 @@ class SourceCertificate:
     """What a split holds of one source.
 
     Attributes:
-        prefix: The data set.
+        prefix: The dataset.
         samples: The samples that are drawn of it.
         available: The samples that its index has.
         tokens: The tokens of the drawn samples, without padding.
@@ -109,7 +109,7 @@ class SourceArrays:
     """What is measured of a source.
 
     Attributes:
-        prefix: The data set, as the certificate names it.
+        prefix: The dataset, as the certificate names it.
         share: The share that was asked for.
         lengths: The tokens of all its sequences: int32.
         document_index: Its document index.

@@ -26,11 +26,11 @@ _NEVER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the first samples of an index show of a data set. Documents without tokens are not counted.
+    """What the first samples of an index show of a dataset. Documents without tokens are not counted.
 
     Attributes:
         documents: The entries of the split that have tokens: what Megatron calls documents here are
-            the sequences of the data set.
+            the sequences of the dataset.
         documents_drawn: How many of them are seen at all.
         document_least: How often the least seen document is, where any token of it counts.
         document_most: How often the most seen document is.
@@ -62,7 +62,7 @@ def measure_coverage(
     The peak of memory is a byte for each sample and about a byte for each entry of the document index.
 
     Args:
-        lengths: The tokens of all sequences of the data set: int32.
+        lengths: The tokens of all sequences of the dataset: int32.
         document_index: The document index: int32. Each document of the split is in it once an epoch.
         shuffle_index: The shuffle index.
         draws: How many samples are drawn.
@@ -147,7 +147,7 @@ def _documents(document_index: NDArray[np.int32], available: int) -> tuple[int, 
     first, last = int(document_index.min()), int(document_index.max())
     if first < 0 or last >= available:
         raise IntegrityError(
-            f"the document index names the documents {first} to {last}, but the data set has {available}"
+            f"the document index names the documents {first} to {last}, but the dataset has {available}"
         )
     return first, last - first + 1
 

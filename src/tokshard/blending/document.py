@@ -45,7 +45,7 @@ class BlendSource:
     """A source of a split.
 
     Attributes:
-        prefix: The path prefix of the data set.
+        prefix: The path prefix of the dataset.
         training_path: The path prefix that entered the hash.
         hash: The hash in the names of its index files.
         description: The path of the index's description.
@@ -56,7 +56,7 @@ class BlendSource:
         draws: The samples that the split reads: 0 to ``draws - 1``.
         seed: The seed of its shuffles.
         share: The share of the split that was asked for.
-        fingerprint: What identified the data set when the index was built.
+        fingerprint: What identified the dataset when the index was built.
     """
 
     prefix: str

@@ -101,7 +101,7 @@ def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: Resolved | None)
         if word.startswith("-"):
             raise UsageError(
                 f"the prefix {word!r} would be taken for an option",
-                hint=f"name the data set by a path: ./{word}",
+                hint=f"name the dataset by a path: ./{word}",
             )
     return words
 

@@ -18,7 +18,7 @@ class Hit:
 
     Attributes:
         split: ``"train"``, ``"valid"``, ``"test"``, or ``"valid.0"`` and so on.
-        name: The data set, or ``"the blend"``.
+        name: The dataset, or ``"the blend"``.
         hash: The hash in the names of the files.
         state: See :class:`tokshard.index_cache.cache.CacheState`.
         reason: Why it is that.

@@ -96,16 +96,16 @@ def blend(
         output: The directory of ``blend.json``.
         cache_directory: Megatron's ``--data-cache-path``; None for ``OUTPUT/cache``.
         workers: How many threads build, None for one for each core; or the Ray cluster that builds, whose
-            nodes must see the data sets and the cache directory.
+            nodes must see the datasets and the cache directory.
         rebuild: Whether to replace indexes that are stale, damaged or Megatron's own.
         force: Whether to replace another blend at ``output``.
         progress: Who is told of the progress.
 
     Raises:
         UsageError: What is wanted cannot be; see :func:`tokshard.blending.builder.plan_blend`.
-        InputError: A data set is missing, or has nothing in a split.
+        InputError: A dataset is missing, or has nothing in a split.
         OutputExistsError: There is another blend at ``output``, or a stale index in the cache.
-        IntegrityError: A data set or an index is damaged.
+        IntegrityError: A dataset or an index is damaged.
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.
         WorkerError: There is no such cluster, or it has lost the same work too often.
@@ -203,7 +203,7 @@ def _certify(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry
     """Measure a split, and hold it against the plan.
 
     Raises:
-        IntegrityError: What is there is not what was planned, or a data set has changed meanwhile.
+        IntegrityError: What is there is not what was planned, or a dataset has changed meanwhile.
     """
     arrays = load(entry) if entry is not None else None
 
@@ -278,7 +278,7 @@ def _check_before(plan: BlendPlan, path: str, *, force: bool) -> None:
 
 
 def _refuse_other(document: BlendDocument, *, force: bool) -> None:
-    """Refuse to replace another blend; only now is it known what the data sets are.
+    """Refuse to replace another blend; only now is it known what the datasets are.
 
     Raises:
         OutputExistsError: There is one.

@@ -222,7 +222,7 @@ def cover_once(
     """Count what :func:`cover_documents` counts where each document appears once, in one pass.
 
     Args:
-        lengths: The tokens of all documents of the data set.
+        lengths: The tokens of all documents of the dataset.
         documents: A piece of the document index.
         first: The first document of the split.
         seen: How often each document of the split has appeared, modulo 256; brought forward in place.
@@ -278,7 +278,7 @@ def place_documents(
     """Find where some documents stand in the stream of tokens that a document index makes.
 
     Args:
-        lengths: The tokens of all documents of the data set.
+        lengths: The tokens of all documents of the dataset.
         document_index: The documents in the order of the stream.
         first: The first of the documents wanted; they are as many as ``places`` has rows.
         places: For each of them the token at which each of its appearances begins; written.
@@ -314,7 +314,7 @@ def cover_documents(
     none. A document counts once for each of its appearances of which any token is drawn.
 
     Args:
-        lengths: The tokens of all documents of the data set.
+        lengths: The tokens of all documents of the dataset.
         first: The first of the documents to look at; they are as many as ``places`` has rows.
         places: For each of them the token at which each of its appearances begins.
         drawn: For each sample, in the order of the stream, whether it is drawn.

@@ -1,4 +1,4 @@
-"""Which indexes and blends a recipe comes to: Megatron's cases, before any data set is looked at."""
+"""Which indexes and blends a recipe comes to: Megatron's cases, before any dataset is looked at."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SplitOutline:
 def outline_blend(
     recipe: BlendRecipe, config: BuilderConfig, resolved: Sequence[Resolved | None] | None = None
 ) -> tuple[SplitOutline, ...]:
-    """Return what Megatron would build for a recipe. No data set is opened and nothing is checked.
+    """Return what Megatron would build for a recipe. No dataset is opened and nothing is checked.
 
     Args:
         recipe: The recipe.
@@ -130,7 +130,7 @@ def _weights(mixture: Mixture, resolved: Resolved | None) -> tuple[float, ...] |
     if resolved is not None:
         return resolved.weights
     if not mixture.is_plain:
-        raise UsageError("the weights of this recipe are only known when its data sets have been looked at")
+        raise UsageError("the weights of this recipe are only known when its datasets have been looked at")
     return mixture.weights
 
 

@@ -86,7 +86,7 @@ Problem = tuple[str, str, str]
 def _check_source(source: BlendSource) -> Iterator[Problem]:
     changes = fingerprint_differences(source.fingerprint, dataset_fingerprint(source.prefix))
     if changes:
-        message = f"{source.prefix} is not the data set that was blended: {', '.join(changes)}"
+        message = f"{source.prefix} is not the dataset that was blended: {', '.join(changes)}"
         yield "source-changed", source.prefix, message
     description = read_description(source.description)
     if not isinstance(description, GPTDatasetDescription) or description.hash() != source.hash:

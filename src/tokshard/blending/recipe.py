@@ -20,10 +20,10 @@ MAX_SOURCES = 32_766
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One data set of a mixture, and how much of it is wanted.
+    """One dataset of a mixture, and how much of it is wanted.
 
     Attributes:
-        prefix: The path prefix of the data set, as this machine names it.
+        prefix: The path prefix of the dataset, as this machine names it.
         weight: How much of the mixture it makes up, in the unit of the mixture; None where nothing is said.
         epochs: How often it is to be read, instead of a weight.
         max_epochs: How often it may be read at most; what its weight would give it beyond that goes to
@@ -126,7 +126,7 @@ class Mixture:
 
     def _check_count(self) -> None:
         if not self.sources:
-            raise UsageError("the mixture has no source", hint="name at least one data set")
+            raise UsageError("the mixture has no source", hint="name at least one dataset")
         if len(self.sources) > MAX_SOURCES:
             raise UsageError(
                 f"the mixture has {len(self.sources)} sources, but Megatron numbers them with int16 and "
@@ -192,11 +192,11 @@ class BlendRecipe:
         if (self.mixture is None) == (self.per_split is None):
             raise UsageError("a recipe has either sources for all splits, or sources for each split")
         if self.per_split is not None and not any(self.per_split):
-            raise UsageError("no split has a source", hint="name at least one data set")
+            raise UsageError("no split has a source", hint="name at least one dataset")
         if self.multiple_validation_sets and self.per_split is None:
             raise UsageError(
                 "several validation sets need sources for each split",
-                hint="Megatron keeps validation sets apart only where each split has data sets of its own",
+                hint="Megatron keeps validation sets apart only where each split has datasets of its own",
             )
 
     def for_split(self, name: str) -> Mixture | None:
@@ -215,10 +215,10 @@ class BlendRecipe:
 
 
 def with_own_seeds(recipe: BlendRecipe, seed: int) -> BlendRecipe:
-    """Return the recipe with a seed of its own for each repetition of a data set: seed + 1, seed + 2, ...
+    """Return the recipe with a seed of its own for each repetition of a dataset: seed + 1, seed + 2, ...
 
     Args:
-        recipe: A recipe in which a mixture may name a data set several times, in whatever spelling.
+        recipe: A recipe in which a mixture may name a dataset several times, in whatever spelling.
         seed: The seed of the run, which the first of them keeps.
 
     Example:
@@ -247,7 +247,7 @@ def _seeded(mixture: Mixture | None, seed: int) -> Mixture | None:
 
 
 def whereabouts(prefix: str) -> str:
-    """Return what is the same for all spellings of a data set, links included."""
+    """Return what is the same for all spellings of a dataset, links included."""
     return realpath(idx_path(prefix))
 
 
@@ -278,7 +278,7 @@ def check_prefix(prefix: str) -> None:
     if reads_as_number(prefix):
         raise UsageError(
             f"the prefix {prefix!r} reads as a number, and Megatron would take it for a weight",
-            hint=f"name the data set by a path: ./{prefix}",
+            hint=f"name the dataset by a path: ./{prefix}",
         )
 
 

@@ -13,9 +13,9 @@ from tokshard.index_cache.request import IndexRequest
 
 
 class Supply:
-    """The data sets of a recipe, each opened once and closed again: only sums are kept.
+    """The datasets of a recipe, each opened once and closed again: only sums are kept.
 
-    A data set is looked at again for a split that has not been asked for before.
+    A dataset is looked at again for a split that has not been asked for before.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Supply:
 
         Raises:
             UsageError, InputError: See :func:`tokshard.gpt_index.epochs.plan_epochs`.
-            MissingFileError, IntegrityError, StorageError: The data set cannot be read.
+            MissingFileError, IntegrityError, StorageError: The dataset cannot be read.
         """
         sequences, tokens = self._of(request)
         try:
@@ -59,7 +59,7 @@ def _named(error: TokshardError, request: IndexRequest) -> TokshardError:
 
 
 def refuse_duplicates(sources: Iterable[Source], seed: int) -> None:
-    """Refuse a data set that is named twice with the same seed: both would give the same samples.
+    """Refuse a dataset that is named twice with the same seed: both would give the same samples.
 
     Raises:
         UsageError: There is one.

@@ -142,7 +142,7 @@ def blend(
     ] = None,
     epochs: Annotated[
         float | None,
-        typer.Option(help="Read each data set this often.", show_default=False, rich_help_panel=_MIXTURE),
+        typer.Option(help="Read each dataset this often.", show_default=False, rich_help_panel=_MIXTURE),
     ] = None,
     max_epochs: Annotated[
         float | None,
@@ -162,7 +162,7 @@ def blend(
         bool,
         typer.Option(
             "--own-seeds",
-            help="A data set named twice gets a seed for each; not for Megatron.",
+            help="A dataset named twice gets a seed for each; not for Megatron.",
             rich_help_panel=_MIXTURE,
         ),
     ] = False,
@@ -228,7 +228,7 @@ def blend(
     no_progress: options.NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Mix data sets: build all their indexes, the order of the blend, and a certificate of what it holds.
+    """Mix datasets: build all their indexes, the order of the blend, and a certificate of what it holds.
 
     [bold]Examples[/bold]
 
@@ -239,7 +239,7 @@ def blend(
     tokshard blend data/web data/code --seq-length 4096 --max-epochs 4 --num-samples 10M,20k --dry-run
 
     The index files are Megatron's, byte for byte, under Megatron's names. A blend that would read more
-    of a data set than there is of it is refused.
+    of a dataset than there is of it is refused.
     """
     with failures.reported(as_json=as_json), recorded(log_json, "blend") as log:
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)

@@ -37,7 +37,7 @@ _LABEL_WIDTH = 11
 def build_indices(
     prefixes: Annotated[
         list[str],
-        typer.Argument(metavar="PREFIX...", help="Path prefixes of data sets.", show_default=False),
+        typer.Argument(metavar="PREFIX...", help="Path prefixes of datasets.", show_default=False),
     ],
     seq_length: options.SequenceLengths = None,
     split: options.SplitText = None,
@@ -215,7 +215,7 @@ def _show(
 
 
 def _show_epochs(samples: list[EpochSamples]) -> None:
-    """Say what to ask a job for; data sets and lengths are named where there are several."""
+    """Say what to ask a job for; datasets and lengths are named where there are several."""
     several_sets = len({one.prefix for one in samples}) > 1
     several_lengths = len({one.sequence_length for one in samples}) > 1
     for one in samples:

@@ -28,9 +28,9 @@ class Entry:
 
 
 COMMANDS = {
-    "tokenize": Entry("tokenize", "Turn text into a Megatron indexed data set."),
+    "tokenize": Entry("tokenize", "Turn text into a Megatron indexed dataset."),
     "merge": Entry(
-        "merge", "Put data sets behind each other into one, with the bytes that Megatron would write."
+        "merge", "Put datasets behind each other into one, with the bytes that Megatron would write."
     ),
     "build-indices": Entry(
         "build_indices",
@@ -38,7 +38,7 @@ COMMANDS = {
     ),
     "blend": Entry(
         "blend",
-        "Mix data sets: build all their indexes, the order of the blend, and a certificate of what it holds.",
+        "Mix datasets: build all their indexes, the order of the blend, and a certificate of what it holds.",
     ),
     "shard-plan": Entry(
         "shard_plan",
@@ -54,7 +54,7 @@ COMMANDS = {
         {"ignore_unknown_options": True},
     ),
     "verify": Entry(
-        "verify", "Say whether a data set, a cache, a blend or a plan is what it was when it was written."
+        "verify", "Say whether a dataset, a cache, a blend or a plan is what it was when it was written."
     ),
     "trace": Entry(
         "trace",
@@ -62,7 +62,7 @@ COMMANDS = {
     ),
     "inspect": Entry(
         "inspect",
-        "Say what a thing is and what is in it: a data set, a cache, a blend, a plan, a tokenizer.",
+        "Say what a thing is and what is in it: a dataset, a cache, a blend, a plan, a tokenizer.",
     ),
 }
 """In the order of the data's way."""

@@ -172,7 +172,7 @@ def _show_counts(sources: Sequence[Any]) -> None:
         for one in sources
     ]
     if rows:
-        screen.table(["  data set", *names], rows)
+        screen.table(["  dataset", *names], rows)
 
 
 def _show_alone(first: Sequence[str], second: Sequence[str]) -> None:

@@ -152,12 +152,12 @@ def _show_split(part: Outlook) -> None:
         terminal.say(f"{part.name}: cannot be told, see below")
         return
     kinds = {
-        "single": "one data set",
+        "single": "one dataset",
         "exhaustive": "every sample of",
         "proportional": "a proportional blend of",
     }
     kind = kinds.get(plan.kind, "a blend by weights of")
-    count = "" if plan.kind == "single" else f" {terminal.count(len(plan.sources))} data sets"
+    count = "" if plan.kind == "single" else f" {terminal.count(len(plan.sources))} datasets"
     terminal.say(f"{part.name}: {kind}{count}, {terminal.count(plan.samples)} samples")
 
 

@@ -24,7 +24,7 @@ def inspect(
         str,
         typer.Argument(
             metavar="THING",
-            help="A data set (its path prefix), a cache of indexes or one of its files, a blend, a plan or a "
+            help="A dataset (its path prefix), a cache of indexes or one of its files, a blend, a plan or a "
             "rank's part of it, a tokenizer.",
             show_default=False,
         ),
@@ -35,13 +35,13 @@ def inspect(
     tokenizer: Annotated[
         str | None, typer.Option(help="Tokenizer to decode with.", show_default=False)
     ] = None,
-    multimodal: Annotated[bool, typer.Option("--multimodal", help="The data set has modes.")] = False,
+    multimodal: Annotated[bool, typer.Option("--multimodal", help="The dataset has modes.")] = False,
     rank: Annotated[int | None, plans.option("--rank", "Show this rank.")] = None,
     step: Annotated[int | None, plans.option("--step", "What the rank reads at this step.")] = None,
     index: Annotated[int | None, plans.option("--index", "The n-th sample that the rank reads.")] = None,
     sample: Annotated[int | None, plans.option("--sample", "Who reads this sample, and from where.")] = None,
     shard: Annotated[
-        str | None, plans.option("--shard", "Who reads this sample of this data set.", metavar="D:N")
+        str | None, plans.option("--shard", "Who reads this sample of this dataset.", metavar="D:N")
     ] = None,
     epoch: Annotated[
         int | None, plans.option("--epoch", "In this epoch.", shown="the first one that is read")
@@ -66,7 +66,7 @@ def inspect(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Say what a thing is and what is in it: a data set, a cache, a blend, a plan, a tokenizer.
+    """Say what a thing is and what is in it: a dataset, a cache, a blend, a plan, a tokenizer.
 
     [bold]Examples[/bold]
 

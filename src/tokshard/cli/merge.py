@@ -24,7 +24,7 @@ def merge(
         list[str],
         typer.Argument(
             metavar="INPUT...",
-            help="Path prefixes of data sets, in order, or 'globs' of these.",
+            help="Path prefixes of datasets, in order, or 'globs' of these.",
             show_default=False,
         ),
     ],
@@ -38,11 +38,11 @@ def merge(
             show_default=False,
         ),
     ],
-    multimodal: Annotated[bool, typer.Option("--multimodal", help="The data sets have modes.")] = False,
+    multimodal: Annotated[bool, typer.Option("--multimodal", help="The datasets have modes.")] = False,
     allow_tokenizer_mismatch: Annotated[
         bool,
         typer.Option(
-            "--allow-tokenizer-mismatch", help="Merge data sets of different tokenizers all the same."
+            "--allow-tokenizer-mismatch", help="Merge datasets of different tokenizers all the same."
         ),
     ] = False,
     resume: Annotated[
@@ -60,7 +60,7 @@ def merge(
     no_progress: NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Put data sets behind each other into one, with the bytes that Megatron would write.
+    """Put datasets behind each other into one, with the bytes that Megatron would write.
 
     [bold]Examples[/bold]
 
@@ -116,7 +116,7 @@ def _how(report: MergeReport) -> str:
         return "everything is there already, made from the same inputs"
     size = report.bin_bytes + report.idx_bytes
     speed = terminal.size(size / max(report.seconds, 1e-9))
-    parts = [f"{terminal.count(report.inputs)} data sets in {terminal.duration(report.seconds)} ({speed}/s)"]
+    parts = [f"{terminal.count(report.inputs)} datasets in {terminal.duration(report.seconds)} ({speed}/s)"]
     if report.bytes_resumed:
         parts.append(f"{terminal.size(report.bytes_resumed)} were copied before")
     return ", ".join(parts)

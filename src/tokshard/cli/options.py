@@ -257,7 +257,7 @@ def check_path_as(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> Non
 
     Args:
         pairs: See :func:`parse_path_as`.
-        paths: The data sets and the cache, as they are written.
+        paths: The datasets and the cache, as they are written.
 
     Raises:
         UsageError: There is one.
@@ -266,7 +266,7 @@ def check_path_as(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> Non
         root = local.rstrip("/") + "/"
         if not any(path == local or path.startswith(root) for path in paths):
             raise UsageError(
-                f"--path-as {local}={training} changes nothing: no data set is written so",
+                f"--path-as {local}={training} changes nothing: no dataset is written so",
                 hint="for example data/web is not under ./data",
             )
 
@@ -362,7 +362,7 @@ def neutral_identifiers(prefix: str) -> dict[str, Any]:
     """Return identifiers of our own for data whose job is not known: no Megatron has such names.
 
     Args:
-        prefix: A data set, of whose manifest the tokenizer's identity is taken where it has one.
+        prefix: A dataset, of whose manifest the tokenizer's identity is taken where it has one.
     """
     from tokshard.dataset.manifest import read_manifest
     from tokshard.index_cache.identifiers import NEUTRAL

@@ -46,7 +46,7 @@ Sources = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="SOURCE...",
-        help="A blend (directory or blend.json), or built indexes; with --documents data sets.",
+        help="A blend (directory or blend.json), or built indexes; with --documents datasets.",
         show_default=False,
     ),
 ]

@@ -38,7 +38,7 @@ class Question:
         step: A step.
         index: The n-th sample that the rank reads.
         sample: The id of a sample: the global index.
-        shard: ``"D:N"``: sample N of data set D.
+        shard: ``"D:N"``: sample N of dataset D.
         epoch: In which epoch samples are looked for.
         stream: The stream.
     """
@@ -76,7 +76,7 @@ class Question:
             raise UsageError("--epoch needs --sample or --shard")
 
     def shard_sample(self) -> tuple[int, int]:
-        """Return the number of the data set and of the sample that ``--shard`` names.
+        """Return the number of the dataset and of the sample that ``--shard`` names.
 
         Raises:
             UsageError: It names none.
@@ -145,7 +145,7 @@ def show_summary(summary: PlanSummary) -> None:
 
 
 def show_plan(summary: PlanSummary) -> None:
-    """Print what a plan is, and which ranks read which parts of its data sets."""
+    """Print what a plan is, and which ranks read which parts of its datasets."""
     from tokshard.sharding.plan.reads import ranges_of
 
     show_summary(summary)
@@ -204,7 +204,7 @@ def show_places(places: Sequence[SamplePlace]) -> None:
         "epoch",
         "shard",
         "of shard",
-        "data set",
+        "dataset",
     ]
     screen.table(header, rows, left=(9,))
 
@@ -253,7 +253,7 @@ def _listed(texts: list[str]) -> str:
 
 
 def _show_bars(stream: Stream) -> None:
-    """Draw the ids of a stream from left to right: its data sets, and below what each rank reads of them."""
+    """Draw the ids of a stream from left to right: its datasets, and below what each rank reads of them."""
     from tokshard.sharding.plan.reads import ranges_of
 
     source, ranks = stream.source, stream.assignment.ranks
@@ -271,7 +271,7 @@ def _show_bars(stream: Stream) -> None:
 def _show_shards(stream: Stream, cells: int) -> None:
     source = stream.source
     if source.order is not None:
-        terminal.say(f"{'blend':>14} │{'▒' * cells}│ {terminal.count(len(source.datasets))} data sets, mixed")
+        terminal.say(f"{'blend':>14} │{'▒' * cells}│ {terminal.count(len(source.datasets))} datasets, mixed")
         return
     bounds = source.bounds.tolist()
     for number, one in enumerate(source.datasets[:_SHOWN_SHARDS]):

@@ -159,7 +159,7 @@ def show_proofs(plan: Plan) -> None:
         return
     for name, stopped in history[-1].streams.items():
         proof = stopped.proof
-        what = "in laps of its data sets" if proof.epoch is None else f"of epoch {proof.epoch}"
+        what = "in laps of its datasets" if proof.epoch is None else f"of epoch {proof.epoch}"
         consumed = terminal.count(stopped.assignment.consumed_after(stopped.step))
         terminal.say(f"{terminal.safe(name)} goes on after {consumed} consumed samples; {what}:")
         prefixes = [one.prefix for one in plan.streams[name].source.datasets]
@@ -170,4 +170,4 @@ def show_proofs(plan: Plan) -> None:
         for prefix, one in counts:
             numbers = (one.samples, one.before + one.seen, one.planned, one.left, one.later)
             rows.append([f"  {terminal.path(prefix)}", *map(terminal.count, numbers)])
-        screen.table(["  data set", "samples", "read", "planned", "left", "in new laps"], rows)
+        screen.table(["  dataset", "samples", "read", "planned", "left", "in new laps"], rows)

@@ -239,7 +239,7 @@ def tokenize(
     no_progress: NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Turn text into a Megatron indexed data set.
+    """Turn text into a Megatron indexed dataset.
 
     [bold]Examples[/bold]
 

@@ -35,9 +35,9 @@ def trace(
     blend: Annotated[str | None, _thing("--blend", "A blend.", "BLEND", _SUBJECT)] = None,
     index: Annotated[
         str | None,
-        _thing("--index", "An index: its description.txt, or a data set with its cache.", "INDEX", _SUBJECT),
+        _thing("--index", "An index: its description.txt, or a dataset with its cache.", "INDEX", _SUBJECT),
     ] = None,
-    dataset: Annotated[str | None, _thing("--dataset", "A data set alone.", "PREFIX", _SUBJECT)] = None,
+    dataset: Annotated[str | None, _thing("--dataset", "A dataset alone.", "PREFIX", _SUBJECT)] = None,
     split: Annotated[
         str | None,
         _thing(
@@ -58,7 +58,7 @@ def trace(
     rank: Annotated[int | None, _number("--rank", "A rank of the job; without, all.", _FORWARDS)] = None,
     sample: Annotated[int | None, _number("--sample", "A sample, from 0.", _FORWARDS)] = None,
     document: Annotated[
-        int | None, _number("--document", "A document of the data set, from 0.", _FORWARDS)
+        int | None, _number("--document", "A document of the dataset, from 0.", _FORWARDS)
     ] = None,
     tokenizer: Annotated[
         str | None, _thing("--tokenizer", "Tokenizer to show texts with.", "TOKENIZER", _FORWARDS)

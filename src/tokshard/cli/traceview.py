@@ -160,7 +160,7 @@ def _columns(readings: tuple[Reading, ...]) -> dict[str, list[str]]:
     columns: dict[str, list[str]] = {
         "  stream": [f"  {terminal.safe(one.stream)}" for one in readings],
         "sample": [terminal.count(one.sample) for one in readings],
-        "of its data set": [terminal.count(one.dataset_sample) for one in readings],
+        "of its dataset": [terminal.count(one.dataset_sample) for one in readings],
         "tokens": [_range(one.first_token, one.stop_token) for one in readings],
         "plan": [(one.plan_id or "")[:_SHOWN_ID] if several else "" for one in readings],
     }

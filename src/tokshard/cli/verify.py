@@ -23,7 +23,7 @@ def verify(
         str,
         typer.Argument(
             metavar="THING",
-            help="A data set (its prefix), a cache of indexes, a blend, a plan, or a rank's manifest.",
+            help="A dataset (its prefix), a cache of indexes, a blend, a plan, or a rank's manifest.",
             show_default=False,
         ),
     ],
@@ -51,7 +51,7 @@ def verify(
         ),
     ] = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Write a manifest for data sets of other programs, if sound.")
+        bool, typer.Option("--adopt", help="Write a manifest for datasets of other programs, if sound.")
     ] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads; default: one for each core.", show_default=False)
@@ -61,7 +61,7 @@ def verify(
     no_progress: options.NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Say whether a data set, a cache, a blend or a plan is what it was when it was written.
+    """Say whether a dataset, a cache, a blend or a plan is what it was when it was written.
 
     [bold]Examples[/bold]
 

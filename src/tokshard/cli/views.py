@@ -42,7 +42,7 @@ def show(summary: Summary) -> None:
 
 
 def show_dataset(summary: DatasetSummary) -> None:
-    """Print what a data set is, and how long its documents are."""
+    """Print what a dataset is, and how long its documents are."""
     from tokshard.inspection.facts import dataset_facts
 
     screen.facts(dataset_facts(summary))
@@ -119,9 +119,9 @@ def show_document(view: DocumentView) -> None:
 
 
 def show_grid(stream: Stream) -> None:
-    """Print which data set each rank begins with at each step, where ranks read of many in turn.
+    """Print which dataset each rank begins with at each step, where ranks read of many in turn.
 
-    Nothing is printed where there is one data set, or where the data cannot be opened from here.
+    Nothing is printed where there is one dataset, or where the data cannot be opened from here.
     """
     from tokshard.errors import TokshardError
     from tokshard.inspection.readgrid import read_grid
@@ -134,7 +134,7 @@ def show_grid(stream: Stream) -> None:
     if grid is None or grid.datasets is None or len(datasets) == 1:
         return
     steps = f"steps {terminal.count(grid.steps[0])} to {terminal.count(grid.steps[-1])}"
-    terminal.say(f"{'begin with':>14}  {steps}: the data set of the first sample")
+    terminal.say(f"{'begin with':>14}  {steps}: the dataset of the first sample")
     for rank, row in zip(grid.ranks, grid.datasets, strict=True):
         terminal.say(f"{f'dp rank {rank}':>14} │{''.join(map(_letter, row))}│")
     for number, one in enumerate(datasets[:_SHOWN_RANKS]):
@@ -142,7 +142,7 @@ def show_grid(stream: Stream) -> None:
 
 
 def _letter(number: int) -> str:
-    """Return the letter of a data set; those after the last letter share a mark."""
+    """Return the letter of a dataset; those after the last letter share a mark."""
     return _LETTERS[number] if number < len(_LETTERS) else "?"
 
 

@@ -21,10 +21,10 @@ SizeOfSplit = Mapping[str, int | None]
 
 
 class EpochSamples(NamedTuple):
-    """How many training samples some epochs of a data set have.
+    """How many training samples some epochs of a dataset have.
 
     Attributes:
-        prefix: The data set.
+        prefix: The dataset.
         sequence_length: Tokens of a sample.
         epochs: How many epochs.
         samples: How many samples they have.
@@ -38,10 +38,10 @@ class EpochSamples(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What is wanted of some data sets: all combinations of sequence lengths and sizes.
+    """What is wanted of some datasets: all combinations of sequence lengths and sizes.
 
     Attributes:
-        prefixes: The data sets, as this machine names them.
+        prefixes: The datasets, as this machine names them.
         sequence_lengths: None given means that of ``like``.
         split: The split string, or None for that of ``like``, or Megatron's.
         seed: The seed, or None for that of ``like``, or Megatron's.
@@ -104,7 +104,7 @@ class Wishes:
 
         Raises:
             UsageError: A number or the split string cannot be meant, or no index is wanted.
-            InputError: A data set that is needed to count epochs cannot be read.
+            InputError: A dataset that is needed to count epochs cannot be read.
         """
         requests = [
             request
@@ -121,7 +121,7 @@ class Wishes:
         return requests
 
     def samples_of_epochs(self) -> list[EpochSamples]:
-        """Return the training samples that each number of epochs means, of each data set and length."""
+        """Return the training samples that each number of epochs means, of each dataset and length."""
         return [
             EpochSamples(prefix, length, epochs, self._train_samples(prefix, length, epochs))
             for prefix in self.prefixes

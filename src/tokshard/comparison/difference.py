@@ -28,10 +28,10 @@ Setting = tuple[str, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class SourceDifference:
-    """The samples of one data set that are read from the common start on.
+    """The samples of one dataset that are read from the common start on.
 
     Attributes:
-        prefix: The data set.
+        prefix: The dataset.
         same: Those that both plans read at the same time: within the same consumed samples.
         moved: Those that both read, at other times.
         added: Those that only the second plan reads.
@@ -55,7 +55,7 @@ class StreamDifference:
         first_step: The first step of each plan whose samples differ, and the samples consumed before it;
             None where none does in the steps that both have.
         compared: Up to which consumed samples each was looked at.
-        sources: One for each data set of either; empty where only the first step was asked for.
+        sources: One for each dataset of either; empty where only the first step was asked for.
         settings: What was asked for differently.
     """
 
@@ -239,7 +239,7 @@ class _Pair:
         return step[order], number[order]
 
     def count(self, entries: int) -> tuple[SourceDifference, ...]:
-        """Count what is the same, moved, added and removed of each data set."""
+        """Count what is the same, moved, added and removed of each dataset."""
         if self.is_straight and self._first_other_size() is None:
             return self._count_straight()
         counts = np.zeros((4, len(self.numbering.names)), dtype=np.int64)

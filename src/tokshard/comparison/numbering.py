@@ -31,9 +31,9 @@ class Reads:
 
     Attributes:
         step: The step of each read: int64 of shape ``(n,)``.
-        dataset: The number of its data set in the plan.
-        lap: How often the data set was begun anew before it.
-        sample: The sample of the data set.
+        dataset: The number of its dataset in the plan.
+        lap: How often the dataset was begun anew before it.
+        sample: The sample of the dataset.
     """
 
     step: Integers
@@ -61,11 +61,11 @@ class StreamReader:
 
     @property
     def datasets(self) -> tuple[DatasetReference, ...]:
-        """The data sets of the stream."""
+        """The datasets of the stream."""
         return self.stream.source.datasets
 
     def last_laps(self) -> Integers:
-        """Return the last lap of each data set that is read: int64 of shape (data sets,)."""
+        """Return the last lap of each dataset that is read: int64 of shape (datasets,)."""
         if self._laps is not None:
             last = np.zeros(len(self.datasets), dtype=np.int64)
             np.maximum.at(last, self._laps.rows[:, 0], self._laps.rows[:, 1])
@@ -111,13 +111,13 @@ def epochs_of(assignment: Assignment, local: Integers) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Numbers for the reads of two streams: equal where data set, lap and sample are.
+    """Numbers for the reads of two streams: equal where dataset, lap and sample are.
 
     Attributes:
-        names: The path prefix of each data set of either stream.
-        starts: The first number of each data set, and the end of all.
+        names: The path prefix of each dataset of either stream.
+        starts: The first number of each dataset, and the end of all.
         sizes: The samples of each.
-        of: For each of the two streams the place of each of its data sets in ``names``.
+        of: For each of the two streams the place of each of its datasets in ``names``.
     """
 
     names: tuple[str, ...]
@@ -127,7 +127,7 @@ class Numbering:
 
     @classmethod
     def common(cls, a: StreamReader, b: StreamReader) -> Numbering:
-        """Return the numbering of two streams. Data sets are the same if their bytes and indexes are."""
+        """Return the numbering of two streams. Datasets are the same if their bytes and indexes are."""
         references = list(a.datasets)
         first = np.arange(len(references), dtype=np.int64)
         second = np.array([_place(references, one) for one in b.datasets], dtype=np.int64)
@@ -150,7 +150,7 @@ class Numbering:
 
 
 def _place(references: list[DatasetReference], one: DatasetReference) -> int:
-    """Return the place of a data set among others; it is put at the end where it is not there."""
+    """Return the place of a dataset among others; it is put at the end where it is not there."""
     for place, other in enumerate(references):
         if _identity(one) == _identity(other):
             return place

@@ -39,7 +39,7 @@ class SourceDraws:
     """The samples of one source of two blends.
 
     Attributes:
-        prefix: The data set.
+        prefix: The dataset.
         same: Those at the same place of both orders.
         moved: Those that both draw, at other places.
         added: Those that only the second draws.
@@ -77,7 +77,7 @@ class IndexDifference:
     """How an index, or the order of a blend, differs in two caches.
 
     Attributes:
-        name: The split and the data set, or the blend.
+        name: The split and the dataset, or the blend.
         hashes: The hash of each.
         hash_fields: The fields of the hash that differ, with both values.
         first_sample: The first sample that begins elsewhere; None where all that both have are the same.
@@ -286,7 +286,7 @@ def _entries(directory: str) -> Mapping[str, _Entry]:
 
 def _name(description: Description) -> str:
     if isinstance(description, BlendedDescription):
-        return f"{description.split} blend of {len(description.datasets)} data sets"
+        return f"{description.split} blend of {len(description.datasets)} datasets"
     return f"{description.index_split} of {os.path.basename(description.dataset_path)}"
 
 

@@ -54,7 +54,7 @@ class Straight:
         return cls(stream.source.id, order, first.first_epoch, shift)
 
     def count(self, stream: Stream, start: int, stop: int) -> NDArray[np.int64]:
-        """Count the samples of each data set between two numbers of consumed samples."""
+        """Count the samples of each dataset between two numbers of consumed samples."""
         key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
         run = Intervals.of([(start + self.shift, max(start, stop) + self.shift)])
         return count_datasets(Locator(stream.source), self.order, run, self.epoch, key_of)

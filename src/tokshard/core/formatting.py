@@ -60,7 +60,7 @@ def duration(seconds: float) -> str:
 def tokenizer_name(identity: dict[str, Any]) -> str:
     """Return what to call a tokenizer: its kind, its name if it has one, and the start of its digest.
 
-    The identity is empty for data sets that were merged from parts of which it is not known.
+    The identity is empty for datasets that were merged from parts of which it is not known.
 
     Example:
         >>> tokenizer_name({"kind": "tiktoken", "name": "gpt2", "sha256": "0123456789abcdef"})

@@ -49,7 +49,7 @@ _FOREIGN: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
     (re.compile(rb"FEA1"), "a Feather version 1 file", _CONVERT),
     (re.compile(rb"\x93NUMPY"), "a numpy array", _CONVERT),
     (re.compile(rb"PARE"), "an encrypted Parquet file", "decrypt it first"),
-    (re.compile(rb"MMIDIDX\0\0"), "the index of a tokenized data set", "name the raw text instead"),
+    (re.compile(rb"MMIDIDX\0\0"), "the index of a tokenized dataset", "name the raw text instead"),
     (re.compile(rb"\x89PNG|\xff\xd8\xff"), "an image", "name files of text"),
     (re.compile(rb"\x7fELF"), "a program", "name files of text"),
 )

@@ -1,4 +1,4 @@
-"""Building a data set document by document, with the surface and the bytes of Megatron Core's builder."""
+"""Building a dataset document by document, with the surface and the bytes of Megatron Core's builder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LENGTH = np.dtype("<i4")
 
 
 class IndexedDatasetBuilder:
-    """Write a data set document by document.
+    """Write a dataset document by document.
 
     What cannot be stored is refused instead of wrapped or trusted. The tokens go to a temporary file
     beside ``bin_path``; only :meth:`finalize` gives the files their names, complete and forced to the
@@ -90,7 +90,7 @@ class IndexedDatasetBuilder:
 
         Args:
             tensor: Its tokens: integers in a list, an array or a torch tensor in main memory.
-            mode: Its mode, -128 to 127, in a multimodal data set.
+            mode: Its mode, -128 to 127, in a multimodal dataset.
 
         Raises:
             UsageError: A value cannot be stored, or the builder is finished.
@@ -118,7 +118,7 @@ class IndexedDatasetBuilder:
         Args:
             tensor: The tokens of all its sequences, as in :meth:`add_item`.
             lengths: The tokens of each sequence; empty for a document without sequences.
-            modes: The mode of each sequence in a multimodal data set; None for all zero.
+            modes: The mode of each sequence in a multimodal dataset; None for all zero.
 
         Raises:
             UsageError: A value cannot be stored, the lengths are negative or do not sum to the tokens,
@@ -142,7 +142,7 @@ class IndexedDatasetBuilder:
         self._sequences_per_document.append(sizes.size)
 
     def add_index(self, path_prefix: str | os.PathLike[str]) -> None:
-        """Add all documents of another data set, which is checked completely before anything is copied.
+        """Add all documents of another dataset, which is checked completely before anything is copied.
 
         Args:
             path_prefix: Its path without ``.bin`` and ``.idx``.
@@ -159,7 +159,7 @@ class IndexedDatasetBuilder:
             raise InputError(
                 f"{source.path_prefix} has {source.dtype.name} tokens, "
                 f"but {self.bin_path} is written with {self.dtype.name}",
-                hint="only data sets of one dtype can be put together; tokenize one of them again",
+                hint="only datasets of one dtype can be put together; tokenize one of them again",
             )
         try:
             for block in source.token_blocks():
@@ -177,7 +177,7 @@ class IndexedDatasetBuilder:
         """Write the index and publish both files.
 
         An index that exists is removed before the new ``.bin`` takes its name, so that a crash in
-        between leaves no data set and never new tokens under an old index.
+        between leaves no dataset and never new tokens under an old index.
 
         Args:
             idx_path: The ``.idx`` file.
@@ -242,7 +242,7 @@ class IndexedDatasetBuilder:
             raise
 
     def _checked_modes(self, modes: Any, count: int) -> NDArray[Any]:
-        """Return one mode for each of ``count`` sequences, or none if the data set is not multimodal."""
+        """Return one mode for each of ``count`` sequences, or none if the dataset is not multimodal."""
         if not self.multimodal:
             if modes is not None:
                 raise UsageError(

@@ -187,7 +187,7 @@ def _staging_order(delivery: Delivery, order: Order, work: WorkDirectory) -> Ord
         return staged
     if not order.force and staged.existing():
         raise ResumeMismatchError(
-            f"a data set for {delivery.url} that was made differently waits in {delivery.directory} to be "
+            f"a dataset for {delivery.url} that was made differently waits in {delivery.directory} to be "
             "uploaded",
             hint="upload it by the command that made it, or replace it with --force",
         )

@@ -12,7 +12,7 @@ All numbers are little endian and packed, so the arrays behind the 34-byte heade
     34             i32[S]   sequence_lengths     tokens of each sequence
     34+4S          i64[S]   sequence_pointers    byte offset of each sequence in .bin
     34+12S         i64[D]   document_indices     0, then the number of sequences up to each document's end
-    34+12S+8D      i8[S]    sequence_modes       in multimodal data sets only; nothing marks their presence
+    34+12S+8D      i8[S]    sequence_modes       in multimodal datasets only; nothing marks their presence
 
 The ``.bin`` file is the tokens of all sequences, one behind the other, and nothing else. The format is
 Megatron Core's; its own reader checks the magic, the version and the last document index.
@@ -96,7 +96,7 @@ def dtype_code(dtype: DTypeLike) -> int:
         if known == wanted:
             return code
     names = ", ".join(known.name for known in DTYPES.values())
-    raise UsageError(f"an indexed data set cannot hold {wanted.name} tokens", hint=f"use one of {names}")
+    raise UsageError(f"an indexed dataset cannot hold {wanted.name} tokens", hint=f"use one of {names}")
 
 
 def optimal_dtype(vocab_size: int | None) -> np.dtype[Any]:
@@ -181,7 +181,7 @@ def read_header(buffer: Buffer, *, path: str = "the index") -> IndexHeader:
             path=path,
             field="magic",
             offset=0,
-            hint="this is not the .idx file of an indexed data set, or its beginning is damaged",
+            hint="this is not the .idx file of an indexed dataset, or its beginning is damaged",
         )
     if version != VERSION:
         raise _header_error(path, "version", version, VERSION_OFFSET, f"only version {VERSION} is known")
@@ -195,7 +195,7 @@ def read_header(buffer: Buffer, *, path: str = "the index") -> IndexHeader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexTable:
-    """The index of a data set. One that exists is consistent in itself and with the size of its ``.bin``.
+    """The index of a dataset. One that exists is consistent in itself and with the size of its ``.bin``.
 
     The arrays are read-only, mostly unaligned views of the buffer, which they keep alive.
 
@@ -205,7 +205,7 @@ class IndexTable:
         sequence_pointers: int64 of shape (S,): the running sum of lengths times the item size, from 0.
         document_indices: int64 of shape (documents + 1,): from 0 to S, never decreasing. Document ``i``
             consists of the sequences ``document_indices[i]`` up to ``document_indices[i + 1]``.
-        sequence_modes: int8 of shape (S,), or None where the data set is not multimodal.
+        sequence_modes: int8 of shape (S,), or None where the dataset is not multimodal.
     """
 
     dtype: np.dtype[Any]
@@ -220,7 +220,7 @@ class IndexTable:
 
         One pass over the file; the extra memory is that of one chunk (about 10 MB), whatever the file's
         size and whatever its counts claim. What the checks cannot see, because the result is another
-        well-formed data set: a boundary between documents that moved and stayed in order, a changed
+        well-formed dataset: a boundary between documents that moved and stayed in order, a changed
         mode, a dtype code exchanged for one of the same width (for any, where there are no tokens). Only
         a digest sees these.
 
@@ -298,7 +298,7 @@ def check_size(header: IndexHeader, size: int, *, multimodal: bool, path: str) -
     hint = _INDEX_HINT
     if size == header.index_bytes(multimodal=not multimodal):
         hint = (
-            "it looks like a text data set, without modes: open it with multimodal=False"
+            "it looks like a text dataset, without modes: open it with multimodal=False"
             if multimodal
             else "it looks multimodal, with one mode byte for each sequence: open it with multimodal=True"
         )

@@ -1,6 +1,6 @@
-"""The manifest of a data set: what it is, what it was made from, and the digests of its files.
+"""The manifest of a dataset: what it is, what it was made from, and the digests of its files.
 
-``PREFIX.tokshard/manifest.json`` is written last, so a data set with a manifest is complete. A data set
+``PREFIX.tokshard/manifest.json`` is written last, so a dataset with a manifest is complete. A dataset
 without one (made by other tools) can be read, but nothing is known of its content. The fields are
 described in ``docs/manifest.md``.
 """
@@ -30,7 +30,7 @@ class Manifest:
 
     Attributes:
         schema: ``"tokshard.dataset/1"``.
-        tool: Name and version of the program that wrote the data set.
+        tool: Name and version of the program that wrote the dataset.
         fingerprint: SHA-256 of everything that determines the bytes (inputs, tokenizer, options).
         dataset: ``dtype``, ``multimodal`` and the counts ``documents``, ``sequences``, ``tokens``, ...
         files: For ``bin``, ``idx`` and each sidecar file: ``bytes`` and ``xxh3_128`` (``bin``:
@@ -67,7 +67,7 @@ class Manifest:
         """Check a parsed manifest and return it.
 
         Its seal, which manifests of early versions do not have, is held against the rest by
-        ``tokshard verify``, and not each time that a data set is opened.
+        ``tokshard verify``, and not each time that a dataset is opened.
 
         Raises:
             IntegrityError: A field is missing, unknown, or of a wrong type; or the schema is another.
@@ -106,12 +106,12 @@ def seal_of(value: dict[str, Any]) -> str:
 
 
 def manifest_path(path_prefix: str) -> str:
-    """Return the path of the manifest of the data set at ``path_prefix``."""
+    """Return the path of the manifest of the dataset at ``path_prefix``."""
     return os.path.join(paths.sidecar_directory(path_prefix), MANIFEST_NAME)
 
 
 def read_manifest(path_prefix: str) -> Manifest | None:
-    """Read the manifest of the data set at ``path_prefix``; None if it has none.
+    """Read the manifest of the dataset at ``path_prefix``; None if it has none.
 
     Raises:
         IntegrityError: There is one and it is damaged.

@@ -1,4 +1,4 @@
-"""Making data sets so that a kill at any moment costs nothing but time: the steps that all runs share.
+"""Making datasets so that a kill at any moment costs nothing but time: the steps that all runs share.
 
 Recover (what has an earlier run left), make (copy or encode into the work directory, with checkpoints),
 publish (final names), tidy up. The caller holds the writer lock.

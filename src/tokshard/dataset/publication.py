@@ -1,4 +1,4 @@
-"""Publication: staged files get their final names, in an order in which no crash shows a false data set.
+"""Publication: staged files get their final names, in an order in which no crash shows a false dataset.
 
 For each output: the old manifest and the old ``.idx`` go (so that no old index stands beside new
 tokens), then ``.bin``, ``.idx``, the sidecar files and last the manifest get their names. The file

@@ -1,4 +1,4 @@
-"""Whether data sets stay as they are while they are read: another process may replace one at any time."""
+"""Whether datasets stay as they are while they are read: another process may replace one at any time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dataset_state(prefix: str) -> State:
     """Return what is different when another program has written a file: old and new may be mixed then.
 
     Args:
-        prefix: The path prefix of the data set, or its URL.
+        prefix: The path prefix of the dataset, or its URL.
 
     Returns:
         For ``.bin``, ``.idx`` and manifest what :func:`tokshard.storage.fs.state` says: None if absent.
@@ -28,15 +28,15 @@ def dataset_state(prefix: str) -> State:
 
 @contextmanager
 def unchanged(prefixes: Iterable[str]) -> Iterator[None]:
-    """Read data sets, and refuse what was read, or what went wrong, if one was changed meanwhile.
+    """Read datasets, and refuse what was read, or what went wrong, if one was changed meanwhile.
 
     Remote ones are not looked at: each of their files is read on condition that it has not changed.
 
     Args:
-        prefixes: The path prefixes of the data sets.
+        prefixes: The path prefixes of the datasets.
 
     Raises:
-        InputError: A data set was changed.
+        InputError: A dataset was changed.
 
     Example:
         >>> with unchanged(["data/web"]):  # doctest: +SKIP
@@ -56,5 +56,5 @@ def _check(before: dict[str, State], error: Exception | None = None) -> None:
         if dataset_state(prefix) != state:
             raise InputError(
                 f"{prefix} was changed while it was read",
-                hint="run the same command again when nobody writes the data set",
+                hint="run the same command again when nobody writes the dataset",
             ) from error

@@ -1,4 +1,4 @@
-"""Reading a data set: everything is checked when it is opened, and nothing foreign is ever returned."""
+"""Reading a dataset: everything is checked when it is opened, and nothing foreign is ever returned."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPENING_TRIES = 100
 
 
 class IndexedDataset:
-    """A data set on disk as a read-only sequence of token arrays.
+    """A dataset on disk as a read-only sequence of token arrays.
 
     It does what Megatron Core's class of this name does, for legal data; where the files contradict
     themselves or each other, opening raises instead of reading wrong tokens later. Opening costs one
@@ -44,7 +44,7 @@ class IndexedDataset:
             ``.idx`` file is copied to the user's cache directory, and tokens are read by ranged requests.
         multimodal: Whether each sequence has a mode; items are then pairs (tokens, mode).
         mmap: Whether to map the ``.bin`` file. Mapped tokens are read-only views without a copy, which
-            stay valid when the data set object is gone; but a file that another program cuts short
+            stay valid when the dataset object is gone; but a file that another program cuts short
             while it is mapped ends this process with SIGBUS. Without mmap every access reads a new,
             writable array, and a file cut short is an error. The ``.idx`` file is mapped in both cases.
             Remote tokens are never mapped.
@@ -101,7 +101,7 @@ class IndexedDataset:
             idx: The number of a sequence, from the end where it is negative, or a slice of step 1.
 
         Returns:
-            For a number: the tokens, of the data set's dtype; with their int8 mode if multimodal. For a
+            For a number: the tokens, of the dataset's dtype; with their int8 mode if multimodal. For a
             slice: a list of such arrays; with the int8 array of their modes if multimodal.
 
         Raises:
@@ -218,14 +218,14 @@ class IndexedDataset:
 def _position(index: int | np.integer[Any], count: int, noun: str) -> int:
     position = operator.index(index)
     if not -count <= position < count:
-        raise IndexError(f"there is no {noun} {position}: the data set has {count}")
+        raise IndexError(f"there is no {noun} {position}: the dataset has {count}")
     return position % count
 
 
 def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
-    """Open the ``.bin`` and the ``.idx`` file of a data set, both of the same one if it is being replaced.
+    """Open the ``.bin`` and the ``.idx`` file of a dataset, both of the same one if it is being replaced.
 
-    Who replaces a data set removes the old ``.idx`` before it puts the new ``.bin`` in its place.
+    Who replaces a dataset removes the old ``.idx`` before it puts the new ``.bin`` in its place.
 
     Raises:
         MissingFileError: One or both files are not there.
@@ -246,7 +246,7 @@ def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
 
 
 def require_files(path_prefix: str) -> None:
-    """Check that both files of a data set are there.
+    """Check that both files of a dataset are there.
 
     Raises:
         MissingFileError: One is not.
@@ -261,5 +261,5 @@ def require_files(path_prefix: str) -> None:
     elif len(missing) == 1:
         hint = "both files of the pair are needed: the run that made it did not end, or one was not copied"
     raise MissingFileError(
-        f"there is no data set at {path_prefix}: {' and '.join(missing)} missing", path=missing[0], hint=hint
+        f"there is no dataset at {path_prefix}: {' and '.join(missing)} missing", path=missing[0], hint=hint
     )

@@ -1,6 +1,6 @@
 """Files as they are read: opened once, with the size they had then, mapped or read at positions.
 
-Of remote data sets the tokens are read by ranges; all other files are read from a local copy.
+Of remote datasets the tokens are read by ranges; all other files are read from a local copy.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class InputFile:
 
 
 def open_data(path: str) -> DataFile:
-    """Open a file of a data set for reading at positions.
+    """Open a file of a dataset for reading at positions.
 
     Raises:
         MissingFileError: There is no such remote file.

@@ -1,4 +1,4 @@
-"""What of a data set has been uploaded: on the disk, so that another process goes on from there."""
+"""What of a dataset has been uploaded: on the disk, so that another process goes on from there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class UploadJournal:
 
     Args:
         path: The journal's file.
-        fingerprint: The plan of the data set that is uploaded. A journal of another one is worth nothing.
+        fingerprint: The plan of the dataset that is uploaded. A journal of another one is worth nothing.
 
     Attributes:
-        is_resumed: Whether an earlier run has begun to upload this data set.
+        is_resumed: Whether an earlier run has begun to upload this dataset.
     """
 
     def __init__(self, path: str, fingerprint: str) -> None:
@@ -53,7 +53,7 @@ class UploadJournal:
             self._uploads[entry["url"]].receipts[entry["part"]] = entry["receipt"]
 
     def begin(self) -> None:
-        """Open the journal for writing; one of another data set is begun anew."""
+        """Open the journal for writing; one of another dataset is begun anew."""
         self._journal = Journal(self._path, self._size)
         if not self.is_resumed:
             self.note({"plan": self._fingerprint})

@@ -50,7 +50,7 @@ def write_index(
         document_count: The number of documents; the file stores one more.
         lengths: Returns a fresh iterator over pieces of the tokens of each sequence.
         sequences_per_document: The same for the number of sequences of each document.
-        modes: The same for the mode of each sequence, of a multimodal data set.
+        modes: The same for the mode of each sequence, of a multimodal dataset.
 
     Returns:
         The number of tokens, so that the ``.bin`` file must have this times the item size in bytes.

@@ -1,4 +1,4 @@
-"""How often a data set is read for a number of samples, and how many samples come of it."""
+"""How often a dataset is read for a number of samples, and how many samples come of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEPARATE_FINAL_EPOCH_SHARE = 0.80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """All numbers of a data set's index; the arrays follow from these, the lengths and a seed.
+    """All numbers of a dataset's index; the arrays follow from these, the lengths and a seed.
 
     Attributes:
         sequences: The sequences of the split.
@@ -190,7 +190,7 @@ def _check_arguments(sequence_length: int, num_samples: int | None, extra_token:
 def _check_split(sequences: int, tokens_per_epoch: int) -> None:
     if sequences == 0:
         raise InputError(
-            "the split holds no sequence: its share of the data set rounds to nothing",
+            "the split holds no sequence: its share of the dataset rounds to nothing",
             hint="give it a larger share, or none at all (0) so that it is not built",
         )
     if tokens_per_epoch == 0:
@@ -205,7 +205,7 @@ def _check_limits(sequences: int, tokens_per_epoch: int, epochs: int) -> None:
         raise InputError(
             f"the split holds {sequences} sequences, but the document index numbers them with int32, "
             f"up to {MAX_INT32}",
-            hint="cut the data set in several, and blend them",
+            hint="cut the dataset in several, and blend them",
         )
     if epochs > MAX_INT32 or epochs * max(sequences, tokens_per_epoch) > MAX_INT64:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The index of one split of one data set: what makes sample k."""
+"""The index of one split of one dataset: what makes sample k."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GPTDatasetIndex:
         sample.
 
         Args:
-            lengths: The tokens of all sequences of the data set: int32 of shape (sequences,).
+            lengths: The tokens of all sequences of the dataset: int32 of shape (sequences,).
             sequences: The numbers of the split's sequences, see
                 :meth:`tokshard.gpt_index.splits.Split.ranges`.
             sequence_length: The tokens of a sample, without the extra one.
@@ -82,7 +82,7 @@ class GPTDatasetIndex:
             (2, 5, [0, 2, 4, 3, 1])
         """
         if sequences.step != 1 or sequences.start < 0 or sequences.stop > len(lengths):
-            raise UsageError(f"the data set has {len(lengths)} sequences, and {sequences} is no part of them")
+            raise UsageError(f"the dataset has {len(lengths)} sequences, and {sequences} is no part of them")
         stream = ShuffleStream(seed)
         tokens = lengths[sequences.start : sequences.stop].sum(dtype=np.int64)
         plan = plan_epochs(

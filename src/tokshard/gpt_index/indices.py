@@ -1,4 +1,4 @@
-"""The three arrays of a data set's index, bit by bit those of Megatron Core.
+"""The three arrays of a dataset's index, bit by bit those of Megatron Core.
 
 The **document index** is the order in which sequences are read, over all epochs. The **sample index**
 cuts the tokens in that order into samples: row k tells where sample k begins and the one before it ends.
@@ -69,7 +69,7 @@ def build_sample_index(
     type is int64.
 
     Args:
-        lengths: The tokens of all sequences of the data set, not only of the split: int32 of shape
+        lengths: The tokens of all sequences of the dataset, not only of the split: int32 of shape
             (sequences,); it may be a view of a file, which is not copied.
         document_index: See :func:`build_document_index`.
         plan: The plan that the document index was built from.
@@ -153,7 +153,7 @@ def _check_document_index(
     if least < 0 or most >= len(lengths):
         raise UsageError(
             f"the document index holds {least if least < 0 else most}, "
-            f"but the data set has {len(lengths)} sequences"
+            f"but the dataset has {len(lengths)} sequences"
         )
 
 

@@ -109,7 +109,7 @@ def sample_rows(
     """Write the rows of the sample index that fall on a piece of the document index.
 
     Args:
-        lengths: The tokens of each sequence of the data set.
+        lengths: The tokens of each sequence of the dataset.
         documents: The piece; all its entries are numbers of sequences.
         position: Where the piece begins in the document index.
         token: How many tokens lie before the piece.

@@ -1,4 +1,4 @@
-"""Samples as tokens: the index of a data set applied to its files."""
+"""Samples as tokens: the index of a dataset applied to its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_PAD_ID = -1
-"""Stands for padding where the tokenizer has no token for it: no token of a data set is negative."""
+"""Stands for padding where the tokenizer has no token for it: no token of a dataset is negative."""
 
 # Copying a piece costs about as much as picking this many tokens one by one: where pieces are shorter
 # than that, all tokens of a sample are picked in one go.
@@ -58,15 +58,15 @@ class Inputs:
 
 
 class GPTSamples:
-    """The samples of a data set, in the order of its shuffle index.
+    """The samples of a dataset, in the order of its shuffle index.
 
     It needs numpy alone, keeps nothing but the arrays, and may be used by several threads at once.
 
     Args:
-        dataset: The data set; mapped, unless there is a reason against it, because reading is then
+        dataset: The dataset; mapped, unless there is a reason against it, because reading is then
             several times as fast.
         index: An index that was built for it. Each sample is checked as it is read: an index of another
-            data set raises sooner or later, and never reads outside the sequences that it names.
+            dataset raises sooner or later, and never reads outside the sequences that it names.
         pad_id: The token to fill up with. Tokens of the data that equal it count as padding too, as in
             Megatron.
 
@@ -105,7 +105,7 @@ class GPTSamples:
 
         Raises:
             IndexError: There is no such sample.
-            IntegrityError: The index does not fit the data set.
+            IntegrityError: The index does not fit the dataset.
         """
         tokens = np.empty(self.index.plan.sample_tokens, np.int64)
         documents, lengths = self._fill(tokens, sample)
@@ -122,7 +122,7 @@ class GPTSamples:
 
         Raises:
             IndexError: There is no such sample.
-            IntegrityError: The index does not fit the data set.
+            IntegrityError: The index does not fit the dataset.
         """
         numbers = samples.tolist() if isinstance(samples, np.ndarray) else samples
         batch = np.empty((len(numbers), self.index.plan.sample_tokens), np.int64)
@@ -138,7 +138,7 @@ class GPTSamples:
 
         Raises:
             IndexError: There is no such sample.
-            IntegrityError: The index does not fit the data set.
+            IntegrityError: The index does not fit the dataset.
         """
         text = self.read(sample).tokens
         if self.index.plan.extra_token:
@@ -226,6 +226,6 @@ class GPTSamples:
 
 
 def _all_tokens(dataset: IndexedDataset) -> NDArray[Any]:
-    """Return a view of all tokens of a mapped data set."""
+    """Return a view of all tokens of a mapped dataset."""
     size_bytes = dataset.index.token_count * dataset.dtype.itemsize
     return next(dataset.token_blocks(max(1, size_bytes)), np.empty(0, dataset.dtype))

@@ -1,4 +1,4 @@
-"""The split string: which share of a data set's sequences is for training, validation and testing.
+"""The split string: which share of a dataset's sequences is for training, validation and testing.
 
 The arithmetic is Megatron Core's to the last bit, because its results enter the names of cache files.
 What Megatron would silently read as another split is refused here.
@@ -32,10 +32,10 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The shares of a data set.
+    """The shares of a dataset.
 
     Attributes:
-        text: The split string as it enters the hash of a cache; None where each split has data sets of
+        text: The split string as it enters the hash of a cache; None where each split has datasets of
             its own.
         matrix: For training, validation and testing: the half-open interval of the share, in fractions
             of all sequences, or None where the share is empty. The first bound is the integer 0 where
@@ -71,7 +71,7 @@ class Split:
         """Return the numbers of the sequences of each split.
 
         Args:
-            count: The number of sequences of the data set.
+            count: The number of sequences of the dataset.
 
         Returns:
             For training, validation and testing: a range, which is empty where rounding leaves nothing
@@ -125,7 +125,7 @@ def parse_split(text: str) -> Split:
 
 
 def whole_split(name: str) -> Split:
-    """Return the split of a data set that serves one split alone.
+    """Return the split of a dataset that serves one split alone.
 
     Args:
         name: ``"train"``, ``"valid"`` or ``"test"``.

@@ -1,7 +1,7 @@
 """Megatron's cache of indexes: the names of its files, what they hold, and what state they are in.
 
 Megatron takes a cache for good if its files exist. Here an entry is only trusted (*fresh*) if all files
-are there, are what was written, and were made from the data set as it is now.
+are there, are what was written, and were made from the dataset as it is now.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Specs = Mapping[str, ArraySpec]
 
 
 def default_directory(path_prefix: str) -> str:
-    """Return where Megatron keeps the indexes of a data set when it is given no ``--data-cache-path``.
+    """Return where Megatron keeps the indexes of a dataset when it is given no ``--data-cache-path``.
 
     Example:
         >>> default_directory("data/web")
@@ -107,7 +107,7 @@ class Cache:
     directory: str
 
     def gpt_files(self, description: GPTDatasetDescription) -> CacheEntry:
-        """Return the files of a data set's index."""
+        """Return the files of a dataset's index."""
         return self._entry(description, description.index_split, GPT_ARRAYS)
 
     def blended_files(self, description: BlendedDescription) -> CacheEntry:
@@ -124,8 +124,8 @@ class CacheState:
     """What an entry is, and why.
 
     Attributes:
-        state: ``"fresh"``: complete, as written, and made from the data set as it is now. ``"stale"``:
-            made from another content of the data set, or with other options. ``"damaged"``: not what was
+        state: ``"fresh"``: complete, as written, and made from the dataset as it is now. ``"stale"``:
+            made from another content of the dataset, or with other options. ``"damaged"``: not what was
             written. ``"foreign"``: Megatron's own, of the right shape, which nothing is known of.
             ``"missing"``: a file of Megatron's is not there, so Megatron would build all of them.
         reason: Why, as the rest of a sentence that begins with the entry.
@@ -136,7 +136,7 @@ class CacheState:
 
 
 def gpt_specs(plan: EpochPlan) -> dict[str, ArraySpec]:
-    """Return dtype and shape of the arrays of a data set's index, as Megatron chooses them."""
+    """Return dtype and shape of the arrays of a dataset's index, as Megatron chooses them."""
     sample_dtype = "<i4" if plan.documents <= np.iinfo(np.int32).max else "<i8"
     shuffle_dtype = "<u4" if plan.samples < np.iinfo(np.uint32).max - 1 else "<i8"
     return {
@@ -160,7 +160,7 @@ def examine(entry: CacheEntry, specs: Specs, origin: Origin, *, digests: bool) -
 
     Args:
         entry: The files.
-        specs: The dtypes and shapes that follow from the data set as it is now, and the description.
+        specs: The dtypes and shapes that follow from the dataset as it is now, and the description.
         origin: What it would be made from now.
         digests: Whether to read the arrays whole and hold them against their digests. Without, their
             headers and sizes are looked at.
@@ -224,8 +224,8 @@ def _examine_foreign(found: Specs, specs: Specs) -> CacheState:
         if found[name] != spec:
             return CacheState(
                 "stale",
-                f"does not fit the data set as it is now: {name}.npy is {found[name]}, "
-                f"but {spec} follows from the data set",
+                f"does not fit the dataset as it is now: {name}.npy is {found[name]}, "
+                f"but {spec} follows from the dataset",
             )
     return CacheState("foreign", "was not made by tokshard: its content is not known to be right")
 
@@ -235,7 +235,7 @@ def _examine_ours(
 ) -> CacheState:
     changes = fingerprint_differences(sidecar.dataset, origin.dataset)
     if changes:
-        return CacheState("stale", f"was made from another content of the data set: {', '.join(changes)}")
+        return CacheState("stale", f"was made from another content of the dataset: {', '.join(changes)}")
     for name, value in origin.options.items():
         if sidecar.options.get(name) != value:
             was = sidecar.options.get(name)
@@ -247,4 +247,4 @@ def _examine_ours(
             return CacheState("damaged", f"is damaged: {file} is {found[name]}, but {spec} was to be written")
         if digests and file_digest(entry.array_path(name)) != recorded.get("xxh3_128"):
             return CacheState("damaged", f"is damaged: {file} does not have the digest that was recorded")
-    return CacheState("fresh", "is complete and made from the data set as it is now")
+    return CacheState("fresh", "is complete and made from the dataset as it is now")

@@ -1,4 +1,4 @@
-"""The texts whose MD5 names Megatron's cache files: one for a data set's index, one for a blend's.
+"""The texts whose MD5 names Megatron's cache files: one for a dataset's index, one for a blend's.
 
 The text is JSON exactly as Megatron Core 0.10 and later write it (indented by four, ASCII, floats in
 their shortest form, keys in a fixed order), because every byte of it enters the hash.
@@ -24,7 +24,7 @@ Difference = tuple[str, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class GPTDatasetDescription:
-    """Everything that the name of a data set's index depends on.
+    """Everything that the name of a dataset's index depends on.
 
     Attributes:
         dataset_path: The path prefix exactly as the training job gives it.
@@ -32,7 +32,7 @@ class GPTDatasetDescription:
         index_split: ``"train"``, ``"valid"`` or ``"test"``.
         random_seed: Megatron's ``--seed``.
         sequence_length: Tokens of a sample, without the extra one.
-        split: The split string, or None where each split has data sets of its own.
+        split: The split string, or None where each split has datasets of its own.
         split_matrix: The shares, as in :meth:`tokshard.gpt_index.splits.Split.matrix_json`.
         tokenizer: The tokenizer's identifiers.
 
@@ -178,7 +178,7 @@ Description = GPTDatasetDescription | BlendedDescription
 
 
 def read_description(path: str) -> Description:
-    """Read a ``description.txt``, of a data set's index or of a blend's.
+    """Read a ``description.txt``, of a dataset's index or of a blend's.
 
     Raises:
         MissingFileError: There is no such file.

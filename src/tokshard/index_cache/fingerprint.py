@@ -1,4 +1,4 @@
-"""What a cached index was made from: the fingerprint of a data set."""
+"""What a cached index was made from: the fingerprint of a dataset."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tokshard.storage.digest import content_digest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FingerprintedIndex:
-    """The index of a data set with its fingerprint, both of the very same bytes.
+    """The index of a dataset with its fingerprint, both of the very same bytes.
 
     Attributes:
-        path_prefix: The data set.
+        path_prefix: The dataset.
         table: Its checked index.
         fingerprint: See :func:`dataset_fingerprint`.
     """
@@ -28,7 +28,7 @@ class FingerprintedIndex:
 
     @classmethod
     def open(cls, path_prefix: str) -> FingerprintedIndex:
-        """Open a data set: two passes over the ``.idx`` file, which is mapped; none over the ``.bin`` file.
+        """Open a dataset: two passes over the ``.idx`` file, which is mapped; none over the ``.bin`` file.
 
         Raises:
             MissingFileError: One or both files are not there.
@@ -53,7 +53,7 @@ class FingerprintedIndex:
         return cls(path_prefix, table, fingerprint)
 
     def check(self, fingerprint: dict[str, Any]) -> None:
-        """Check that the data set is still the one that something was begun with.
+        """Check that the dataset is still the one that something was begun with.
 
         Args:
             fingerprint: What :func:`dataset_fingerprint` said of it then.
@@ -65,16 +65,16 @@ class FingerprintedIndex:
             raise IntegrityError(
                 f"{self.path_prefix} has changed while its indexes were built",
                 path=self.path_prefix,
-                hint="run the same command again when nobody writes the data set",
+                hint="run the same command again when nobody writes the dataset",
             )
 
 
 def dataset_fingerprint(path_prefix: str) -> dict[str, Any]:
-    """Return what identifies the content of a data set, as far as it can be told without reading its tokens.
+    """Return what identifies the content of a dataset, as far as it can be told without reading its tokens.
 
     Returns:
         ``bin_bytes``, ``idx_bytes`` and ``idx_xxh3_128``, the digest of the whole index; and where the
-        data set has a manifest its ``fingerprint`` and ``bin_pieces_xxh3_128``, which know the tokens.
+        dataset has a manifest its ``fingerprint`` and ``bin_pieces_xxh3_128``, which know the tokens.
 
     Raises:
         MissingFileError, IntegrityError, StorageError: See :meth:`FingerprintedIndex.open`.
@@ -83,9 +83,9 @@ def dataset_fingerprint(path_prefix: str) -> dict[str, Any]:
 
 
 def fingerprint_differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Say how a data set has changed, one phrase for each field that both fingerprints have.
+    """Say how a dataset has changed, one phrase for each field that both fingerprints have.
 
-    A data set that has got or lost its manifest has not changed by that.
+    A dataset that has got or lost its manifest has not changed by that.
 
     Example:
         >>> fingerprint_differences({"bin_bytes": 8, "fingerprint": "ab"}, {"bin_bytes": 10})

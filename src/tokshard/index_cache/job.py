@@ -1,4 +1,4 @@
-"""The job of building indexes: many requests at once, each data set read once, nothing built twice."""
+"""The job of building indexes: many requests at once, each dataset read once, nothing built twice."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def build_indices(
         requests: What is wanted. One whose split has no share is left out, as Megatron leaves it out.
             Two that mean the same files are built once.
         cache_directory: Megatron's ``--data-cache-path``; None for Megatron's default, a directory of
-            its own for each data set.
+            its own for each dataset.
         workers: How many threads build, None for one for each core; or the Ray cluster that builds, whose
-            nodes must see the data sets and the cache directory.
+            nodes must see the datasets and the cache directory.
         rebuild: Whether to replace what is stale, damaged or Megatron's own.
         digests: Whether arrays that are there are read whole and held against their digests, as with
             ``rebuild``. Without, headers, sizes and fingerprints are looked at.
@@ -47,9 +47,9 @@ def build_indices(
 
     Raises:
         UsageError: Two requests would have the same name and different content, or a request is illegal.
-        InputError: A data set is missing, or a split of it is empty.
+        InputError: A dataset is missing, or a split of it is empty.
         OutputExistsError: An index is stale, and ``rebuild`` is not given.
-        IntegrityError: A data set or an index is damaged.
+        IntegrityError: A dataset or an index is damaged.
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.
         WorkerError: There is no such cluster, or it has lost the same work too often.
@@ -83,7 +83,7 @@ def check_indices(
     digests: bool = True,
     progress: Progress | None = None,
 ) -> list[IndexReport]:
-    """Tell which indexes are fresh: present, complete, as written, and made from the data set as it is now.
+    """Tell which indexes are fresh: present, complete, as written, and made from the dataset as it is now.
 
     Nothing is written.
 

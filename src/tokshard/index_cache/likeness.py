@@ -16,12 +16,12 @@ _DESCRIPTION_SUFFIX = "-description.txt"
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The settings of a job, as far as the descriptions of one of its data sets tell them.
+    """The settings of a job, as far as the descriptions of one of its datasets tell them.
 
     Attributes:
         random_seed: Megatron's ``--seed``.
         sequence_length: Tokens of a sample, without the extra one.
-        split: The split string, or None where each split has data sets of its own.
+        split: The split string, or None where each split has datasets of its own.
         tokenizer: The tokenizer's identifiers.
         num_samples: For each split of which it is known: the samples asked for, or None for one epoch.
             Empty where the description is that of a blend, whose sources have sizes of their own.
@@ -41,7 +41,7 @@ def read_likeness(path: str) -> Likeness:
     and size, if there is exactly one for a split.
 
     Args:
-        path: The description of a data set's index, or of a blend.
+        path: The description of a dataset's index, or of a blend.
 
     Raises:
         MissingFileError: There is no such file.

@@ -15,7 +15,7 @@ from tokshard.index_cache.request import IndexRequest
 from tokshard.index_cache.task import Datasets, plan_tasks
 from tokshard.tokenization.workers.messages import error_to_json
 
-_HINT = "data sets and the cache must lie on a file system that all nodes share"
+_HINT = "datasets and the cache must lie on a file system that all nodes share"
 
 
 def build(arguments: Message, attachment: bytes) -> Iterator[Answer]:  # noqa: ARG001 - the signature of tasks
@@ -46,7 +46,7 @@ def _build(arguments: Message, host: str) -> str:
     (task,) = tasks.values()
     if differences := fingerprint_differences(arguments["dataset"], task.wanted.origin.dataset):
         raise InputError(
-            f"the data set {request.prefix} is another one on the node {host}: {differences[0]}", hint=_HINT
+            f"the dataset {request.prefix} is another one on the node {host}: {differences[0]}", hint=_HINT
         )
     return provide(
         task.wanted,

@@ -44,7 +44,7 @@ def build_on_ray(
 
     Raises:
         WorkerError: There is no such cluster, or it has lost the same work too often.
-        InputError: A node does not see a data set or the cache.
+        InputError: A node does not see a dataset or the cache.
         IntegrityError, LockedError, StorageError: As ``provide``.
     """
     if not tasks:

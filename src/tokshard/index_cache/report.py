@@ -19,7 +19,7 @@ class IndexReport:
         request: What was asked for.
         entry: Its files: ``entry.hash``, ``entry.text``, ``entry.megatron_files``.
         plan: Its numbers: samples, epochs, tokens.
-        dataset: The fingerprint of the data set that it is made from.
+        dataset: The fingerprint of the dataset that it is made from.
         state: What it was before; see :class:`tokshard.index_cache.cache.CacheState`.
         reason: Why it was that.
         action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,

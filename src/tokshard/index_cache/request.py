@@ -1,4 +1,4 @@
-"""What index is wanted: one split of one data set, with everything that decides its bytes and its name."""
+"""What index is wanted: one split of one dataset, with everything that decides its bytes and its name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class IndexRequest:
     """One index to build or to find.
 
     Attributes:
-        prefix: The path prefix of the data set here.
+        prefix: The path prefix of the dataset here.
         training_path: The path prefix as the training job will give it, which enters the hash.
         split_name: ``"train"``, ``"valid"`` or ``"test"``.
         split: The shares of all splits.
@@ -65,7 +65,7 @@ class IndexRequest:
         return self.drop_last_partial or self.split_name != "valid"
 
     def sequences(self, count: int) -> range | None:
-        """Return which of a data set's sequences belong to the split; None if it is not built."""
+        """Return which of a dataset's sequences belong to the split; None if it is not built."""
         return self.split.ranges(count)[SPLITS.index(self.split_name)]
 
     def description(self) -> GPTDatasetDescription:

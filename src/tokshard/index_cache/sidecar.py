@@ -23,7 +23,7 @@ class Origin:
     """What arrays depend on and their description does not tell.
 
     Attributes:
-        dataset: The fingerprint of the data set; empty for a blend, which follows from its description.
+        dataset: The fingerprint of the dataset; empty for a blend, which follows from its description.
         options: The options that Megatron leaves out of the hash, by their names in Megatron.
         counts: Sequences, tokens, epochs, samples and the like, for those who look at the cache.
     """

@@ -1,4 +1,4 @@
-"""What building an index takes: a request with everything that follows from the data set."""
+"""What building an index takes: a request with everything that follows from the dataset."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tokshard.index_cache.request import IndexRequest
 from tokshard.index_cache.sidecar import Origin
 from tokshard.storage.remote.objects import is_remote
 
-# Open data sets are mapped, and every map holds a file descriptor, of which processes have about 1,000.
+# Open datasets are mapped, and every map holds a file descriptor, of which processes have about 1,000.
 _OPEN_DATASETS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """A request with everything that follows from the data set.
+    """A request with everything that follows from the dataset.
 
     Attributes:
         request: The first request that needs these files.
@@ -43,7 +43,7 @@ class IndexTask:
         """Build the arrays.
 
         Raises:
-            IntegrityError: The data set has changed since the plan was made.
+            IntegrityError: The dataset has changed since the plan was made.
         """
         dataset.check(self.wanted.origin.dataset)
         request = self.request
@@ -73,7 +73,7 @@ class IndexTask:
 
 
 class Datasets:
-    """The indexes of data sets, each opened once while not too many are open; for any thread."""
+    """The indexes of datasets, each opened once while not too many are open; for any thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -81,7 +81,7 @@ class Datasets:
         self._open: OrderedDict[str, FingerprintedIndex] = OrderedDict()
 
     def open(self, prefix: str) -> FingerprintedIndex:
-        """Return the index of a data set."""
+        """Return the index of a dataset."""
         with self._guard:
             lock = self._locks.setdefault(prefix, threading.Lock())
         with lock:
@@ -104,8 +104,8 @@ def plan_tasks(
 
     Args:
         requests: What is wanted.
-        cache_directory: Where the files go; None for Megatron's default beside each data set.
-        datasets: Opens the data sets.
+        cache_directory: Where the files go; None for Megatron's default beside each dataset.
+        datasets: Opens the datasets.
         crew: Does it.
 
     Returns:
@@ -113,8 +113,8 @@ def plan_tasks(
 
     Raises:
         UsageError: Two requests would have the same name and different content, or a request is illegal.
-        InputError: A data set is missing, or a split of it is empty.
-        IntegrityError: A data set is damaged.
+        InputError: A dataset is missing, or a split of it is empty.
+        IntegrityError: A dataset is damaged.
     """
     listed = [
         (one, Cache(cache_directory or _beside(one.prefix)).gpt_files(one.description()))

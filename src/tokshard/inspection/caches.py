@@ -17,7 +17,7 @@ class CacheSummary:
 
     Attributes:
         directory: Where it lies.
-        indexes: Indexes of data sets and orders of blends: the blends last, each by data set and split.
+        indexes: Indexes of datasets and orders of blends: the blends last, each by dataset and split.
     """
 
     directory: str

@@ -1,4 +1,4 @@
-"""Looking at an indexed data set: its counts, its manifest, and how long its documents are."""
+"""Looking at an indexed dataset: its counts, its manifest, and how long its documents are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHUNK_DOCUMENTS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DatasetSummary:
-    """What an indexed data set is.
+    """What an indexed dataset is.
 
     Attributes:
         path_prefix: Where it lies.
@@ -43,7 +43,7 @@ class DatasetSummary:
         eod_id: The EOD token's id, if it is known.
         ends_with_eod: Share of the documents with tokens whose last token is the EOD token.
         eod_documents_checked: On how many documents that share was counted.
-        manifest: The manifest, or None for a data set that another program wrote.
+        manifest: The manifest, or None for a dataset that another program wrote.
     """
 
     path_prefix: str
@@ -72,7 +72,7 @@ class DatasetSummary:
 
 
 def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSummary:
-    """Summarise an indexed data set; its whole index is checked on the way.
+    """Summarise an indexed dataset; its whole index is checked on the way.
 
     Raises:
         InputError: One of its files is missing, or it was changed while it was read.

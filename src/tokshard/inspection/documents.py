@@ -1,4 +1,4 @@
-"""Looking at one document of a data set: its tokens, and its text where a tokenizer is known."""
+"""Looking at one document of a dataset: its tokens, and its text where a tokenizer is known."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SCHEMA = "tokshard.inspect-document/1"
 
 @dataclass(frozen=True, slots=True)
 class DocumentView:
-    """One document of a data set.
+    """One document of a dataset.
 
     Attributes:
-        path_prefix: The data set.
+        path_prefix: The dataset.
         document: The number of the document.
         sequence_lengths: Tokens of each of its sequences.
         tokens: Its token ids.
@@ -42,15 +42,15 @@ def inspect_document(
     """Return one document with its tokens and, where a tokenizer is known, its text.
 
     Args:
-        path_prefix: The data set.
+        path_prefix: The dataset.
         document: The number of the document, from 0; negative numbers count from the end.
-        tokenizer: The tokenizer to decode with; by default the built-in one if the data set was made
+        tokenizer: The tokenizer to decode with; by default the built-in one if the dataset was made
             with it.
-        multimodal: Whether the data set has modes.
+        multimodal: Whether the dataset has modes.
 
     Raises:
         UsageError: There is no such document.
-        InputError: The tokenizer is not the one that the data set was made with.
+        InputError: The tokenizer is not the one that the dataset was made with.
     """
     dataset = IndexedDataset(path_prefix, multimodal=multimodal)
     count = dataset.document_count

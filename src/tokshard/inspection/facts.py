@@ -21,7 +21,7 @@ from tokshard.inspection.tokenizers import TokenizerSummary
 
 _SHOWN_INPUTS = 10
 KINDS = {
-    "single": "one data set",
+    "single": "one dataset",
     "weighted": "a blend by weights",
     "proportional": "a proportional blend",
     "exhaustive": "every sample",
@@ -47,11 +47,11 @@ class Table:
 
 
 def dataset_facts(summary: DatasetSummary) -> Facts:
-    """Return what a data set is."""
+    """Return what a dataset is."""
     modes = ", multimodal" if summary.multimodal else ""
     empty = f" ({count(summary.empty_documents)} empty)" if summary.empty_documents else ""
     lines: Facts = [
-        ("data set", f"{summary.path_prefix} ({summary.dtype}{modes})"),
+        ("dataset", f"{summary.path_prefix} ({summary.dtype}{modes})"),
         ("documents", f"{count(summary.documents)}{empty}"),
         ("sequences", count(summary.sequences)),
         ("tokens", count(summary.tokens)),
@@ -123,7 +123,7 @@ def cache_facts(summary: CacheSummary) -> Facts:
     blends = sum(one.is_blend for one in summary.indexes)
     lines: Facts = [
         ("cache", summary.directory),
-        ("indexes", f"{len(summary.indexes) - blends} of data sets, {blends} orders of blends"),
+        ("indexes", f"{len(summary.indexes) - blends} of datasets, {blends} orders of blends"),
         ("size", size(summary.size_bytes)),
     ]
     for one in summary.indexes:
@@ -146,7 +146,7 @@ def cache_table(summary: CacheSummary) -> Table:
         )
         for one in summary.indexes
     ]
-    header = ("data set", "split", "samples", "size", "made by", "files", "hash")
+    header = ("dataset", "split", "samples", "size", "made by", "files", "hash")
     return Table(header, rows, left=(0, 1, 4, 5, 6))
 
 
@@ -157,13 +157,13 @@ def _maker(files: IndexFiles) -> str:
 def index_facts(summary: IndexSummary) -> Facts:
     """Return what an index is, what it was made for, and what follows."""
     files, described = summary.files, summary.files.description
-    kind = "the order of a blend" if files.is_blend else "an index of a data set"
+    kind = "the order of a blend" if files.is_blend else "an index of a dataset"
     lines: Facts = [
         ("index", f"{files.hash}, {kind}"),
         ("in", files.directory or "."),
         ("files", files.condition + (f": {files.reason}" if files.reason else "")),
         ("made by", _maker(files)),
-        ("data set", files.subject),
+        ("dataset", files.subject),
         ("origin", summary.origin),
         ("split", files.split),
     ]
@@ -175,7 +175,7 @@ def index_facts(summary: IndexSummary) -> Facts:
             ("asked for", "one epoch" if asked is None else f"{count(asked)} samples"),
             ("sequence", f"{count(described.sequence_length)} tokens"),
             ("seed", described.random_seed),
-            ("split by", "data sets of its own" if described.split is None else described.split),
+            ("split by", "datasets of its own" if described.split is None else described.split),
             *_identifiers(described.tokenizer),
         ]
     if summary.samples is not None:
@@ -199,7 +199,7 @@ def array_table(files: IndexFiles) -> Table:
 
 
 def order_table(order: OrderStatistics) -> Table:
-    """Return what the order of a blend draws of each data set."""
+    """Return what the order of a blend draws of each dataset."""
     rows = [
         (
             one.dataset_path,

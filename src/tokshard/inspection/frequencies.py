@@ -1,4 +1,4 @@
-"""How often each token occurs in a data set: the most and the least frequent ones."""
+"""How often each token occurs in a dataset: the most and the least frequent ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COUNTED_TOKENS = 500_000_000
-"""Of larger data sets a regular sample of about so many tokens is counted, in some seconds."""
+"""Of larger datasets a regular sample of about so many tokens is counted, in some seconds."""
 
 COUNTED_IDS = 1 << 22
 """Larger ids are counted together: the counters take 32 MB at most, whatever a damaged file holds."""
@@ -45,10 +45,10 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class TokenFrequencies:
-    """How often tokens occur in a data set.
+    """How often tokens occur in a dataset.
 
     Attributes:
-        tokens: The tokens of the data set.
+        tokens: The tokens of the dataset.
         counted: How many of them were counted.
         distinct: How many different tokens there are among these.
         vocabulary: The tokens of the tokenizer, where they are known.
@@ -71,7 +71,7 @@ class TokenFrequencies:
 
     @property
     def share(self) -> float:
-        """The share of the tokens that was counted; 1 for an empty data set."""
+        """The share of the tokens that was counted; 1 for an empty dataset."""
         return self.counted / self.tokens if self.tokens else 1.0
 
 
@@ -82,17 +82,17 @@ def count_tokens(
     tokenizer: Tokenizer | None = None,
     vocabulary: int | None = None,
 ) -> TokenFrequencies | None:
-    """Count the tokens of a data set, in memory that does not depend on its size.
+    """Count the tokens of a dataset, in memory that does not depend on its size.
 
     Args:
-        dataset: The data set.
+        dataset: The dataset.
         limit: Of more tokens than this every n-th block of a million is counted, with the smallest n
             that keeps within about the limit.
         tokenizer: What to show the tokens with.
         vocabulary: The tokens of the tokenizer, where they are known.
 
     Returns:
-        The frequencies; None for a data set of floating-point numbers, which are no tokens.
+        The frequencies; None for a dataset of floating-point numbers, which are no tokens.
 
     Raises:
         StorageError: The file system refuses to read.
@@ -116,7 +116,7 @@ def count_tokens(
 
 
 def _sample(dataset: IndexedDataset, limit: int) -> Iterator[NDArray[Any]]:
-    """Yield all blocks of a data set, or every n-th from the first one on."""
+    """Yield all blocks of a dataset, or every n-th from the first one on."""
     step = max(1, -(-dataset.index.token_count // max(limit, 1)))
     # Blocks that are passed over are views of the map, which nobody touches and nobody reads.
     return itertools.islice(dataset.token_blocks(_BLOCK_TOKENS * dataset.dtype.itemsize), 0, None, step)

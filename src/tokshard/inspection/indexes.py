@@ -29,7 +29,7 @@ _ENDLESS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class SampleStatistics:
-    """What the arrays of a data set's index hold, measured.
+    """What the arrays of a dataset's index hold, measured.
 
     Attributes:
         sequences: The sequences of the split.
@@ -44,10 +44,10 @@ class SampleStatistics:
 
 @dataclass(frozen=True, slots=True)
 class BlendedShare:
-    """What a blend draws of one data set.
+    """What a blend draws of one dataset.
 
     Attributes:
-        dataset_path: The data set, as the job names it.
+        dataset_path: The dataset, as the job names it.
         weight: The share that was asked for.
         draws: Its samples in the blend.
         share: The share that it has.
@@ -66,7 +66,7 @@ class OrderStatistics:
     """What the arrays of a blend hold, measured.
 
     Attributes:
-        sources: The data sets, in the order of their numbers.
+        sources: The datasets, in the order of their numbers.
         drift: The largest deviation in each of up to 64 equal parts, in samples.
     """
 
@@ -138,11 +138,11 @@ def _origin(files: IndexFiles) -> str:
     try:
         now = dataset_fingerprint(description.dataset_path)
     except TokshardError as error:
-        return f"it cannot be compared with the data set from here: {error.message}"
+        return f"it cannot be compared with the dataset from here: {error.message}"
     changes = fingerprint_differences(sidecar.dataset, now)
     if changes:
-        return f"the data set has changed since: {', '.join(changes)}"
-    return "the data set is as it was when the index was made"
+        return f"the dataset has changed since: {', '.join(changes)}"
+    return "the dataset is as it was when the index was made"
 
 
 def _sample_statistics(files: IndexFiles) -> SampleStatistics:

@@ -34,7 +34,7 @@ class ArrayFile:
 
 @dataclass(frozen=True, slots=True)
 class IndexFiles:
-    """The files of an index of a data set, or of the order of a blend.
+    """The files of an index of a dataset, or of the order of a blend.
 
     Attributes:
         directory: The directory of the cache.
@@ -83,7 +83,7 @@ class IndexFiles:
 
     @property
     def subject(self) -> str:
-        """The data set as the job names it, or how many are blended."""
+        """The dataset as the job names it, or how many are blended."""
         if self.description is None:
             return "unknown"
         if isinstance(self.description, BlendedDescription):

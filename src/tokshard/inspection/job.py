@@ -20,7 +20,7 @@ def inspect_thing(thing: str, *, multimodal: bool = False) -> Summary:  # noqa: 
 
     Args:
         thing: See :func:`tokshard.inspection.recognition.recognise`.
-        multimodal: Whether a data set has modes.
+        multimodal: Whether a dataset has modes.
 
     Raises:
         InputError: It is nothing that can be inspected.

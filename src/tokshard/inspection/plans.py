@@ -1,4 +1,4 @@
-"""Looking at a plan: who reads what, from a rank's index to the data set and back."""
+"""Looking at a plan: who reads what, from a rank's index to the dataset and back."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class SamplePlace:
-    """A sample on its way from a data set to a rank.
+    """A sample on its way from a dataset to a rank.
 
     Attributes:
         sample: Its id: the global index.
-        dataset: The number of its data set, the shard.
+        dataset: The number of its dataset, the shard.
         prefix: The path prefix of that.
-        dataset_sample: The sample of the data set's index, or its document: the shard index.
+        dataset_sample: The sample of the dataset's index, or its document: the shard index.
         epoch: The epoch.
         data_parallel_rank: Who reads it; -1 where nobody does, as all below.
         index: Its place among what the rank reads from the start of the plan on.
@@ -174,7 +174,7 @@ def inspect_rank(
 
 
 def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = None) -> SamplePlace:
-    """Say which data set a sample comes from, and where it is read first in an epoch.
+    """Say which dataset a sample comes from, and where it is read first in an epoch.
 
     Args:
         plan: The plan.
@@ -200,17 +200,17 @@ def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = Non
 
 
 def find_shard_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int) -> tuple[int, ...]:
-    """Return the ids of a sample of a data set: mostly one, none where no id stands for it.
+    """Return the ids of a sample of a dataset: mostly one, none where no id stands for it.
 
     In a blend its arrays are searched through, 10 bytes for each sample.
 
     Raises:
-        UsageError: There is no such stream, data set or sample.
+        UsageError: There is no such stream, dataset or sample.
     """
     one = _stream(plan, stream)
     source = one.source
     if not 0 <= dataset < len(source.datasets):
-        raise UsageError(f"data set {dataset} is not 0 to {len(source.datasets) - 1}")
+        raise UsageError(f"dataset {dataset} is not 0 to {len(source.datasets) - 1}")
     reference = source.datasets[dataset]
     place = dataset_sample - reference.first
     if not 0 <= place < reference.samples:
@@ -297,7 +297,7 @@ def _key_of(stream: Stream) -> KeyOf | None:
 
 
 def _shards(stream: Stream) -> list[dict[str, Any]]:
-    """Return the data sets with the ids at which each begins and ends, where ids are numbered through."""
+    """Return the datasets with the ids at which each begins and ends, where ids are numbered through."""
     source = stream.source
     bounds = None if source.order is not None else source.bounds.tolist()
     return [

@@ -26,7 +26,7 @@ class ReadGrid:
         ranks: The data-parallel ranks that are shown.
         steps: The steps that are shown.
         samples: For each of these ranks the ids of the samples, one for each step.
-        datasets: Likewise the numbers of their data sets; None where the data cannot be opened.
+        datasets: Likewise the numbers of their datasets; None where the data cannot be opened.
         unknown: Why that is so, or None.
     """
 

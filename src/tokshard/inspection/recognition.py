@@ -1,4 +1,4 @@
-"""What a path names: a data set, a tokenizer, a cache of indexes, one index, a blend, a plan, a rank.
+"""What a path names: a dataset, a tokenizer, a cache of indexes, one index, a blend, a plan, a rank.
 
 Only names decide, never contents: what a file says is checked by whoever reads it as what its name says.
 """
@@ -27,7 +27,7 @@ _ENTRY = re.compile(
 )
 _HASH = re.compile(r"[0-9a-f]{32}")
 _HINT = (
-    "name the path prefix of a data set (without .bin or .idx), a cache of indexes or one of its files, "
+    "name the path prefix of a dataset (without .bin or .idx), a cache of indexes or one of its files, "
     "a blend, a plan, or a tokenizer.json"
 )
 
@@ -52,7 +52,7 @@ def recognise(thing: str) -> Thing:
 
     Args:
         thing: A path; a hash in the directory of a cache names the index, ``cache/61e6...99``. Or the URL of
-            a data set or a tokenizer.
+            a dataset or a tokenizer.
 
     Raises:
         InputError: It is nothing of ours.
@@ -74,7 +74,7 @@ def recognise(thing: str) -> Thing:
     if os.path.isfile(thing):
         return _file(thing)
     if not os.path.lexists(thing):
-        raise InputError(f"there is no data set and no file at {thing}", hint=_HINT)
+        raise InputError(f"there is no dataset and no file at {thing}", hint=_HINT)
     raise InputError(f"{thing} is neither a file nor a directory", hint=_HINT)
 
 
@@ -105,8 +105,8 @@ def stems_in(directory: str) -> list[str]:
 def _object(url: str) -> Thing:
     if not fs.isfile(url):
         raise InputError(
-            f"there is no data set and no object at {url}",
-            hint="name the URL of a data set without .bin or .idx; what lies below a URL is not searched",
+            f"there is no dataset and no object at {url}",
+            hint="name the URL of a dataset without .bin or .idx; what lies below a URL is not searched",
         )
     found = _file(url)
     if found.kind != "tokenizer":
@@ -125,7 +125,7 @@ def _directory(path: str) -> Thing:
         return Thing(kinds[there[0]], path)
     if stems_in(path):
         return Thing("cache", path)
-    raise InputError(f"{path} is neither a data set nor a tokenizer, a cache, a blend or a plan", hint=_HINT)
+    raise InputError(f"{path} is neither a dataset nor a tokenizer, a cache, a blend or a plan", hint=_HINT)
 
 
 def _of_cache(path: str) -> Thing | None:

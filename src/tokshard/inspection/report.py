@@ -34,7 +34,7 @@ def write_report(
         path: The file. An older page of ours is replaced, nothing else is.
         thing: What the user calls it.
         summary: What it is.
-        tokenizer: The tokenizer to show the tokens of a data set with.
+        tokenizer: The tokenizer to show the tokens of a dataset with.
         verification: What a verification has found.
         limit: See :func:`~tokshard.inspection.frequencies.count_tokens`.
 

@@ -65,15 +65,15 @@ def inspect_tokenizer(argument: str) -> TokenizerSummary:
 
 
 def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
-    """Return the tokenizer to show the tokens of a data set with; None where none is known.
+    """Return the tokenizer to show the tokens of a dataset with; None where none is known.
 
     Args:
-        path_prefix: The data set.
-        argument: The tokenizer that a user names; by default the built-in one if the data set was made
+        path_prefix: The dataset.
+        argument: The tokenizer that a user names; by default the built-in one if the dataset was made
             with it.
 
     Raises:
-        InputError: The data set was made with another one.
+        InputError: The dataset was made with another one.
         TokenizerError: It cannot be read.
     """
     manifest = read_manifest(path_prefix)
@@ -85,6 +85,6 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
         raise InputError(
             f"{path_prefix} was made with another tokenizer than {argument}: their SHA-256 are "
             f"{manifest.tokenizer['sha256']} and {tokenizer.sha256}",
-            hint="pass the tokenizer that the data set was made with",
+            hint="pass the tokenizer that the dataset was made with",
         )
     return tokenizer

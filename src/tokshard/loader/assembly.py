@@ -35,7 +35,7 @@ class Texts:
 
     Attributes:
         tokens: int64 of shape (samples, sequence_length + extra). It is changed on the way.
-        datasets: The data set of each sample: int16 of shape (samples,).
+        datasets: The dataset of each sample: int16 of shape (samples,).
         pieces: The documents of each sample; empty where they are not asked for.
     """
 

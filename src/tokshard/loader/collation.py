@@ -70,7 +70,7 @@ class DocumentAssembly:
         Args:
             documents: The tokens of each document.
             numbers: The numbers of the documents: int64 of shape (documents,).
-            datasets: The data set of each: int16 of shape (documents,).
+            datasets: The dataset of each: int16 of shape (documents,).
             memory: Where the arrays lie.
 
         Returns:

@@ -30,17 +30,17 @@ class RankLoader:
     the end was reached, the next iteration begins anew. ``loader[m]`` and :meth:`batch` read anything at any
     time and do not move it. A rank whose stage reads nothing gets empty dictionaries, as many as the others.
 
-    Data sets are opened when they are first read, and checked to be those that the plan was made for.
+    Datasets are opened when they are first read, and checked to be those that the plan was made for.
 
     Args:
         view: The plan, as the rank sees it.
         stream: The name of the stream.
         options: What micro-batches hold.
-        max_open_files: About how many files may be open at once (6 for a data set; one is always open).
+        max_open_files: About how many files may be open at once (6 for a dataset; one is always open).
             The files of a blend's order, and those that bucketing sorts by, are not counted.
         readahead: How many micro-batches a thread asks the kernel for ahead; 0 for none, which is faster
             where all data is in memory already.
-        mmap: Whether to map data sets, see :class:`~tokshard.dataset.reader.IndexedDataset`.
+        mmap: Whether to map datasets, see :class:`~tokshard.dataset.reader.IndexedDataset`.
 
     Raises:
         UsageError: There is no such stream, or the options do not fit it.

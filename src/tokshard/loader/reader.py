@@ -1,4 +1,4 @@
-"""Reading the micro-batches of a rank: the samples of its route, from open data sets, put together."""
+"""Reading the micro-batches of a rank: the samples of its route, from open datasets, put together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MicroBatchReader:
         source: The samples.
         route: Which of them each micro-batch has.
         assembly: What becomes of them.
-        shards: The open data sets.
+        shards: The open datasets.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MicroBatchReader:
         return assembly.micro_batch(Texts(self._tokens(selected), selected.datasets), self._memory)
 
     def advise(self, numbers: range) -> None:
-        """Tell the kernel what micro-batches will read, and open their data sets if they may be open yet."""
+        """Tell the kernel what micro-batches will read, and open their datasets if they may be open yet."""
         if not self.assembly.fields:
             return
         size = self.route.assignment.micro_batch_size
@@ -86,7 +86,7 @@ class MicroBatchReader:
                 shard.read_ahead(selected.samples[places])
 
     def close(self) -> None:
-        """Close all data sets; what is read next opens them again."""
+        """Close all datasets; what is read next opens them again."""
         self._shards.close()
 
     def _tokens(self, selected: Selected) -> NDArray[np.int64]:
@@ -115,7 +115,7 @@ class MicroBatchReader:
         return [found[place] for place in range(len(found))]
 
     def _samples(self, dataset: int, numbers: NDArray[np.int64]) -> GPTSamples:
-        """Return the samples of a data set, of which some will be read now."""
+        """Return the samples of a dataset, of which some will be read now."""
         shard = self._shards.use(dataset)
         if shard.samples is None:
             raise UsageError("the samples of this stream are documents")
@@ -152,7 +152,7 @@ def make_assembly(
 def open_shards(
     source: SampleSource, options: BatchOptions, *, max_open_files: int, mmap: bool
 ) -> OpenShards:
-    """Return the data sets of a source, none of them open yet."""
+    """Return the datasets of a source, none of them open yet."""
     return OpenShards(_opener(source, options.pad_id, mmap=mmap), max_open_files // FILES_PER_SHARD)
 
 

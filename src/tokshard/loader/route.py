@@ -28,8 +28,8 @@ class Selected:
 
     Attributes:
         ids: int64, their ids in the stream.
-        datasets: int16, the number of the data set of each.
-        samples: int64, the number of each in its data set.
+        datasets: int16, the number of the dataset of each.
+        samples: int64, the number of each in its dataset.
     """
 
     ids: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Selected:
         return Selected(self.ids[first:last], self.datasets[first:last], self.samples[first:last])
 
     def by_dataset(self) -> dict[int, list[int]]:
-        """Return the places of the samples of each data set, in the order in which they first come."""
+        """Return the places of the samples of each dataset, in the order in which they first come."""
         places: dict[int, list[int]] = {}
         for place, number in enumerate(self.datasets.tolist()):
             places.setdefault(number, []).append(place)
@@ -57,7 +57,7 @@ class Route:
     Args:
         assignment: What all ranks read.
         rank: The data-parallel rank.
-        locator: Finds the data sets.
+        locator: Finds the datasets.
         key_of: The sort keys of samples, where the order needs them.
     """
 

@@ -1,4 +1,4 @@
-"""The data sets of a plan while they are open: not too many at once, and each opened as seldom as can be."""
+"""The datasets of a plan while they are open: not too many at once, and each opened as seldom as can be."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILES_PER_SHARD = 6
-"""The open files of a data set: both of its own, the three arrays of its index, and one for readahead."""
+"""The open files of a dataset: both of its own, the three arrays of its index, and one for readahead."""
 
 
 class Shard:
-    """An open data set.
+    """An open dataset.
 
     Args:
         dataset: Its tokens.
@@ -82,22 +82,22 @@ class Shard:
 
 @dataclass(slots=True)
 class _Entry:
-    """A data set that is open or being opened; ``round`` is None until it has been read from."""
+    """A dataset that is open or being opened; ``round`` is None until it has been read from."""
 
     opening: Future[Shard]
     round: int | None
 
 
 class OpenShards:
-    """The open data sets, by their numbers; threads may share it.
+    """The open datasets, by their numbers; threads may share it.
 
-    Opening costs a pass over the ``.idx`` file. Where there are more data sets than may be open, the one
+    Opening costs a pass over the ``.idx`` file. Where there are more datasets than may be open, the one
     that was read least recently is closed. One that was opened ahead and not read yet goes last, and
     opening ahead never closes what the micro-batch under way reads: so where shards are read one after the
     other, each is opened once, however few may be open.
 
     Args:
-        opener: Opens a data set by its number.
+        opener: Opens a dataset by its number.
         capacity: How many may be open at once, 1 or more.
     """
 
@@ -119,7 +119,7 @@ class OpenShards:
             self._micro_batch = micro_batch
 
     def use(self, number: int) -> Shard:
-        """Return a data set to read from, opened if need be."""
+        """Return a dataset to read from, opened if need be."""
         with self._lock:
             entry, is_new = self._entry(number)
             if is_new:
@@ -129,7 +129,7 @@ class OpenShards:
         return self._opened(number, entry, is_new=is_new)
 
     def ahead(self, number: int, micro_batch: int) -> Shard | None:
-        """Return a data set that a later micro-batch will read from.
+        """Return a dataset that a later micro-batch will read from.
 
         Returns:
             None where it is not open, and may not be by now: others are still needed, or the micro-batch is
@@ -144,7 +144,7 @@ class OpenShards:
         return self._opened(number, entry, is_new=is_new)
 
     def close(self) -> None:
-        """Let go of all data sets."""
+        """Let go of all datasets."""
         with self._lock:
             self._entries.clear()
 
@@ -156,7 +156,7 @@ class OpenShards:
         return entry, True
 
     def _close_for(self, number: int, *, reading: bool) -> bool:
-        """Close data sets until there is room for one; tell whether there is."""
+        """Close datasets until there is room for one; tell whether there is."""
         while len(self._entries) - (number in self._entries) >= self._capacity:
             others = [other for other in self._entries if other != number]
             done = [other for other in others if self._is_done(other, reading=reading)]

@@ -1,4 +1,4 @@
-"""A plan's micro-batches in torch: a data set, its sampler, a data loader with state, and an iterator."""
+"""A plan's micro-batches in torch: a dataset, its sampler, a data loader with state, and an iterator."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def to_tensors(batch: MicroBatch) -> TensorBatch:
 
 
 class Turn(int):
-    """The number of a micro-batch as :class:`PlanSampler` gives it: the key that the data set asks for."""
+    """The number of a micro-batch as :class:`PlanSampler` gives it: the key that the dataset asks for."""
 
 
 class PlanDataset:
-    """The micro-batches of a rank by their numbers: a map-style data set.
+    """The micro-batches of a rank by their numbers: a map-style dataset.
 
     It answers the numbers of :class:`PlanSampler` alone. Any other sampler would pick and order for a second
     time what the plan has dealt out: a ``DistributedSampler`` on top gives every rank a part of its part.

@@ -225,7 +225,7 @@ def _of_sizes(parts: Sequence[Outlook], config: BuilderConfig | None) -> Iterato
                 "too-few-samples",
                 "error" if part.split == "train" else "warning",
                 shortfall,
-                "give weights, which read a data set as often as they need",
+                "give weights, which read a dataset as often as they need",
             )
         if config.size_of(part.split) == 0:
             yield Finding(

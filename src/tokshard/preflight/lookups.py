@@ -53,9 +53,9 @@ class Lookup:
 
     Attributes:
         split: ``"train"``, ``"valid"`` or ``"test"``.
-        name: What they belong to: a data set as the job names it, or ``"the blend"``.
+        name: What they belong to: a dataset as the job names it, or ``"the blend"``.
         entry: The files.
-        state: Their state; None where it cannot be told because the data set is not here.
+        state: Their state; None where it cannot be told because the dataset is not here.
         reason: Why it is that.
         nearest: For missing files the description in the same directory that differs least.
     """
@@ -95,7 +95,7 @@ class CachedDescriptions:
     def nearest(self, wanted: Description, directory: str) -> Nearest | None:
         """Return the description in a directory that differs least from the one wanted.
 
-        Those of the same data set (or with the same number of sources) come first.
+        Those of the same dataset (or with the same number of sources) come first.
         """
         candidates = self._of(directory).get((wanted.CLASS, _split_of(wanted)), [])
         related = [one for one in candidates if _subject(one[1]) == _subject(wanted)]

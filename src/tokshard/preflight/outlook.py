@@ -26,7 +26,7 @@ class Outlook:
         name: ``"train"``, ``"valid"``, ``"test"``, or ``"valid.0"`` and so on.
         split: ``"train"``, ``"valid"`` or ``"test"``.
         requests: The indexes it needs.
-        weights: The weights of its blend as they enter the hash; None for a plain data set, or where
+        weights: The weights of its blend as they enter the hash; None for a plain dataset, or where
             they cannot be told.
         size: The size of the blend as it enters the hash.
         plan: Everything else; None where there is a defect.

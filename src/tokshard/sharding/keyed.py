@@ -4,7 +4,7 @@ Two frozen constructions, named in every plan that uses them:
 
 ``tokshard.sorted/1``
     The order of ``n`` elements by a 64-bit hash of (key, element). It is a table, so it serves where
-    tables are small or needed anyway: the shards of a data set, the packs of a window.
+    tables are small or needed anyway: the shards of a dataset, the packs of a window.
 
 ``tokshard.feistel/1``
     A bijection of 0 to n - 1 that needs no memory. A number is written as (low, high) with

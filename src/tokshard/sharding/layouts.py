@@ -10,7 +10,7 @@ what it reads with local indices from 0 on, and micro-batch ``m`` is its local i
 
 Every rank reads ``samples_per_rank`` of them. Positions beyond these are dropped; a rank that has fewer
 reads some again. With ``samples_per_rank=None`` each rank reads exactly its own, which need not be equally
-many: right for views of a data set, never for training, where collectives would hang.
+many: right for views of a dataset, never for training, where collectives would hang.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ mode                    rank ``r`` of ``R`` reads
 
 The tail is what does not fill a batch of all ranks. ``drop`` leaves it out, ``pad`` fills the last batch by
 reading samples again, ``error`` refuses it, and ``keep`` gives every rank exactly its own (also unequal)
-part, for views of a data set. With ``drop``, chunks are as contiguous runs: blocks of the larger size
+part, for views of a dataset. With ``drop``, chunks are as contiguous runs: blocks of the larger size
 would leave the last rank, and so all ranks, with less.
 """
 

@@ -1,4 +1,4 @@
-"""What the readers of data sets ask of the file system, asked of files by their paths or their URLs.
+"""What the readers of datasets ask of the file system, asked of files by their paths or their URLs.
 
 The functions are named after those of ``os.path``. A remote file that is read whole or mapped is a local
 copy, see :mod:`tokshard.storage.remote.local_copy`.

@@ -15,17 +15,17 @@ GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 
 def bin_path(path_prefix: str) -> str:
-    """Return the path of the tokens of the data set at ``path_prefix``."""
+    """Return the path of the tokens of the dataset at ``path_prefix``."""
     return path_prefix + BIN_SUFFIX
 
 
 def idx_path(path_prefix: str) -> str:
-    """Return the path of the index of the data set at ``path_prefix``."""
+    """Return the path of the index of the dataset at ``path_prefix``."""
     return path_prefix + IDX_SUFFIX
 
 
 def sidecar_directory(path_prefix: str) -> str:
-    """Return the directory that holds the manifest and the provenance of the data set."""
+    """Return the directory that holds the manifest and the provenance of the dataset."""
     return path_prefix + SIDECAR_SUFFIX
 
 

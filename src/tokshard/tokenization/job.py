@@ -1,4 +1,4 @@
-"""The tokenize job: from inputs to published data sets, resumable at every moment.
+"""The tokenize job: from inputs to published datasets, resumable at every moment.
 
 The phases: plan (look at inputs and tokenizer), recover (what has an earlier run left), encode (units
 to parts, parts to the assembly, in order), stage (index, sidecars, manifest), publish (final names).
@@ -30,7 +30,7 @@ def tokenize_corpus(
     progress: Progress | None = None,
     **options: Any,
 ) -> TokenizeReport:
-    """Tokenize text into a Megatron indexed data set, exactly and resumably.
+    """Tokenize text into a Megatron indexed dataset, exactly and resumably.
 
     The files written are ``OUTPUT.bin``, ``OUTPUT.idx`` and the directory ``OUTPUT.tokshard/`` (with
     several fields: ``OUTPUT_<field>_document`` each). The bytes depend on the inputs, the tokenizer and

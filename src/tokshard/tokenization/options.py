@@ -69,7 +69,7 @@ class TokenizeOptions:
         return self.name_by_field or len(self.fields) > 1
 
     def output_prefixes(self, prefix: str) -> tuple[str, ...]:
-        """Return the path prefix of each field's data set.
+        """Return the path prefix of each field's dataset.
 
         Example:
             >>> TokenizeOptions(fields=("text", "title")).output_prefixes("out/web")

@@ -23,7 +23,7 @@ class PackedDocuments:
     """One field of a batch of documents, ready to be written.
 
     Attributes:
-        tokens: Token ids, dtype of the data set, shape ``[tokens]``.
+        tokens: Token ids, dtype of the dataset, shape ``[tokens]``.
         lengths: Tokens of each sequence, int32, shape ``[sequences]``.
         sequences: Sequences of each document, uint32, shape ``[documents]``.
         counts: What it comes to.
@@ -50,7 +50,7 @@ def pack_documents(
         ids: Token ids of all texts, uint32, shape ``[tokens]``.
         offsets: Where each text begins in ``ids``, int64, shape ``[texts + 1]``.
         texts_per_document: Texts of each document, uint32; None if each has exactly one.
-        dtype: The data set's token dtype.
+        dtype: The dataset's token dtype.
         eod_id: The EOD token's id, to append or to count; None if the tokenizer has none.
         append_eod: Whether to append it to each document that has tokens.
 

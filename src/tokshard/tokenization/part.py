@@ -5,7 +5,7 @@ XXH3-128 (16 bytes), and the magic ``TOKPART2``. The data consists of named
 *streams*, each a list of extents in the order written:
 
 =================  =========================================================
-``tokens.K``       token ids of field K, in the data set's dtype
+``tokens.K``       token ids of field K, in the dataset's dtype
 ``lengths.K``      ``i32``, tokens of each sequence of field K
 ``sequences.K``    ``u32``, sequences of each document of field K
 ``offsets``        ``i64``, where each document's record lies in its input

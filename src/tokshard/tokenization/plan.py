@@ -29,8 +29,8 @@ def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, options: Tokeni
     inputs = tuple(file.to_json() for file in files)
     if len(dump_json(inputs)) + _RESULT_BYTES_OF_INPUT * len(inputs) > _MAX_INPUTS_BYTES:
         raise UsageError(
-            f"{len(inputs)} inputs are more than one data set's manifest can list",
-            hint="make several data sets and merge them: tokshard merge A B -o OUT",
+            f"{len(inputs)} inputs are more than one dataset's manifest can list",
+            hint="make several datasets and merge them: tokshard merge A B -o OUT",
         )
     return Plan(
         schema=PLAN_SCHEMA,

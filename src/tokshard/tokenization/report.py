@@ -11,7 +11,7 @@ DRY_RUN_SCHEMA = "tokshard.tokenize-dry-run/1"
 
 @dataclass(frozen=True, slots=True)
 class OutputReport:
-    """One data set that was written.
+    """One dataset that was written.
 
     Attributes:
         prefix: Its path prefix.
@@ -41,7 +41,7 @@ class TokenizeReport:
     """What :func:`tokshard.tokenize_corpus` has done.
 
     Attributes:
-        outputs: The data sets, one for each field.
+        outputs: The datasets, one for each field.
         tokenizer: The tokenizer's identity.
         records: Records read; equal to ``documents`` plus all ``rejected``.
         documents: Records that became documents.

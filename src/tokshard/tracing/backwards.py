@@ -56,7 +56,7 @@ def trace_items(
     """Return everything that reads some lines or documents.
 
     Memory grows with what is asked for and found, not with the data. The time is that of one pass over the
-    indexes of the data sets that hold the documents, and over the order of the blend: about 2 ns an entry.
+    indexes of the datasets that hold the documents, and over the order of the blend: about 2 ns an entry.
 
     Args:
         subject: What may read them.
@@ -67,9 +67,9 @@ def trace_items(
 
     Raises:
         UsageError: There is no such stream.
-        InputError: A data set was changed meanwhile.
-        MissingFileError: A file of a data set or of an index is not there.
-        IntegrityError: An index does not fit its data set, or something has changed since the plan was made.
+        InputError: A dataset was changed meanwhile.
+        MissingFileError: A file of a dataset or of an index is not there.
+        IntegrityError: An index does not fit its dataset, or something has changed since the plan was made.
     """
     names = tuple(subject.courses if streams is None else dict.fromkeys(streams))
     courses = [subject.course(name) for name in names]
@@ -123,7 +123,7 @@ def _item_trace(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hits:
-    """Parts of documents in samples of data sets: int64 arrays of one shape."""
+    """Parts of documents in samples of datasets: int64 arrays of one shape."""
 
     target: Integers
     dataset: Integers
@@ -209,7 +209,7 @@ def _reading(
 
 
 def _hits(source: SampleSource, targets: list[Target], resolver: Resolver) -> _Hits:
-    """Return what the samples of the data sets have of the targets."""
+    """Return what the samples of the datasets have of the targets."""
     by_prefix: dict[str, list[int]] = {}
     for number, (prefix, _) in enumerate(targets):
         by_prefix.setdefault(prefix, []).append(number)

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 @of_one_state
 def trace_document(subject: Subject, document: int, *, tokenizer: str | None = None) -> DocumentTrace:
-    """Return where a document of a data set comes from, and its text.
+    """Return where a document of a dataset comes from, and its text.
 
     Args:
-        subject: A data set.
+        subject: A dataset.
         document: The number of the document, from 0.
         tokenizer: The tokenizer to decode with, see
             :func:`~tokshard.inspection.tokenizers.tokenizer_of`.
 
     Raises:
         UsageError: There is no such document.
-        InputError: A data set was changed meanwhile.
+        InputError: A dataset was changed meanwhile.
     """
     prefix, multimodal = next(iter(subject.datasets.items()))
     known = _Dataset(prefix, multimodal=multimodal, tokenizer=tokenizer)
@@ -70,7 +70,7 @@ def trace_sample(
 
     Raises:
         UsageError: There is no such stream or sample.
-        InputError: A data set was changed meanwhile.
+        InputError: A dataset was changed meanwhile.
     """
     course = subject.course(stream)
     if not 0 <= sample < course.source.total:
@@ -97,7 +97,7 @@ def trace_step(
 
     Raises:
         UsageError: There is no such stream, step or rank.
-        InputError: A data set was changed meanwhile.
+        InputError: A dataset was changed meanwhile.
     """
     course = subject.course(stream)
     if subject.plan is None or course.stream is None:
@@ -126,7 +126,7 @@ def trace_step(
 
 
 class _Dataset:
-    """One data set: its sequences, its provenance and its text."""
+    """One dataset: its sequences, its provenance and its text."""
 
     def __init__(self, prefix: str, *, multimodal: bool, tokenizer: str | None) -> None:
         self.prefix = prefix
@@ -176,7 +176,7 @@ class _Dataset:
 
 
 class _Samples:
-    """The samples of a stream, with the data sets that have been opened for them."""
+    """The samples of a stream, with the datasets that have been opened for them."""
 
     def __init__(self, course: Course, tokenizer: str | None) -> None:
         self._source = course.source

@@ -1,4 +1,4 @@
-"""What a user wants to follow: a line of a file, a place in it, or a document of a data set."""
+"""What a user wants to follow: a line of a file, a place in it, or a document of a dataset."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Item:
     Attributes:
         text: As the user wrote it.
         kind: What the number counts: lines from 1; bytes of the decompressed file, or rows of a table,
-            from 0; documents of a data set from 0.
-        path: The file, or the path prefix of the data set.
+            from 0; documents of a dataset from 0.
+        path: The file, or the path prefix of the dataset.
         number: The number.
     """
 

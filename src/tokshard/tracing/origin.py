@@ -11,8 +11,8 @@ class Origin:
     """The record that a document was made from.
 
     Attributes:
-        path: The input, as it was named when the data set was made.
-        format: ``"jsonl"``, ``"parquet"``, ``"arrow"``; ``"indexed"`` for a data set that was merged
+        path: The input, as it was named when the dataset was made.
+        format: ``"jsonl"``, ``"parquet"``, ``"arrow"``; ``"indexed"`` for a dataset that was merged
             without a manifest.
         line: The line, from 1; None in tables, and where it cannot be counted.
         offset: The byte of the decompressed input where the line begins; None where it is not known.
@@ -52,7 +52,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a data set has of an item.
+    """What a dataset has of an item.
 
     Attributes:
         document: The document that was made of it; None where there is none.

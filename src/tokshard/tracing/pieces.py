@@ -40,11 +40,11 @@ def pieces_of(index: GPTDatasetIndex, table: SequenceTable, sample: int) -> Piec
 
     Args:
         index: The index of the samples.
-        table: The sequences of its data set.
+        table: The sequences of its dataset.
         sample: A sample of the index.
 
     Raises:
-        IntegrityError: The index does not fit the data set.
+        IntegrityError: The index does not fit the dataset.
     """
     check_shapes(index)
     rows, place = np.asarray(index.sample_index), int(index.shuffle_index[sample])
@@ -67,11 +67,11 @@ def pieces_with(index: GPTDatasetIndex, table: SequenceTable, sequences: Integer
 
     Args:
         index: The index of the samples.
-        table: The sequences of its data set.
+        table: The sequences of its dataset.
         sequences: Numbers of sequences: int64, ascending, each once.
 
     Raises:
-        IntegrityError: The index does not fit the data set.
+        IntegrityError: The index does not fit the dataset.
     """
     check_shapes(index)
     positions, which = find(index.document_index, sequences)
@@ -126,7 +126,7 @@ def _samples_of(index: GPTDatasetIndex, rows: Integers) -> Integers:
 
 def _mismatch(problem: str) -> IntegrityError:
     return IntegrityError(
-        f"the index of samples does not fit its data set: {problem}",
+        f"the index of samples does not fit its dataset: {problem}",
         field="sample_index",
         hint="the index was made from other data, or is damaged: build it again",
     )

@@ -1,6 +1,6 @@
-"""From the documents of a data set to the records that they were made from, and back.
+"""From the documents of a dataset to the records that they were made from, and back.
 
-The units of a data set say which documents and which lines of an input belong together, and its provenance
+The units of a dataset say which documents and which lines of an input belong together, and its provenance
 where each document's record begins. Lines are counted from these alone wherever a unit has no blank line;
 only where it has some, the input itself is read, one unit of it.
 """
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-NO_MANIFEST = "the data set has no manifest: another program made it, and nothing tells from what"
-FOREIGN = "another program made the data set that the document was in first, and nothing tells from what"
-NO_PROVENANCE = "the data set was made without provenance"
+NO_MANIFEST = "the dataset has no manifest: another program made it, and nothing tells from what"
+FOREIGN = "another program made the dataset that the document was in first, and nothing tells from what"
+NO_PROVENANCE = "the dataset was made without provenance"
 _INDEXED = "indexed"
 _JSONL = "jsonl"
 
 
 class Provenance:
-    """What the sidecar files of a data set tell of the origin of its documents.
+    """What the sidecar files of a dataset tell of the origin of its documents.
 
     Args:
-        path_prefix: The data set.
+        path_prefix: The dataset.
         manifest: Its manifest.
 
     Raises:
@@ -57,20 +57,20 @@ class Provenance:
 
     @classmethod
     def open(cls, path_prefix: str) -> Provenance | None:
-        """Return the provenance of a data set; None where it has no manifest."""
+        """Return the provenance of a dataset; None where it has no manifest."""
         manifest = read_manifest(path_prefix)
         return None if manifest is None else cls(path_prefix, manifest)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it knows no file of text: all of the data set was made by another program."""
+        """Whether it knows no file of text: all of the dataset was made by another program."""
         return all(entry.get("format") == _INDEXED for entry in self._manifest.inputs)
 
     def origins(self, documents: Integers) -> list[Origin]:
         """Return where documents come from.
 
         Args:
-            documents: Numbers of documents that the data set has.
+            documents: Numbers of documents that the dataset has.
         """
         units = self._units.of_documents(documents).tolist()
         return [
@@ -78,9 +78,9 @@ class Provenance:
         ]
 
     def matches(self, item: Item) -> list[Match]:
-        """Return what the data set has of a line or a place of a file; nothing if the file is no input.
+        """Return what the dataset has of a line or a place of a file; nothing if the file is no input.
 
-        An item that names a document matches where that data set was merged into this one without a
+        An item that names a document matches where that dataset was merged into this one without a
         manifest.
         """
         path = bin_path(item.path) if item.kind == "document" else item.path
@@ -96,9 +96,9 @@ class Provenance:
         expected = 8 * int(self._manifest.dataset["documents"])
         if file.size_bytes != expected:
             raise IntegrityError(
-                f"{path} has {file.size_bytes} bytes, but {expected} belong to the documents of the data set",
+                f"{path} has {file.size_bytes} bytes, but {expected} belong to the documents of the dataset",
                 path=path,
-                hint="copy it again from its source, or make the data set again",
+                hint="copy it again from its source, or make the dataset again",
             )
         return np.frombuffer(file.map(), np.dtype("<i8"))
 

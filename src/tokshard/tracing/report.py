@@ -39,7 +39,7 @@ class DocumentTrace:
     """A document and where it comes from.
 
     Attributes:
-        dataset: The path prefix of its data set.
+        dataset: The path prefix of its dataset.
         document: Its number.
         sequences: Its sequences.
         tokens: Its tokens.
@@ -66,8 +66,8 @@ class PieceTrace:
     """A part of a document in a sample.
 
     Attributes:
-        document: The number of the document in the data set of the sample.
-        sequence: The sequence of the data set.
+        document: The number of the document in the dataset of the sample.
+        sequence: The sequence of the dataset.
         first_token: Its first token, counted in the document.
         stop_token: The first token of the document after it.
         place: Where it begins in the sample, in tokens.
@@ -92,8 +92,8 @@ class SampleTrace:
 
     Attributes:
         sample: Its number in the stream.
-        dataset: The path prefix of its data set.
-        dataset_sample: Its number in the index of the data set; of documents, the document.
+        dataset: The path prefix of its dataset.
+        dataset_sample: Its number in the index of the dataset; of documents, the document.
         tokens: Its tokens, without padding.
         pieces: The parts of documents, in order.
         data_parallel_rank: Who reads it, where a step of a plan was asked for.
@@ -147,8 +147,8 @@ class Reading:
     Attributes:
         stream: The stream.
         sample: The sample of the stream.
-        dataset_sample: The sample of the data set's index; of documents, the document.
-        sequence: The sequence of the data set.
+        dataset_sample: The sample of the dataset's index; of documents, the document.
+        sequence: The sequence of the dataset.
         first_token: The first token that is read, counted in the document.
         stop_token: The first token after these.
         plan_id: The plan that reads it; None, as all below, where no plan was asked.
@@ -183,7 +183,7 @@ class DocumentReadings:
     """A document and all that read it.
 
     Attributes:
-        dataset: The path prefix of its data set.
+        dataset: The path prefix of its dataset.
         document: Its number.
         tokens: Its tokens.
         readings: Every time that a part of it is read, in the order of time.
@@ -202,11 +202,11 @@ class ItemTrace:
     Attributes:
         item: As the user wrote it.
         status: ``"read"``; ``"unread"``: it is a document, and nothing reads it; ``"found"``: it is a
-            document of a data set, of which nothing more was asked; ``"rejected"``: its record was not made
+            document of a dataset, of which nothing more was asked; ``"rejected"``: its record was not made
             a document; ``"not-found"``.
         problem: The reason, where it is not read.
         seen: Whether any of its readings was seen; None where that was not asked.
-        documents: The documents that were made of it: one for each data set that has it.
+        documents: The documents that were made of it: one for each dataset that has it.
     """
 
     item: str

@@ -1,4 +1,4 @@
-"""From what a user names to documents of data sets."""
+"""From what a user names to documents of datasets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokshard.tracing.provenance import Provenance
 from tokshard.tracing.sequences import SequenceTable
 
 Target = tuple[str, int]
-"""The path prefix of a data set, and the number of a document."""
+"""The path prefix of a dataset, and the number of a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Resolved:
 
 
 class Resolver:
-    """Looks items up in some data sets, each of which is opened at the first question about it.
+    """Looks items up in some datasets, each of which is opened at the first question about it.
 
     Args:
-        datasets: The path prefixes of the data sets, and whether each is multimodal.
+        datasets: The path prefixes of the datasets, and whether each is multimodal.
     """
 
     def __init__(self, datasets: Mapping[str, bool]) -> None:
@@ -53,7 +53,7 @@ class Resolver:
         """Return the documents that an item names.
 
         Raises:
-            IntegrityError: A sidecar file of a data set is damaged.
+            IntegrityError: A sidecar file of a dataset is damaged.
         """
         if item.kind == "document":
             real = self._real_path(item.path)
@@ -83,7 +83,7 @@ class Resolver:
         return found
 
     def table(self, prefix: str) -> SequenceTable:
-        """Return the sequences of a data set.
+        """Return the sequences of a dataset.
 
         Raises:
             MissingFileError: Its index file is not there.
@@ -92,7 +92,7 @@ class Resolver:
         if prefix not in self._tables:
             path = idx_path(prefix)
             if not exists(path):
-                raise MissingFileError(f"there is no data set at {prefix}: {path} is missing", path=path)
+                raise MissingFileError(f"there is no dataset at {prefix}: {path} is missing", path=path)
             self._tables[prefix] = SequenceTable(prefix, multimodal=self._datasets[prefix])
         return self._tables[prefix]
 
@@ -109,10 +109,10 @@ class Resolver:
 
     def _unknown(self, item: Item) -> str:
         if item.kind == "document":
-            return f"{item.path} is none of the {len(self._datasets)} data sets, nor merged into one"
+            return f"{item.path} is none of the {len(self._datasets)} datasets, nor merged into one"
         known = [self._provenance_of(prefix) for prefix in self._datasets]
         silent = sum(one is None or one.is_silent for one in known)
-        problem = f"no data set was made from {item.path}, as far as is known"
+        problem = f"no dataset was made from {item.path}, as far as is known"
         if silent:
             problem += f"; of {silent} of {len(known)}, made by another program, nothing tells from what"
         return problem

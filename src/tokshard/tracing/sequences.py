@@ -1,4 +1,4 @@
-"""The index file of a data set as far as a few documents need it, without a pass over all of it."""
+"""The index file of a dataset as far as a few documents need it, without a pass over all of it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class SequenceTable:
-    """Sequences and documents of a data set, looked up in its mapped ``.idx`` file.
+    """Sequences and documents of a dataset, looked up in its mapped ``.idx`` file.
 
     The header and the size of the file are checked, and each entry that is used; an
     :class:`~tokshard.dataset.reader.IndexedDataset` checks everything, which takes a pass over the file.
 
     Args:
-        path_prefix: The data set.
+        path_prefix: The dataset.
         multimodal: Whether its sequences have modes.
 
     Raises:

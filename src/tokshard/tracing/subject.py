@@ -1,4 +1,4 @@
-"""What is traced through: a plan, a blend, an index, or data sets alone."""
+"""What is traced through: a plan, a blend, an index, or datasets alone."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Subject:
     Attributes:
         kind: ``"plan"``, ``"blend"``, ``"index"`` or ``"dataset"``.
         path: As the user named it.
-        courses: The streams by their names; none for a data set.
-        datasets: The path prefixes of all data sets, and whether each is multimodal.
+        courses: The streams by their names; none for a dataset.
+        datasets: The path prefixes of all datasets, and whether each is multimodal.
         plan: The plan.
         notes: What cannot be traced, one sentence each.
     """
@@ -95,7 +95,7 @@ class Subject:
 def of_one_state(
     work: Callable[Concatenate[Subject, Arguments], Report],
 ) -> Callable[Concatenate[Subject, Arguments], Report]:
-    """Let work on a subject fail by an InputError if one of its data sets is changed meanwhile."""
+    """Let work on a subject fail by an InputError if one of its datasets is changed meanwhile."""
 
     @wraps(work)
     def watched(subject: Subject, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Report:
@@ -135,7 +135,7 @@ def open_samples(
     """Find the samples of a blend or of an index, to be traced through.
 
     Args:
-        path: The blend, its ``blend.json``, the ``description.txt`` of an index, or a data set with an index
+        path: The blend, its ``blend.json``, the ``description.txt`` of an index, or a dataset with an index
             in its default cache.
         kind: ``"blend"`` or ``"index"``.
         split: The only stream that is wanted; None for all.
@@ -152,7 +152,7 @@ def open_samples(
 
 
 def open_dataset(path: str) -> Subject:
-    """Return a data set alone.
+    """Return a dataset alone.
 
     Raises:
         MissingFileError: One or both of its files are not there.

@@ -10,10 +10,10 @@ from tokshard.tokenizer.engines import decode
 
 
 class Texts:
-    """The text of parts of a data set's sequences; its files are opened at the first question.
+    """The text of parts of a dataset's sequences; its files are opened at the first question.
 
     Args:
-        path_prefix: The data set.
+        path_prefix: The dataset.
         multimodal: Whether its sequences have modes.
         tokenizer: See :func:`~tokshard.inspection.tokenizers.tokenizer_of`.
     """

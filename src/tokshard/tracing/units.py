@@ -1,4 +1,4 @@
-"""The units of work of a data set as a table: which documents and lines each has, and what was rejected."""
+"""The units of work of a dataset as a table: which documents and lines each has, and what was rejected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COUNTS = ("input", "lines", "documents", "rejected", "content_bytes")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitTable:
-    """The units of a data set in order: int64 arrays with one entry for each.
+    """The units of a dataset in order: int64 arrays with one entry for each.
 
     Attributes:
         inputs: The number of the input.
@@ -34,8 +34,8 @@ class UnitTable:
         sizes: Its decompressed bytes.
         first_line: The lines before it in the same input.
         first_byte: The decompressed bytes before it in the same input.
-        first_document: The documents before it in the data set.
-        first_rejected: The rejected records before it in the data set.
+        first_document: The documents before it in the dataset.
+        first_rejected: The rejected records before it in the dataset.
     """
 
     inputs: Integers
@@ -51,7 +51,7 @@ class UnitTable:
 
     @classmethod
     def read(cls, path_prefix: str, manifest: Manifest) -> Self:
-        """Read the units that the manifest of a data set lists.
+        """Read the units that the manifest of a dataset lists.
 
         Raises:
             IntegrityError: The file is missing, damaged, or contradicts the manifest.
@@ -65,7 +65,7 @@ class UnitTable:
         inputs, lines, documents, rejected, sizes = table
         if (np.diff(inputs) < 0).any() or (inputs >= len(manifest.inputs)).any():
             raise _damaged(path, "its units are not in the order of the inputs")
-        # A data set that was merged without a manifest counts as one unit without lines.
+        # A dataset that was merged without a manifest counts as one unit without lines.
         if ((lines < documents + rejected) & (lines > 0)).any():
             raise _damaged(path, "a unit has fewer lines than records")
         if int(documents.sum()) != manifest.dataset["documents"]:
@@ -105,7 +105,7 @@ class UnitTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RejectedRecords:
-    """The rejected records of a data set, in the order of its units.
+    """The rejected records of a dataset, in the order of its units.
 
     Attributes:
         lines: The line of each in its input, from 1; int64.
@@ -119,7 +119,7 @@ class RejectedRecords:
 
     @classmethod
     def read(cls, path_prefix: str, manifest: Manifest) -> Self:
-        """Read the rejected records that the manifest of a data set lists.
+        """Read the rejected records that the manifest of a dataset lists.
 
         Raises:
             IntegrityError: The file is missing or damaged.

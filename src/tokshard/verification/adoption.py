@@ -1,4 +1,4 @@
-"""Adopting a data set of another program: a manifest for it, by which later changes are found."""
+"""Adopting a dataset of another program: a manifest for it, by which later changes are found."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PIECE_BYTES = 16 << 20
 
 
 def adopt(prefix: str, facts: IndexFacts, ledger: Ledger, session: Session) -> None:
-    """Write a manifest, and the units it needs, for a data set whose structure was found sound.
+    """Write a manifest, and the units it needs, for a dataset whose structure was found sound.
 
-    Nothing is said to be known that is not: see "Adopted data sets" in ``docs/manifest.md``. With a
+    Nothing is said to be known that is not: see "Adopted datasets" in ``docs/manifest.md``. With a
     tokenizer, every token must be in its vocabulary; it is recorded then, and its EOD if all documents end
     with it.
 
     Args:
-        prefix: The data set.
+        prefix: The dataset.
         facts: What its index says.
         ledger: Where findings go; nothing is written if there are any new ones but notes.
         session: What is asked for.

@@ -117,5 +117,5 @@ def _examine_source(
         return
     changes = fingerprint_differences(source.fingerprint, now)
     if changes:
-        text = f"{prefix} is not the data set that was blended: {', '.join(changes)}"
+        text = f"{prefix} is not the dataset that was blended: {', '.join(changes)}"
         ledger.find("blend-source-changed", text, path=prefix)

@@ -1,4 +1,4 @@
-"""Verifying cached indexes: Megatron's files, our file beside them, and the data set they are made from."""
+"""Verifying cached indexes: Megatron's files, our file beside them, and the dataset they are made from."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _specs(index: CachedIndex, ledger: Ledger) -> dict[str, ArraySpec]:
 def _examine_shapes(
     index: CachedIndex, description: Description, specs: Mapping[str, ArraySpec], ledger: Ledger
 ) -> None:
-    """Hold the shapes of arrays against each other and the description, without the data set."""
+    """Hold the shapes of arrays against each other and the description, without the dataset."""
     if isinstance(description, BlendedDescription):
         wanted = blend_specs(description)
     else:
@@ -201,10 +201,10 @@ def _examine_origin(
     ledger: Ledger,
     session: Session,
 ) -> None:
-    """Hold an index against the data set that it is made from, if that is here."""
+    """Hold an index against the dataset that it is made from, if that is here."""
     prefix = index.prefix or _local(index.directory, description.dataset_path)
     if prefix is None or not IndexedDataset.exists(prefix):
-        text = f"the data set {prefix or description.dataset_path} is not here, and was not compared"
+        text = f"the dataset {prefix or description.dataset_path} is not here, and was not compared"
         ledger.find("cache-alone", text, path=index.path)
         return
     try:
@@ -222,7 +222,7 @@ def _examine_origin(
 
 
 def _local(directory: str, dataset_path: str) -> str | None:
-    """Return the data set that an index is made from, if it is here: beside the cache, or where it says."""
+    """Return the dataset that an index is made from, if it is here: beside the cache, or where it says."""
     suffix = default_directory("")
     full = os.path.abspath(directory)
     beside = full.removesuffix(os.sep + suffix.lstrip(os.sep))

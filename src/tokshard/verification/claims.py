@@ -27,7 +27,7 @@ _SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
 
 def read_claims(path_prefix: str, ledger: Ledger) -> Manifest | None:
-    """Read the manifest of a data set; None where there is none, or with a finding where it is damaged.
+    """Read the manifest of a dataset; None where there is none, or with a finding where it is damaged.
 
     Raises:
         StorageError: It cannot be read.

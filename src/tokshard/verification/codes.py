@@ -12,7 +12,7 @@ from types import MappingProxyType
 from tokshard.core.findings import Severity
 
 _COPY = "copy it again from its source, or make it again"
-_REMAKE = "make the data set again, with --force"
+_REMAKE = "make the dataset again, with --force"
 _REBUILD = "--rebuild makes it again"
 
 
@@ -50,15 +50,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "a file is there and cannot be read, or is no regular file", "check its permissions and the disk"
         ),
         "dataset-damaged": _error(
-            "the data set that this was made from cannot be opened", "tokshard verify that data set"
+            "the dataset that this was made from cannot be opened", "tokshard verify that dataset"
         ),
         "changed": _warning(
             "it was changed while it was looked at, so nothing can be said of it",
             "verify it when nothing writes to it any more",
         ),
-        # Data sets: the files
+        # Datasets: the files
         "unfinished": _warning(
-            "a run that makes this data set was stopped, or is under way", "run the same command again"
+            "a run that makes this dataset was stopped, or is under way", "run the same command again"
         ),
         "bin-missing": _error("the .bin is not there, but the .idx is", _COPY),
         "idx-missing": _error("the .idx is not there, but the .bin is", _COPY),
@@ -71,7 +71,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "idx-pointer": _error("sequences do not begin where those before them end", _COPY),
         "idx-document": _error("boundaries of documents decrease or lie outside", _COPY),
         "bin-size": _error("the sequences do not end where the .bin ends", "copy both files again"),
-        # Data sets: what the manifest says
+        # Datasets: what the manifest says
         "unverified": _note(
             "there is no manifest: the structure is sound, nothing is known of the content",
             "tokshard verify --adopt writes a manifest, by which later changes are found",
@@ -92,11 +92,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "units-count": _error("the units do not add up to what the manifest says", _COPY),
         "units-index": _error("the units do not end where documents end in the index", _COPY),
         "units-digest": _error("the digests of the units do not make those in the manifest", _COPY),
-        # Data sets: digests
+        # Digests of datasets
         "bin-digest": _error("a piece of the .bin is not what was written", _COPY),
         "idx-digest": _error("the .idx is not what was written", _COPY),
         "file-digest": _error("a file beside the manifest is not what was written", _COPY),
-        # Data sets: what the bytes mean
+        # Datasets: what the bytes mean
         "token-range": _error(
             "tokens are no ids of the vocabulary", "tokenize again with the tokenizer that the job uses"
         ),
@@ -106,14 +106,14 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "eod-missing": _error("documents do not end with the EOD token, though all should", _REMAKE),
         "eod-count": _error("EOD tokens within documents are not as many as the manifest says", _REMAKE),
         "tokenizer-other": _error(
-            "the tokenizer given is not the one that made the data set", "give the one that made it"
+            "the tokenizer given is not the one that made the dataset", "give the one that made it"
         ),
         "undecodable": _error("a document cannot be decoded", "check that the tokenizer is the right one"),
         "provenance-order": _error("the places of documents in their inputs do not ascend", _REMAKE),
         "rejected-count": _error("rejected.jsonl lists other records than the manifest counts", _REMAKE),
         "input-missing": _note("inputs are not here and were not compared"),
         "input-size-only": _note(
-            "of inputs nothing but their sizes was compared: tables of several columns, of a merged data set "
+            "of inputs nothing but their sizes was compared: tables of several columns, of a merged dataset "
             "or without pyarrow, and compressed inputs with lines too long or a damaged end"
         ),
         "input-changed": _warning(
@@ -129,22 +129,22 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "cache-shape": _error("arrays do not have the shapes and types that belong together", _REBUILD),
         "cache-sidecar": _error("our file beside the arrays cannot be read, or is another's", _REBUILD),
         "cache-digest": _error("an array is not what was written", _REBUILD),
-        "cache-stale": _error("an index was made from another content of its data set", _REBUILD),
-        "cache-content": _error("an array is not what follows from the data set", _REBUILD),
+        "cache-stale": _error("an index was made from another content of its dataset", _REBUILD),
+        "cache-content": _error("an array is not what follows from the dataset", _REBUILD),
         "cache-foreign": _note(
             "an index was not made by tokshard: nothing is known of its content",
             "--level deep builds and compares",
         ),
-        "cache-alone": _note("the data set of an index is not here and was not compared"),
+        "cache-alone": _note("the dataset of an index is not here and was not compared"),
         "cache-leftover": _note(
             "a lock or temporary file is left of a builder", "the next build of the same index removes it"
         ),
         # Blends
         "blend-damaged": _error("the blend.json cannot be read, or was changed", _REBUILD),
         "blend-source-missing": _error(
-            "a data set of a blend is not there", "put it where the blend expects it"
+            "a dataset of a blend is not there", "put it where the blend expects it"
         ),
-        "blend-source-changed": _error("a data set is not the one that was blended", _REBUILD),
+        "blend-source-changed": _error("a dataset is not the one that was blended", _REBUILD),
         "blend-samples": _error("a blend counts on other samples of a source than its index has", _REBUILD),
         "blend-hash": _error("files of a blend are named by another hash than its document says", _REBUILD),
         "blend-order": _error("the order of a blend does not follow from its weights", _REBUILD),

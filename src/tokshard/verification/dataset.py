@@ -1,4 +1,4 @@
-"""Verifying a data set: both files, the manifest, and everything beside it."""
+"""Verifying a dataset: both files, the manifest, and everything beside it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tokshard.verification.report import Ledger, Subject
 from tokshard.verification.session import Session, unreadable_found
 from tokshard.verification.units import Units, examine_units, read_units, units_off_boundaries
 
-KIND = "data set"
+KIND = "dataset"
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """What is known of a data set once its structure was looked at.
+    """What is known of a dataset once its structure was looked at.
 
     Attributes:
         prefix: Its path prefix.
@@ -42,7 +42,7 @@ class DatasetFacts:
 
 
 def verify_dataset(prefix: str, session: Session) -> Subject:
-    """Verify a data set.
+    """Verify a dataset.
 
     Args:
         prefix: Its path prefix.
@@ -111,7 +111,7 @@ def _files_are_there(prefix: str, ledger: Ledger) -> bool:
     missing = [path for path in (bin_path(prefix), idx_path(prefix)) if not fs.lexists(path)]
     if unfinished:
         text = "is not complete yet" if missing else "may be replaced by it"
-        ledger.find("unfinished", f"a run for {prefix} is unfinished: the data set {text}")
+        ledger.find("unfinished", f"a run for {prefix} is unfinished: the dataset {text}")
         return not missing
     for path in missing:
         code = "bin-missing" if path == bin_path(prefix) else "idx-missing"

@@ -26,7 +26,7 @@ from tokshard.storage.paths import (
 from tokshard.verification import blend, plan
 from tokshard.verification.entries import CachedIndex
 
-_HINT = "name a data set, a cache of indexes or one of its files, a blend, a plan, or a manifest of a rank"
+_HINT = "name a dataset, a cache of indexes or one of its files, a blend, a plan, or a manifest of a rank"
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Survey:
     """What there is to verify, each thing once.
 
     Attributes:
-        datasets: The path prefixes of data sets.
+        datasets: The path prefixes of datasets.
         indexes: Sets of files of caches.
         blends: Documents of blends, or their directories.
         plans: Directories of plans.
@@ -53,17 +53,17 @@ class Survey:
         return not (self.datasets or self.indexes or self.blends or self.plans or self.ranks)
 
     def add_dataset(self, prefix: str) -> None:
-        """Add a data set."""
+        """Add a dataset."""
         self.datasets.setdefault(fs.realpath(idx_path(prefix)), prefix)
 
     def add_index(self, index: CachedIndex) -> None:
-        """Add a set of files of a cache; where its data set is known, that is kept."""
+        """Add a set of files of a cache; where its dataset is known, that is kept."""
         known = self.indexes.get(os.path.realpath(index.path))
         if known is None or known.prefix is None:
             self.indexes[os.path.realpath(index.path)] = index
 
     def add_blend(self, path: str, *, sources: bool) -> None:
-        """Add a blend with its indexes, and with its data sets if these are wanted."""
+        """Add a blend with its indexes, and with its datasets if these are wanted."""
         document = os.path.join(path, BLEND_NAME) if os.path.isdir(path) else path
         self.blends.setdefault(os.path.realpath(document), document)
         found = blend.read_document(document)
@@ -75,14 +75,14 @@ class Survey:
             self._add_existing([one.prefix for one in split.sources])
 
     def add_plan(self, path: str, *, sources: bool) -> None:
-        """Add a plan, with its indexes and data sets if these are wanted."""
+        """Add a plan, with its indexes and datasets if these are wanted."""
         directory = path if os.path.isdir(path) else os.path.dirname(path)
         self.plans.setdefault(os.path.realpath(directory), directory)
         if sources:
             self._add_sources_of_plan(directory)
 
     def add_rank(self, path: str, *, sources: bool) -> None:
-        """Add the manifest of a rank, with the indexes and data sets of its plan if these are wanted."""
+        """Add the manifest of a rank, with the indexes and datasets of its plan if these are wanted."""
         self.ranks.setdefault(os.path.realpath(path), path)
         if sources:
             self._add_sources_of_plan(os.path.dirname(path) or ".")
@@ -95,7 +95,7 @@ class Survey:
                 self.add_index(index)
 
     def _add_existing(self, prefixes: list[str]) -> None:
-        """Add data sets of which there is anything: that one is missing is found where it is named."""
+        """Add datasets of which there is anything: that one is missing is found where it is named."""
         for prefix in prefixes:
             if fs.lexists(idx_path(prefix)) or fs.lexists(bin_path(prefix)):
                 self.add_dataset(prefix)
@@ -179,7 +179,7 @@ def _walk(found: Survey, top: str) -> None:
 
 
 def _pairs(directory: str, names: list[str]) -> Iterator[str]:
-    """Yield the prefixes of data sets; a lone ``.idx`` is one only if it begins as one (git has others)."""
+    """Yield the prefixes of datasets; a lone ``.idx`` is one only if it begins as one (git has others)."""
     there = set(names)
     for name in sorted(there):
         if name.endswith(IDX_SUFFIX) and name != IDX_SUFFIX:

@@ -16,7 +16,7 @@ class CachedIndex:
     Attributes:
         directory: The directory of the cache.
         stem: ``{hash}-{class}-{split}``.
-        prefix: The data set that it is made from, where that is known better than its description says.
+        prefix: The dataset that it is made from, where that is known better than its description says.
     """
 
     directory: str

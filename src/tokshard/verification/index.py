@@ -1,4 +1,4 @@
-"""The index of a data set, looked at so that all defects are found, in threads and bounded memory.
+"""The index of a dataset, looked at so that all defects are found, in threads and bounded memory.
 
 Readers stop at the first defect; here each entry is held against its neighbours alone, so that one wrong
 entry makes no others wrong, and so that the parts of an index can be looked at in any order.
@@ -60,7 +60,7 @@ class IndexFacts:
 
     @property
     def tokens(self) -> int:
-        """The tokens of a sound data set."""
+        """The tokens of a sound dataset."""
         return self.bin_bytes // self.header.dtype.itemsize
 
     def end_of(self, documents: int) -> tuple[int, int]:

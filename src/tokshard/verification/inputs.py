@@ -1,4 +1,4 @@
-"""The inputs of a data set, where they are here: whether they still are what was tokenized."""
+"""The inputs of a dataset, where they are here: whether they still are what was tokenized."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
 def examine_inputs(manifest: Manifest, units: Units, ledger: Ledger, session: Session) -> None:
     """Hold the inputs that are here against what was read of them: sizes, and the bytes of their records.
 
-    Their paths are those of the run that made the data set; relative ones count from here.
+    Their paths are those of the run that made the dataset; relative ones count from here.
 
     Args:
-        manifest: The manifest of the data set.
+        manifest: The manifest of the dataset.
         units: Its units, in order.
         ledger: Where findings go.
         session: What is asked for.

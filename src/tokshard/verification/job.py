@@ -38,15 +38,15 @@ def verify(
     """Say whether something is what it was when it was written; everything that is not is listed.
 
     Args:
-        thing: The path prefix or a file of a data set; a cache of indexes or one of its files; a blend, a
+        thing: The path prefix or a file of a dataset; a cache of indexes or one of its files; a blend, a
             plan, or the manifest of a rank; or with ``recursive`` a directory.
         level: ``"structure"``, ``"digest"`` or ``"deep"``; each does what those before it do.
         subset: A share, above 0 and up to 1, of the pieces of data that are held against digests: always
             the same ones. None for all.
-        tokenizer: A tokenizer to decode with, where the data set was not made with the built-in one.
+        tokenizer: A tokenizer to decode with, where the dataset was not made with the built-in one.
         recursive: Whether to look at everything below a directory, and at everything that a blend or a plan
             is made from.
-        adopt: Whether to write a manifest for data sets that have none, if nothing is wrong with them.
+        adopt: Whether to write a manifest for datasets that have none, if nothing is wrong with them.
         workers: Threads; None for one for each core.
         progress: Who is told of the progress, in bytes that were read.
 
@@ -57,7 +57,7 @@ def verify(
         UsageError: An option cannot be meant.
         InputError: Nothing is there, or nothing that can be verified.
         TokenizerError: The tokenizer cannot be read.
-        LockedError: Another process writes a data set that is to be adopted.
+        LockedError: Another process writes a dataset that is to be adopted.
         StorageError: A manifest cannot be written.
 
     Example::
@@ -72,7 +72,7 @@ def verify(
         fs.refuse_remote(os.fspath(thing), "a manifest is written beside the")
     found = survey(os.fspath(thing), recursive=recursive)
     if adopt and not found.datasets:
-        raise UsageError(f"{os.fspath(thing)} is no data set: only data sets can be adopted")
+        raise UsageError(f"{os.fspath(thing)} is no dataset: only datasets can be adopted")
     listener = progress or SilentProgress()
     labour = Labour(workers, listener)
     session = Session(

@@ -1,4 +1,4 @@
-"""What the bytes of a data set mean: ids of a vocabulary, ends of documents, text, places in inputs."""
+"""What the bytes of a dataset mean: ids of a vocabulary, ends of documents, text, places in inputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def examine_meaning(
     """Look at every token, decode a sample of the documents, and compare with the inputs that are here.
 
     Args:
-        prefix: The data set, of which the structure is sound.
+        prefix: The dataset, of which the structure is sound.
         facts: What its index says.
         manifest: Its manifest, if it has one.
         units: Its units, if they can be read.

@@ -167,7 +167,7 @@ def _examine_dataset(dataset: DatasetReference, ledger: Ledger, session: Session
         ledger.find_error("dataset-damaged", error, path=dataset.prefix)
         return
     if changes:
-        text = f"{dataset.prefix} is not the data set that was planned: {', '.join(changes)}"
+        text = f"{dataset.prefix} is not the dataset that was planned: {', '.join(changes)}"
         ledger.find("plan-file-changed", text, path=dataset.prefix)
 
 
@@ -186,7 +186,7 @@ def indexes_of(plan: Plan) -> Iterator[CachedIndex]:
 
 
 def prefixes_of(plan: Plan) -> list[str]:
-    """Return the data sets that a plan reads, each once."""
+    """Return the datasets that a plan reads, each once."""
     return list(dict.fromkeys(one.prefix for one in _datasets(plan)))
 
 
@@ -198,7 +198,7 @@ def count_reads(plan: Plan, name: str) -> Iterator[str]:
     """Count what all ranks of a stream read in the first epoch of each pass, sample by sample.
 
     A byte for each sample of the source is held. Where a blend was weighted anew, samples come again in
-    another lap, so that positions of the order are counted and not samples of data sets.
+    another lap, so that positions of the order are counted and not samples of datasets.
 
     Args:
         plan: The plan.

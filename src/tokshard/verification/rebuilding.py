@@ -43,7 +43,7 @@ def compare_index(
 
     Args:
         index: The files.
-        prefix: The data set.
+        prefix: The dataset.
         description: What they are.
         sidecar: Our file, which tells the options that the description does not; None for Megatron's.
         specs: What the arrays are by their headers.

@@ -19,7 +19,7 @@ class Subject:
     """One thing that was looked at.
 
     Attributes:
-        kind: ``"data set"``, ``"index"``, ``"blend"``, ``"plan"`` or ``"rank"``.
+        kind: ``"dataset"``, ``"index"``, ``"blend"``, ``"plan"`` or ``"rank"``.
         path: Where it lies.
         findings: What was found, in the order of the checks.
         counts: What was counted on the way, by name.

@@ -27,8 +27,8 @@ class Session:
         subset: The share of large pieces that is held against digests; None for all.
         labour: Who does the work.
         tokenizer: The tokenizer that was given, or None.
-        adopt: Whether to write a manifest for data sets that have none.
-        fingerprints: What is known of data sets, by prefix: a fingerprint, or why there is none.
+        adopt: Whether to write a manifest for datasets that have none.
+        fingerprints: What is known of datasets, by prefix: a fingerprint, or why there is none.
     """
 
     level: Level
@@ -43,7 +43,7 @@ class Session:
         return LEVELS.index(self.level) >= LEVELS.index(level)
 
     def fingerprint(self, prefix: str) -> dict[str, Any]:
-        """Return the fingerprint of a data set, taken once: its index is read whole.
+        """Return the fingerprint of a dataset, taken once: its index is read whole.
 
         Raises:
             InputError, IntegrityError, StorageError: It cannot be opened.

@@ -1,4 +1,4 @@
-"""Tables among the inputs of a data set: whether their texts still are what was tokenized."""
+"""Tables among the inputs of a dataset: whether their texts still are what was tokenized."""
 
 from __future__ import annotations
 

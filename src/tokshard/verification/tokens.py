@@ -1,4 +1,4 @@
-"""Every token of a data set, once: whether it is in the vocabulary, and where EOD stands."""
+"""Every token of a dataset, once: whether it is in the vocabulary, and where EOD stands."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def scan_tokens(dataset: IndexedDataset, rules: TokenRules, ledger: Ledger, sess
     """Read all tokens and hold them against the rules.
 
     Args:
-        dataset: The data set.
+        dataset: The dataset.
         rules: What is known of its tokens.
         ledger: Where findings go.
         session: What is asked for.

@@ -1,4 +1,4 @@
-"""``units.jsonl``: the units of work that a data set is made of, and what they must add up to."""
+"""``units.jsonl``: the units of work that a dataset is made of, and what they must add up to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The units of a data set, in order.
+    """The units of a dataset, in order.
 
     Attributes:
         counts: int64 of shape (units, 8): the columns are input, unit, content bytes, lines, documents,
@@ -50,7 +50,7 @@ class Units:
 
 
 def read_units(path_prefix: str, ledger: Ledger) -> Units | None:
-    """Read the units of a data set; None, with findings, where a line is none.
+    """Read the units of a dataset; None, with findings, where a line is none.
 
     Raises:
         StorageError: The file cannot be read.

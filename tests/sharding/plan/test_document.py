@@ -80,7 +80,7 @@ def test_the_order_of_composition_is_fixed_and_written():
     shown = {part["step"]: part["what"] for part in plan.streams["train"].composition}
     assert shown["shuffle"].startswith("2 shards in the order of tokshard.sorted/1")
     assert shown["bucket"].endswith("by length")
-    assert shown["blend"] == "none: 63 samples of 2 data sets, one after the other"
+    assert shown["blend"] == "none: 63 samples of 2 datasets, one after the other"
 
 
 CHANGES = [None, True, -1, 0, 1, 2, 7, 2**62, 2**63 - 1, 10**30, 1.5, "", "x", "train", [], [1], {}, {"a": 1}]

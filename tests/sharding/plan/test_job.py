@@ -193,7 +193,7 @@ def test_too_many_steps_are_refused_with_the_numbers():
         ({"mode": "cyclic", "shuffle": "samples"}, "has an order of its own"),
         ({"mode": "random"}, "the mode is 'random'"),
         ({"shuffle": "all"}, "the shuffle is 'all'"),
-        ({"shuffle": "shards"}, "only one data set"),
+        ({"shuffle": "shards"}, "only one dataset"),
         ({"bucket_buffer": 10}, "10 samples is not a positive multiple of the pack of 3"),
         ({"bucket_pack": 3}, "bucketing needs the number of samples"),
         ({"bucket_buffer": 12, "sort_key": "color"}, "no sort key 'color'"),
@@ -208,7 +208,7 @@ def test_what_cannot_be_planned_is_refused_with_the_numbers(request_, message):
 
 def test_a_blend_has_no_shards_to_shuffle_but_blocks():
     source = index_source(50, datasets=2, blended=True)
-    with pytest.raises(UsageError, match="a blend mixes its data sets"):
+    with pytest.raises(UsageError, match="a blend mixes its datasets"):
         planned(source=source, shuffle="shards")
     assert np.unique(everything(planned(source=source, ranks=2, shuffle="blocks", block=7))).size == 100
 

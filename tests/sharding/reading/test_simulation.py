@@ -54,7 +54,7 @@ def test_the_pieces_of_documents_are_whole_documents(tmp_path, source):
 
 
 def test_more_data_sets_than_files_may_be_open_are_followed(tmp_path):
-    """Each needs a file, and the process may have fewer than there are data sets."""
+    """Each needs a file, and the process may have fewer than there are datasets."""
     for number in range(60):
         write_dataset(str(tmp_path / f"d{number:02}"), [3, 1, 4, 1, 5])
     command = f"ulimit -n 40; exec '{sys.executable}' -c 'from tokshard.cli.main import main; main()' "

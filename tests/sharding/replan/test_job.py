@@ -186,7 +186,7 @@ def test_validation_goes_on_from_its_own_count():
 
 
 TOKENS = {"web": 700, "code": 350, "books": 210}
-"""Tokens of data sets; a sample has 8, so that they have about 87, 43 and 26 samples an epoch."""
+"""Tokens of datasets; a sample has 8, so that they have about 87, 43 and 26 samples an epoch."""
 
 
 def blended_plan(directory, weights, samples, ranks, **options):
@@ -202,7 +202,7 @@ def reweighted(plan, directory, consumed, blend, ranks=2, **changes):
 
 
 def by_name(steps):
-    """List the samples of each data set, in the order in which they are read."""
+    """List the samples of each dataset, in the order in which they are read."""
     found = {}
     for path, sample in flat(steps):
         found.setdefault(path.rpartition("/")[2], []).append(sample)

@@ -80,7 +80,7 @@ def test_a_sample_of_a_blend_that_no_data_set_has_is_an_error(tmp_path):
         for one in source.datasets
     )
     damaged = SampleSource("blend", "train", source.total, fewer, source.order)
-    with pytest.raises(IntegrityError, match=r"is sample 3 of data set"):
+    with pytest.raises(IntegrityError, match=r"is sample 3 of dataset"):
         Locator(damaged).locate(all_ids(damaged))
 
 

@@ -1,4 +1,4 @@
-"""Data sets in a store: every command and class reads them as it reads the same files on a disk."""
+"""Datasets in a store: every command and class reads them as it reads the same files on a disk."""
 
 import gc
 import json
@@ -44,7 +44,7 @@ WORLD = ("--world-size", "2", "--micro-batch-size", "3", "--global-batch-size", 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """Two data sets with everything beside them, and the texts that they are made of."""
+    """Two datasets with everything beside them, and the texts that they are made of."""
     directory = tmp_path_factory.mktemp("made")
     draw = random.Random(7)
     for name, count in (("web", 900), ("code", 300)):
@@ -74,7 +74,7 @@ def _fresh(tmp_path, monkeypatch):
 
 @pytest.fixture
 def here(made, tmp_path, monkeypatch) -> Path:
-    """A directory of the test's own with both data sets, which is the current one."""
+    """A directory of the test's own with both datasets, which is the current one."""
     for path in made.iterdir():
         if path.is_dir():
             shutil.copytree(path, tmp_path / path.name)
@@ -163,7 +163,7 @@ def test_the_hash_is_of_the_url_as_given(here, there):
 
 
 def mixed(here, root, name, *, path_as=()):
-    """Blend both data sets below ``root``, and plan for two ranks."""
+    """Blend both datasets below ``root``, and plan for two ranks."""
     sources = ("0.7", f"{root}/web", "0.3", f"{root}/code")
     done = run("blend", *sources, *SIZES, *path_as, "-o", here / f"mix-{name}")
     assert done.returncode == 0, done.stderr
@@ -311,7 +311,7 @@ def test_a_store_that_fails_while_tokens_are_read_is_an_error_then_and_there(the
 def test_a_missing_object_is_named(there, bucket, missing):
     for name in missing:
         bucket.delete(f"data/{name}")
-    with pytest.raises(MissingFileError, match=r"there is no data set at s3://.*missing") as caught:
+    with pytest.raises(MissingFileError, match=r"there is no dataset at s3://.*missing") as caught:
         IndexedDataset(f"{there}/web")
     assert all(f"{there}/{name}" in str(caught.value) for name in missing)
     assert not IndexedDataset.exists(f"{there}/web")
@@ -450,7 +450,7 @@ def test_processes_that_need_the_same_copy_fetch_it_once(there, bucket):
         (("inspect", "{}/blend.json"), "a blend is read from files of a file system"),
         (("inspect", "msc://profile/web"), "name the object by the URL of its store"),
         (("shard-plan", "{}/web", *WORLD, "-o", "plan"), "there is no blend, no index"),
-        (("verify", "{}", "--recursive"), "there is no data set and no object"),
+        (("verify", "{}", "--recursive"), "there is no dataset and no object"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

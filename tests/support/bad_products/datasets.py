@@ -1,4 +1,4 @@
-"""Data sets with one defect each, made from a sound one."""
+"""Datasets with one defect each, made from a sound one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def unfinished_from_the_start(directory):
 
 
 class Meddler(SilentProgress):
-    """Writes to a data set while it is verified."""
+    """Writes to a dataset while it is verified."""
 
     def __init__(self, prefix):
         self._path = f"{prefix}.bin"
@@ -316,7 +316,7 @@ def eod_count(directory):
 
 
 def undecodable(directory):
-    """Tokens beyond the tokenizer that is given, of a data set that says nothing of its own."""
+    """Tokens beyond the tokenizer that is given, of a dataset that says nothing of its own."""
     prefix = sound(directory, tokenizer=TOKENIZER)
     edit_manifest(prefix, lambda value: value["tokenizer"].update(max_token_id=65535, sha256=None))
     replace_tokens(prefix, lambda tokens: tokens.__setitem__(0, 60000))
@@ -353,7 +353,7 @@ def input_size_only(directory):
 
 
 def merged_eod_missing(directory):
-    """A merge of two data sets whose documents end with EOD; one of them does not."""
+    """A merge of two datasets whose documents end with EOD; one of them does not."""
     parts = []
     for name in "ab":
         (directory / name).mkdir()

@@ -47,7 +47,7 @@ def _deep(build, *codes, notes=(), **options):
 
 
 EXAMPLES = [
-    # Data sets
+    # Datasets
     _structure(datasets.unreadable, "unreadable"),
     _structure(datasets.unfinished, "unfinished"),
     _structure(datasets.unfinished_from_the_start, "unfinished"),

@@ -33,12 +33,12 @@ LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]
 
 
 def sound_cache(directory):
-    """Build an index in the default cache of a data set; return the description's path."""
+    """Build an index in the default cache of a dataset; return the description's path."""
     return build_cache(write_dataset(str(directory / "data/web"), LENGTHS))
 
 
 def build_cache(prefix):
-    """Build the index of a data set, if it is not there; return the description's path."""
+    """Build the index of a dataset, if it is not there; return the description's path."""
     request = IndexRequest(
         prefix=prefix,
         training_path="data/web",
@@ -178,7 +178,7 @@ def sources(directory):
 
 
 def sound_blend(directory, weights=(0.7, 0.3), samples=60):
-    """Blend two data sets; return the directory of the blend."""
+    """Blend two datasets; return the directory of the blend."""
     words = [word for pair in zip(map(str, weights), sources(directory), strict=True) for word in pair]
     blend(parse_words(words), config_for(samples, 5, 0, split="9,1"), directory / "mix", workers=1)
     return str(directory / "mix")

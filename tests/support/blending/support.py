@@ -1,4 +1,4 @@
-"""Slow twins of blending, straight from the definitions, and small data sets to blend."""
+"""Slow twins of blending, straight from the definitions, and small datasets to blend."""
 
 import os
 import struct
@@ -86,7 +86,7 @@ def deviations(order, shares):
 
 
 def write_dataset(prefix, lengths, first_token=0):
-    """Write a data set of one sequence a document, straight from the definition of the format."""
+    """Write a dataset of one sequence a document, straight from the definition of the format."""
     os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
     tokens = (np.arange(sum(lengths)) + first_token) % 60000
     Path(f"{prefix}.bin").write_bytes(tokens.astype("<u2").tobytes())
@@ -103,7 +103,7 @@ def write_dataset(prefix, lengths, first_token=0):
 
 
 def write_sources(directory, counts=(60, 40, 50)):
-    """Write data sets whose documents have 1 to 40 tokens; return their prefixes."""
+    """Write datasets whose documents have 1 to 40 tokens; return their prefixes."""
     return [
         write_dataset(str(directory / f"source{number}"), [1 + (7 * i + number) % 40 for i in range(count)])
         for number, count in enumerate(counts)

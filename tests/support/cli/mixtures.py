@@ -1,4 +1,4 @@
-"""Small data sets for the commands about indexes and blends, and what Megatron says of its tokenizer."""
+"""Small datasets for the commands about indexes and blends, and what Megatron says of its tokenizer."""
 
 from __future__ import annotations
 

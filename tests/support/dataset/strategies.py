@@ -1,4 +1,4 @@
-"""Data sets for property tests."""
+"""Datasets for property tests."""
 
 from hypothesis import strategies as st
 

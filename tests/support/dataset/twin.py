@@ -11,7 +11,7 @@ ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 4, 8: 2}
 
 @dataclass
 class Plain:
-    """A data set as lists: documents of sequences of tokens, and one mode for each sequence."""
+    """A dataset as lists: documents of sequences of tokens, and one mode for each sequence."""
 
     dtype: str
     documents: list[list[list[int]]]

@@ -1,4 +1,4 @@
-"""Data sets, requests and texts for the tests of the cache."""
+"""Datasets, requests and texts for the tests of the cache."""
 
 import io
 import os
@@ -23,7 +23,7 @@ LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]
 
 
 def write_dataset(prefix, lengths=LENGTHS, first_token=0):
-    """Write a data set of one sequence a document, straight from the definition of the format."""
+    """Write a dataset of one sequence a document, straight from the definition of the format."""
     os.makedirs(os.path.dirname(prefix), exist_ok=True)
     tokens = (np.arange(sum(lengths)) + first_token) % 60000
     Path(f"{prefix}.bin").write_bytes(tokens.astype("<u2").tobytes())

@@ -1,4 +1,4 @@
-"""Slow twins of the index and of reading, in plain Python, and data sets to hold the fast code against."""
+"""Slow twins of the index and of reading, in plain Python, and datasets to hold the fast code against."""
 
 import math
 import struct
@@ -73,7 +73,7 @@ def slow_text(stream, sample, sequence_length, extra, pad_id):
 
 
 def write_data_set(prefix, sequences, dtype="uint16"):
-    """Write sequences (lists of tokens) as a data set of one-sequence documents."""
+    """Write sequences (lists of tokens) as a dataset of one-sequence documents."""
     Plain(dtype, [[sequence] for sequence in sequences]).write(prefix)
 
 

@@ -23,7 +23,7 @@ TEXT = f"{HOSTILE}</script></title></style></svg>-->]]> [bold red]text[/] {{}} `
 
 
 def build(directory):
-    """Build two data sets, a blend with its cache, and two plans, in a directory; return their paths."""
+    """Build two datasets, a blend with its cache, and two plans, in a directory; return their paths."""
     lines = [json.dumps({"text": f"{TEXT} {number} " * (1 + number % 7)}) for number in range(60)]
     (directory / "in.jsonl").write_text("\n".join(lines))
     (directory / "data").mkdir()

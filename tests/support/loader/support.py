@@ -1,4 +1,4 @@
-"""Plans over small data sets for the loader's tests, and slow twins of what it makes of them."""
+"""Plans over small datasets for the loader's tests, and slow twins of what it makes of them."""
 
 import os
 
@@ -57,7 +57,7 @@ def cached(directory, stem, kind, arrays):
 
 
 def reference_of(directory, prefix, *, number=0, **options):
-    """Return a data set with an index of its samples, or (``sequence_length=None``) of its documents."""
+    """Return a dataset with an index of its samples, or (``sequence_length=None``) of its documents."""
     dataset = IndexedDataset(prefix)
     stamps = {"bin": FileStamp.of(f"{prefix}.bin"), "idx": FileStamp.of(f"{prefix}.idx")}
     common = {"prefix": prefix, "first": 0, "multimodal": False, "fingerprint": {}, **stamps}
@@ -75,7 +75,7 @@ def reference_of(directory, prefix, *, number=0, **options):
 
 
 def source_of(directory, *, datasets=1, documents=40, weights=None, size=None, kind="index", **options):
-    """Return the samples of some new data sets, or with ``weights`` of their blend."""
+    """Return the samples of some new datasets, or with ``weights`` of their blend."""
     prefixes = [
         write_documents(directory, f"data{number}", some_documents(number, documents))
         for number in range(datasets)

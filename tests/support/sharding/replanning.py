@@ -26,7 +26,7 @@ STAMP = FileStamp(128, "0" * 64)
 
 
 def reference(name, samples) -> DatasetReference:
-    """Describe a data set with an index of so many samples; nothing of it is opened by plans."""
+    """Describe a dataset with an index of so many samples; nothing of it is opened by plans."""
     epochs: EpochPlan = plan_epochs(
         sequences=samples + 1, tokens_per_epoch=samples * 8 + 1, sequence_length=8, num_samples=None
     )
@@ -64,7 +64,7 @@ def reads_of(plan, name="train", steps=None):
 
 
 def samples_of(plan, name="train", steps=None):
-    """List what all ranks read as (data set's path, sample) instead of ids."""
+    """List what all ranks read as (dataset's path, sample) instead of ids."""
     source = plan.streams[name].source
     locator = Locator(source)
     found = []
@@ -80,7 +80,7 @@ def flat(steps):
 
 
 def write_blend(directory, weights, samples, *, tokens, name="blend", cache="cache"):
-    """Blend data sets that are made where they are absent; return the directory of the blend."""
+    """Blend datasets that are made where they are absent; return the directory of the blend."""
     for prefix, count in tokens.items():
         if not (directory / f"{prefix}.idx").exists():
             write_dataset(str(directory / prefix), [7] * (count // 7), first_token=len(prefix) * 1000)

@@ -1,4 +1,4 @@
-"""Small data sets, indexes and blends for tests of plans, and sources that no files stand behind."""
+"""Small datasets, indexes and blends for tests of plans, and sources that no files stand behind."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ STAMP = FileStamp(0, "0" * 64)
 
 
 def blend_directory(directory):
-    """Write two data sets and a blend of them: 60 samples for training, 9 for validation, 5 for testing."""
+    """Write two datasets and a blend of them: 60 samples for training, 9 for validation, 5 for testing."""
     write_mixture(directory)
     done = run(
         *("blend", "0.7", directory / "data/web", "0.3", directory / "data/code"),
@@ -29,7 +29,7 @@ def blend_sources(directory, **wanted):
 
 
 def document_source(sizes, *, name="train", firsts=None):
-    """Return documents of data sets that are not there."""
+    """Return documents of datasets that are not there."""
     firsts = firsts or [0] * len(sizes)
     references = tuple(
         DatasetReference(f"/data/shard-{number}", first, size, STAMP, STAMP, False, {})

@@ -24,7 +24,7 @@ def texts_of(path: Path, field: str = "text") -> list[str]:
 
 
 def documents(prefix: Path | str) -> list[list[list[int]]]:
-    """Return a data set as documents of sequences of tokens."""
+    """Return a dataset as documents of sequences of tokens."""
     dataset = IndexedDataset(str(prefix))
     edges = dataset.document_indices.tolist()
     return [

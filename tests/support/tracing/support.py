@@ -39,7 +39,7 @@ documents = st.lists(
 
 
 def write_dataset(prefix, lengths):
-    """Write a data set in which the n-th token is n, so that a token tells its place."""
+    """Write a dataset in which the n-th token is n, so that a token tells its place."""
     tokens = iter(range(10**9))
     Plain("int32", [[[next(tokens) for _ in range(size)] for size in one] for one in lengths]).write(prefix)
     return prefix
@@ -54,7 +54,7 @@ def cached(directory, number, kind, arrays):
 
 
 def reference_of(directory, number, lengths, *, unused=0, **options):
-    """Describe a new data set with an index; without ``sequence_length`` its samples are its documents.
+    """Describe a new dataset with an index; without ``sequence_length`` its samples are its documents.
 
     Its last ``unused`` samples are not for reading.
     """
@@ -74,7 +74,7 @@ def reference_of(directory, number, lengths, *, unused=0, **options):
 
 
 def source_of(directory, worlds, *, blend=None, **options):
-    """Return the samples of new data sets; with ``blend``, a number of samples, of their blend."""
+    """Return the samples of new datasets; with ``blend``, a number of samples, of their blend."""
     options.setdefault("first", 0)
     if "sequence_length" in options:
         del options["first"]
@@ -143,7 +143,7 @@ def stream_of(source, ranks, size, batches, request):
 
 
 def bounds_of(worlds):
-    """Return for each data set the first token of each document and sequence, and the end."""
+    """Return for each dataset the first token of each document and sequence, and the end."""
     found = []
     for lengths in worlds:
         sequences = [size for one in lengths for size in one]
@@ -154,7 +154,7 @@ def bounds_of(worlds):
 
 
 def slow_pieces(worlds, source, sample):
-    """Return (data set, document, sequence, first token, stop token) of a sample, from its tokens alone."""
+    """Return (dataset, document, sequence, first token, stop token) of a sample, from its tokens alone."""
     numbers, places = Locator(source).locate(np.array([sample]))
     number, place = int(numbers[0]), int(places[0])
     reference = source.datasets[number]

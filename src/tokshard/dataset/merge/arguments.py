@@ -1,4 +1,4 @@
-"""Which data sets the arguments of a merge name, in which order."""
+"""Which datasets the arguments of a merge name, in which order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tokshard.storage import fs, paths
 def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
     """Return the path prefixes that the arguments name, in the order of the arguments.
 
-    An argument is the prefix of a data set, one of its files, or a glob of either. What a glob gives is
+    An argument is the prefix of a dataset, one of its files, or a glob of either. What a glob gives is
     in natural order, and is never the output itself. A shell expands ``part-*`` to all files of each
-    data set: different files of one data set name it once. The same argument twice names it twice.
+    dataset: different files of one dataset name it once. The same argument twice names it twice.
 
     Raises:
-        InputError: A glob matches no data set.
+        InputError: A glob matches no dataset.
         UsageError: Nothing is named, or the output is among the inputs.
 
     Example:
@@ -35,13 +35,13 @@ def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
             times[prefix] += 1
             prefixes.append(prefix)
     if not prefixes:
-        raise UsageError("no input is named", hint="name the data sets to merge: prefixes, or quoted globs")
+        raise UsageError("no input is named", hint="name the datasets to merge: prefixes, or quoted globs")
     _refuse_output(prefixes, output)
     return tuple(prefixes)
 
 
 def named_twice(prefixes: Sequence[str]) -> list[str]:
-    """Return each prefix that names the same data set as one before it."""
+    """Return each prefix that names the same dataset as one before it."""
     seen: set[str] = set()
     found = []
     for prefix in prefixes:
@@ -66,8 +66,8 @@ def _expand_glob(argument: str, output: str) -> Iterator[str]:
     prefixes -= {prefix for prefix in prefixes if os.path.realpath(prefix) == os.path.realpath(output)}
     if not prefixes:
         raise InputError(
-            f"no data set matches {argument}",
-            hint="a data set is a pair PREFIX.bin and PREFIX.idx; a relative path counts from here",
+            f"no dataset matches {argument}",
+            hint="a dataset is a pair PREFIX.bin and PREFIX.idx; a relative path counts from here",
         )
     yield from sorted(prefixes, key=paths.natural_key)
 

@@ -20,7 +20,7 @@ from tokshard.storage.paths import bin_path, idx_path
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """One data set to be merged. One that exists was found sound, from its first index entry to its last.
+    """One dataset to be merged. One that exists was found sound, from its first index entry to its last.
 
     Attributes:
         prefix: Its path prefix, as the user named it.
@@ -30,7 +30,7 @@ class MergeInput:
         tokens: Its tokens.
         empty_documents: Its documents without a sequence.
         longest_sequence: Tokens of its longest sequence.
-        manifest: Its manifest, or None for a data set that another program wrote.
+        manifest: Its manifest, or None for a dataset that another program wrote.
     """
 
     prefix: str
@@ -86,7 +86,7 @@ class MergeInput:
 
 
 def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
-    """Open one data set, check all of it but the tokens themselves, and close it.
+    """Open one dataset, check all of it but the tokens themselves, and close it.
 
     Raises:
         MissingFileError: One of its files is not there.
@@ -119,7 +119,7 @@ def _read_input(prefix: str, *, multimodal: bool) -> MergeInput:
 
 
 def check_together(inputs: Sequence[MergeInput]) -> None:
-    """Check that the inputs can become one data set.
+    """Check that the inputs can become one dataset.
 
     Raises:
         InputError: Their dtypes differ, or together they are more than an index can address.
@@ -130,7 +130,7 @@ def check_together(inputs: Sequence[MergeInput]) -> None:
             raise InputError(
                 f"{first.prefix} has {first.header.dtype.name} tokens, "
                 f"but {other.prefix} has {other.header.dtype.name} tokens",
-                hint="only data sets of one dtype can be put together; tokenize one of them again",
+                hint="only datasets of one dtype can be put together; tokenize one of them again",
             )
     total = sum(one.bin_bytes for one in inputs)
     if total > MAX_POINTER_BYTES:
@@ -161,7 +161,7 @@ def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
     ):
         is_now, flag = ("has no modes", "without") if multimodal else ("is multimodal", "with")
         raise InputError(
-            f"{prefix} {is_now}, and text and multimodal data sets cannot be put together",
+            f"{prefix} {is_now}, and text and multimodal datasets cannot be put together",
             hint=f"if all inputs are of this kind, merge them {flag} --multimodal",
         )
 
@@ -175,7 +175,7 @@ def _check_manifest(one: MergeInput, manifest: Manifest) -> None:
                 f"{one.prefix} has {name} {value}, but its manifest says {manifest.dataset.get(name)!r}",
                 path=one.prefix,
                 field=f"dataset.{name}",
-                hint="the data set was changed after tokshard wrote it: make it again",
+                hint="the dataset was changed after tokshard wrote it: make it again",
             )
     if UNITS_NAME not in manifest.files:
         raise IntegrityError(f"the manifest of {one.prefix} does not list {UNITS_NAME}", path=one.prefix)

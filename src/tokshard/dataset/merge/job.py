@@ -1,4 +1,4 @@
-"""The merge job: from checked inputs to a published data set, resumable at every moment."""
+"""The merge job: from checked inputs to a published dataset, resumable at every moment."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def merge_datasets(
     force: bool = False,
     progress: Progress | None = None,
 ) -> MergeReport:
-    """Put data sets behind each other into one, as Megatron's ``IndexedDatasetBuilder.add_index`` does.
+    """Put datasets behind each other into one, as Megatron's ``IndexedDatasetBuilder.add_index`` does.
 
     The bytes of ``OUTPUT.bin`` and ``OUTPUT.idx`` are those of Megatron for the same inputs in the same
     order. Every input is checked completely before anything is written. Memory does not depend on the
     size of the inputs. Digests, counts and provenance are carried over into ``OUTPUT.tokshard/``.
 
     Args:
-        inputs: Path prefixes of data sets (or one of their files), or globs of these, in order. What a
+        inputs: Path prefixes of datasets (or one of their files), or globs of these, in order. What a
             glob gives is in natural order.
         output: Path prefix of the output.
         multimodal: Whether the inputs have modes.

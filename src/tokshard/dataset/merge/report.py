@@ -14,8 +14,8 @@ class MergeReport:
     """What :func:`tokshard.merge_datasets` has done.
 
     Attributes:
-        prefix: The path prefix of the data set that was written.
-        inputs: How many data sets it was made of.
+        prefix: The path prefix of the dataset that was written.
+        inputs: How many datasets it was made of.
         dtype: Its token dtype.
         multimodal: Whether it has modes.
         documents: Documents.

@@ -102,9 +102,9 @@ def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
     size = len(dump_json({"inputs": input_entries(inputs, {})}))
     if size > MAX_JSON_BYTES // 2:
         raise InputError(
-            f"the manifest would need {size} bytes to list the inputs of all {len(inputs)} data sets, "
+            f"the manifest would need {size} bytes to list the inputs of all {len(inputs)} datasets, "
             f"more than {MAX_JSON_BYTES // 2}",
-            hint="merge them into several data sets, and blend these",
+            hint="merge them into several datasets, and blend these",
         )
 
 
@@ -202,7 +202,7 @@ def _damaged(one: MergeInput, name: str) -> IntegrityError:
     return IntegrityError(
         f"{path} is not what was written: its digest is not the one in the manifest",
         path=path,
-        hint="copy it again from its source, or make the data set again",
+        hint="copy it again from its source, or make the dataset again",
     )
 
 

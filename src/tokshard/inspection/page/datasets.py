@@ -1,4 +1,4 @@
-"""The sections of a data set: what it is, how long its documents are, how often its tokens occur."""
+"""The sections of a dataset: what it is, how long its documents are, how often its tokens occur."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokshard.inspection.page.markup import Markup, tag
 
 
 def dataset_sections(summary: DatasetSummary, frequencies: TokenFrequencies | None) -> list[Markup]:
-    """Return the sections of a data set."""
+    """Return the sections of a dataset."""
     found = [section("What it is", facts(dataset_facts(summary)))]
     if summary.document_lengths.count:
         chart = lengths_chart("Documents by their tokens", summary.document_lengths)

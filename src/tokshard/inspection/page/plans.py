@@ -107,7 +107,7 @@ def _batches(stream: Stream) -> Markup | None:
 
 
 def _boundaries(stream: Stream) -> Markup:
-    """Return the data sets by where their sample ids begin and end, and what ranks read of them."""
+    """Return the datasets by where their sample ids begin and end, and what ranks read of them."""
     source = stream.source
     if source.order is not None or len(source.datasets) > _SHOWN_SHARDS:
         rows = [
@@ -116,7 +116,7 @@ def _boundaries(stream: Stream) -> Markup:
         ]
         more = len(source.datasets) - _SHOWN_SHARDS
         rest = tag("p", f"and {count(more)} more", class_="soft") if more > 0 else ""
-        return tag("div", bars("Samples of the data sets", rows), rest)
+        return tag("div", bars("Samples of the datasets", rows), rest)
     bounds = source.bounds.tolist()
     rows_of: list[tuple[str, Sequence[Span]]] = [
         (
@@ -148,7 +148,7 @@ def _ids(first: int, stop: int, total: int, colour: int, prefix: str) -> Span:
 
 
 def _grid(stream: Stream, grid: ReadGrid) -> Markup:
-    """Return what each rank begins with at each step: the colour is the data set, the shade the sample."""
+    """Return what each rank begins with at each step: the colour is the dataset, the shade the sample."""
     total, wide = max(stream.source.total, 1), len(grid.steps)
     rows: list[tuple[str, Sequence[Span]]] = []
     for row, rank in enumerate(grid.ranks):
@@ -161,19 +161,19 @@ def _grid(stream: Stream, grid: ReadGrid) -> Markup:
             spans.append(Span(column / wide, (column + 1) / wide, title, dataset or 0, sample / total))
         rows.append((f"rank {rank}", spans))
     caption = (
-        "The first sample of data-parallel ranks at steps: the colour is its data set, and the stronger "
+        "The first sample of data-parallel ranks at steps: the colour is its dataset, and the stronger "
         f"it is, the larger is its id (of {count(total)}); of many steps some are shown"
     )
     steps = grid.steps
     below = (f"step {count(steps[0])}", f"{count(steps[wide // 2])}", count(steps[-1]))
     note = None
     if grid.unknown is not None:
-        note = tag("p", f"Which data set it comes from cannot be told here: {grid.unknown}", class_="soft")
+        note = tag("p", f"Which dataset it comes from cannot be told here: {grid.unknown}", class_="soft")
     return tag("div", lanes(caption, rows, below=below), note)
 
 
 def _keys(names: Sequence[str]) -> Markup:
-    """Return which colour is which data set."""
+    """Return which colour is which dataset."""
     items = [
         tag(
             "li",

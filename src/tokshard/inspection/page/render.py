@@ -33,7 +33,7 @@ def render(
     Args:
         thing: What the user calls it.
         summary: What it is.
-        frequencies: How often tokens occur, for a data set.
+        frequencies: How often tokens occur, for a dataset.
         grids: What ranks begin with at steps, for the streams of a plan.
         verification: What a verification has found.
     """
@@ -48,7 +48,7 @@ def _sections(  # noqa: PLR0911 - one for each kind
 ) -> tuple[str, list[Markup]]:
     match summary:
         case DatasetSummary():
-            return "indexed data set", dataset_sections(summary, frequencies)
+            return "indexed dataset", dataset_sections(summary, frequencies)
         case TokenizerSummary():
             return "tokenizer", [section("What it is", facts(tokenizer_facts(summary)))]
         case CacheSummary():

@@ -36,14 +36,14 @@ def _pack(source: SampleSource) -> str:
     if source.sequence_length is None:
         return "none: samples are documents"
     extra = " and one more as the last label" if source.extra_token else ""
-    return f"samples of {source.sequence_length} tokens{extra}, by the indexes of the data sets"
+    return f"samples of {source.sequence_length} tokens{extra}, by the indexes of the datasets"
 
 
 def _blend(source: SampleSource) -> str:
     count = len(source.datasets)
     if source.order is not None:
-        return f"{source.total} samples of {count} data sets, in the order of blend {source.order.hash}"
-    noun = "data set" if count == 1 else "data sets, one after the other"
+        return f"{source.total} samples of {count} datasets, in the order of blend {source.order.hash}"
+    noun = "dataset" if count == 1 else "datasets, one after the other"
     return f"none: {source.total} samples of {count} {noun}"
 
 

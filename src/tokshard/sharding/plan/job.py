@@ -116,10 +116,10 @@ def sample_order(source: SampleSource, world: World, request: StreamRequest) -> 
 def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
     sizes = None if source.order is not None else tuple(one.samples for one in source.datasets)
     if shuffle == "shards" and (sizes is None or len(sizes) == 1):
-        what = "a blend mixes its data sets" if sizes is None else "there is only one data set"
+        what = "a blend mixes its datasets" if sizes is None else "there is only one dataset"
         raise UsageError(
             f"there are no shards to shuffle: {what}",
-            hint="use --shuffle samples or blocks, or name several data sets",
+            hint="use --shuffle samples or blocks, or name several datasets",
         )
     return sizes
 

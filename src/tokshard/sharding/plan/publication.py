@@ -71,7 +71,7 @@ def write_plan(
             contents = {PACKED_NAME: packed_ranks}
         else:
             contents = {rank_name(one["rank"]): dump_json(one) for one in manifests}
-        hint = "merge some of the data sets with tokshard merge"
+        hint = "merge some of the datasets with tokshard merge"
         whole = dump_readable_json(plan.to_json(place), PLAN_NAME, hint=hint)
         if replaced:
             # Nothing that a reader could take for a plan while its ranks' manifests change.

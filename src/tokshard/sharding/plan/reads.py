@@ -1,4 +1,4 @@
-"""Which part of the data sets a rank reads, as far as formulas tell it."""
+"""Which part of the datasets a rank reads, as far as formulas tell it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tokshard.sharding.sources.samples import SampleSource
 
 @dataclass(frozen=True, slots=True)
 class SampleRange:
-    """Neighbouring samples of a data set.
+    """Neighbouring samples of a dataset.
 
     Attributes:
-        dataset: The number of the data set.
+        dataset: The number of the dataset.
         first: The first sample.
         stop: One past the last sample.
     """
@@ -60,8 +60,8 @@ def ranges_of(assignment: Assignment, source: SampleSource, rank: int) -> tuple[
     """Return the samples that a data-parallel rank reads, where they are runs of neighbours.
 
     Returns:
-        Ranges in the order in which they are read; None where what the rank reads is spread over all data
-        sets: in a blend, in a random order of samples, and where the ranks read in turn.
+        Ranges in the order in which they are read; None where what the rank reads is spread over all
+        datasets: in a blend, in a random order of samples, and where the ranks read in turn.
     """
     one = assignment.passes[0]
     shards = _shard_order(one)
@@ -102,7 +102,7 @@ def bytes_of(reference: DatasetReference) -> Callable[[int, int], tuple[int, int
     Samples of an index lie anywhere in it, so theirs are all bytes. For documents the index file is opened.
 
     Raises:
-        MissingFileError, IntegrityError: The data set is not there, or has changed.
+        MissingFileError, IntegrityError: The dataset is not there, or has changed.
     """
     if reference.index is not None:
         return lambda _first, _stop: (0, reference.bin.size_bytes)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-# The .idx file of a data set and the three arrays of its index. A map counts as an open file, and of maps
+# The .idx file of a dataset and the three arrays of its index. A map counts as an open file, and of maps
 # Linux allows a process 65,530.
 _FILES_OF_A_DATASET = 4
 _MOST_FILES = 32_768
@@ -29,7 +29,7 @@ class Pieces:
     """Runs of bytes, one for each piece of a sequence (of a document, where samples are documents).
 
     Attributes:
-        dataset: The number of the data set: int64 of shape ``(n,)``.
+        dataset: The number of the dataset: int64 of shape ``(n,)``.
         first: The first byte in its ``.bin`` file.
         size: The number of bytes, 1 or more.
     """
@@ -55,7 +55,7 @@ class PieceReader:
 
     Args:
         source: The samples.
-        capacity: How many data sets may be open at once; None for as many as fit into half of the files that
+        capacity: How many datasets may be open at once; None for as many as fit into half of the files that
             this process may open. The one that was used least recently is closed.
     """
 
@@ -66,7 +66,7 @@ class PieceReader:
         self._open: OrderedDict[int, _DatasetPieces] = OrderedDict()
 
     def pieces(self, ids: Integers) -> Pieces:
-        """Return the pieces of samples, data set by data set.
+        """Return the pieces of samples, dataset by dataset.
 
         Args:
             ids: int64 of shape ``(n,)``.
@@ -97,7 +97,7 @@ def _capacity() -> int:
 
 
 class _DatasetPieces:
-    """The pieces of the samples of one data set."""
+    """The pieces of the samples of one dataset."""
 
     def __init__(self, reference: DatasetReference) -> None:
         self._table = reference.open_dataset().index

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PAGE_BYTES = 4096
 """What the page cache holds and fetches at least."""
 
-# The two arrays of a blend; .bin and .idx of a data set, and the three arrays of its index.
+# The two arrays of a blend; .bin and .idx of a dataset, and the three arrays of its index.
 _BLEND_FILES, _DATASET_FILES, _INDEX_FILES = 2, 2, 3
 # Larger than any page number of a file.
 _PAGES_OF_A_FILE = 1 << 44
@@ -36,7 +36,7 @@ class Load:
         documents: The pieces of documents that they are made of.
         bytes: The bytes of tokens of these.
         pages: The pages of 4 KiB of ``.bin`` files that hold them, each once.
-        files: The files that are open for it: data sets and their indexes, and the arrays of the blend.
+        files: The files that are open for it: datasets and their indexes, and the arrays of the blend.
         seconds: How long the pages take at the bandwidth; None without one.
     """
 

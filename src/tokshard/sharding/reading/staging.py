@@ -171,7 +171,7 @@ def _files(source: SampleSource, parts: list[Pieces]) -> tuple[StagedFile, ...]:
 
     for number in numbers:
         one = source.datasets[number]
-        # A data set may occur several times, each with an index of its own.
+        # A dataset may occur several times, each with an index of its own.
         same = [other for other in numbers if source.datasets[other].prefix == one.prefix]
         here = np.isin(pieces.dataset, same)
         add(bin_path(one.prefix), one.bin.size_bytes, _merged(pieces.first[here], pieces.size[here]))

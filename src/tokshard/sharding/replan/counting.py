@@ -1,4 +1,4 @@
-"""How many samples of each data set a set of positions holds."""
+"""How many samples of each dataset a set of positions holds."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def blocks_of(members: Intervals, block: int = BLOCK) -> Iterator[Integers]:
 def count_datasets(
     locator: Locator, order: SampleOrder, positions: Intervals, epoch: int, key_of: KeyOf | None = None
 ) -> Integers:
-    """Count the samples of each data set at some positions of an order.
+    """Count the samples of each dataset at some positions of an order.
 
     Where the order is that of the ids it is arithmetic with intervals, or for a blend a count over runs of
     its dataset index; otherwise the samples are looked up block by block.
 
     Returns:
-        int64 of shape (data sets,).
+        int64 of shape (datasets,).
     """
     source = locator.source
     ids = ids_in_order(order, positions)
@@ -61,14 +61,14 @@ def count_datasets(
 
 
 def _bincount(datasets: NDArray[Any], count: int, source: SampleSource) -> Integers:
-    """Count the data sets of a part of a blend.
+    """Count the datasets of a part of a blend.
 
     Raises:
         IntegrityError: The blend names one that it does not have.
     """
     if datasets.size and (datasets.min() < 0 or datasets.max() >= count):
         path = source.order.path("dataset_index") if source.order else ""
-        raise IntegrityError(f"{path} names a data set that the blend does not have", path=path)
+        raise IntegrityError(f"{path} names a dataset that the blend does not have", path=path)
     return np.bincount(datasets, minlength=count).astype(np.int64)
 
 

@@ -21,13 +21,13 @@ class Reweighting:
     """How the order of a blend was made when it was weighted anew.
 
     Attributes:
-        weights: A weight for each data set of the stream; 0 for those that are not drawn any more, which
+        weights: A weight for each dataset of the stream; 0 for those that are not drawn any more, which
             are kept to be taken up again.
         seed: The seed of laps that begin after the stop.
-        next_laps: The first lap of each data set that was not begun before the stop.
+        next_laps: The first lap of each dataset that was not begun before the stop.
         unread: The stamp of the array of unread samples, beside the arrays of the blend: int64 rows of
-            data set, lap, first sample and one past the last.
-        laps: The stamp of the array of laps: int64 rows of data set, lap, and first sample of the plan.
+            dataset, lap, first sample and one past the last.
+        laps: The stamp of the array of laps: int64 rows of dataset, lap, and first sample of the plan.
         algorithm: The frozen name of the order of a lap.
     """
 

@@ -1,4 +1,4 @@
-"""What a blend is weighted anew with: data sets and weights, matched with what the plan has read of each."""
+"""What a blend is weighted anew with: datasets and weights, matched with what the plan has read of each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BUILD = "build it with tokshard blend, and name its directory"
 
 @dataclass(frozen=True, slots=True)
 class Ingredient:
-    """A data set of the new blend.
+    """A dataset of the new blend.
 
     Attributes:
-        reference: The data set and its index, which is the frozen one where the plan has read of it.
+        reference: The dataset and its index, which is the frozen one where the plan has read of it.
         weight: Its weight; 0 where it is not drawn any more.
         standing: Where it stands.
     """
@@ -41,12 +41,12 @@ def read_weights(
 
     Args:
         text: A blend that was built (its directory or ``blend.json``); or a recipe, or words such as
-            ``"0.7 data/web 0.3 data/code"``, whose data sets the plan has already.
+            ``"0.7 data/web 0.3 data/code"``, whose datasets the plan has already.
         source: What the plan reads.
         stream: The name of the stream.
 
     Returns:
-        Pairs of a data set and its weight, and warnings.
+        Pairs of a dataset and its weight, and warnings.
 
     Raises:
         UsageError: It names what needs an index that the plan does not have, or says more than weights.
@@ -77,7 +77,7 @@ def _of_blend(
         if entry.share > 0
     ]
     warnings = [
-        f"{one.prefix} is not the data set any more that was read before: it begins anew"
+        f"{one.prefix} is not the dataset any more that was read before: it begins anew"
         for one, _ in pairs
         if any(one.prefix == old.prefix and not _same_data(one, old) for old in source.datasets)
     ]
@@ -87,7 +87,7 @@ def _of_blend(
 def _of_recipe(text: str, source: SampleSource, stream: str) -> tuple[tuple[DatasetReference, float], ...]:
     mixture = read_arguments(shlex.split(text)).for_split(stream.partition(".")[0])
     if mixture is None or not mixture.is_plain or mixture.weights is None:
-        raise UsageError(f"{text!r} is more than weights of data sets", hint=_BUILD)
+        raise UsageError(f"{text!r} is more than weights of datasets", hint=_BUILD)
     known = {abspath(one.prefix): one for one in source.datasets}
     pairs = []
     for one, weight in zip(mixture.sources, mixture.weights, strict=True):
@@ -106,13 +106,13 @@ def match_ingredients(
     source: SampleSource,
     standings: Sequence[Standing],
 ) -> tuple[Ingredient, ...]:
-    """Give each data set the index and the standing that it has in the plan.
+    """Give each dataset the index and the standing that it has in the plan.
 
-    A data set of the plan goes on in the index that the plan has read, whatever index the new blend has for
+    A dataset of the plan goes on in the index that the plan has read, whatever index the new blend has for
     it, because another size would have shuffled it anew. Those that are not wanted are kept at weight 0.
 
     Raises:
-        UsageError: A data set occurs twice in the new blend, and once in the plan.
+        UsageError: A dataset occurs twice in the new blend, and once in the plan.
     """
     unused = dict(enumerate(source.datasets))
     found = []

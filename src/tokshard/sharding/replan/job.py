@@ -100,7 +100,7 @@ class _Continued:
 def replan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]) -> Plan:
     """Plan what is read after a stop.
 
-    Without another blend this opens no data, except the arrays of a blend to count its data sets. With
+    Without another blend this opens no data, except the arrays of a blend to count its datasets. With
     one it looks at each sample that was planned, and writes the new order into the directory: 10 bytes a
     sample.
 
@@ -182,7 +182,7 @@ def _reweighted(
     plan: Plan,
     directory: str,
 ) -> _Continued:
-    """Go on with other weights: each data set at its own next unread sample."""
+    """Go on with other weights: each dataset at its own next unread sample."""
     stopped = stream.assignment
     step = stop_step(stopped, _consumed(name, plan, request))
     consumed = stopped.consumed_after(step)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceCount:
-    """The samples of one data set in the epoch, or the laps, that were under way at the stop.
+    """The samples of one dataset in the epoch, or the laps, that were under way at the stop.
 
     Attributes:
         samples: All of them.
@@ -58,7 +58,7 @@ class SourceCount:
         Raises:
             IntegrityError: They are none.
         """
-        record = Fields(value, path, "the counts of a data set", cls.__slots__)
+        record = Fields(value, path, "the counts of a dataset", cls.__slots__)
         return cls(**{name: record.count(name) for name in cls.__slots__})
 
 
@@ -69,7 +69,7 @@ class StreamProof:
     Attributes:
         epoch: The epoch under way at the stop; None for a blend that was weighted anew, whose sources have
             laps of their own.
-        sources: One for each data set of the new plan's stream, in order.
+        sources: One for each dataset of the new plan's stream, in order.
     """
 
     epoch: int | None
@@ -77,7 +77,7 @@ class StreamProof:
 
     @property
     def total(self) -> SourceCount:
-        """The sums over all data sets."""
+        """The sums over all datasets."""
         names = SourceCount.__slots__
         return SourceCount(**{name: sum(getattr(one, name) for one in self.sources) for name in names})
 
@@ -115,7 +115,7 @@ def prove_remainder(
         step: How many of its steps were taken.
         after: What is read from then on.
         locator: What the ids mean, in both.
-        before: The samples of each data set that plans before ``stopped`` read in this epoch; None for all
+        before: The samples of each dataset that plans before ``stopped`` read in this epoch; None for all
             that its order leaves out.
         key_of: The sort keys, with bucketing.
     """
@@ -138,7 +138,7 @@ def prove_remainder(
 def _planned(
     after: Assignment, remainder: Remainder, locator: Locator, key_of: KeyOf | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many unread samples of each data set are planned, and how many are left."""
+    """Return how many unread samples of each dataset are planned, and how many are left."""
     one = after.passes[0]
     if one.first_epoch != remainder.epoch:
         nothing = np.zeros(len(locator.source.datasets), dtype=np.int64)

@@ -48,7 +48,7 @@ def recheck(plan: Plan, *, parent: Plan | None = None, deep: bool = False) -> li
     """Check the proofs that a plan carries against the plan itself.
 
     What was read by each plan of the history, what is read now, and what is left must be disjoint and
-    together everything, by arithmetic with intervals; the counts of each data set are counted anew.
+    together everything, by arithmetic with intervals; the counts of each dataset are counted anew.
 
     Args:
         plan: The plan; one that goes on from no other has nothing to check.
@@ -156,13 +156,13 @@ def _remainder_problems(
         yield "wrong-count", f"the proof says {last.proof.total}, but counted are {proof.total}"
     for number, one in enumerate(proof.sources):
         if not one.adds_up:
-            yield "wrong-count", f"data set {number} does not add up: {one}"
+            yield "wrong-count", f"dataset {number} does not add up: {one}"
     if deep and after.passes[0].first_epoch == proof.epoch:
         yield from _planned_problems(last.assignment, last.step, after, key_of)
 
 
 def before_counts(earlier: Sequence[StoppedStream], stopped: Assignment, step: int) -> list[int] | None:
-    """Return what plans before the stopped one read of the epoch under way, by data set.
+    """Return what plans before the stopped one read of the epoch under way, by dataset.
 
     Returns:
         What the proof of the stop before counted; None where that was in another epoch, or not at all.

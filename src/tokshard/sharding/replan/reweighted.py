@@ -183,7 +183,7 @@ def recheck_draws(
 
 
 def standings_of(stream: Stream, step: int, stops: tuple[StoppedStream, ...]) -> tuple[Standing, ...]:
-    """Return where the data sets of a stream stand after some of its steps.
+    """Return where the datasets of a stream stand after some of its steps.
 
     Args:
         stream: The stream.
@@ -214,7 +214,7 @@ def _repeated(locator: Locator, standings: Sequence[Standing], table: LapTable) 
                 marks = unread.setdefault((number, lap), np.ones(standings[number].samples, dtype=np.bool_))
                 drawn = samples[here]
                 if lap in complete[number] or not marks[drawn].all() or np.unique(drawn).size != drawn.size:
-                    yield "read-twice", f"a sample of data set {number} is read twice in lap {lap}"
+                    yield "read-twice", f"a sample of dataset {number} is read twice in lap {lap}"
                     return
                 marks[drawn] = False
                 if not marks.any():

@@ -37,7 +37,7 @@ def standings_after(
     start: tuple[Sequence[Standing], LapTable] | None = None,
     key_of: KeyOf | None = None,
 ) -> tuple[Standing, ...]:
-    """Return where each data set stands after some steps.
+    """Return where each dataset stands after some steps.
 
     Args:
         stopped: What was being read; where it is the rest of an epoch, all else of the epoch counts as read.
@@ -69,7 +69,7 @@ def standings_after(
 
 
 def epoch_standings(source: SampleSource, epoch: int) -> tuple[Standing, ...]:
-    """Return where the data sets of a stream stand at the start of an epoch.
+    """Return where the datasets of a stream stand at the start of an epoch.
 
     Raises:
         UsageError: The samples are documents, which have no index.
@@ -81,7 +81,7 @@ def epoch_standings(source: SampleSource, epoch: int) -> tuple[Standing, ...]:
 
 
 def index_samples(source: SampleSource) -> tuple[int, ...]:
-    """Return the samples of the frozen index of each data set, also those that a plan does not read.
+    """Return the samples of the frozen index of each dataset, also those that a plan does not read.
 
     Raises:
         UsageError: The samples are documents, which have no index.

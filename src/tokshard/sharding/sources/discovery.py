@@ -20,7 +20,7 @@ from tokshard.storage.fs import realpath
 from tokshard.storage.paths import idx_path, strip_data_suffix
 
 _DESCRIPTION_SUFFIX = "description.txt"
-_NAMED_INDEX = "name one of its description.txt files, or the data set whose cache it is"
+_NAMED_INDEX = "name one of its description.txt files, or the dataset whose cache it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Wanted:
     """Which samples are wanted.
 
     Attributes:
-        documents: Whether the paths are data sets whose samples are their documents.
+        documents: Whether the paths are datasets whose samples are their documents.
         split: Names of splits, by commas, of which only these streams are planned; for documents also the
             weights of training, validation and testing. None for all that there is, and for documents for
             training alone.
@@ -68,10 +68,10 @@ def open_sources(paths: Sequence[str], wanted: Wanted) -> dict[str, SampleSource
     """Find the samples that paths name, and check that they fit together.
 
     Args:
-        paths: One blend (its directory or ``blend.json``); or one or more indexes: data sets with indexes in
+        paths: One blend (its directory or ``blend.json``); or one or more indexes: datasets with indexes in
             their default cache, ``description.txt`` files, or directories of caches; or with
-            ``wanted.documents`` data sets, of which globs give those that match in natural order. Several
-            indexes or data sets are numbered through, one after the other: they are the shards.
+            ``wanted.documents`` datasets, of which globs give those that match in natural order. Several
+            indexes or datasets are numbered through, one after the other: they are the shards.
         wanted: Which samples.
 
     Returns:
@@ -84,7 +84,7 @@ def open_sources(paths: Sequence[str], wanted: Wanted) -> dict[str, SampleSource
     """
     if not paths:
         raise UsageError(
-            "nothing is named to read", hint="name a blend, an index, or --documents and data sets"
+            "nothing is named to read", hint="name a blend, an index, or --documents and datasets"
         )
     holdings = Holdings(digests=wanted.digests)
     if wanted.documents:
@@ -110,7 +110,7 @@ def _refuse_twice(source: SampleSource) -> None:
     """Refuse to number the same samples through twice; another index of the same data is something else.
 
     Raises:
-        UsageError: A data set, or an index of it, is named twice.
+        UsageError: A dataset, or an index of it, is named twice.
     """
     if source.kind == "blend":
         return
@@ -188,7 +188,7 @@ def _indexes(paths: Sequence[str], wanted: Wanted, holdings: Holdings) -> dict[s
 
 
 def _descriptions(path: str, wanted: Wanted) -> dict[str, tuple[str, str]]:
-    """Return for each split (path prefix of the data set, description) that a path names."""
+    """Return for each split (path prefix of the dataset, description) that a path names."""
     if path.endswith(_DESCRIPTION_SUFFIX):
         description = _gpt_description(path)
         return {description.index_split: (_local(description.dataset_path, wanted), path)}
@@ -229,7 +229,7 @@ def _only(cache: str, path: str, wanted: Wanted, prefix: str | None) -> dict[str
 
 
 def _local(training_path: str, wanted: Wanted) -> str:
-    """Return where the data set lies here that a job names otherwise."""
+    """Return where the dataset lies here that a job names otherwise."""
     for local, training in sorted(wanted.path_as, key=lambda pair: -len(pair[1])):
         if training_path == training:
             return local

@@ -1,4 +1,4 @@
-"""What lies on disk now, held against what was recorded of it: data sets and the indexes made from them."""
+"""What lies on disk now, held against what was recorded of it: datasets and the indexes made from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNTS = ("sequences", "tokens_per_epoch", "epochs", "samples", "samples_before
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A data set as it is now.
+    """A dataset as it is now.
 
     Attributes:
         prefix: Its path prefix.
@@ -57,7 +57,7 @@ class Holding:
         fingerprint: dict[str, Any],
         index: IndexReference | None = None,
     ) -> DatasetReference:
-        """Return the reference to samples of the data set."""
+        """Return the reference to samples of the dataset."""
         return DatasetReference(
             prefix=abspath(self.prefix),
             first=first,
@@ -71,7 +71,7 @@ class Holding:
 
 
 class Holdings:
-    """The data sets of a plan, each looked at once.
+    """The datasets of a plan, each looked at once.
 
     Args:
         digests: Whether to read the ``.idx`` files whole (20 bytes for each sequence and document), to see
@@ -84,7 +84,7 @@ class Holdings:
         self._known: dict[str, Holding] = {}
 
     def of(self, prefix: str) -> Holding:
-        """Return a data set as it is now.
+        """Return a dataset as it is now.
 
         Raises:
             MissingFileError: One or both of its files are not there.
@@ -119,13 +119,13 @@ class Holdings:
         """Return the reference to samples that a cached index makes, if all of it fits together.
 
         Args:
-            prefix: The data set.
+            prefix: The dataset.
             entry: The files of the index.
             description: What they are.
             samples: How many of its samples may be read; None for all.
 
         Raises:
-            MissingFileError: The data set or a file of the index is not there.
+            MissingFileError: The dataset or a file of the index is not there.
             IntegrityError: The index was made from other data, is damaged, or nothing is known of it.
         """
         holding, sidecar = self.of(prefix), _sidecar(entry)

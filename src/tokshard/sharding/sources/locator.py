@@ -1,4 +1,4 @@
-"""From the ids of a source to its data sets."""
+"""From the ids of a source to its datasets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Locator:
-    """Says which data set an id belongs to, and which of its samples it is.
+    """Says which dataset an id belongs to, and which of its samples it is.
 
     The arrays of a blend are mapped at the first question; otherwise no file is opened.
 
@@ -32,13 +32,13 @@ class Locator:
         self._arrays: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     def locate(self, ids: Integers) -> tuple[NDArray[np.int16], Integers]:
-        """Return the number of the data set of each id, and the number of the sample within it.
+        """Return the number of the dataset of each id, and the number of the sample within it.
 
         Args:
             ids: int64 of shape ``(n,)``.
 
         Returns:
-            int16 and int64 of shape ``(n,)``. Samples are those of the data set's index; of documents they
+            int16 and int64 of shape ``(n,)``. Samples are those of the dataset's index; of documents they
             are the numbers of the documents.
 
         Raises:
@@ -49,7 +49,7 @@ class Locator:
             raise IndexError(f"sample ids are 0 to {self.source.total - 1}")
         if self._bounds is None:
             return self._locate_blended(ids)
-        # Data sets without a sample begin where the next one does: the last one that begins there has it.
+        # Datasets without a sample begin where the next one does: the last one that begins there has it.
         dataset = np.searchsorted(self._bounds, ids, side="right") - 1
         return dataset.astype(np.int16), ids - self._bounds[dataset] + self._firsts[dataset]
 
@@ -62,7 +62,7 @@ class Locator:
         if unknown.any():
             place = int(np.argmax(unknown))
             raise self._wrong(
-                f"sample {int(ids[place])} of the blend is sample {int(sample[place])} of data set "
+                f"sample {int(ids[place])} of the blend is sample {int(sample[place])} of dataset "
                 f"{int(dataset[place])}, which does not exist"
             )
         return dataset, sample

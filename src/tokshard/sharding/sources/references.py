@@ -1,4 +1,4 @@
-"""What a plan remembers of a data set and of its index."""
+"""What a plan remembers of a dataset and of its index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokshard.storage.paths import bin_path, idx_path
 
 @dataclass(frozen=True, slots=True)
 class IndexReference:
-    """The index that makes samples of a data set.
+    """The index that makes samples of a dataset.
 
     Attributes:
         files: Its arrays.
@@ -57,7 +57,7 @@ class IndexReference:
 
 @dataclass(frozen=True, slots=True)
 class DatasetReference:
-    """A data set, and which of its samples there are.
+    """A dataset, and which of its samples there are.
 
     Attributes:
         prefix: Its path prefix, as it can be opened.
@@ -80,7 +80,7 @@ class DatasetReference:
     index: IndexReference | None = None
 
     def open_dataset(self, *, mmap: bool = True) -> IndexedDataset:
-        """Open the data set, if it is the one that the plan was made for.
+        """Open the dataset, if it is the one that the plan was made for.
 
         Args:
             mmap: See :class:`~tokshard.dataset.reader.IndexedDataset`.
@@ -134,7 +134,7 @@ class DatasetReference:
         Raises:
             IntegrityError: It is none.
         """
-        record = Fields(value, places.source, "a data set", tuple(cls.__slots__))
+        record = Fields(value, places.source, "a dataset", tuple(cls.__slots__))
         index = record.value("index")
         return cls(
             prefix=places.opened(record.text("prefix")),

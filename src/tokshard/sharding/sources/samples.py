@@ -1,9 +1,9 @@
-"""What the sample ids of a stream mean: which data sets they come from, and which files hold them.
+"""What the sample ids of a stream mean: which datasets they come from, and which files hold them.
 
 A source is a description, all of it in the plan: small, and read without opening any data. There are three
-kinds. In a ``blend`` the two arrays of the blend say for each id the data set and the sample of it. In an
+kinds. In a ``blend`` the two arrays of the blend say for each id the dataset and the sample of it. In an
 ``index`` the ids number the samples of one or more indexes, one after the other; in ``documents`` the
-documents of one or more data sets, the shards.
+documents of one or more datasets, the shards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tokshard.sharding.sources.references import DatasetReference
 KINDS = ("blend", "index", "documents")
 
 MAX_DATASETS = 32767
-"""The int16 that says the data set of a sample goes no further, as Megatron's."""
+"""The int16 that says the dataset of a sample goes no further, as Megatron's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class SampleSource:
         kind: One of :data:`KINDS`.
         name: The split that it is, as ``blend.json`` names it: ``"train"``, ``"valid.0"``, ...
         total: The number of ids.
-        datasets: The data sets, in the order of their numbers.
-        order: The arrays of a blend of several data sets; None where ids number the samples through.
+        datasets: The datasets, in the order of their numbers.
+        order: The arrays of a blend of several datasets; None where ids number the samples through.
 
     Raises:
         UsageError: The parts do not fit.
@@ -53,7 +53,7 @@ class SampleSource:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or not 0 < len(self.datasets) <= MAX_DATASETS:
-            raise UsageError(f"a source of kind {self.kind!r} has 1 to {MAX_DATASETS} data sets")
+            raise UsageError(f"a source of kind {self.kind!r} has 1 to {MAX_DATASETS} datasets")
         for one in self.datasets:
             if (one.index is None) != (self.kind == "documents"):
                 raise UsageError(f"{one.prefix} does not fit a source of kind {self.kind}")
@@ -63,7 +63,7 @@ class SampleSource:
                     f"{one.index.epochs.samples} of its index"
                 )
         if self.order is None and self.total != sum(one.samples for one in self.datasets):
-            raise UsageError(f"{self.total} is not the sum of the samples of the data sets")
+            raise UsageError(f"{self.total} is not the sum of the samples of the datasets")
         if self.order is not None and self.kind != "blend":
             raise UsageError("only a blend has an order of its own")
         if len({(one.sequence_length, one.extra_token) for one in self._epochs}) > 1:
@@ -85,13 +85,13 @@ class SampleSource:
 
     @property
     def bounds(self) -> NDArray[np.int64]:
-        """Where each data set's ids begin, and the total: int64 of shape (data sets + 1,).
+        """Where each dataset's ids begin, and the total: int64 of shape (datasets + 1,).
 
         Raises:
             UsageError: It is a blend, whose ids are mixed.
         """
         if self.order is not None:
-            raise UsageError("the ids of a blend are not numbered data set by data set")
+            raise UsageError("the ids of a blend are not numbered dataset by dataset")
         sizes = [one.samples for one in self.datasets]
         return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def open_sort_key(source: SampleSource, name: str) -> Callable[[Integers], Integers]:
     """Return the function from the ids of samples to their sort keys.
 
-    Files are opened at the first question about their data set, and stay open: ``.idx`` files of documents,
+    Files are opened at the first question about their dataset, and stay open: ``.idx`` files of documents,
     the sample index and the shuffle index of others. The tokens are never read.
 
     Raises:
@@ -45,7 +45,7 @@ def open_sort_key(source: SampleSource, name: str) -> Callable[[Integers], Integ
 
 
 class _SortKey:
-    """Answers for any ids, data set by data set."""
+    """Answers for any ids, dataset by dataset."""
 
     def __init__(self, source: SampleSource, reader: _Reader) -> None:
         self._source = source

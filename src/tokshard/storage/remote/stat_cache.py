@@ -1,4 +1,4 @@
-"""What stores have just said of objects, so that opening a data set does not ask the same again and again.
+"""What stores have just said of objects, so that opening a dataset does not ask the same again and again.
 
 What is read afterwards is read on condition that the object has not changed since.
 """
