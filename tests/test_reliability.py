@@ -1,0 +1,31 @@
+"""docs/reliability.md: each cited promise is on the page, and each test that the page names exists."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/reliability.md").read_text()
+CITED = re.compile(r"\bP(\d{1,2})[a-z]?\b")
+
+
+def promises() -> set[int]:
+    return {int(number) for number in re.findall(r"(?m)^\| P(\d+) \|", PAGE)}
+
+
+def test_every_cited_promise_is_on_the_page():
+    cited = {}
+    for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src").rglob("*.py")]:
+        docstring = path.read_text().split('"""')[1:2]
+        for text in docstring:
+            first, *more = [int(number) for number in CITED.findall(text)] or [0]
+            last = more[0] if re.search(r"\bP\d+ to P\d+\b", text) else first
+            cited.update(dict.fromkeys([first, *range(first, last + 1), *more], path))
+    cited.pop(0, None)
+    assert len(cited) > 15
+    assert {number: path for number, path in cited.items() if number not in promises()} == {}
+
+
+def test_every_test_named_on_the_page_exists():
+    named = re.findall(r"`(tests/[\w/.]+)`", PAGE)
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / name).exists()] == []
