@@ -59,7 +59,7 @@ def test_old_or_new_or_nothing(tmp_path, name, lines):
         *interleaved(
             lambda: said(WORK[name], prefix),
             lambda: publish(sets[1]),
-            inside=("reader.py", "merge/inputs.py", "inspection/datasets.py", "trace/forwards.py"),
+            inside=("reader.py", "merge/inputs.py", "inspection/datasets.py", "tracing/forwards.py"),
             prepare=lambda: publish(sets[0]),
         )
     ]

@@ -7,10 +7,13 @@ import sys
 class _AtLine:
     def __init__(self, number, action, inside):
         self.left, self.action, self.inside = number, action, inside
+        self.met = set()
 
     def __call__(self, frame, event, argument):
-        if event == "call" and not frame.f_code.co_filename.endswith(self.inside):
+        found = [end for end in self.inside if frame.f_code.co_filename.endswith(end)]
+        if event == "call" and not found:
             return None
+        self.met.update(found)
         if event == "line":
             self.left -= 1
             if self.left == 0:
@@ -25,7 +28,8 @@ def interleaved(work, action, *, inside, prepare=lambda: None):
     Args:
         work: What is tried.
         action: What is done before its first line, in the next round before its second, and so on.
-        inside: The files whose lines count, by the ends of their paths: ``("index_cache/cache.py",)``.
+        inside: The files whose lines count, by the ends of their paths: ``("index_cache/cache.py",)``. A
+            line of each must be run: a test that disturbs nothing fails.
         prepare: Done before each round.
     """
     for number in itertools.count(1):
@@ -38,5 +42,7 @@ def interleaved(work, action, *, inside, prepare=lambda: None):
         finally:
             sys.settrace(before)
         if at_line.left > 0:
+            missed = set(inside) - at_line.met
+            assert not missed, f"no line of {sorted(missed)} was run, so nothing was disturbed there"
             return
         yield found

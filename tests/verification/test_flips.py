@@ -13,7 +13,7 @@ from tokshard.core.progress import SilentProgress
 from tokshard.verification import dataset
 from tokshard.verification.job import verify
 from tokshard.verification.labour import Labour
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 from tokshard.verification.session import Session
 
 SIZE = 65_536
@@ -78,12 +78,12 @@ def test_every_flip_of_every_file_is_found(prefix):
             if dataset.verify_dataset(prefix, session()).is_sound:
                 missed.append((path.name, offset))
     # The structure does not look at the tokens: it is the same for all flips of them.
-    facts = dataset.examine_structure(prefix, Ledger("dataset", prefix), session())
+    facts = dataset.examine_structure(prefix, ProductFindings("dataset", prefix), session())
     for offset in flips(files[0]):
         count += 1
-        ledger = Ledger("dataset", prefix)
-        dataset._examine_pieces(facts, facts.units, ledger, session())
-        if [one.code for one in ledger.findings] != ["bin-digest"]:
+        findings = ProductFindings("dataset", prefix)
+        dataset._examine_pieces(facts, facts.units, findings, session())
+        if [one.code for one in findings.findings] != ["bin-digest"]:
             missed.append((files[0].name, offset))
     assert missed == []
     assert count == SIZE

@@ -17,14 +17,14 @@ from tokshard.errors import IntegrityError
 from tokshard.verification import index as examination
 from tokshard.verification.index import examine_index
 from tokshard.verification.labour import Labour
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 
 
 def examine(path, content, bin_bytes, multimodal=None):
     Path(path).write_bytes(content)
-    ledger = Ledger("dataset", "x")
-    facts = examine_index(str(path), bin_bytes, ledger, Labour(2, SilentProgress()), multimodal=multimodal)
-    return facts, ledger.findings
+    findings = ProductFindings("dataset", "x")
+    facts = examine_index(str(path), bin_bytes, findings, Labour(2, SilentProgress()), multimodal=multimodal)
+    return facts, findings.findings
 
 
 def is_readable(content, bin_bytes, *, multimodal):

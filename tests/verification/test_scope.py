@@ -237,7 +237,8 @@ def same_again(directory, product):
 
 
 @pytest.mark.parametrize(
-    ("product", "module"), [("cache", "verify/cache.py"), ("plan", "verify/plan.py"), ("plan", "rankfile.py")]
+    ("product", "module"),
+    [("cache", "verification/cache.py"), ("plan", "verification/plan.py"), ("plan", "plan/rankfile.py")],
 )
 def test_a_product_that_is_made_anew_meanwhile_is_changed_or_sound(tmp_path, product, module):
     path, make_anew = same_again(tmp_path, product)

@@ -13,7 +13,7 @@ from tokshard import IndexedDataset
 from tokshard.core.progress import SilentProgress
 from tokshard.verification import tokens
 from tokshard.verification.labour import Labour
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 from tokshard.verification.session import Session
 from tokshard.verification.tokens import TokenRules, TokenTally, scan_tokens
 
@@ -49,27 +49,27 @@ def test_the_tally_is_that_of_a_slow_count(tmp_path, small_pieces, documents, li
     prefix = str(tmp_path / "x")
     Plain("int32", documents).write(prefix)
     session = Session("deep", None, Labour(2, SilentProgress()))
-    ledger = Ledger("dataset", prefix)
+    findings = ProductFindings("dataset", prefix)
     right = slow_tally(documents, limit, eod)
     appended = right.documents - right.without_eod
     rules = TokenRules(limit, eod, True, right.eod - appended)
-    assert scan_tokens(IndexedDataset(prefix), rules, ledger, session) == right
-    found = {one.code for one in ledger.findings}
+    assert scan_tokens(IndexedDataset(prefix), rules, findings, session) == right
+    found = {one.code for one in findings.findings}
     assert found == {
         *(["token-range"] if right.outside else []),
         *(["eod-missing"] if right.without_eod else []),
     }
-    ledger.findings.clear()
-    scan_tokens(IndexedDataset(prefix), TokenRules(None, eod, None, right.eod + 1), ledger, session)
-    assert [one.code for one in ledger.findings] == ["eod-count"]
+    findings.findings.clear()
+    scan_tokens(IndexedDataset(prefix), TokenRules(None, eod, None, right.eod + 1), findings, session)
+    assert [one.code for one in findings.findings] == ["eod-count"]
 
 
 def test_negative_ids_are_out_of_range(tmp_path):
     prefix = str(tmp_path / "x")
     Plain("int32", [[[1, -2, 3]]]).write(prefix)
-    ledger = Ledger("dataset", prefix)
+    findings = ProductFindings("dataset", prefix)
     session = Session("deep", None, Labour(1, SilentProgress()))
-    scan_tokens(IndexedDataset(prefix), TokenRules(10, None, None, None), ledger, session)
-    (finding,) = ledger.findings
+    scan_tokens(IndexedDataset(prefix), TokenRules(10, None, None, None), findings, session)
+    (finding,) = findings.findings
     assert (finding.code, finding.offset) == ("token-range", 4)
     assert Path(finding.path) == tmp_path / "x.bin"

@@ -13,6 +13,7 @@ from typing import Any
 
 from tokshard.blending.builder import SplitPlan, shortfall_of
 from tokshard.blending.config import DEFAULT_SEED, DEFAULT_SURPLUS, BuilderConfig
+from tokshard.core.codec import encode
 from tokshard.core.findings import Finding
 from tokshard.errors import TokshardError, UsageError
 from tokshard.gpt_index.sizes import Sizes
@@ -71,7 +72,7 @@ class Diagnosis:
             else {"train": sizes.train, "valid": sizes.valid, "test": sizes.test},
             "tokenizer": self.tokenizer,
             "lookups": [one.to_json() for one in self.lookups],
-            "findings": [one.to_json() for one in self.findings],
+            "findings": [encode(finding) for finding in self.findings],
         }
 
 

@@ -19,7 +19,7 @@ from tokshard.storage.digest import content_digest, piecewise_digest
 from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.verification.index import IndexFacts
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 from tokshard.verification.session import Session
 from tokshard.verification.tokens import TokenRules, scan_tokens
 from tokshard.version import __version__
@@ -29,7 +29,7 @@ UNKNOWN_ENGINE = "unknown"
 PIECE_BYTES = 16 << 20
 
 
-def adopt(prefix: str, facts: IndexFacts, ledger: Ledger, session: Session) -> None:
+def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, session: Session) -> None:
     """Write a manifest, and the units it needs, for a dataset whose structure was found sound.
 
     Nothing is said to be known that is not: see "Adopted datasets" in ``docs/manifest.md``. With a
@@ -39,7 +39,7 @@ def adopt(prefix: str, facts: IndexFacts, ledger: Ledger, session: Session) -> N
     Args:
         prefix: The dataset.
         facts: What its index says.
-        ledger: Where findings go; nothing is written if there are any new ones but notes.
+        findings: Collects what is found; nothing is written if there are any new ones but notes.
         session: What is asked for.
 
     Raises:
@@ -49,8 +49,8 @@ def adopt(prefix: str, facts: IndexFacts, ledger: Ledger, session: Session) -> N
     """
     before = _state(prefix)
     pieces, units = _units(prefix, facts, session)
-    eod = _eod(prefix, facts, ledger, session)
-    if ledger.has("token-range"):
+    eod = _eod(prefix, facts, findings, session)
+    if findings.has("token-range"):
         return
     index_digest = session.digest(InputFile(idx_path(prefix)))
     lines = b"".join(json.dumps(one, separators=(",", ":")).encode("ascii") + b"\n" for one in units)
@@ -71,8 +71,8 @@ def adopt(prefix: str, facts: IndexFacts, ledger: Ledger, session: Session) -> N
         write_atomically(file_of(prefix, UNITS_NAME), lines)
         write_atomically(manifest_path(prefix), dump_json(manifest.to_sealed_json()))
         syscalls.fsync_directory(os.path.dirname(prefix))
-    ledger.withdraw("unverified")
-    ledger.find("adopted", f"{manifest_path(prefix)} was written", path=manifest_path(prefix))
+    findings.withdraw("unverified")
+    findings.find("adopted", f"{manifest_path(prefix)} was written", path=manifest_path(prefix))
 
 
 def _state(prefix: str) -> list[int]:
@@ -117,14 +117,14 @@ def _cuts(facts: IndexFacts) -> list[tuple[int, int, int]]:
     return [(document, *facts.end_of(document)) for document in documents]
 
 
-def _eod(prefix: str, facts: IndexFacts, ledger: Ledger, session: Session) -> int | None:
+def _eod(prefix: str, facts: IndexFacts, findings: ProductFindings, session: Session) -> int | None:
     """Return the EOD of the tokenizer that was given, if all documents with tokens end with it."""
     tokenizer = session.tokenizer
     if tokenizer is None or facts.header.dtype.kind not in "iu":
         return None
     dataset = IndexedDataset(prefix, multimodal=facts.multimodal)
     rules = TokenRules(tokenizer.max_token_id + 1, tokenizer.eod_id, None, None)
-    tally = scan_tokens(dataset, rules, ledger, session)
+    tally = scan_tokens(dataset, rules, findings, session)
     ends = tokenizer.eod_id is not None and tally.documents > 0 and tally.without_eod == 0
     return tokenizer.eod_id if ends else None
 

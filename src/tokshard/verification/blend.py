@@ -14,7 +14,7 @@ from tokshard.index_cache.npy import read_spec
 from tokshard.storage.fs import getsize
 from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.entries import CachedIndex
-from tokshard.verification.report import Ledger, Subject
+from tokshard.verification.report import ProductFindings, Subject
 from tokshard.verification.session import Session, unreadable_found
 
 KIND = "blend"
@@ -44,25 +44,25 @@ def verify_blend(path: str, session: Session) -> Subject:
         session: What is asked for.
     """
     document = read_document(path)
-    ledger = Ledger(KIND, os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
+    findings = ProductFindings(KIND, os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
     if isinstance(document, TokshardError):
-        ledger.find_error("blend-damaged", document, path=ledger.path)
-        return ledger.close()
+        findings.find_error("blend-damaged", document, path=findings.path)
+        return findings.close()
     missing: set[str] = set()
     for split in document.splits.values():
-        ledger.counts[f"{split.name}_samples"] = split.samples
+        findings.counts[f"{split.name}_samples"] = split.samples
         for source in split.sources:
-            _examine_source(split, source, ledger, session, missing)
+            _examine_source(split, source, findings, session, missing)
         if split.certificate.samples != split.samples:
             counted = split.certificate.samples
             text = f"the certificate of {split.name} is of {counted} samples, not {split.samples}"
-            ledger.find("blend-certificate", text)
+            findings.find("blend-certificate", text)
     if session.reaches("deep") and not missing:
         for one in recheck(document):
             code = _OF_RECHECK[one.code]
-            if not ledger.has(code) or code in {"blend-order", "blend-certificate"}:
-                ledger.find(code, one.message, path=one.path)
-    return ledger.close()
+            if not findings.has(code) or code in {"blend-order", "blend-certificate"}:
+                findings.find(code, one.message, path=one.path)
+    return findings.close()
 
 
 def indexes_of(document: BlendDocument) -> Iterator[CachedIndex]:
@@ -84,25 +84,27 @@ def _place(description: str) -> tuple[str, str]:
 
 
 def _examine_source(
-    split: BlendSplit, source: BlendSource, ledger: Ledger, session: Session, missing: set[str]
+    split: BlendSplit, source: BlendSource, findings: ProductFindings, session: Session, missing: set[str]
 ) -> None:
     prefix = source.prefix
     if not IndexedDataset.exists(prefix):
         if prefix not in missing:
             missing.add(prefix)
-            ledger.find("blend-source-missing", f"{prefix} is not there, but the blend reads it", path=prefix)
+            findings.find(
+                "blend-source-missing", f"{prefix} is not there, but the blend reads it", path=prefix
+            )
         return
     if source.draws > source.samples:
         text = f"{split.name} draws {source.draws} samples of {prefix}, but its index has {source.samples}"
-        ledger.find("blend-samples", text)
-    with unreadable_found(ledger, source.shuffle_index):
+        findings.find("blend-samples", text)
+    with unreadable_found(findings, source.shuffle_index):
         if os.path.isfile(source.shuffle_index):
             samples = read_spec(source.shuffle_index).shape[0]
             if samples != source.samples:
                 text = (
                     f"{source.shuffle_index} has {samples} samples, but the blend counts on {source.samples}"
                 )
-                ledger.find("blend-samples", text, path=source.shuffle_index)
+                findings.find("blend-samples", text, path=source.shuffle_index)
     try:
         now = (
             session.fingerprint(prefix)
@@ -113,9 +115,9 @@ def _examine_source(
             }
         )
     except (InputError, IntegrityError, StorageError) as error:
-        ledger.find_error("dataset-damaged", error, path=prefix)
+        findings.find_error("dataset-damaged", error, path=prefix)
         return
     changes = fingerprint_differences(source.fingerprint, now)
     if changes:
         text = f"{prefix} is not the dataset that was blended: {', '.join(changes)}"
-        ledger.find("blend-source-changed", text, path=prefix)
+        findings.find("blend-source-changed", text, path=prefix)

@@ -21,12 +21,12 @@ from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs
 from tokshard.storage.paths import sidecar_directory
 from tokshard.verification.index import IndexFacts
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 
 _SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
 
-def read_claims(path_prefix: str, ledger: Ledger) -> Manifest | None:
+def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
     """Read the manifest of a dataset; None where there is none, or with a finding where it is damaged.
 
     Raises:
@@ -46,39 +46,43 @@ def read_claims(path_prefix: str, ledger: Ledger) -> Manifest | None:
         value = parse_json_object(content, path)
         manifest = Manifest.from_json(value, path)
     except IntegrityError as error:
-        ledger.find_error("manifest-damaged", error, path=path)
+        findings.find_error("manifest-damaged", error, path=path)
         return None
     if UNITS_NAME not in manifest.files:
-        ledger.find("manifest-damaged", f"{path} does not list {UNITS_NAME}", path=path)
+        findings.find("manifest-damaged", f"{path} does not list {UNITS_NAME}", path=path)
         return None
     if SEAL in value and (value[SEAL] != seal_of(value) or content != dump_json(value)):
         text = f"{path} was changed after it was written: its seal does not belong to the rest"
-        ledger.find("manifest-changed", text, path=path)
+        findings.find("manifest-changed", text, path=path)
     return manifest
 
 
-def examine_claims(path_prefix: str, manifest: Manifest, ledger: Ledger) -> None:
+def examine_claims(path_prefix: str, manifest: Manifest, findings: ProductFindings) -> None:
     """Hold a manifest against itself, and against the names and sizes of the files it lists."""
     path = manifest_path(path_prefix)
     for text in _contradictions(manifest):
-        ledger.find("manifest-count", f"{path}: {text}", path=path)
+        findings.find("manifest-count", f"{path}: {text}", path=path)
     for name, entry in manifest.files.items():
         listed = file_of(path_prefix, name)
         if not fs.isfile(listed):
             if name not in {"bin", "idx"}:
-                ledger.find("file-missing", f"{listed} is not there, but the manifest lists it", path=listed)
+                findings.find(
+                    "file-missing", f"{listed} is not there, but the manifest lists it", path=listed
+                )
             continue
         actual = fs.getsize(listed)
         if actual != entry["bytes"]:
             text = f"{listed} has {actual} bytes, but the manifest says {entry['bytes']}"
-            ledger.find("file-size", text, path=listed)
+            findings.find("file-size", text, path=listed)
     for name in (PROVENANCE_NAME, REJECTED_NAME):
         stray = os.path.join(sidecar_directory(path_prefix), name)
         if name not in manifest.files and fs.lexists(stray):
-            ledger.find("file-unlisted", f"{stray} is there, but the manifest does not list it", path=stray)
+            findings.find("file-unlisted", f"{stray} is there, but the manifest does not list it", path=stray)
 
 
-def examine_index_claims(path_prefix: str, manifest: Manifest, facts: IndexFacts, ledger: Ledger) -> None:
+def examine_index_claims(
+    path_prefix: str, manifest: Manifest, facts: IndexFacts, findings: ProductFindings
+) -> None:
     """Hold what a manifest says of a sound index against the index."""
     header, data = facts.header, manifest.dataset
     found: dict[str, Any] = {
@@ -93,7 +97,7 @@ def examine_index_claims(path_prefix: str, manifest: Manifest, facts: IndexFacts
     for name, value in found.items():
         if data.get(name) != value:
             text = f"{path}: dataset.{name} is {data.get(name)!r}, but the index has {value!r}"
-            ledger.find("manifest-index", text, path=path)
+            findings.find("manifest-index", text, path=path)
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:

@@ -6,44 +6,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-from tokshard.core.findings import Severity
+from tokshard.core.findings import FindingRule
 
 _COPY = "copy it again from its source, or make it again"
 _REMAKE = "make the dataset again, with --force"
 _REBUILD = "--rebuild makes it again"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a code means.
-
-    Attributes:
-        severity: See :class:`~tokshard.core.findings.Finding`.
-        meaning: What is the case.
-        remedy: What can be done.
-    """
-
-    severity: Severity
-    meaning: str
-    remedy: str | None = None
+def _error(meaning: str, remedy: str) -> FindingRule:
+    return FindingRule("error", meaning, remedy)
 
 
-def _error(meaning: str, remedy: str) -> Rule:
-    return Rule("error", meaning, remedy)
+def _warning(meaning: str, remedy: str) -> FindingRule:
+    return FindingRule("warning", meaning, remedy)
 
 
-def _warning(meaning: str, remedy: str) -> Rule:
-    return Rule("warning", meaning, remedy)
+def _note(meaning: str, remedy: str | None = None) -> FindingRule:
+    return FindingRule("note", meaning, remedy)
 
 
-def _note(meaning: str, remedy: str | None = None) -> Rule:
-    return Rule("note", meaning, remedy)
-
-
-RULES: Mapping[str, Rule] = MappingProxyType(
+RULES: Mapping[str, FindingRule] = MappingProxyType(
     {
         # Any product
         "unreadable": _error(

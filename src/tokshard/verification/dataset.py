@@ -17,7 +17,7 @@ from tokshard.verification import claims, meaning
 from tokshard.verification.adoption import adopt
 from tokshard.verification.index import IndexFacts, examine_index
 from tokshard.verification.levels import chosen
-from tokshard.verification.report import Ledger, Subject
+from tokshard.verification.report import ProductFindings, Subject
 from tokshard.verification.session import Session, unreadable_found
 from tokshard.verification.units import Units, examine_units, read_units, units_off_boundaries
 
@@ -48,78 +48,80 @@ def verify_dataset(prefix: str, session: Session) -> Subject:
         prefix: Its path prefix.
         session: What is asked for.
     """
-    ledger = Ledger(KIND, prefix)
+    findings = ProductFindings(KIND, prefix)
     before = dataset_state(prefix)
-    facts = examine_structure(prefix, ledger, session)
+    facts = examine_structure(prefix, findings, session)
     if facts is not None and session.reaches("digest"):
-        with unreadable_found(ledger, prefix):
-            _examine_digests(facts, ledger, session)
+        with unreadable_found(findings, prefix):
+            _examine_digests(facts, findings, session)
     if facts is not None and facts.index.is_sound and session.reaches("deep"):
-        with unreadable_found(ledger, prefix):
-            meaning.examine_meaning(facts.prefix, facts.index, facts.manifest, facts.units, ledger, session)
+        with unreadable_found(findings, prefix):
+            meaning.examine_meaning(facts.prefix, facts.index, facts.manifest, facts.units, findings, session)
     if dataset_state(prefix) != before:
-        ledger.find_changed()
-    if facts is not None and session.adopt and ledger.has("unverified") and ledger.is_sound:
-        adopt(facts.prefix, facts.index, ledger, session)
-    return ledger.close()
+        findings.find_changed()
+    if facts is not None and session.adopt and findings.has("unverified") and findings.is_sound:
+        adopt(facts.prefix, facts.index, findings, session)
+    return findings.close()
 
 
-def examine_structure(prefix: str, ledger: Ledger, session: Session) -> DatasetFacts | None:
+def examine_structure(prefix: str, findings: ProductFindings, session: Session) -> DatasetFacts | None:
     """Look at everything but the tokens: all entries of the index, the manifest, the units, the sizes.
 
     Returns:
         What is known then; None where nothing can be told of the index.
     """
-    if not _files_are_there(prefix, ledger):
+    if not _files_are_there(prefix, findings):
         return None
     manifest = units = facts = None
-    with unreadable_found(ledger, prefix):
-        manifest = claims.read_claims(prefix, ledger)
+    with unreadable_found(findings, prefix):
+        manifest = claims.read_claims(prefix, findings)
         if manifest is not None:
-            claims.examine_claims(prefix, manifest, ledger)
-        elif not ledger.has("manifest-damaged"):
-            ledger.find("unverified", f"{prefix} has no manifest, so nothing is known of its content")
-    with unreadable_found(ledger, idx_path(prefix)):
+            claims.examine_claims(prefix, manifest, findings)
+        elif not findings.has("manifest-damaged"):
+            findings.find("unverified", f"{prefix} has no manifest, so nothing is known of its content")
+    with unreadable_found(findings, idx_path(prefix)):
         bin_bytes = open_data(bin_path(prefix)).size_bytes
         multimodal = bool(manifest.dataset.get("multimodal")) if manifest is not None else None
-        facts = examine_index(idx_path(prefix), bin_bytes, ledger, session.labour, multimodal=multimodal)
+        facts = examine_index(idx_path(prefix), bin_bytes, findings, session.labour, multimodal=multimodal)
     if manifest is not None and fs.lexists(file_of(prefix, UNITS_NAME)):
-        with unreadable_found(ledger, prefix):
-            units = read_units(prefix, ledger)
+        with unreadable_found(findings, prefix):
+            units = read_units(prefix, findings)
             if units is not None:
-                examine_units(prefix, units, manifest, ledger)
+                examine_units(prefix, units, manifest, findings)
     if facts is None:
         return None
-    ledger.counts |= {
+    findings.counts |= {
         "documents": facts.header.document_count,
         "sequences": facts.header.sequence_count,
         "tokens": facts.tokens,
     }
     if manifest is not None and facts.is_sound:
-        claims.examine_index_claims(prefix, manifest, facts, ledger)
-        with unreadable_found(ledger, prefix):
-            _examine_boundaries(prefix, facts, units, ledger)
-        ledger.counts |= {
+        claims.examine_index_claims(prefix, manifest, facts, findings)
+        with unreadable_found(findings, prefix):
+            _examine_boundaries(prefix, facts, units, findings)
+        findings.counts |= {
             "records": manifest.counts["records"],
             "rejected": sum(manifest.counts["rejected"].values()),
         }
     return DatasetFacts(prefix, facts, manifest, units)
 
 
-def _files_are_there(prefix: str, ledger: Ledger) -> bool:
+def _files_are_there(prefix: str, findings: ProductFindings) -> bool:
     unfinished = fs.lexists(os.path.join(sidecar_directory(prefix), "work"))
     missing = [path for path in (bin_path(prefix), idx_path(prefix)) if not fs.lexists(path)]
     if unfinished:
         text = "is not complete yet" if missing else "may be replaced by it"
-        ledger.find("unfinished", f"a run for {prefix} is unfinished: the dataset {text}")
+        findings.find("unfinished", f"a run for {prefix} is unfinished: the dataset {text}")
         return not missing
     for path in missing:
         code = "bin-missing" if path == bin_path(prefix) else "idx-missing"
-        ledger.find(code, f"{path} is not there", path=path)
+        findings.find(code, f"{path} is not there", path=path)
     return not missing
 
 
-def _examine_boundaries(prefix: str, facts: IndexFacts, units: Units | None, ledger: Ledger) -> None:
+def _examine_boundaries(
+    prefix: str, facts: IndexFacts, units: Units | None, findings: ProductFindings
+) -> None:
     """Hold the ends of units against the index; it is read at those places only."""
     if units is None:
         return
@@ -135,10 +137,10 @@ def _examine_boundaries(prefix: str, facts: IndexFacts, units: Units | None, led
         text = (
             f"{path}: unit {number + 1} does not end where document {documents[number]} begins in the index"
         )
-        ledger.find("units-index", text, path=path)
+        findings.find("units-index", text, path=path)
 
 
-def _examine_digests(facts: DatasetFacts, ledger: Ledger, session: Session) -> None:
+def _examine_digests(facts: DatasetFacts, findings: ProductFindings, session: Session) -> None:
     if facts.manifest is None:
         return
     whole = [name for name in facts.manifest.files if name != "bin"]
@@ -156,12 +158,12 @@ def _examine_digests(facts: DatasetFacts, ledger: Ledger, session: Session) -> N
     for found in session.labour.run(check_file, whole, sizes):
         if found is not None:
             code, path = found
-            ledger.find(code, f"{path} is not what was written: its digest is another", path=path)
+            findings.find(code, f"{path} is not what was written: its digest is another", path=path)
     if facts.units is not None:
-        _examine_pieces(facts, facts.units, ledger, session)
+        _examine_pieces(facts, facts.units, findings, session)
 
 
-def _examine_pieces(facts: DatasetFacts, units: Units, ledger: Ledger, session: Session) -> None:
+def _examine_pieces(facts: DatasetFacts, units: Units, findings: ProductFindings, session: Session) -> None:
     """Hold the pieces of the ``.bin``, or some of them, against the digests of the units."""
     file = open_data(bin_path(facts.prefix))
     places = (units.before("tokens") * facts.index.header.dtype.itemsize).tolist()
@@ -173,9 +175,9 @@ def _examine_pieces(facts: DatasetFacts, units: Units, ledger: Ledger, session: 
     )
     total = sum(places[unit + 1] - places[unit] for unit in selected)
     good = session.labour.run(check, selected, total)
-    ledger.counts |= {"pieces": len(pieces), "pieces_checked": len(selected), "bytes_checked": total}
+    findings.counts |= {"pieces": len(pieces), "pieces_checked": len(selected), "bytes_checked": total}
     for unit in np.array(selected, np.int64)[~np.array(good, bool)].tolist() if selected else []:
-        ledger.find(
+        findings.find(
             "bin-digest", _piece_text(facts, units, unit, places), path=file.path, offset=places[unit]
         )
 

@@ -18,7 +18,7 @@ from tokshard.dataset.layout import IndexHeader
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
 from tokshard.verification.labour import Labour
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 
 # Entries that a thread looks at in one go, piece by piece.
 _RANGE_ENTRIES = 1 << 22
@@ -71,14 +71,14 @@ class IndexFacts:
 
 
 def examine_index(
-    path: str, bin_bytes: int, ledger: Ledger, labour: Labour, *, multimodal: bool | None
+    path: str, bin_bytes: int, findings: ProductFindings, labour: Labour, *, multimodal: bool | None
 ) -> IndexFacts | None:
     """Look at a whole index: its header, its size, and every entry.
 
     Args:
         path: The ``.idx`` file.
         bin_bytes: The size of its ``.bin`` file.
-        ledger: Where findings go.
+        findings: Collects what is found.
         labour: Who does it.
         multimodal: Whether it ends with modes; None to tell by its size.
 
@@ -89,7 +89,7 @@ def examine_index(
         StorageError: The file cannot be read.
     """
     file = InputFile(path)
-    header = _header(file, ledger)
+    header = _header(file, findings)
     if header is None:
         return None
     if multimodal is None:
@@ -97,15 +97,15 @@ def examine_index(
     try:
         layout.check_size(header, file.size_bytes, multimodal=multimodal, path=path)
     except IntegrityError as error:
-        ledger.find_error("idx-size", error)
+        findings.find_error("idx-size", error)
         return None
     labour.tell(layout.HEADER_BYTES)
     lengths = FileColumn(file, "<i4", header.sequence_count, layout.HEADER_BYTES)
     pointers = FileColumn(file, "<i8", header.sequence_count, header.pointers_offset)
     documents = FileColumn(file, "<i8", header.document_count + 1, header.documents_offset)
     tally = _entries((lengths, pointers, documents), header, bin_bytes, labour)
-    tally.report(ledger, path, header, bin_bytes)
-    sound = not ledger.has(*(code for code, _, _ in _HEADER_REPAIRS.values())) and not tally.defects
+    tally.report(findings, path, header, bin_bytes)
+    sound = not findings.has(*(code for code, _, _ in _HEADER_REPAIRS.values())) and not tally.defects
     return IndexFacts(
         header=header,
         multimodal=multimodal,
@@ -118,7 +118,7 @@ def examine_index(
     )
 
 
-def _header(file: InputFile, ledger: Ledger) -> IndexHeader | None:
+def _header(file: InputFile, findings: ProductFindings) -> IndexHeader | None:
     """Read the header; where a field is wrong, go on with a right one to see whether others are, too."""
     head = bytearray(min(layout.HEADER_BYTES, file.size_bytes))
     file.read_into(memoryview(head), 0)
@@ -128,7 +128,7 @@ def _header(file: InputFile, ledger: Ledger) -> IndexHeader | None:
             header = layout.read_header(head, path=file.path)
         except IntegrityError as error:
             code, offset, right = _HEADER_REPAIRS.get(str(error.field), ("idx-header", 0, b""))
-            ledger.find_error(code, error)
+            findings.find_error(code, error)
             readable = readable and error.field in {"magic", "version"}
             if not right:
                 return None
@@ -168,7 +168,7 @@ class _Tally:
         self.empty_documents += other.empty_documents
         self.longest_sequence = max(self.longest_sequence, other.longest_sequence)
 
-    def report(self, ledger: Ledger, path: str, header: IndexHeader, bin_bytes: int) -> None:
+    def report(self, findings: ProductFindings, path: str, header: IndexHeader, bin_bytes: int) -> None:
         starts = {
             "idx-length": (layout.HEADER_BYTES, 4, "sequences"),
             "idx-pointer": (header.pointers_offset, 8, "sequences"),
@@ -179,10 +179,10 @@ class _Tally:
                 one = self.defects[code]
                 offset = begin + width * one.entry
                 many = "" if one.count == 1 else f"; so are {one.count - 1} more {noun}"
-                ledger.find(code, f"{path} at byte {offset}: {one.text}{many}", path=path, offset=offset)
+                findings.find(code, f"{path} at byte {offset}: {one.text}{many}", path=path, offset=offset)
         if "bin-size" in self.defects:
             text = f"{path}: {self.defects['bin-size'].text} of its .bin, which has {bin_bytes} bytes"
-            ledger.find("bin-size", text, path=path)
+            findings.find("bin-size", text, path=path)
 
 
 def _entries(

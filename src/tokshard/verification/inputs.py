@@ -13,7 +13,7 @@ from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, MissingExtraError
 from tokshard.verification.levels import chosen
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 from tokshard.verification.session import Session
 from tokshard.verification.units import Units
 
@@ -22,7 +22,7 @@ _PLAIN = ("jsonl", "indexed")
 _NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
 
 
-def examine_inputs(manifest: Manifest, units: Units, ledger: Ledger, session: Session) -> None:
+def examine_inputs(manifest: Manifest, units: Units, findings: ProductFindings, session: Session) -> None:
     """Hold the inputs that are here against what was read of them: sizes, and the bytes of their records.
 
     Their paths are those of the run that made the dataset; relative ones count from here.
@@ -30,7 +30,7 @@ def examine_inputs(manifest: Manifest, units: Units, ledger: Ledger, session: Se
     Args:
         manifest: The manifest of the dataset.
         units: Its units, in order.
-        ledger: Where findings go.
+        findings: Collects what is found.
         session: What is asked for.
     """
     here = []
@@ -40,7 +40,7 @@ def examine_inputs(manifest: Manifest, units: Units, ledger: Ledger, session: Se
     missing = [entry["path"] for number, entry in enumerate(manifest.inputs) if number not in set(here)]
     if missing:
         text = f"{len(missing)} of {len(manifest.inputs)} inputs are not here, the first is {missing[0]}"
-        ledger.find("input-missing", text)
+        findings.find("input-missing", text)
     partly = []
     for number in here:
         path = manifest.inputs[number]["path"]
@@ -50,13 +50,13 @@ def examine_inputs(manifest: Manifest, units: Units, ledger: Ledger, session: Se
             partly.append(path)
             continue
         if change is not None:
-            ledger.find("input-changed", f"{path}: {change}", path=path)
+            findings.find("input-changed", f"{path}: {change}", path=path)
     if partly:
         text = (
             f"{len(partly)} of {len(manifest.inputs)} inputs were compared by their sizes only, the first is "
         )
-        ledger.find("input-size-only", text + partly[0])
-    ledger.counts |= {"inputs": len(manifest.inputs), "inputs_compared": len(here)}
+        findings.find("input-size-only", text + partly[0])
+    findings.counts |= {"inputs": len(manifest.inputs), "inputs_compared": len(here)}
 
 
 class _SizeOnlyError(Exception):

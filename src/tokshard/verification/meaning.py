@@ -17,7 +17,7 @@ from tokshard.storage import fs
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.inputs import examine_inputs
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 from tokshard.verification.session import Session
 from tokshard.verification.tokens import TokenRules, scan_tokens
 from tokshard.verification.units import Units
@@ -32,7 +32,7 @@ def examine_meaning(
     facts: IndexFacts,
     manifest: Manifest | None,
     units: Units | None,
-    ledger: Ledger,
+    findings: ProductFindings,
     session: Session,
 ) -> None:
     """Look at every token, decode a sample of the documents, and compare with the inputs that are here.
@@ -42,7 +42,7 @@ def examine_meaning(
         facts: What its index says.
         manifest: Its manifest, if it has one.
         units: Its units, if they can be read.
-        ledger: Where findings go.
+        findings: Collects what is found.
         session: What is asked for.
 
     Raises:
@@ -50,21 +50,23 @@ def examine_meaning(
     """
     dataset = IndexedDataset(prefix, multimodal=facts.multimodal, mmap=False)
     identity = manifest.tokenizer if manifest is not None else {}
-    tokenizer = _tokenizer(prefix, identity, ledger, session)
+    tokenizer = _tokenizer(prefix, identity, findings, session)
     rules = _rules(identity, manifest, tokenizer)
     if rules.limit is None:
-        ledger.find("vocabulary-unknown", f"{prefix}: no tokenizer is known, so any token may be right")
+        findings.find("vocabulary-unknown", f"{prefix}: no tokenizer is known, so any token may be right")
     if facts.header.dtype.kind in "iu":
-        scan_tokens(dataset, rules, ledger, session)
-        if tokenizer is not None and not ledger.has("token-range", "tokenizer-other"):
-            _decode_sample(dataset, tokenizer, ledger)
+        scan_tokens(dataset, rules, findings, session)
+        if tokenizer is not None and not findings.has("token-range", "tokenizer-other"):
+            _decode_sample(dataset, tokenizer, findings)
     if manifest is not None and units is not None:
-        _examine_provenance(prefix, manifest, units, ledger, session)
-        _examine_rejected(prefix, manifest, ledger)
-        examine_inputs(manifest, units, ledger, session)
+        _examine_provenance(prefix, manifest, units, findings, session)
+        _examine_rejected(prefix, manifest, findings)
+        examine_inputs(manifest, units, findings, session)
 
 
-def _tokenizer(prefix: str, identity: dict[str, Any], ledger: Ledger, session: Session) -> Tokenizer | None:
+def _tokenizer(
+    prefix: str, identity: dict[str, Any], findings: ProductFindings, session: Session
+) -> Tokenizer | None:
     given = session.tokenizer
     if given is None:
         return load_tokenizer(None) if identity.get("kind") == "bytes" else None
@@ -74,7 +76,7 @@ def _tokenizer(prefix: str, identity: dict[str, Any], ledger: Ledger, session: S
             f"{prefix} was made with another tokenizer than {given.argument}: their SHA-256 are "
             f"{recorded} and {given.sha256}"
         )
-        ledger.find("tokenizer-other", text)
+        findings.find("tokenizer-other", text)
     return given
 
 
@@ -95,12 +97,12 @@ def _rules(identity: dict[str, Any], manifest: Manifest | None, tokenizer: Token
     )
 
 
-def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, ledger: Ledger) -> None:
+def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, findings: ProductFindings) -> None:
     from tokshard.tokenizer.engines import decode
 
     count = dataset.document_count
     sample = sorted({place * count // SAMPLE_DOCUMENTS for place in range(SAMPLE_DOCUMENTS)} if count else ())
-    ledger.counts["documents_decoded"] = len(sample)
+    findings.counts["documents_decoded"] = len(sample)
     for document in sample:
         first = int(dataset.document_indices[document])
         last = int(dataset.document_indices[document + 1])
@@ -110,11 +112,11 @@ def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, ledger: Ledger
                 decode(tokenizer, dataset.get(sequence, 0, length).tolist())
         except TokshardError as error:
             text = f"document {document} of {dataset.path_prefix} cannot be decoded: {error.message}"
-            ledger.find("undecodable", text, hint=error.hint)
+            findings.find("undecodable", text, hint=error.hint)
 
 
 def _examine_provenance(
-    prefix: str, manifest: Manifest, units: Units, ledger: Ledger, session: Session
+    prefix: str, manifest: Manifest, units: Units, findings: ProductFindings, session: Session
 ) -> None:
     path = file_of(prefix, PROVENANCE_NAME)
     if PROVENANCE_NAME not in manifest.files or not fs.isfile(path):
@@ -135,10 +137,10 @@ def _examine_provenance(
     for unit, good in zip(listed, session.labour.run(ascends, listed, file.size_bytes), strict=True):
         if not good:
             text = f"{path}: the places of documents {edges[unit]} to {edges[unit + 1] - 1} do not ascend"
-            ledger.find("provenance-order", text, path=path, offset=8 * edges[unit])
+            findings.find("provenance-order", text, path=path, offset=8 * edges[unit])
 
 
-def _examine_rejected(prefix: str, manifest: Manifest, ledger: Ledger) -> None:
+def _examine_rejected(prefix: str, manifest: Manifest, findings: ProductFindings) -> None:
     """Count the rejected records that are listed, by reason."""
     path = file_of(prefix, REJECTED_NAME)
     if REJECTED_NAME not in manifest.files or not fs.isfile(path):
@@ -149,10 +151,10 @@ def _examine_rejected(prefix: str, manifest: Manifest, ledger: Ledger) -> None:
             try:
                 found[str(json.loads(line)["reason"])] += 1
             except (ValueError, KeyError, TypeError, RecursionError):
-                ledger.find(
+                findings.find(
                     "rejected-count", f"{path}: line {found.total() + 1} is no rejected record", path=path
                 )
                 return
     if dict(found) != manifest.counts["rejected"]:
         text = f"{path} lists {dict(found)}, but the manifest counts {manifest.counts['rejected']}"
-        ledger.find("rejected-count", text, path=path)
+        findings.find("rejected-count", text, path=path)

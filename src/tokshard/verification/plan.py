@@ -25,7 +25,7 @@ from tokshard.sharding.sources.stamps import FileStamp
 from tokshard.storage.fs import state
 from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.entries import CachedIndex
-from tokshard.verification.report import Ledger, Subject
+from tokshard.verification.report import ProductFindings, Subject
 from tokshard.verification.session import Session, unreadable_found
 
 if TYPE_CHECKING:
@@ -55,17 +55,17 @@ def verify_plan(path: str, session: Session) -> Subject:
         session: What is asked for.
     """
     directory = path if os.path.isdir(path) else os.path.dirname(path)
-    ledger = Ledger(KIND, os.path.join(directory, PLAN_NAME))
-    with _changes_found(ledger, ledger.path):
-        plan = read_document(ledger.path)
+    findings = ProductFindings(KIND, os.path.join(directory, PLAN_NAME))
+    with _changes_found(findings, findings.path):
+        plan = read_document(findings.path)
         if isinstance(plan, TokshardError):
-            ledger.find_error("plan-damaged", plan, path=ledger.path)
+            findings.find_error("plan-damaged", plan, path=findings.path)
         else:
-            ledger.counts["ranks"] = plan.topology.world_size
+            findings.counts["ranks"] = plan.topology.world_size
             for rank, error in check_ranks(plan, directory):
-                _find_rank(os.path.join(directory, rank_name(rank)), error, ledger)
-            _examine_reads(plan, ledger, session)
-    return ledger.close()
+                _find_rank(os.path.join(directory, rank_name(rank)), error, findings)
+            _examine_reads(plan, findings, session)
+    return findings.close()
 
 
 def verify_rank(path: str, session: Session) -> Subject:
@@ -75,67 +75,67 @@ def verify_rank(path: str, session: Session) -> Subject:
         path: The manifest.
         session: What is asked for.
     """
-    ledger = Ledger(RANK_KIND, path)
+    findings = ProductFindings(RANK_KIND, path)
     directory = os.path.dirname(path) or "."
     plan_path = os.path.join(directory, PLAN_NAME)
-    with _changes_found(ledger, plan_path):
+    with _changes_found(findings, plan_path):
         plan = read_document(directory)
         if isinstance(plan, TokshardError):
-            ledger.find_error("plan-damaged", plan, path=os.path.join(os.path.dirname(path), PLAN_NAME))
+            findings.find_error("plan-damaged", plan, path=os.path.join(os.path.dirname(path), PLAN_NAME))
         else:
             try:
                 read_rank(path)
             except TokshardError as error:
-                _find_rank(path, error, ledger)
-            _examine_reads(plan, ledger, session)
-    return ledger.close()
+                _find_rank(path, error, findings)
+            _examine_reads(plan, findings, session)
+    return findings.close()
 
 
 @contextmanager
-def _changes_found(ledger: Ledger, path: str) -> Iterator[None]:
+def _changes_found(findings: ProductFindings, path: str) -> Iterator[None]:
     """Find nothing but that where a plan is replaced meanwhile: its document goes first, and comes last."""
     before = state(path)
     yield
     if state(path) != before:
-        ledger.find_changed()
+        findings.find_changed()
 
 
-def _find_rank(path: str, error: TokshardError, ledger: Ledger) -> None:
+def _find_rank(path: str, error: TokshardError, findings: ProductFindings) -> None:
     code = "plan-rank-missing" if isinstance(error, MissingFileError) else "plan-rank"
-    ledger.find_error(code, error, path=path)
+    findings.find_error(code, error, path=path)
 
 
-def _examine_reads(plan: Plan, ledger: Ledger, session: Session) -> None:
+def _examine_reads(plan: Plan, findings: ProductFindings, session: Session) -> None:
     """Look at the files that a plan reads, and, at the deepest level, at which samples of them."""
     for path, stamp in _stamped_files(plan):
         try:
             stamp.check(path)
         except MissingFileError as error:
-            ledger.find_error("plan-file-missing", error, path=path)
+            findings.find_error("plan-file-missing", error, path=path)
         except (InputError, IntegrityError, StorageError) as error:
-            ledger.find_error("plan-file-changed", error, path=path)
+            findings.find_error("plan-file-changed", error, path=path)
     if session.reaches("digest"):
         for dataset in {one.prefix: one for one in _datasets(plan)}.values():
-            _examine_dataset(dataset, ledger, session)
+            _examine_dataset(dataset, findings, session)
     for name, stream in plan.streams.items():
-        ledger.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
+        findings.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
         for one in stream.assignment.passes:
             try:
                 check_partition(one.layout)
             except IntegrityError as error:
-                ledger.find_error("plan-coverage", error)
-    if session.reaches("deep") and not ledger.has("plan-file-missing", "plan-file-changed"):
-        _examine_samples(plan, ledger)
+                findings.find_error("plan-coverage", error)
+    if session.reaches("deep") and not findings.has("plan-file-missing", "plan-file-changed"):
+        _examine_samples(plan, findings)
 
 
-def _examine_samples(plan: Plan, ledger: Ledger) -> None:
+def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
     """Count what all ranks read, and check the proofs of a plan that goes on from another one."""
     for problem in recheck(plan, deep=True):
-        ledger.find("plan-proof", f"{ledger.path}: {problem.field}: {problem.message}")
+        findings.find("plan-proof", f"{findings.path}: {problem.field}: {problem.message}")
     for name in plan.streams:
-        with unreadable_found(ledger, ledger.path):
+        with unreadable_found(findings, findings.path):
             for text in count_reads(plan, name):
-                ledger.find("plan-coverage", f"{ledger.path}: {name}: {text}")
+                findings.find("plan-coverage", f"{findings.path}: {name}: {text}")
 
 
 def _stamped_files(plan: Plan) -> list[tuple[str, FileStamp]]:
@@ -158,17 +158,17 @@ def _datasets(plan: Plan) -> Iterator[DatasetReference]:
         yield from stream.source.datasets
 
 
-def _examine_dataset(dataset: DatasetReference, ledger: Ledger, session: Session) -> None:
+def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, session: Session) -> None:
     try:
         changes = fingerprint_differences(dataset.fingerprint, session.fingerprint(dataset.prefix))
     except MissingFileError:
         return  # found by its stamp
     except (InputError, IntegrityError, StorageError) as error:
-        ledger.find_error("dataset-damaged", error, path=dataset.prefix)
+        findings.find_error("dataset-damaged", error, path=dataset.prefix)
         return
     if changes:
         text = f"{dataset.prefix} is not the dataset that was planned: {', '.join(changes)}"
-        ledger.find("plan-file-changed", text, path=dataset.prefix)
+        findings.find("plan-file-changed", text, path=dataset.prefix)
 
 
 def indexes_of(plan: Plan) -> Iterator[CachedIndex]:

@@ -21,7 +21,7 @@ from tokshard.index_cache.npy import ArraySpec, map_npy
 from tokshard.index_cache.request import IndexRequest
 from tokshard.index_cache.sidecar import Sidecar
 from tokshard.verification.entries import CachedIndex
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ def compare_index(
     description: GPTDatasetDescription,
     sidecar: Sidecar | None,
     specs: Mapping[str, ArraySpec],
-    ledger: Ledger,
+    findings: ProductFindings,
 ) -> None:
     """Build an index anew and compare.
 
@@ -47,7 +47,7 @@ def compare_index(
         description: What they are.
         sidecar: Our file, which tells the options that the description does not; None for Megatron's.
         specs: What the arrays are by their headers.
-        ledger: Where findings go.
+        findings: Collects what is found.
 
     Raises:
         StorageError, IntegrityError: A file cannot be read.
@@ -58,7 +58,7 @@ def compare_index(
         sequences = request.sequences(len(lengths)) or range(0)
         if not 0 <= sequences.start <= sequences.stop <= len(lengths):
             text = f"{index.path}: the split reaches beyond the {len(lengths)} sequences of {prefix}"
-            ledger.find("cache-content", text, path=index.path)
+            findings.find("cache-content", text, path=index.path)
             return
         plan = plan_epochs(
             sequences=len(sequences),
@@ -72,8 +72,8 @@ def compare_index(
             if specs[name] != spec:
                 path = index.file(f"{name}.npy")
                 text = f"{path} is {specs[name]}, but {spec} follows from {prefix}"
-                ledger.find("cache-shape", text, path=path)
-        if ledger.has("cache-shape"):
+                findings.find("cache-shape", text, path=path)
+        if findings.has("cache-shape"):
             return
         built = GPTDatasetIndex.build(
             lengths,
@@ -86,14 +86,14 @@ def compare_index(
         )
     except (InputError, UsageError) as error:
         text = f"{index.path} cannot be built from {prefix} at all: {error.message}"
-        ledger.find("cache-content", text, path=index.path)
+        findings.find("cache-content", text, path=index.path)
         return
     for name in GPT_ARRAYS:
         path = index.file(f"{name}.npy")
         place = first_difference(map_npy(path), getattr(built, name))
         if place is not None:
             text = f"{path} does not follow from {prefix} at entry {place}"
-            ledger.find("cache-content", text, path=path)
+            findings.find("cache-content", text, path=path)
 
 
 def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar | None) -> IndexRequest:
@@ -117,7 +117,7 @@ def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar |
     )
 
 
-def compare_blend(index: CachedIndex, description: BlendedDescription, ledger: Ledger) -> None:
+def compare_blend(index: CachedIndex, description: BlendedDescription, findings: ProductFindings) -> None:
     """Draw a blend anew and compare."""
     weights = description.weights
     try:
@@ -126,7 +126,7 @@ def compare_blend(index: CachedIndex, description: BlendedDescription, ledger: L
         else:
             order, size = greedy_order(weights, description.size), description.size
     except TokshardError as error:
-        ledger.find_error("cache-description", error, path=index.path)
+        findings.find_error("cache-description", error, path=index.path)
         return
     paths = [index.file(f"{name}.npy") for name in BLEND_ARRAYS]
     arrays = [map_npy(path) for path in paths]
@@ -139,7 +139,7 @@ def compare_blend(index: CachedIndex, description: BlendedDescription, ledger: L
             if place is not None and good[number]:
                 good[number] = False
                 text = f"{path} does not follow from the weights at sample {done + place}"
-                ledger.find("cache-content", text, path=path)
+                findings.find("cache-content", text, path=path)
         done += len(block[0])
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from tokshard.core.findings import Finding
-from tokshard.errors import TokshardError
+from tokshard.core.codec import encode
+from tokshard.core.findings import Finding, FindingCollector
 from tokshard.verification.codes import RULES
 from tokshard.verification.levels import Level
 
@@ -42,7 +42,7 @@ class Subject:
             "path": self.path,
             "sound": self.is_sound,
             "counts": self.counts,
-            "findings": [one.to_json() for one in self.findings],
+            "findings": [encode(finding) for finding in self.findings],
         }
 
 
@@ -90,60 +90,18 @@ class VerifyReport:
         }
 
 
-@dataclass(slots=True)
-class Ledger:
-    """Collects what is found of one subject.
+class ProductFindings(FindingCollector):
+    """Findings about one product of a kind that can be verified."""
 
-    Attributes:
-        kind: See :class:`Subject`.
-        path: See :class:`Subject`.
-        findings: What was found so far.
-        counts: What was counted so far.
-    """
-
-    kind: str
-    path: str
-    findings: list[Finding] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def find(
-        self,
-        code: str,
-        message: str,
-        *,
-        path: str | None = None,
-        offset: int | None = None,
-        hint: str | None = None,
-    ) -> None:
-        """Add a finding; severity and hint are those of its code, if no better hint is given."""
-        rule = RULES[code]
-        where = self.path if path is None else path
-        self.findings.append(Finding(code, rule.severity, message, hint or rule.remedy, where, offset))
-
-    def find_error(self, code: str, error: TokshardError, *, path: str | None = None) -> None:
-        """Add the finding that an error of ours is."""
-        where = getattr(error, "path", None) or getattr(error, "filename", None) or path
-        offset = getattr(error, "offset", None)
-        self.find(code, error.message, path=where, offset=offset, hint=error.hint)
+    def __init__(self, kind: str, path: str) -> None:
+        super().__init__(RULES, path)
+        self.kind = kind
 
     def find_changed(self) -> None:
-        """Find that another program has changed the subject: what was found before may be of no one state."""
+        """Find that another program has changed the product: earlier findings may be about no one state."""
         self.findings.clear()
         self.find("changed", f"{self.path} was changed while it was looked at")
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing but notes was found so far."""
-        return not any(one.is_problem for one in self.findings)
-
-    def withdraw(self, code: str) -> None:
-        """Take back what was found and is not so any more."""
-        self.findings = [one for one in self.findings if one.code != code]
-
-    def has(self, *codes: str) -> bool:
-        """Tell whether one of the codes was found."""
-        return any(one.code in codes for one in self.findings)
-
     def close(self) -> Subject:
-        """Return the subject."""
+        """Return the verified product."""
         return Subject(self.kind, self.path, tuple(self.findings), dict(self.counts))

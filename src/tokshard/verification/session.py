@@ -15,7 +15,7 @@ from tokshard.storage.digest import READ_BYTES
 from tokshard.tokenizer.definition import Tokenizer
 from tokshard.verification.labour import Labour
 from tokshard.verification.levels import LEVELS, Level
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ class Session:
 
 
 @contextmanager
-def unreadable_found(ledger: Ledger, path: str) -> Iterator[None]:
+def unreadable_found(findings: ProductFindings, path: str) -> Iterator[None]:
     """Make a finding of a file that cannot be read, and go on behind the block."""
     try:
         yield
     except (StorageError, InputError, IntegrityError) as error:
         # The structure was checked before: an IntegrityError is a file that is cut short just now.
-        ledger.find_error("unreadable", error, path=path)
+        findings.find_error("unreadable", error, path=path)
     except OSError as error:
-        ledger.find_error("unreadable", StorageError("read", str(error.filename or path), error))
+        findings.find_error("unreadable", StorageError("read", str(error.filename or path), error))

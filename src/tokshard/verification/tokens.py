@@ -11,7 +11,7 @@ import numpy as np
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import FileTokens, open_data
 from tokshard.storage.paths import bin_path
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 from tokshard.verification.session import Session
 
 if TYPE_CHECKING:
@@ -71,13 +71,15 @@ class TokenTally:
             self.first_without = later.first_without
 
 
-def scan_tokens(dataset: IndexedDataset, rules: TokenRules, ledger: Ledger, session: Session) -> TokenTally:
+def scan_tokens(
+    dataset: IndexedDataset, rules: TokenRules, findings: ProductFindings, session: Session
+) -> TokenTally:
     """Read all tokens and hold them against the rules.
 
     Args:
         dataset: The dataset.
         rules: What is known of its tokens.
-        ledger: Where findings go.
+        findings: Collects what is found.
         session: What is asked for.
 
     Returns:
@@ -94,7 +96,7 @@ def scan_tokens(dataset: IndexedDataset, rules: TokenRules, ledger: Ledger, sess
         lambda part: _scan(dataset, tokens, rules, part, session), _parts(dataset, size), size
     ):
         tally.merge(found)
-    ledger.counts["tokens_checked"] = dataset.index.token_count
+    findings.counts["tokens_checked"] = dataset.index.token_count
     if tally.first_outside is not None:
         token, identifier = tally.first_outside
         offset = token * dataset.dtype.itemsize
@@ -102,20 +104,20 @@ def scan_tokens(dataset: IndexedDataset, rules: TokenRules, ledger: Ledger, sess
             f"{path} at byte {offset}: token {identifier} is not below {rules.limit}; "
             f"{tally.outside} of all tokens are not"
         )
-        ledger.find("token-range", text, path=path, offset=offset)
+        findings.find("token-range", text, path=path, offset=offset)
     if rules.ends_with_eod and tally.first_without is not None:
         text = (
             f"{dataset.path_prefix}: document {tally.first_without} does not end with EOD ({rules.eod_id}); "
             f"{tally.without_eod} of {tally.documents} documents with tokens do not"
         )
-        ledger.find("eod-missing", text, path=path)
+        findings.find("eod-missing", text, path=path)
     appended = tally.documents - tally.without_eod if rules.ends_with_eod else 0
     if rules.eod_in_text is not None and tally.eod - appended != rules.eod_in_text:
         text = (
             f"{dataset.path_prefix}: EOD ({rules.eod_id}) stands {tally.eod - appended} times in the text of "
             f"documents, but the manifest says {rules.eod_in_text}"
         )
-        ledger.find("eod-count", text, path=path)
+        findings.find("eod-count", text, path=path)
     return tally
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tokshard.dataset.manifest import UNITS_NAME, Manifest, file_of
 from tokshard.dataset.source import InputFile
 from tokshard.storage.digest import piecewise_digest
-from tokshard.verification.report import Ledger
+from tokshard.verification.report import ProductFindings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Units:
         return np.concatenate(([0], np.cumsum(self.column(name))))
 
 
-def read_units(path_prefix: str, ledger: Ledger) -> Units | None:
+def read_units(path_prefix: str, findings: ProductFindings) -> Units | None:
     """Read the units of a dataset; None, with findings, where a line is none.
 
     Raises:
@@ -65,7 +65,7 @@ def read_units(path_prefix: str, ledger: Ledger) -> Units | None:
     if lines[-1]:
         wrong.append(len(lines))
     for number in wrong:
-        ledger.find("units-damaged", f"{path}: line {number} is no unit", path=path)
+        findings.find("units-damaged", f"{path}: line {number} is no unit", path=path)
     if wrong:
         return None
     engines: dict[str, int] = {}
@@ -101,20 +101,20 @@ def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 32 and set(value) <= _HEX
 
 
-def examine_units(path_prefix: str, units: Units, manifest: Manifest, ledger: Ledger) -> None:
+def examine_units(path_prefix: str, units: Units, manifest: Manifest, findings: ProductFindings) -> None:
     """Hold the units against the manifest: counts, order, engines and digests."""
     path = file_of(path_prefix, UNITS_NAME)
     for text in _count_problems(units, manifest):
-        ledger.find("units-count", f"{path}: {text}", path=path)
+        findings.find("units-count", f"{path}: {text}", path=path)
     if piecewise_digest(units.tokens) != manifest.files["bin"].get("pieces_xxh3_128"):
         text = f"{path}: the digests of its pieces of the .bin do not make the one in the manifest"
-        ledger.find("units-digest", text, path=path)
+        findings.find("units-digest", text, path=path)
     for number, (entry, content) in enumerate(zip(manifest.inputs, _by_input(units, manifest), strict=True)):
         if piecewise_digest(content) != entry.get("pieces_xxh3_128"):
             text = (
                 f"{path}: the digests of input {number} ({entry['path']}) do not make its one in the manifest"
             )
-            ledger.find("units-digest", text, path=path)
+            findings.find("units-digest", text, path=path)
 
 
 def _by_input(units: Units, manifest: Manifest) -> list[list[str]]:
