@@ -26,7 +26,7 @@ from support.index_cache.cache_support import (
     written,
 )
 from tokshard.core.progress import SilentProgress
-from tokshard.core.thread_runner import Crew
+from tokshard.core.thread_runner import ThreadRunner
 from tokshard.errors import (
     Cancelled,
     InputError,
@@ -394,7 +394,7 @@ def test_a_wait_for_another_process_is_told_of_once(prefix, directory):
 
 
 def test_the_first_failure_stops_those_who_wait():
-    crew = Crew(2)
+    crew = ThreadRunner(2)
     waiting = threading.Event()
 
     def work(item):
@@ -413,7 +413,7 @@ def test_the_first_failure_stops_those_who_wait():
 
 def test_no_workers_are_refused():
     with pytest.raises(UsageError, match="0 workers"):
-        Crew(0)
+        ThreadRunner(0)
 
 
 BUILDER = """

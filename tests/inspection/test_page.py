@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.inspection.products import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
 from tokshard.core.findings import Finding
-from tokshard.core.visible_text import visible
+from tokshard.core.formatting import visible
 from tokshard.errors import OutputExistsError, UsageError
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
 from tokshard.inspection.job import inspect_thing

@@ -168,8 +168,8 @@ def test_a_missing_file_is_said_to_be_missing_again_and_again(cache):
 def test_what_a_store_has_said_a_moment_ago_is_not_asked_again(monkeypatch):
     url = put(b"x")
     asked = []
-    real = stat_cache.remote.status
-    monkeypatch.setattr(stat_cache.remote, "status", lambda one: asked.append(one) or real(one))
+    real = stat_cache.objects.status
+    monkeypatch.setattr(stat_cache.objects, "status", lambda one: asked.append(one) or real(one))
     monkeypatch.setattr(stat_cache, "RECENT_SECONDS", 3600.0)
     assert [fs.exists(url), fs.isfile(url), fs.getsize(url)] == [True, True, 1]
     assert asked == [url]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import DEFAULT_SPLIT, Split, parse_split
@@ -68,10 +68,4 @@ class BuilderConfig:
             >>> config.training_path("out/web"), config.training_path("output/web")
             ('/data/v1/web', 'output/web')
         """
-        for local, training in sorted(self.path_as, key=lambda pair: -len(pair[0])):
-            if prefix == local:
-                return training
-            root = local.rstrip(os.sep) + os.sep
-            if prefix.startswith(root):
-                return training.rstrip(os.sep) + os.sep + prefix[len(root) :]
-        return prefix
+        return PathMapping(self.path_as).map(prefix)

@@ -133,7 +133,7 @@ def job_file(context: typer.Context, wish: ArrayWish) -> str:
     Raises:
         UsageError: The command cannot be run in tasks.
     """
-    from tokshard.storage.remote.objects import is_remote
+    from tokshard.storage.paths import is_remote
     from tokshard.tokenization.job_array import jobfiles
 
     given = context.params

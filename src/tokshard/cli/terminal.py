@@ -8,7 +8,7 @@ import sys
 from typing import Any, TextIO
 
 from tokshard.core.formatting import count, counted, duration, size, tokenizer_name
-from tokshard.core.visible_text import visible as safe
+from tokshard.core.formatting import visible as safe
 from tokshard.errors import StorageError
 
 __all__ = [

@@ -1,13 +1,21 @@
-"""Calls that run in threads of their own, which keep no process from ending."""
+"""Calls in threads of their own, and waiting for them in a way that can be stopped.
+
+A signal interrupts the main thread alone. Another thread that waits for a store must check now and then
+whether its work was stopped, or the program would not end before the store has answered.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
+
+_TICK_SECONDS = 0.1
+_stop_check: ContextVar[Callable[[], None] | None] = ContextVar("stop_check", default=None)
 
 
 class Background(Generic[Result]):
@@ -68,3 +76,27 @@ def in_order(calls: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Re
         under_way.append(Background(call))
     while under_way:
         yield under_way.popleft().result()
+
+
+def set_stop_check(check: Callable[[], None]) -> None:
+    """Have this thread call ``check`` while it waits; ``check`` raises an error if the work was stopped."""
+    _stop_check.set(check)
+
+
+def call_interruptibly(work: Callable[[], Result]) -> Result:
+    """Return what ``work`` returns, or abandon the call when this thread's work is stopped."""
+    if _stop_check.get() is None:
+        return work()
+    background = Background(work)
+    wait_for(background.done)
+    return background.result()
+
+
+def wait_for(event: threading.Event) -> None:
+    """Wait for an event; raise what the check of this thread raises."""
+    check = _stop_check.get()
+    if check is None:
+        event.wait()
+        return
+    while not event.wait(_TICK_SECONDS):
+        check()

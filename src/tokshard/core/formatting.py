@@ -1,10 +1,8 @@
-"""Numbers and names as people read them, in the terminal and on pages."""
+"""Numbers, names and foreign text as people read them, in the terminal, on pages and in logs."""
 
 from __future__ import annotations
 
 from typing import Any
-
-from tokshard.core.visible_text import visible
 
 
 def count(number: int) -> str:
@@ -70,3 +68,23 @@ def tokenizer_name(identity: dict[str, Any]) -> str:
         return "not known, or not one"
     parts = (identity["kind"], identity["name"], str(identity["sha256"])[:12])
     return visible(" ".join(str(part) for part in parts if part))
+
+
+def visible(text: object) -> str:
+    r"""Return a text with control characters, lone surrogates, bidi marks and the like made visible.
+
+    What is left moves no cursor, changes no colour, hides nothing and turns no line around. Letters of
+    every script stay as they are.
+
+    Example:
+        >>> visible("a\x1b[31mred\u202eder\ud800")
+        'a\\x1b[31mred\\u202eder\\ud800'
+    """
+    return "".join(
+        character if character.isprintable() or character == " " else _escaped(character)
+        for character in str(text)
+    )
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

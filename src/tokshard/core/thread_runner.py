@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from tokshard.core.interruption import heed
+from tokshard.core.background import set_stop_check
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 from tokshard.errors import Cancelled, UsageError
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 _TICK_SECONDS = 0.2
 
 
-class Crew:
+class ThreadRunner:
     """A number of threads that can be told to stop.
 
     Args:
@@ -32,7 +32,7 @@ class Crew:
         UsageError: Fewer than one.
 
     Example:
-        >>> Crew(2).run(abs, [-1, 2, -3])
+        >>> ThreadRunner(2).run(abs, [-1, 2, -3])
         [1, 2, 3]
     """
 
@@ -113,7 +113,7 @@ class Crew:
         self.pause(seconds)
 
     def _do(self, work: Callable[[Item], Result], item: Item) -> Result:
-        heed(self._check)
+        set_stop_check(self._check)
         return work(item)
 
     def _check(self) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from tokshard.core.background import in_order
 from tokshard.corpus.content import HEAD_BYTES, Compression, Content, Format, identify, refuse_utf16
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
-from tokshard.storage.paths import GLOB_CHARACTERS, is_glob, natural_key
+from tokshard.storage.paths import GLOB_CHARACTERS, is_glob, is_remote, natural_key
 from tokshard.storage.remote import objects
-from tokshard.storage.remote.objects import is_remote, open_binary
+from tokshard.storage.remote.objects import open_binary
 
 STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)

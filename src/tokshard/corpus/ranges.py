@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from tokshard.storage.paths import is_remote
 from tokshard.storage.readahead import ReadAhead
-from tokshard.storage.remote.objects import RemoteFile, is_remote
+from tokshard.storage.remote.objects import RemoteFile
 
 
 class Ranges(Protocol):

@@ -17,7 +17,8 @@ from tokshard.corpus.files import STDIN, CorpusFile
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import InputError
 from tokshard.storage import syscalls
-from tokshard.storage.remote.objects import is_remote, open_binary
+from tokshard.storage.paths import is_remote
+from tokshard.storage.remote.objects import open_binary
 
 
 def stream_units(

@@ -25,7 +25,8 @@ from tokshard.corpus.batch import (
 from tokshard.corpus.content import Format
 from tokshard.corpus.units import RowUnit
 from tokshard.errors import InputError, MissingExtraError, TokshardError
-from tokshard.storage.remote.objects import is_remote, open_binary
+from tokshard.storage.paths import is_remote
+from tokshard.storage.remote.objects import open_binary
 
 _MAX_BATCH_ROWS = 1 << 16
 

@@ -33,6 +33,7 @@ from tokshard.errors import (
 )
 from tokshard.storage import paths, syscalls
 from tokshard.storage.files import remove_tree
+from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
 
 JOURNAL_NAME = "delivery.jsonl"
@@ -82,7 +83,7 @@ def delivery_to(output: str, *, staging: str | None, keep: bool) -> Delivery | N
     Raises:
         UsageError: The URL names no objects in a bucket, or staging is asked for without a URL.
     """
-    if not objects.is_remote(output):
+    if not is_remote(output):
         if staging is not None or keep:
             raise UsageError("--staging and --keep-staging have a meaning only with an --output in a store")
         return None
@@ -156,7 +157,7 @@ def produce_and_deliver(
         progress.message(f"uploading {delivery.prefix} to {delivery.url}")
         _upload(delivery, order, produced.manifests, journal, progress)
     except StorageError as error:
-        if objects.is_remote(error.path):
+        if is_remote(error.path):
             raise _kept(delivery, error) from error
         raise
     finally:

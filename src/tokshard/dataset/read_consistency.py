@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from tokshard.dataset.manifest import manifest_path
 from tokshard.errors import InputError
 from tokshard.storage import fs
-from tokshard.storage.paths import bin_path, idx_path
-from tokshard.storage.remote.stores import is_remote
+from tokshard.storage.paths import bin_path, idx_path, is_remote
 
 State = list[tuple[int | str, ...] | None]
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from tokshard.dataset.layout import Buffer
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
 from tokshard.storage.fs import open_descriptor
-from tokshard.storage.paths import BIN_SUFFIX, SIDECAR_SUFFIX
-from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.paths import BIN_SUFFIX, SIDECAR_SUFFIX, is_remote
 
 Tokens = NDArray[Any]
 

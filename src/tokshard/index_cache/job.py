@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tokshard.cluster.options import RayOptions
 from tokshard.core.progress import Progress
-from tokshard.core.thread_runner import Crew
+from tokshard.core.thread_runner import ThreadRunner
 from tokshard.index_cache.cache import CacheEntry, CacheState
 from tokshard.index_cache.provision import LOCK_WAIT_SECONDS, Action, provide, sweep
 from tokshard.index_cache.report import IndexReport
@@ -54,7 +54,7 @@ def build_indices(
         StorageError: The disk is full or broken. What was built is kept.
         WorkerError: There is no such cluster, or it has lost the same work too often.
     """
-    crew, datasets = Crew(workers if isinstance(workers, int) else None), Datasets()
+    crew, datasets = ThreadRunner(workers if isinstance(workers, int) else None), Datasets()
     listed, tasks = plan_tasks(requests, cache_directory, datasets, crew)
     before = _survey(tasks, crew, rebuild=rebuild, digests=digests or rebuild)
     # The largest first, so that no thread begins it when the others are done.
@@ -103,7 +103,7 @@ def check_indices(
         UsageError, InputError, IntegrityError, StorageError: As :func:`build_indices`, except that the
             state of an index is no error.
     """
-    crew = Crew(workers)
+    crew = ThreadRunner(workers)
     listed, tasks = plan_tasks(requests, cache_directory, Datasets(), crew)
 
     def examine(task: IndexTask) -> CacheState:
@@ -119,7 +119,7 @@ def check_indices(
 
 def _build_here(
     tasks: Sequence[IndexTask],
-    crew: Crew,
+    crew: ThreadRunner,
     datasets: Datasets,
     *,
     rebuild: bool,
@@ -132,7 +132,7 @@ def _build_here(
         notice = f"another process is building {task.wanted.name}: waiting for it"
         action = provide(
             task.wanted,
-            lambda: task.arrays(datasets.open(task.request.prefix)),
+            lambda: task.arrays(datasets.get(task.request.prefix)),
             rebuild=rebuild,
             wait_seconds=wait_seconds,
             pause=lambda seconds: crew.wait(seconds, notice),
@@ -146,7 +146,7 @@ def _build_here(
 
 
 def _survey(
-    tasks: dict[CacheEntry, IndexTask], crew: Crew, *, rebuild: bool, digests: bool
+    tasks: dict[CacheEntry, IndexTask], crew: ThreadRunner, *, rebuild: bool, digests: bool
 ) -> dict[CacheEntry, CacheState]:
     """Return the states of all entries; refuse those that must not be replaced, before anything is built."""
     states = crew.run(lambda task: task.wanted.examine(digests=digests), list(tasks.values()))

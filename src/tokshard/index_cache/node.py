@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 from tokshard.cluster.task import Answer, Message, on_node
-from tokshard.core.thread_runner import Crew
+from tokshard.core.thread_runner import ThreadRunner
 from tokshard.errors import InputError
 from tokshard.index_cache.fingerprint import fingerprint_differences
 from tokshard.index_cache.provision import provide
@@ -42,7 +42,7 @@ def _build(arguments: Message, host: str) -> str:
         raise InputError(f"the cache {directory} is another one on the node {host}", hint=_HINT)
     request = IndexRequest.from_json(arguments["request"])
     datasets = Datasets()
-    _, tasks = plan_tasks([request], directory, datasets, Crew(1))
+    _, tasks = plan_tasks([request], directory, datasets, ThreadRunner(1))
     (task,) = tasks.values()
     if differences := fingerprint_differences(arguments["dataset"], task.wanted.origin.dataset):
         raise InputError(
@@ -50,7 +50,7 @@ def _build(arguments: Message, host: str) -> str:
         )
     return provide(
         task.wanted,
-        lambda: task.arrays(datasets.open(request.prefix)),
+        lambda: task.arrays(datasets.get(request.prefix)),
         rebuild=arguments["rebuild"],
         wait_seconds=arguments["wait_seconds"],
     )

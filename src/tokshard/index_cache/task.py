@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tokshard.core.thread_runner import Crew
+from tokshard.core.open_cache import OpenCache
+from tokshard.core.thread_runner import ThreadRunner
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs, warnings_of
 from tokshard.gpt_index.index import GPTDatasetIndex
@@ -19,7 +18,7 @@ from tokshard.index_cache.provision import Action, Wanted
 from tokshard.index_cache.report import IndexReport
 from tokshard.index_cache.request import IndexRequest
 from tokshard.index_cache.sidecar import Origin
-from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.paths import is_remote
 
 # Open datasets are mapped, and every map holds a file descriptor, of which processes have about 1,000.
 _OPEN_DATASETS = 64
@@ -72,33 +71,15 @@ class IndexTask:
         )
 
 
-class Datasets:
+class Datasets(OpenCache[str, FingerprintedIndex]):
     """The indexes of datasets, each opened once while not too many are open; for any thread."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
-        self._open: OrderedDict[str, FingerprintedIndex] = OrderedDict()
-
-    def open(self, prefix: str) -> FingerprintedIndex:
-        """Return the index of a dataset."""
-        with self._guard:
-            lock = self._locks.setdefault(prefix, threading.Lock())
-        with lock:
-            with self._guard:
-                if (known := self._open.get(prefix)) is not None:
-                    self._open.move_to_end(prefix)
-                    return known
-            opened = FingerprintedIndex.open(prefix)
-            with self._guard:
-                self._open[prefix] = opened
-                if len(self._open) > _OPEN_DATASETS:
-                    self._open.popitem(last=False)
-            return opened
+        super().__init__(FingerprintedIndex.open, _OPEN_DATASETS)
 
 
 def plan_tasks(
-    requests: Sequence[IndexRequest], cache_directory: str | None, datasets: Datasets, crew: Crew
+    requests: Sequence[IndexRequest], cache_directory: str | None, datasets: Datasets, crew: ThreadRunner
 ) -> tuple[list[tuple[IndexRequest, CacheEntry]], dict[CacheEntry, IndexTask]]:
     """Plan what requests come to; nothing is written.
 
@@ -125,7 +106,7 @@ def plan_tasks(
     for request, entry in listed:
         _check_same(first.setdefault(entry, request), request)
     pairs = list(first.items())
-    tasks = crew.run(lambda pair: _task(pair[1], pair[0], datasets.open(pair[1].prefix)), pairs)
+    tasks = crew.run(lambda pair: _task(pair[1], pair[0], datasets.get(pair[1].prefix)), pairs)
     return listed, dict(zip(first, tasks, strict=True))
 
 

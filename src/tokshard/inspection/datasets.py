@@ -11,7 +11,7 @@ from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.inspection.lengths import LengthSummary, summarise
 from tokshard.storage import fs, paths
-from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.paths import is_remote
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,7 @@ from tokshard.errors import InputError, UsageError
 from tokshard.sharding.plan.document import PLAN_NAME
 from tokshard.sharding.plan.rankfile import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs, paths
-from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.paths import is_remote
 
 Kind = Literal["dataset", "tokenizer", "cache", "index", "blend", "plan", "rank"]
 

@@ -14,8 +14,7 @@ import numpy as np
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.gpt_index.samples import GPTSamples
-from tokshard.storage.paths import bin_path
-from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.paths import bin_path, is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,6 +11,7 @@ from tokshard.blending.config import BuilderConfig
 from tokshard.blending.outline import SplitOutline, outline_blend
 from tokshard.blending.recipe import BlendRecipe, Mixture
 from tokshard.core.findings import Finding
+from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, IntegrityError, TokshardError
 from tokshard.gpt_index.splits import SPLITS, Split
 from tokshard.index_cache.description import BlendedDescription
@@ -65,13 +66,7 @@ class Places:
             >>> Places((("out", "/data/v1"),)).local("/data/v1/web")
             'out/web'
         """
-        for here, there in sorted(self.path_as, key=lambda pair: -len(pair[1])):
-            root = there.rstrip("/") + "/"
-            if path == there:
-                return here
-            if path.startswith(root):
-                return here.rstrip("/") + "/" + path[len(root) :]
-        return path
+        return PathMapping(self.path_as).inverse().map(path)
 
     def localised(self, recipe: BlendRecipe) -> BlendRecipe:
         """Return a recipe with the prefixes of this machine."""

@@ -11,8 +11,8 @@ from glob import glob as local_glob
 from typing import BinaryIO
 
 from tokshard.errors import MissingFileError, UsageError
+from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
-from tokshard.storage.remote.objects import is_remote
 from tokshard.storage.remote.stat_cache import recent_status
 
 

@@ -12,6 +12,30 @@ IDX_SUFFIX = ".idx"
 SIDECAR_SUFFIX = ".tokshard"
 _SHOWN = 80
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://", re.DOTALL)
+_LOCAL_SCHEMES = frozenset({"file", "local"})
+
+
+def scheme_of(path: str) -> str | None:
+    """Return what stands before ``://``, or None for a path.
+
+    Example:
+        >>> scheme_of("s3://bucket/web.jsonl"), scheme_of("data/web.jsonl")
+        ('s3', None)
+    """
+    found = _URL.match(path)
+    return found[1] if found else None
+
+
+def is_remote(path: str) -> bool:
+    """Tell whether a path is the URL of something in a store.
+
+    Example:
+        >>> is_remote("s3://bucket/web.jsonl"), is_remote("web.jsonl"), is_remote("file:///web.jsonl")
+        (True, False, False)
+    """
+    scheme = scheme_of(path)
+    return scheme is not None and scheme not in _LOCAL_SCHEMES
 
 
 def bin_path(path_prefix: str) -> str:

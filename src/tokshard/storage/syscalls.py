@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tokshard.errors import StorageError, UsageError
-from tokshard.storage.remote.stores import is_remote
+from tokshard.storage.paths import is_remote
 
 Buffer = bytes | bytearray | memoryview
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
 from tokshard.storage import paths, syscalls
+from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
 
 _DEFINITION = "tokenizer.json"
@@ -41,7 +42,7 @@ def locate_tokenizer(argument: str) -> Location:
     """
     if argument.startswith("hf:"):
         return _from_hub(argument[3:])
-    return _from_store(argument) if objects.is_remote(argument) else _from_disk(argument)
+    return _from_store(argument) if is_remote(argument) else _from_disk(argument)
 
 
 def _from_disk(argument: str) -> Location:

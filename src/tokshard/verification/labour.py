@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tokshard.core.progress import Progress, ProgressUpdate
-from tokshard.core.thread_runner import Crew
+from tokshard.core.thread_runner import ThreadRunner
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ class Labour:
     """
 
     def __init__(self, workers: int | None, progress: Progress) -> None:
-        self._crew = Crew(workers)
+        self._crew = ThreadRunner(workers)
         self._progress = progress
         self._done = 0
         self._threaded = False

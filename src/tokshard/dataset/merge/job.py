@@ -18,8 +18,7 @@ from tokshard.dataset.publication import seal
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import UsageError
 from tokshard.storage.fs import refuse_remote
-from tokshard.storage.paths import check_output_prefix
-from tokshard.storage.remote.stores import is_remote
+from tokshard.storage.paths import check_output_prefix, is_remote
 
 _SHOWN = 3
 

@@ -14,7 +14,7 @@ import html
 import re
 from dataclasses import dataclass
 
-from tokshard.core.visible_text import visible
+from tokshard.core.formatting import visible
 
 _NAME = re.compile(r"[a-z][a-zA-Z0-9-]*")
 _EMPTY = {"meta", "rect", "line", "path", "circle", "col", "br"}

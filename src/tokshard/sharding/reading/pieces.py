@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import resource
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokshard.core.open_cache import OpenCache
 from tokshard.sharding.sources.locator import Locator
 from tokshard.sharding.sources.references import DatasetReference
 from tokshard.sharding.sources.samples import SampleSource
@@ -60,10 +60,11 @@ class PieceReader:
     """
 
     def __init__(self, source: SampleSource, capacity: int | None = None) -> None:
-        self._source = source
         self._locator = Locator(source)
-        self._capacity = _capacity() if capacity is None else capacity
-        self._open: OrderedDict[int, _DatasetPieces] = OrderedDict()
+        self._open: OpenCache[int, _DatasetPieces] = OpenCache(
+            lambda number: _DatasetPieces(source.datasets[number]),
+            _capacity() if capacity is None else capacity,
+        )
 
     def pieces(self, ids: Integers) -> Pieces:
         """Return the pieces of samples, dataset by dataset.
@@ -77,17 +78,9 @@ class PieceReader:
         datasets, samples = self._locator.locate(ids)
         parts = []
         for number in np.unique(datasets).tolist():
-            first, size = self._dataset(number).find(samples[datasets == number])
+            first, size = self._open.get(number).find(samples[datasets == number])
             parts.append(Pieces(np.full(first.shape, number, dtype=np.int64), first, size))
         return Pieces.joined(parts)
-
-    def _dataset(self, number: int) -> _DatasetPieces:
-        if number not in self._open:
-            if len(self._open) >= self._capacity:
-                self._open.popitem(last=False)
-            self._open[number] = _DatasetPieces(self._source.datasets[number])
-        self._open.move_to_end(number)
-        return self._open[number]
 
 
 def _capacity() -> int:

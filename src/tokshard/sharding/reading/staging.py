@@ -18,8 +18,7 @@ from tokshard.sharding.reading.simulation import Simulation
 from tokshard.sharding.sources.samples import SampleSource
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
-from tokshard.storage.paths import bin_path, idx_path
-from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.paths import bin_path, idx_path, is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

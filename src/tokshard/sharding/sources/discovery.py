@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.merge.arguments import expand
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split, whole_split
@@ -230,13 +231,7 @@ def _only(cache: str, path: str, wanted: Wanted, prefix: str | None) -> dict[str
 
 def _local(training_path: str, wanted: Wanted) -> str:
     """Return where the dataset lies here that a job names otherwise."""
-    for local, training in sorted(wanted.path_as, key=lambda pair: -len(pair[1])):
-        if training_path == training:
-            return local
-        root = training.rstrip("/") + "/"
-        if training_path.startswith(root):
-            return local.rstrip("/") + "/" + training_path[len(root) :]
-    return training_path
+    return PathMapping(wanted.path_as).inverse().map(training_path)
 
 
 def _gpt_description(path: str) -> GPTDatasetDescription:

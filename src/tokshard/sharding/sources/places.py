@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.storage.fs import relative_inside
-from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.paths import is_remote
 
 _SHOWN = 80
 
@@ -72,16 +73,8 @@ class Places:
             )
         if not stored.startswith("/") and not is_remote(stored):
             return os.path.normpath(os.path.join(self.directory or "", stored))
-        mapped = self._mapped(stored)
+        mapped = PathMapping.of(self.roots.items()).map(stored)
         return mapped if is_remote(mapped) else os.path.normpath(mapped)
-
-    def _mapped(self, path: str) -> str:
-        """Return an absolute path or a URL with its longest mapped beginning replaced."""
-        for old in sorted(self.roots, key=len, reverse=True):
-            root = old.rstrip("/")
-            if path == root or path.startswith(root + "/"):
-                return self.roots[old].rstrip("/") + path[len(root) :]
-        return path
 
 
 def _is_storable(path: str) -> bool:

@@ -15,7 +15,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Protocol
 
-from tokshard.core.interruption import call_slowly, wait_for
+from tokshard.core.background import call_interruptibly, wait_for
 from tokshard.errors import UsageError
 
 BLOCK_BYTES = 64 << 10
@@ -166,7 +166,7 @@ class BlockPool:
         with self._lock:
             mine, run.claimed = not run.claimed, True
         if mine:
-            call_slowly(lambda: self._fetch(run))
+            call_interruptibly(lambda: self._fetch(run))
         wait_for(run.done)
         if run.error is not None:
             raise run.error

@@ -13,9 +13,10 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from tokshard.errors import InputError, MissingFileError
 from tokshard.storage.files import AtomicFile
+from tokshard.storage.paths import is_remote, scheme_of
 from tokshard.storage.readahead import BLOCK_BYTES, ReadAhead
 from tokshard.storage.remote.retry import ShortAnswerError, retried
-from tokshard.storage.remote.stores import Place, is_remote, is_s3, locate, scheme_of
+from tokshard.storage.remote.stores import Place, is_s3, locate
 from tokshard.storage.remote.upload import upload
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "exists",
     "glob",
     "is_directory",
-    "is_remote",
     "open_binary",
     "read",
     "remove",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from tokshard.core.interruption import call_slowly
+from tokshard.core.background import call_interruptibly
 from tokshard.storage.remote import objects
 from tokshard.storage.remote.objects import RemoteStatus
 
@@ -27,7 +27,7 @@ def recent_status(url: str) -> RemoteStatus:
     now = time.monotonic()
     asked, status = _known.get(url, (-RECENT_SECONDS, None))
     if status is None or now - asked >= RECENT_SECONDS:
-        status = call_slowly(lambda: objects.status(url))
+        status = call_interruptibly(lambda: objects.status(url))
         if len(_known) >= _MOST:
             _known.clear()
         _known[url] = now, status

@@ -6,14 +6,12 @@ variables and files); nothing of that is kept here.
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 from tokshard.errors import MissingExtraError, UsageError
+from tokshard.storage.paths import scheme_of
 from tokshard.storage.remote.retry import timeout_seconds
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://", re.DOTALL)
-_LOCAL_SCHEMES = frozenset({"file", "local"})
 _CONNECTIONS = 64
 # What brings a scheme, where fsspec alone does not.
 _PACKAGES = {
@@ -49,28 +47,6 @@ class Place(NamedTuple):
 
     store: Any
     path: str
-
-
-def scheme_of(path: str) -> str | None:
-    """Return what stands before ``://``, or None for a path.
-
-    Example:
-        >>> scheme_of("s3://bucket/web.jsonl"), scheme_of("data/web.jsonl")
-        ('s3', None)
-    """
-    found = _URL.match(path)
-    return found[1] if found else None
-
-
-def is_remote(path: str) -> bool:
-    """Tell whether a path is the URL of something in a store.
-
-    Example:
-        >>> is_remote("s3://bucket/web.jsonl"), is_remote("web.jsonl"), is_remote("file:///web.jsonl")
-        (True, False, False)
-    """
-    scheme = scheme_of(path)
-    return scheme is not None and scheme not in _LOCAL_SCHEMES
 
 
 def is_s3(store: Any) -> bool:

@@ -9,7 +9,8 @@ from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.corpus.files import CorpusFile, check_unchanged
 from tokshard.corpus.records import RejectedRecord
 from tokshard.errors import InputError
-from tokshard.storage.remote.objects import is_remote, open_binary
+from tokshard.storage.paths import is_remote
+from tokshard.storage.remote.objects import open_binary
 from tokshard.storage.scratch import scratch_directory
 from tokshard.tokenization.assembly import ErrorPolicy
 from tokshard.tokenization.encoder import Outcome

@@ -18,7 +18,7 @@ from tokshard.corpus.files import CorpusFile
 from tokshard.errors import InputError
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
-from tokshard.storage.remote.objects import is_remote
+from tokshard.storage.paths import is_remote
 from tokshard.storage.scratch import scratch_directory
 from tokshard.tokenization.encoder import Outcome, UnitEncoder
 from tokshard.tokenization.recipe import Recipe

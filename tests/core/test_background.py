@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from tokshard.core.interruption import call_slowly, wait_for
+from tokshard.core.background import call_interruptibly, wait_for
 from tokshard.core.progress import SilentProgress
-from tokshard.core.thread_runner import Crew
+from tokshard.core.thread_runner import ThreadRunner
 
 
 class Stopping(SilentProgress):
@@ -20,8 +20,10 @@ class Stopping(SilentProgress):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("wait", [wait_for, lambda never: call_slowly(never.wait)], ids=["event", "call"])
-def test_a_crew_that_is_stopped_does_not_wait_for_slow_answers(wait):
+@pytest.mark.parametrize(
+    "wait", [wait_for, lambda never: call_interruptibly(never.wait)], ids=["event", "call"]
+)
+def test_a_thread_runner_that_is_stopped_does_not_wait_for_slow_answers(wait):
     never, ready = threading.Event(), threading.Event()
     begun = threading.Barrier(2, action=ready.set)
 
@@ -31,7 +33,7 @@ def test_a_crew_that_is_stopped_does_not_wait_for_slow_answers(wait):
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            Crew(2).run(work, [1, 2], listener=Stopping(ready))
+            ThreadRunner(2).run(work, [1, 2], listener=Stopping(ready))
         assert not never.is_set()
     finally:
         never.set()
@@ -39,11 +41,11 @@ def test_a_crew_that_is_stopped_does_not_wait_for_slow_answers(wait):
 
 def test_a_slow_call_gives_its_result_and_its_error():
     def divide(by):
-        return call_slowly(lambda: 12 // by)
+        return call_interruptibly(lambda: 12 // by)
 
     assert divide(4) == 3
-    assert Crew(2).run(divide, [4, 3]) == [3, 4]
+    assert ThreadRunner(2).run(divide, [4, 3]) == [3, 4]
     with pytest.raises(ZeroDivisionError):
         divide(0)
     with pytest.raises(ZeroDivisionError):
-        Crew(2).run(divide, [4, 0])
+        ThreadRunner(2).run(divide, [4, 0])

@@ -1,0 +1,73 @@
+"""Bounded cache of open files and datasets."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+Opened = TypeVar("Opened")
+
+
+class OpenCache(Generic[KeyT, Opened]):
+    """Open things by key, the least recently used dropped first; threads may share it.
+
+    What is dropped closes when nobody holds it any more: another thread may still read from it. Each thing
+    is opened once, however many threads ask for it, and a failed attempt is made again by the next caller.
+
+    Args:
+        opener: Opens the thing of a key. Different keys may be opened at once.
+        capacity: How many are kept open; with 0 each call opens anew.
+
+    Example:
+        >>> cache = OpenCache(lambda name: [name], 2)
+        >>> cache.get("a") is cache.get("a")
+        True
+        >>> first = cache.get("a"), cache.get("b"), cache.get("c")
+        >>> len(cache), "a" in cache
+        (2, False)
+    """
+
+    def __init__(self, opener: Callable[[KeyT], Opened], capacity: int) -> None:
+        self._opener = opener
+        self._capacity = capacity
+        self._entries: OrderedDict[KeyT, Future[Opened]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._entries
+
+    def get(self, key: KeyT) -> Opened:
+        """Return the open thing of a key, opened if need be; raises what the opener raises."""
+        with self._lock:
+            entry = self._entries.get(key)
+            is_new = entry is None
+            if entry is None:
+                entry = self._entries[key] = Future()
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
+        if is_new:
+            self._open(key, entry)
+        return entry.result()
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._entries.clear()
+
+    def _open(self, key: KeyT, entry: Future[Opened]) -> None:
+        try:
+            entry.set_result(self._opener(key))
+        except BaseException as error:
+            with self._lock:
+                if self._entries.get(key) is entry:
+                    del self._entries[key]
+            entry.set_exception(error)
+            raise

@@ -1,0 +1,66 @@
+"""Path mapping: which directories on one machine are which on another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+
+@dataclass(frozen=True, slots=True)
+class PathMapping:
+    """Replaces the longest known beginning of a path, whole directories only.
+
+    Paths are compared as text; normalize them before if several spellings can occur. URLs are paths, too.
+
+    Attributes:
+        pairs: Pairs (old beginning, new beginning); a trailing slash makes no difference.
+
+    Example:
+        >>> mapping = PathMapping((("out", "/data/v1"), ("out/web", "/fast/web")))
+        >>> mapping.map("out/books"), mapping.map("out/web/a"), mapping.map("output/web")
+        ('/data/v1/books', '/fast/web/a', 'output/web')
+        >>> mapping.inverse().map("/data/v1/books")
+        'out/books'
+    """
+
+    JSON_TYPE: ClassVar[object] = tuple[tuple[str, str], ...]
+
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[str, str]]) -> Self:
+        """Return the mapping of pairs (old, new)."""
+        return cls(tuple((old, new) for old, new in pairs))
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self.pairs)
+
+    def map(self, path: str) -> str:
+        """Return the new path, or the path itself if no pair applies."""
+        matching = [
+            (old.rstrip("/"), new)
+            for old, new in self.pairs
+            if path in {old, old.rstrip("/")} or path.startswith(old.rstrip("/") + "/")
+        ]
+        if not matching:
+            return path
+        root, new = max(matching, key=lambda pair: len(pair[0]))
+        rest = path[len(root) + 1 :]
+        return f"{new.rstrip('/')}/{rest}" if rest else new
+
+    def inverse(self) -> PathMapping:
+        """Return the mapping from the new paths to the old ones."""
+        return PathMapping(tuple((new, old) for old, new in self.pairs))
+
+    def to_json_value(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs, for the codec."""
+        return self.pairs
+
+    @classmethod
+    def from_json_value(cls, value: tuple[tuple[str, str], ...]) -> Self:
+        """Return the mapping of decoded pairs."""
+        return cls(value)
