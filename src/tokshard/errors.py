@@ -15,7 +15,7 @@
     ├── ResumeMismatchError           4   an unfinished run was started with other options or inputs
     ├── LockedError                   5   another process writes this output
     ├── IntegrityError, ValueError    6   bytes that contradict each other
-    │   └── EngineMismatchError       6   the fast engine and the reference disagree
+    │   └── EncoderMismatchError       6   the fast encoder and the reference disagree
     ├── StorageError, OSError         7   disk full, I/O error, no permission, a store that fails
     ├── WorkerError                   8   a worker process died or hung
     └── Cancelled                   130   stopped by Ctrl-C or a signal (143 for SIGTERM)
@@ -212,8 +212,8 @@ class IntegrityError(TokshardError, ValueError):
         self.offset = offset
 
 
-class EngineMismatchError(IntegrityError):
-    """The fast engine and the reference engine give different tokens for the same text."""
+class EncoderMismatchError(IntegrityError):
+    """The fast encoder and the reference encoder give different tokens for the same text."""
 
 
 class StorageError(TokshardError, OSError):

@@ -156,7 +156,6 @@ def class_names() -> Counter[str]:
 DEFINED_TWICE = {
     "Course",
     "Coverage",
-    "Engine",
     "Executor",
     "Finding",
     "Location",

@@ -252,7 +252,7 @@ ERRORS = st.one_of(
             errors.InputError,
             errors.TokenizerError,
             errors.IntegrityError,
-            errors.EngineMismatchError,
+            errors.EncoderMismatchError,
         )
     ),
     st.builds(

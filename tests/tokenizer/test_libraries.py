@@ -16,7 +16,7 @@ from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.workers import starting
 from tokshard.tokenizer import libraries
 from tokshard.tokenizer.definition import load_tokenizer
-from tokshard.tokenizer.engines import fast_engine, reference_engine
+from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
 
 TEXTS = texts_of(SAMPLE / "stories.jsonl")[:20]
 
@@ -32,18 +32,18 @@ def ahead():
 
 
 def test_what_was_loaded_ahead_is_taken_once():
-    expected = lists_of(reference_engine(load_tokenizer(TOKENIZER), special_tokens=False).encode(TEXTS))
+    expected = lists_of(reference_encoder(load_tokenizer(TOKENIZER), special_tokens=False).encode(TEXTS))
     libraries.load_ahead(TOKENIZER, special_tokens=False)
     ((fast,), (reference,)) = ahead()
     tokenizer = load_tokenizer(TOKENIZER)
-    engine = fast_engine(tokenizer, special_tokens=False)
-    assert engine._library is fast.library
-    assert lists_of(engine.encode(TEXTS)) == expected
-    engine = reference_engine(tokenizer, special_tokens=False)
-    assert engine._library is reference
-    assert lists_of(engine.encode(TEXTS)) == expected
+    encoder = fast_encoder(tokenizer, special_tokens=False)
+    assert encoder._library is fast.library
+    assert lists_of(encoder.encode(TEXTS)) == expected
+    encoder = reference_encoder(tokenizer, special_tokens=False)
+    assert encoder._library is reference
+    assert lists_of(encoder.encode(TEXTS)) == expected
     assert ahead() == ([], [])
-    assert fast_engine(tokenizer, special_tokens=False)._library is not fast.library
+    assert fast_encoder(tokenizer, special_tokens=False)._library is not fast.library
 
 
 def test_another_file_or_other_special_tokens_get_their_own(tmp_path):
@@ -53,10 +53,10 @@ def test_another_file_or_other_special_tokens_get_their_own(tmp_path):
     changed = load_tokenizer(
         written(tmp_path, definition).path, need_eod=False
     )  # the same, written otherwise
-    assert fast_engine(changed, special_tokens=False)._library is not fast.library
-    assert reference_engine(changed, special_tokens=False)._library is not reference
+    assert fast_encoder(changed, special_tokens=False)._library is not fast.library
+    assert reference_encoder(changed, special_tokens=False)._library is not reference
     tokenizer = load_tokenizer(TOKENIZER)
-    assert fast_engine(tokenizer, special_tokens=True)._library is not fast.library
+    assert fast_encoder(tokenizer, special_tokens=True)._library is not fast.library
     assert ahead() == ([fast], [reference])
 
 

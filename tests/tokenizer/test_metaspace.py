@@ -21,9 +21,9 @@ from support.tokenization.definitions import (
     template,
     written,
 )
-from tokshard.tokenizer.engines import fast_engine, reference_engine
+from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
 from tokshard.tokenizer.metaspace import Domain, is_metaspace, prepends, rewritten
-from tokshard.tokenizer.structure import FastEngineRefusedError, refusal
+from tokshard.tokenizer.structure import FastEncoderRefusedError, refusal
 
 BOS = template("<s>", "A", ids={"<s>": [1]})
 OVERLAP = "camelCase <|endoftext|>HTTPRequest <|endoftext|> HTTPRequest"
@@ -72,7 +72,7 @@ def form(request):
 
 
 @pytest.fixture(scope="module", params=["plain", "normalized", "overlapping", "bos"])
-def engines(request, form, tmp_path_factory):
+def encoders(request, form, tmp_path_factory):
     definition = metaspace(**form)
     if request.param == "normalized":
         definition = normalized(definition)
@@ -83,8 +83,8 @@ def engines(request, form, tmp_path_factory):
     tokenizer = written(tmp_path_factory.mktemp("metaspace"), definition)
     special_tokens = request.param == "bos"
     return (
-        fast_engine(tokenizer, special_tokens=special_tokens),
-        reference_engine(tokenizer, special_tokens=special_tokens),
+        fast_encoder(tokenizer, special_tokens=special_tokens),
+        reference_encoder(tokenizer, special_tokens=special_tokens),
     )
 
 
@@ -93,13 +93,13 @@ def engines(request, form, tmp_path_factory):
     batch=["", " ", "▁", " a", "▁a", "a<s>b", "a<s> b", "<s>", "<s><s>a", "<|x|><|x|>", "  <s>", OVERLAP]
 )
 @given(batch=batches)
-def test_hypothesis_finds_no_difference(engines, batch):
-    fast, reference = engines
+def test_hypothesis_finds_no_difference(encoders, batch):
+    fast, reference = encoders
     assert lists_of(fast.encode(batch)) == lists_of(reference.encode(batch))
 
 
-def test_random_texts_are_equal(engines):
-    fast, reference = engines
+def test_random_texts_are_equal(encoders):
+    fast, reference = encoders
     batch = [*random_texts(11, 400), OVERLAP]
     assert lists_of(fast.encode(batch)) == lists_of(reference.encode(batch))
 
@@ -125,8 +125,8 @@ def test_unknown_forms_are_refused(form, tmp_path):
     assert is_metaspace(definition)
     assert rewritten(definition) is None
     assert refusal(definition, special_tokens=False) == "this form of the pre-tokenizer Metaspace"
-    with pytest.raises(FastEngineRefusedError):
-        fast_engine(written(tmp_path, definition), special_tokens=False)
+    with pytest.raises(FastEncoderRefusedError):
+        fast_encoder(written(tmp_path, definition), special_tokens=False)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,6 @@ def test_llama2_with_a_metaspace(form, tmp_path):
     tokenizer = written(tmp_path, definition)
     batch = [*random_texts(19, 400), "|||EMAIL_ADDRESS||| x </s>"]
     for special_tokens in (False, True):
-        fast = fast_engine(tokenizer, special_tokens=special_tokens).encode(batch)
-        reference = reference_engine(tokenizer, special_tokens=special_tokens).encode(batch)
+        fast = fast_encoder(tokenizer, special_tokens=special_tokens).encode(batch)
+        reference = reference_encoder(tokenizer, special_tokens=special_tokens).encode(batch)
         assert lists_of(fast) == lists_of(reference)

@@ -25,12 +25,12 @@ from support.tokenization.definitions import (
     written,
 )
 from tokshard.tokenizer import structure
-from tokshard.tokenizer.engines import fast_engine, reference_engine
-from tokshard.tokenizer.patterns import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
+from tokshard.tokenizer.definition import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
+from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
 from tokshard.tokenizer.structure import (
     DISPUTED_CHARACTER,
     KNOWN_PATTERNS,
-    FastEngineRefusedError,
+    FastEncoderRefusedError,
     byte_alphabet,
     refusal,
 )
@@ -260,8 +260,8 @@ def test_a_known_part_gives_equal_tokens(name, special_tokens, tmp_path):
     definition = KNOWN[name]
     assert refusal(definition, special_tokens=special_tokens) is None
     tokenizer = written(tmp_path, definition)
-    fast = fast_engine(tokenizer, special_tokens=special_tokens)
-    reference = reference_engine(tokenizer, special_tokens=special_tokens)
+    fast = fast_encoder(tokenizer, special_tokens=special_tokens)
+    reference = reference_encoder(tokenizer, special_tokens=special_tokens)
     batch = [
         "",
         *random_texts(len(name), 250),
@@ -287,9 +287,9 @@ def test_a_known_pattern_is_equal_on_every_kind_of_character(pattern, tmp_path):
     batch += random_texts(0, 400)
     tokenizer = written(tmp_path, probe(sequence(split(pattern), BYTE_LEVEL)))
 
-    fast = fast_engine(tokenizer, special_tokens=False).encode(batch)
+    fast = fast_encoder(tokenizer, special_tokens=False).encode(batch)
 
-    reference = reference_engine(tokenizer, special_tokens=False).encode(batch)
+    reference = reference_encoder(tokenizer, special_tokens=False).encode(batch)
     assert lists_of(fast) == lists_of(reference)
 
 
@@ -299,9 +299,9 @@ def test_texts_with_a_shared_beginning_are_equal(tmp_path):
     begin = "hello  world\n\n123 's 中文 " * 400
     batch = [begin[: 4000 + 37 * n] + text for n, text in enumerate(random_texts(5, 60))]
 
-    fast = fast_engine(tokenizer, special_tokens=False).encode(batch)
+    fast = fast_encoder(tokenizer, special_tokens=False).encode(batch)
 
-    assert lists_of(fast) == lists_of(reference_engine(tokenizer, special_tokens=False).encode(batch))
+    assert lists_of(fast) == lists_of(reference_encoder(tokenizer, special_tokens=False).encode(batch))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -309,8 +309,8 @@ def test_what_is_not_known_is_refused(name, tmp_path):
     definition, _ = REFUSED[name]
     reason = refusal(definition, special_tokens=False)
     assert reason is not None
-    with pytest.raises(FastEngineRefusedError, match="it is not known to be right about") as caught:
-        fast_engine(written(tmp_path, definition), special_tokens=False)
+    with pytest.raises(FastEncoderRefusedError, match="it is not known to be right about") as caught:
+        fast_encoder(written(tmp_path, definition), special_tokens=False)
     assert reason in str(caught.value)
 
 
@@ -328,7 +328,7 @@ def test_the_disputed_character_needs_the_reference(tmp_path):
     text = "x!\u180e hello"
     assert encode_by_fastokens(definition, [text]) != encode_plainly(definition, [text])
 
-    fast = fast_engine(written(tmp_path, definition), special_tokens=False)
+    fast = fast_encoder(written(tmp_path, definition), special_tokens=False)
 
     batch = ["hello", text, "", text, "world"]
     assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
@@ -340,7 +340,7 @@ def test_the_disputed_character_needs_the_reference(tmp_path):
 def test_a_post_processor_matters_only_where_it_applies(processor, tmp_path):
     definition = probe(post_processor=processor)
     assert refusal(definition, special_tokens=True) == f"the post-processor {processor['type']}"
-    fast = fast_engine(written(tmp_path, definition), special_tokens=False)
+    fast = fast_encoder(written(tmp_path, definition), special_tokens=False)
     batch = random_texts(7, 100)
     assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
 
@@ -410,25 +410,25 @@ def test_published_tokenizers_pass(name):
 @pytest.mark.parametrize(
     "name", ["nfc", "added tokens of both kinds", "deepseek", "llama2 with normalized tokens"]
 )
-def test_hypothesis_finds_no_difference(name, batch, tmp_path_factory, engines_of):
-    fast, reference = engines_of(name)
+def test_hypothesis_finds_no_difference(name, batch, tmp_path_factory, encoders_of):
+    fast, reference = encoders_of(name)
     assert lists_of(fast.encode(batch)) == lists_of(reference.encode(batch))
 
 
 @pytest.fixture(scope="module")
-def engines_of(tmp_path_factory):
+def encoders_of(tmp_path_factory):
     made = {}
 
-    def engines(name):
+    def encoders(name):
         if name not in made:
             tokenizer = written(tmp_path_factory.mktemp("known"), KNOWN[name])
             made[name] = (
-                fast_engine(tokenizer, special_tokens=False),
-                reference_engine(tokenizer, special_tokens=False),
+                fast_encoder(tokenizer, special_tokens=False),
+                reference_encoder(tokenizer, special_tokens=False),
             )
         return made[name]
 
-    return engines
+    return encoders
 
 
 @pytest.mark.parametrize(

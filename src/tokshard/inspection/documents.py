@@ -8,7 +8,7 @@ from typing import Any
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import UsageError
 from tokshard.inspection.tokenizers import tokenizer_of
-from tokshard.tokenizer.engines import decode
+from tokshard.tokenizer.encoders import decode
 
 SCHEMA = "tokshard.inspect-document/1"
 

@@ -12,7 +12,7 @@ import numpy as np
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer.definition import Tokenizer
-from tokshard.tokenizer.engines import decode
+from tokshard.tokenizer.encoders import decode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

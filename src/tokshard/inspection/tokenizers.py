@@ -10,7 +10,7 @@ from tokshard.errors import InputError
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.plan import choose_dtype
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
-from tokshard.tokenizer.engines import fast_engine_refusal
+from tokshard.tokenizer.encoders import fast_encoder_refusal
 
 SCHEMA = "tokshard.inspect-tokenizer/1"
 
@@ -51,7 +51,7 @@ def inspect_tokenizer(argument: str) -> TokenizerSummary:
         TokenizerError: It cannot be read.
     """
     tokenizer = load_tokenizer(argument, need_eod=False)
-    reason = fast_engine_refusal(tokenizer, special_tokens=False)
+    reason = fast_encoder_refusal(tokenizer, special_tokens=False)
     return TokenizerSummary(
         argument=argument,
         identity=tokenizer.identity,

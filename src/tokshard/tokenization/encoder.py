@@ -14,9 +14,9 @@ from tokshard.tokenization.encoded import EncodedUnit
 from tokshard.tokenization.packing import pack_documents
 from tokshard.tokenization.part import UnitKey
 from tokshard.tokenization.recipe import Recipe
-from tokshard.tokenizer import engines, gate
+from tokshard.tokenizer import encoders, equivalence
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
-from tokshard.tokenizer.structure import FastEngineRefusedError
+from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,12 +88,14 @@ class UnitEncoder:
         self._reference = _LateReference(tokenizer, special_tokens=recipe.special_tokens)
         self._engine = self._choose_engine(tokenizer)
 
-    def _choose_engine(self, tokenizer: Tokenizer) -> engines.Engine:
+    def _choose_engine(self, tokenizer: Tokenizer) -> encoders.Encoder:
         if self._recipe.engine == "fast":
             try:
-                # The job chose this engine, so the structural gate has let the tokenizer pass.
-                return engines.fast_engine(tokenizer, special_tokens=self._recipe.special_tokens, vetted=True)
-            except FastEngineRefusedError:
+                # The job has checked the definition already.
+                return encoders.fast_encoder(
+                    tokenizer, special_tokens=self._recipe.special_tokens, checked=True
+                )
+            except FastEncoderRefusedError:
                 if not self._recipe.fallback:
                     raise
         return self._reference
@@ -139,10 +141,10 @@ class UnitEncoder:
         for number, texts in enumerate(batch.texts):
             encoded = self._engine.encode(texts)
             if self._engine.name == "fast":
-                chosen = gate.sample(batch.offsets, task.unit.file, task.compare_below)
+                chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
                 compared = len(chosen)
                 chosen_texts = _texts_of(chosen, batch.sequences_per_document[number])
-                gate.compare(texts, encoded, chosen_texts, self._reference, task.name)
+                equivalence.compare(texts, encoded, chosen_texts, self._reference, task.name)
             packed = pack_documents(
                 encoded.ids,
                 encoded.offsets,
@@ -161,15 +163,15 @@ class _LateReference:
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
-        self._make = partial(engines.reference_engine, tokenizer, special_tokens=special_tokens)
-        self._engine: engines.Engine | None = None
+        self._make = partial(encoders.reference_encoder, tokenizer, special_tokens=special_tokens)
+        self._engine: encoders.Encoder | None = None
 
-    def load(self) -> engines.Engine:
+    def load(self) -> encoders.Encoder:
         if self._engine is None:
             self._engine = self._make()
         return self._engine
 
-    def encode(self, texts: list[str]) -> engines.EncodedBatch:
+    def encode(self, texts: list[str]) -> encoders.EncodedBatch:
         return self.load().encode(texts)
 
 

@@ -58,7 +58,7 @@ def tokenize_corpus(
         OutputExistsError: The output is there already; ``force`` replaces it.
         ResumeMismatchError: An unfinished run was started with other inputs or options.
         LockedError: Another process writes this output.
-        EngineMismatchError: The fast engine differs from the reference.
+        EncoderMismatchError: The fast engine differs from the reference.
         StorageError: The disk is full or broken. All finished work is kept.
         WorkerError: A worker process died. All finished work is kept.
 

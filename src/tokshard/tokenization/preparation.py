@@ -22,8 +22,8 @@ from tokshard.tokenization.plan import make_plan
 from tokshard.tokenization.recipe import EngineName, Recipe
 from tokshard.tokenization.workspace import Workspace
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
-from tokshard.tokenizer.engines import fast_engine_refusal
-from tokshard.tokenizer.gate import FIRST_BYTES
+from tokshard.tokenizer.encoders import fast_encoder_refusal
+from tokshard.tokenizer.equivalence import FIRST_BYTES
 
 _LARGE_BYTES = 1 << 62
 
@@ -183,7 +183,7 @@ def _choose_engine(
 ) -> EngineDecision:
     if options.engine == "reference":
         return EngineDecision("reference", "asked for")
-    reason = fast_engine_refusal(tokenizer, special_tokens=options.special_tokens)
+    reason = fast_encoder_refusal(tokenizer, special_tokens=options.special_tokens)
     if options.engine == "fast":
         if reason is not None:
             raise UsageError(

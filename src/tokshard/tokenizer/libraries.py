@@ -16,9 +16,8 @@ from typing import Any
 
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import metaspace, structure
-from tokshard.tokenizer.definition import Tokenizer, parse_object, tiktoken_ranks
-from tokshard.tokenizer.patterns import TIKTOKEN_ENCODINGS
-from tokshard.tokenizer.structure import FastEngineRefusedError
+from tokshard.tokenizer.definition import TIKTOKEN_ENCODINGS, Tokenizer, parse_object, tiktoken_ranks
+from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ _reference_ahead: dict[str, Any] = {}
 def load_ahead(path: str, *, special_tokens: bool) -> None:
     """Load both libraries' objects for a ``tokenizer.json``, for the one who asks for them first.
 
-    Nothing is loaded for a tokenizer that the structural gate keeps from the fast engine. What cannot be
+    Nothing is loaded for a tokenizer that the fast encoder does not support. What cannot be
     loaded is left to whoever needs it, who then gets the error.
 
     Args:
@@ -58,7 +57,7 @@ def load_ahead(path: str, *, special_tokens: bool) -> None:
             content = file.read()
         digest = sha256(content).hexdigest()
         definition = parse_object(content, path)
-        # Of what the gate does not let pass it may panic, and say so on stderr.
+        # With unsupported definitions it may panic, and print that to stderr.
         if structure.refusal(definition, special_tokens=special_tokens) is not None:
             return
         _check_subword_prefix(definition, path)
@@ -79,10 +78,10 @@ def load_ahead(path: str, *, special_tokens: bool) -> None:
 
 
 def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
-    """Return what fastokens makes of a tokenizer that the structural gate has let pass.
+    """Return what fastokens makes of a tokenizer whose definition it supports.
 
     Raises:
-        FastEngineRefusedError: It refuses the tokenizer, or is not installed.
+        FastEncoderRefusedError: It refuses the tokenizer, or is not installed.
     """
     if (made := _fast_ahead.pop((tokenizer.sha256, special_tokens), None)) is not None:
         return made
@@ -156,15 +155,15 @@ class _Prepared:
         try:
             import fastokens
         except ImportError as error:
-            raise FastEngineRefusedError(
-                "the library fastokens of the fast engine is not installed"
+            raise FastEncoderRefusedError(
+                "the library fastokens of the fast encoder is not installed"
             ) from error
         try:
             with panics_as_errors(f"load {path}"):
                 library = fastokens.Tokenizer.from_json_str(self._text)
                 library.encode_batch_flat([" "])  # its tables are made when it is first used
         except (ValueError, TokenizerError) as error:
-            raise FastEngineRefusedError(f"the library fastokens refuses {path}: {error}") from error
+            raise FastEncoderRefusedError(f"the library fastokens refuses {path}: {error}") from error
         return FastLibrary(library, self._splits_by_pattern, self._added_ids, self._prepends)
 
 

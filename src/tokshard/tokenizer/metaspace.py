@@ -1,4 +1,4 @@
-"""Metaspace pre-tokenizers, said as normalizers, which the fast engine knows.
+"""Metaspace pre-tokenizers, said as normalizers, which the fast encoder knows.
 
 ``Metaspace`` turns spaces into U+2581, puts one in front, and (if it splits) begins a piece at each.
 Normalizers ``Prepend`` and ``Replace`` and a ``Split`` at U+2581 do the same except that

@@ -1,8 +1,8 @@
-"""The structural gate: which tokenizer.json files the fast engine may encode.
+"""The tokenizer.json files that the fast encoder supports.
 
 An allow-list. A part is known here because fastokens 0.3.5 and ``tokenizers`` 0.23 gave equal tokens for
 it on every code point in several contexts and on random texts; a part that is not known is refused, with
-the reason, and the reference engine serves. docs/engines.md has the table of what was tried.
+the reason, and the reference encoder serves. docs/encoders.md has the table of what was tried.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer import metaspace
-from tokshard.tokenizer.definition import added_token_ids
-from tokshard.tokenizer.patterns import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
+from tokshard.tokenizer.definition import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, added_token_ids
 
 # fastokens' regular expressions take this one character for white space; Unicode and the reference do
 # not, since 2013. Texts with it go to the reference where a regular expression splits.
@@ -72,12 +71,12 @@ KNOWN_PATTERNS: Final = frozenset(
 )
 
 
-class FastEngineRefusedError(TokenizerError):
-    """The fast engine must not, or cannot, encode with this tokenizer; the reference can."""
+class FastEncoderRefusedError(TokenizerError):
+    """The fast encoder must not, or cannot, encode with this tokenizer; the reference can."""
 
 
 def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
-    """Return why the fast engine must not encode with a tokenizer, or None if it may.
+    """Return why the fast encoder must not encode with a tokenizer, or None if it may.
 
     Args:
         definition: A parsed tokenizer.json.
@@ -107,7 +106,7 @@ def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
 
 
 def simplified(definition: dict[str, Any], *, special_tokens: bool) -> dict[str, Any]:
-    """Return a definition that :func:`refusal` accepts in the form in which the fast engine takes it.
+    """Return a definition that :func:`refusal` accepts in the form in which the fast encoder takes it.
 
     Without decoder, truncation and padding, which have no part in encoding here; without a
     post-processor unless it applies; and with a normalizer that does nothing where there is none but both
@@ -266,7 +265,7 @@ def _pattern_refusal(pattern: dict[str, Any]) -> str | None:
 
 
 def _coverage_refusal(definition: dict[str, Any]) -> str | None:
-    """Require that every text can be encoded: what happens otherwise differs between the engines."""
+    """Require that every text can be encoded: what happens otherwise differs between the encoders."""
     model = definition["model"]
     vocabulary = model["vocab"]
     steps = _flat(definition.get("pre_tokenizer"), "pretokenizers")

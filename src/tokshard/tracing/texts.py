@@ -6,7 +6,7 @@ from functools import cached_property
 
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.inspection.tokenizers import tokenizer_of
-from tokshard.tokenizer.engines import decode
+from tokshard.tokenizer.encoders import decode
 
 
 class Texts:

@@ -98,7 +98,7 @@ def _rules(identity: dict[str, Any], manifest: Manifest | None, tokenizer: Token
 
 
 def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, findings: ProductFindings) -> None:
-    from tokshard.tokenizer.engines import decode
+    from tokshard.tokenizer.encoders import decode
 
     count = dataset.document_count
     sample = sorted({place * count // SAMPLE_DOCUMENTS for place in range(SAMPLE_DOCUMENTS)} if count else ())

@@ -179,7 +179,7 @@ def lists_of(encoded):
 
 
 def encode_by_fastokens(definition, batch, *, special_tokens=False):
-    """Encode with fastokens as it is, without tokshard's gate or domain."""
+    """Encode with fastokens as it is, without tokshard's checks and domain."""
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     import fastokens
 

@@ -21,7 +21,7 @@ from tokshard.errors import UsageError
 from tokshard.tokenization.encoder import Task
 from tokshard.tokenization.part import UnitKey
 from tokshard.tokenization.workers.shares import Stream
-from tokshard.tokenizer.gate import FIRST_BYTES
+from tokshard.tokenizer.equivalence import FIRST_BYTES
 
 _UNITS_AHEAD = 2
 _STOP_SECONDS = 0.5

@@ -24,7 +24,7 @@ _KINDS: dict[str, type[errors.TokshardError]] = {
         errors.OutputExistsError,
         errors.LockedError,
         errors.IntegrityError,
-        errors.EngineMismatchError,
+        errors.EncoderMismatchError,
     )
 }
 

@@ -1,4 +1,4 @@
-"""The sampling gate: documents on which the fast engine is compared with the reference in every run.
+"""The equivalence check: in every run the fast encoder is compared with the reference on some documents.
 
 Chosen are the documents of the corpus' first megabyte, and then about one in a thousand by a hash of its
 position, so the choice depends on nothing but the input.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokshard.errors import EngineMismatchError
+from tokshard.errors import EncoderMismatchError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tokshard.tokenizer.engines import EncodedBatch, Engine
+    from tokshard.tokenizer.encoders import EncodedBatch, Encoder
 
 FIRST_BYTES = 1 << 20
 ONE_IN = 1000
@@ -44,19 +44,19 @@ def sample(offsets: NDArray[np.int64], file: int, compare_below: int) -> NDArray
 
 
 def compare(
-    texts: list[str], encoded: EncodedBatch, chosen: NDArray[np.int64], reference: Engine, where: str
+    texts: list[str], encoded: EncodedBatch, chosen: NDArray[np.int64], reference: Encoder, where: str
 ) -> None:
-    """Compare the fast engine's tokens of some texts with the reference's.
+    """Compare the fast encoder's tokens of some texts with the reference's.
 
     Args:
         texts: The texts of a batch.
-        encoded: What the fast engine made of them.
+        encoded: What the fast encoder made of them.
         chosen: Indices of the texts to compare.
-        reference: The reference engine.
+        reference: The reference encoder.
         where: What to call the input in the error.
 
     Raises:
-        EngineMismatchError: They differ.
+        EncoderMismatchError: They differ.
     """
     import numpy as np
 
@@ -72,16 +72,16 @@ def compare(
 
 def _mismatch(
     text: str, fast: NDArray[np.uint32], slow: NDArray[np.uint32], where: str
-) -> EngineMismatchError:
+) -> EncoderMismatchError:
     import numpy as np
 
     shared = min(len(fast), len(slow))
     differing = np.flatnonzero(fast[:shared] != slow[:shared])
     first = int(differing[0]) if len(differing) else shared
-    return EngineMismatchError(
-        f"the fast engine and the reference disagree in {where}, at token {first} of the text "
+    return EncoderMismatchError(
+        f"the fast encoder and the reference disagree in {where}, at token {first} of the text "
         f"{text[:_SHOWN_CHARACTERS]!r}: {fast[first : first + 4].tolist()} instead of "
         f"{slow[first : first + 4].tolist()}",
-        hint="run the same command with --engine reference: it redoes what the fast engine made; "
+        hint="run the same command with --engine reference: it redoes what the fast encoder made; "
         "please report this text",
     )

@@ -1,6 +1,6 @@
-"""Engines: text in, token ids out. The reference says what is right; the fast one must say the same.
+"""Encoders: text in, token ids out. The reference encoder defines the tokens; the fast encoder must agree.
 
-Lone surrogates cannot be encoded by any engine (``UnicodeEncodeError`` or ``TypeError`` for the whole
+Lone surrogates cannot be encoded by any encoder (``UnicodeEncodeError`` or ``TypeError`` for the whole
 batch); readers of a corpus reject them before.
 """
 
@@ -21,7 +21,7 @@ from tokshard.tokenizer.definition import (
     parse_object,
     sentencepiece_processor,
 )
-from tokshard.tokenizer.structure import FastEngineRefusedError
+from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ class EncodedBatch:
     offsets: NDArray[np.int64]
 
 
-class Engine(Protocol):
+class Encoder(Protocol):
     """Encodes texts. The same texts give the same tokens, whatever was encoded before.
 
     Attributes:
@@ -58,8 +58,8 @@ class Engine(Protocol):
         """
 
 
-def reference_engine(tokenizer: Tokenizer, *, special_tokens: bool) -> Engine:
-    """Return the engine that defines the tokens: the tokenizer's own library, on one thread.
+def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
+    """Return the encoder that defines the tokens: the tokenizer's own library, on one thread.
 
     Truncation and padding that a tokenizer.json asks for are off. The caches of ``tokenizers`` hold at
     most 10,000 words (older reports of memory growth are about versions without that bound).
@@ -80,38 +80,38 @@ def reference_engine(tokenizer: Tokenizer, *, special_tokens: bool) -> Engine:
     """
     match tokenizer.kind:
         case "bytes":
-            return _BytesEngine()
+            return _BytesEncoder()
         case "huggingface":
-            return _HuggingFaceEngine(tokenizer, special_tokens=special_tokens)
+            return _HuggingFaceEncoder(tokenizer, special_tokens=special_tokens)
         case "tiktoken":
-            return _TiktokenEngine(tokenizer)
+            return _TiktokenEncoder(tokenizer)
         case "sentencepiece":
-            return _SentencePieceEngine(tokenizer)
+            return _SentencePieceEncoder(tokenizer)
 
 
-def fast_engine(tokenizer: Tokenizer, *, special_tokens: bool, vetted: bool = False) -> Engine:
-    """Return the fast engine for a tokenizer, on one thread.
+def fast_encoder(tokenizer: Tokenizer, *, special_tokens: bool, checked: bool = False) -> Encoder:
+    """Return the fast encoder for a tokenizer, on one thread.
 
     Args:
         tokenizer: The tokenizer.
         special_tokens: Whether the post-processor applies.
-        vetted: Whether :func:`fast_engine_refusal` has let this very file pass already (it takes as long
+        checked: Whether :func:`fast_encoder_refusal` has let this very file pass already (it takes as long
             as a large file takes to parse).
 
     Raises:
-        FastEngineRefusedError: The tokenizer has parts that are not known to be equal, fastokens refuses
+        FastEncoderRefusedError: The tokenizer has parts that are not known to be equal, fastokens refuses
             it, or fastokens is not installed.
     """
-    if not vetted and (reason := fast_engine_refusal(tokenizer, special_tokens=special_tokens)):
+    if not checked and (reason := fast_encoder_refusal(tokenizer, special_tokens=special_tokens)):
         place = tokenizer.path or "the built-in tokenizer"
-        raise FastEngineRefusedError(f"the fast engine cannot encode with {place}: {reason}")
-    return _FastEngine(tokenizer, special_tokens=special_tokens)
+        raise FastEncoderRefusedError(f"the fast encoder cannot encode with {place}: {reason}")
+    return _FastEncoder(tokenizer, special_tokens=special_tokens)
 
 
-def fast_engine_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
-    """Return why the structural gate keeps the fast engine from a tokenizer, or None if it does not.
+def fast_encoder_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
+    """Return why the fast encoder does not support a tokenizer, or None if it does.
 
-    The tokenizer's file is parsed, no library is loaded; see :func:`fast_engine` for the arguments.
+    The tokenizer's file is parsed, no library is loaded; see :func:`fast_encoder` for the arguments.
     """
     if tokenizer.kind != "huggingface":
         return f"it knows no {tokenizer.kind} tokenizers"
@@ -178,10 +178,10 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return offsets
 
 
-# The reference engines
+# The reference encoders
 
 
-class _BytesEngine:
+class _BytesEncoder:
     name = "reference"
 
     def encode(self, texts: list[str]) -> EncodedBatch:
@@ -193,7 +193,7 @@ class _BytesEngine:
         return EncodedBatch(ids, _offsets(lengths))
 
 
-class _HuggingFaceEngine:
+class _HuggingFaceEncoder:
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
@@ -211,7 +211,7 @@ class _HuggingFaceEngine:
         return EncodedBatch(flat, _offsets(lengths))
 
 
-class _TiktokenEngine:
+class _TiktokenEncoder:
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -223,7 +223,7 @@ class _TiktokenEngine:
             return _batch([encode(text, disallowed_special=()) for text in texts])
 
 
-class _SentencePieceEngine:
+class _SentencePieceEncoder:
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -235,10 +235,10 @@ class _SentencePieceEngine:
         return _batch([np.array(ids, np.uint32) for ids in self._library.encode(texts, num_threads=1)])
 
 
-# The fast engine
+# The fast encoder
 
 
-class _FastEngine:
+class _FastEncoder:
     """fastokens, with the reference for the documents on which the two are known to differ."""
 
     name = "fast"
@@ -246,7 +246,7 @@ class _FastEngine:
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._special_tokens = special_tokens
-        self._reference: Engine | None = None
+        self._reference: Encoder | None = None
         loaded = libraries.fast(tokenizer, special_tokens=special_tokens)
         self._library = loaded.library
         self._pattern = loaded.splits_by_pattern
@@ -262,7 +262,7 @@ class _FastEngine:
         if not len(outside):
             return encoded
         if self._reference is None:
-            self._reference = reference_engine(self._tokenizer, special_tokens=self._special_tokens)
+            self._reference = reference_encoder(self._tokenizer, special_tokens=self._special_tokens)
         return _spliced(encoded, outside, self._reference.encode([texts[index] for index in outside]))
 
     def _encode_fast(self, texts: list[str]) -> EncodedBatch:

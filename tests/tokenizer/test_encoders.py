@@ -25,17 +25,16 @@ from support.tokenization.definitions import (
     written,
 )
 from tokshard.errors import MissingExtraError, TokenizerError
-from tokshard.tokenizer.definition import load_tokenizer, tiktoken_ranks
-from tokshard.tokenizer.engines import (
+from tokshard.tokenizer.definition import GPT2_PATTERN, TIKTOKEN_ENCODINGS, load_tokenizer, tiktoken_ranks
+from tokshard.tokenizer.encoders import (
     EncodedBatch,
     _spliced,
     decode,
-    fast_engine,
-    fast_engine_refusal,
-    reference_engine,
+    fast_encoder,
+    fast_encoder_refusal,
+    reference_encoder,
 )
-from tokshard.tokenizer.patterns import GPT2_PATTERN, TIKTOKEN_ENCODINGS
-from tokshard.tokenizer.structure import FastEngineRefusedError
+from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 ragged = st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=4), max_size=8)
 
@@ -51,18 +50,18 @@ def batch_of(lists):
 @given(batch=batches)
 def test_bytes_are_the_bytes_of_utf8(batch):
     tokenizer = load_tokenizer(None)
-    engine = reference_engine(tokenizer, special_tokens=False)
-    assert engine.name == "reference"
-    encoded = lists_of(engine.encode(batch))
+    encoder = reference_encoder(tokenizer, special_tokens=False)
+    assert encoder.name == "reference"
+    encoded = lists_of(encoder.encode(batch))
     assert encoded == [list(text.encode("utf-8")) for text in batch]
     assert [decode(tokenizer, ids) for ids in encoded] == batch
 
 
-def test_bytes_have_no_fast_engine():
+def test_bytes_have_no_fast_encoder():
     tokenizer = load_tokenizer(None)
-    with pytest.raises(FastEngineRefusedError, match="the built-in tokenizer: it knows no bytes tokenizers"):
-        fast_engine(tokenizer, special_tokens=False)
-    assert fast_engine_refusal(tokenizer, special_tokens=False) == "it knows no bytes tokenizers"
+    with pytest.raises(FastEncoderRefusedError, match="the built-in tokenizer: it knows no bytes tokenizers"):
+        fast_encoder(tokenizer, special_tokens=False)
+    assert fast_encoder_refusal(tokenizer, special_tokens=False) == "it knows no bytes tokenizers"
 
 
 def test_the_eod_of_bytes_is_shown():
@@ -102,30 +101,30 @@ def cut_and_padded(tmp_path_factory):
 
 
 @pytest.mark.parametrize("special_tokens", [False, True])
-@pytest.mark.parametrize("engine", [fast_engine, reference_engine])
-def test_engines_against_the_library_one_by_one(cut_and_padded, engine, special_tokens):
+@pytest.mark.parametrize("encoder", [fast_encoder, reference_encoder])
+def test_engines_against_the_library_one_by_one(cut_and_padded, encoder, special_tokens):
     definition, tokenizer = cut_and_padded
     batch = ["", *random_texts(1, 400)]
     expected = encode_plainly(definition, batch, special_tokens=special_tokens)
-    assert lists_of(engine(tokenizer, special_tokens=special_tokens).encode(batch)) == expected
+    assert lists_of(encoder(tokenizer, special_tokens=special_tokens).encode(batch)) == expected
     assert len(expected[0]) == special_tokens
 
 
 def test_an_empty_batch(cut_and_padded):
-    for engine in (fast_engine, reference_engine):
-        assert lists_of(engine(cut_and_padded[1], special_tokens=True).encode([])) == []
+    for encoder in (fast_encoder, reference_encoder):
+        assert lists_of(encoder(cut_and_padded[1], special_tokens=True).encode([])) == []
 
 
-@pytest.mark.parametrize("make", [fast_engine, reference_engine])
+@pytest.mark.parametrize("make", [fast_encoder, reference_encoder])
 @pytest.mark.parametrize("definition", [probe(sequence(split(GPT2_PATTERN), BYTE_LEVEL)), metaspace()])
 def test_a_text_has_the_same_tokens_in_any_company(make, definition, tmp_path):
-    """An engine's state never shows: batches, their order and what came before change nothing."""
+    """An encoder's state never shows: batches, their order and what came before change nothing."""
     tokenizer = written(tmp_path, definition)
-    engine = make(tokenizer, special_tokens=False)
+    encoder = make(tokenizer, special_tokens=False)
     batch = random_texts(2, 300)
-    together = lists_of(engine.encode(batch))
-    assert lists_of(engine.encode(batch[::-1])) == together[::-1]
-    assert [lists_of(engine.encode([text]))[0] for text in batch] == together
+    together = lists_of(encoder.encode(batch))
+    assert lists_of(encoder.encode(batch[::-1])) == together[::-1]
+    assert [lists_of(encoder.encode([text]))[0] for text in batch] == together
     assert lists_of(make(tokenizer, special_tokens=False).encode(batch)) == together
 
 
@@ -135,10 +134,10 @@ def test_published_tokenizers(name, special_tokens):
     tokenizer = load_tokenizer(str(path))
     batch = [*random_texts(3, 200), f"a {tokenizer.eod_token} b"]
     expected = encode_plainly(json.loads(path.read_bytes()), batch, special_tokens=special_tokens)
-    fast = fast_engine(tokenizer, special_tokens=special_tokens)
+    fast = fast_encoder(tokenizer, special_tokens=special_tokens)
     assert fast.name == "fast"
     assert lists_of(fast.encode(batch)) == expected
-    reference = reference_engine(tokenizer, special_tokens=special_tokens)
+    reference = reference_encoder(tokenizer, special_tokens=special_tokens)
     assert lists_of(reference.encode(batch)) == expected
     assert tokenizer.eod_id in expected[-1]
 
@@ -146,8 +145,8 @@ def test_published_tokenizers(name, special_tokens):
 @settings(deadline=None, max_examples=40)
 @given(batch=batches)
 def test_byte_level_tokens_decode_to_their_text(probe_tokenizer, batch):
-    tokenizer, engine = probe_tokenizer
-    assert [decode(tokenizer, ids) for ids in lists_of(engine.encode(batch))] == batch
+    tokenizer, encoder = probe_tokenizer
+    assert [decode(tokenizer, ids) for ids in lists_of(encoder.encode(batch))] == batch
 
 
 @pytest.fixture(scope="module")
@@ -155,23 +154,23 @@ def probe_tokenizer(tmp_path_factory):
     size = len(probe()["model"]["vocab"])
     definition = probe(added_tokens=[added(size, "<|endoftext|>")], decoder=BYTE_LEVEL)
     tokenizer = written(tmp_path_factory.mktemp("decode"), definition)
-    return tokenizer, fast_engine(tokenizer, special_tokens=False)
+    return tokenizer, fast_encoder(tokenizer, special_tokens=False)
 
 
 def test_a_lone_surrogate_is_an_error_and_harms_no_later_batch(probe_tokenizer):
     tokenizer, fast = probe_tokenizer
-    for engine in (fast, reference_engine(tokenizer, special_tokens=False)):
-        expected = lists_of(engine.encode(["before"]))
+    for encoder in (fast, reference_encoder(tokenizer, special_tokens=False)):
+        expected = lists_of(encoder.encode(["before"]))
         with pytest.raises((UnicodeEncodeError, TypeError)):
-            engine.encode(["good", "bad \ud800"])
-        assert lists_of(engine.encode(["before"])) == expected
+            encoder.encode(["good", "bad \ud800"])
+        assert lists_of(encoder.encode(["before"])) == expected
 
 
 def test_a_crash_of_the_library_is_an_error(tmp_path, capfd):
     tokenizer = written(tmp_path, probe(post_processor=template("z", "A", ids={"a": [97]})))
-    engine = reference_engine(tokenizer, special_tokens=True)
+    encoder = reference_encoder(tokenizer, special_tokens=True)
     with pytest.raises(TokenizerError, match="the library crashed while it tried to encode a text"):
-        engine.encode(["x"])
+        encoder.encode(["x"])
     capfd.readouterr()
 
 
@@ -179,7 +178,7 @@ def test_merges_that_make_the_library_abort_are_refused(tmp_path):
     definition = characters(model_continuing_subword_prefix="##")
     tokenizer = written(tmp_path, definition)
     with pytest.raises(TokenizerError, match="lacks the continuing subword prefix '##'"):
-        reference_engine(tokenizer, special_tokens=False)
+        reference_encoder(tokenizer, special_tokens=False)
 
 
 def test_a_proper_subword_prefix_is_not_refused(tmp_path):
@@ -190,8 +189,8 @@ def test_a_proper_subword_prefix_is_not_refused(tmp_path):
         model_byte_fallback=False,
         added_tokens=[],
     )
-    engine = reference_engine(written(tmp_path, definition), special_tokens=False)
-    assert lists_of(engine.encode(["ab", "a"])) == [[3], [1]]
+    encoder = reference_encoder(written(tmp_path, definition), special_tokens=False)
+    assert lists_of(encoder.encode(["ab", "a"])) == [[3], [1]]
 
 
 def test_what_the_library_refuses_is_an_error(tmp_path):
@@ -199,31 +198,31 @@ def test_what_the_library_refuses_is_an_error(tmp_path):
     with pytest.raises(
         TokenizerError, match=r"tokenizers refuses .*tokenizer\.json: .*missing field"
     ) as caught:
-        reference_engine(tokenizer, special_tokens=False)
+        reference_encoder(tokenizer, special_tokens=False)
     assert "damaged" in caught.value.hint
 
 
 def test_without_fastokens_the_fast_engine_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastokens", None)
-    with pytest.raises(FastEngineRefusedError, match="fastokens of the fast engine is not installed"):
-        fast_engine(written(tmp_path, probe()), special_tokens=False)
+    with pytest.raises(FastEncoderRefusedError, match="fastokens of the fast encoder is not installed"):
+        fast_encoder(written(tmp_path, probe()), special_tokens=False)
 
 
 def test_what_fastokens_refuses_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("tokshard.tokenizer.structure.refusal", lambda *_, **__: None)
     tokenizer = written(tmp_path, probe(normalizer={"type": "NFKD"}))
-    with pytest.raises(FastEngineRefusedError, match=r"the library fastokens refuses .*NFKD"):
-        fast_engine(tokenizer, special_tokens=False)
+    with pytest.raises(FastEncoderRefusedError, match=r"the library fastokens refuses .*NFKD"):
+        fast_encoder(tokenizer, special_tokens=False)
 
 
 @pytest.mark.parametrize(("given_threads", "expected"), [(None, "1"), ("3", "3")])
 def test_fastokens_gets_one_thread_unless_told_otherwise(tmp_path, given_threads, expected):
     written(tmp_path, probe())
     program = (
-        "import sys, os; from tokshard.tokenization import engines, tokenizer;"
-        "t = tokenizer.load_tokenizer(sys.argv[1], need_eod=False);"
+        "import sys, os; from tokshard.tokenizer import definition, encoders;"
+        "t = definition.load_tokenizer(sys.argv[1], need_eod=False);"
         "assert 'fastokens' not in sys.modules and 'tokenizers' not in sys.modules;"
-        "engines.fast_engine(t, special_tokens=False);"
+        "encoders.fast_encoder(t, special_tokens=False);"
         "print(os.environ['FASTOKENS_BPE_THREADS'], 'tokenizers' in sys.modules)"
     )
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FASTOKENS")}
@@ -274,15 +273,15 @@ def ranks(tmp_path):
 def test_tiktoken(ranks):
     pytest.importorskip("tiktoken")
     tokenizer = load_tokenizer(str(ranks))
-    engine = reference_engine(tokenizer, special_tokens=False)
+    encoder = reference_encoder(tokenizer, special_tokens=False)
     batch = ["hello world", "", "<|endoftext|>", *random_texts(4, 100)]
-    encoded = lists_of(engine.encode(batch))
+    encoded = lists_of(encoder.encode(batch))
     assert encoded[0] == [258, 111, 261, 108, 100]
     assert tokenizer.eod_id not in encoded[2]
     assert [decode(tokenizer, ids) for ids in encoded] == batch
     assert decode(tokenizer, [258, 100257, 100256]) == "hell<|endoftext|>\ufffd"
-    with pytest.raises(FastEngineRefusedError, match="it knows no tiktoken tokenizers"):
-        fast_engine(tokenizer, special_tokens=False)
+    with pytest.raises(FastEncoderRefusedError, match="it knows no tiktoken tokenizers"):
+        fast_encoder(tokenizer, special_tokens=False)
 
 
 @pytest.mark.parametrize("name", ["r50k_base", "p50k_base", "cl100k_base", "o200k_base"])
@@ -306,7 +305,7 @@ def test_tiktoken_encodings_are_those_of_the_library(name, ranks, monkeypatch):
 def test_tiktoken_without_its_library(ranks, monkeypatch):
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     with pytest.raises(MissingExtraError, match="needs the extra 'tiktoken'"):
-        reference_engine(load_tokenizer(str(ranks)), special_tokens=False)
+        reference_encoder(load_tokenizer(str(ranks)), special_tokens=False)
 
 
 # SentencePiece
@@ -336,7 +335,7 @@ def test_sentencepiece(piece_model):
     tokenizer = load_tokenizer(str(piece_model))
     library = sentencepiece.SentencePieceProcessor(model_file=str(piece_model))
     batch = ["hello world", "", "</s>", *random_texts(6, 100)]
-    encoded = lists_of(reference_engine(tokenizer, special_tokens=False).encode(batch))
+    encoded = lists_of(reference_encoder(tokenizer, special_tokens=False).encode(batch))
     assert encoded == [library.encode_as_ids(text) for text in batch]
     assert tokenizer.eod_id not in encoded[2]
     assert decode(tokenizer, encoded[0]) == "hello world"

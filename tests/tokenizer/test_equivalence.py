@@ -1,4 +1,4 @@
-"""The sampling gate: what it looks at, and that an engine which lies is caught in the middle of a run."""
+"""The equivalence check: the documents it compares, and that a wrong fast encoder is caught."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import pytest
 
 from support.tokenization.jobs import TOKENIZER, manifest, pair, write_jsonl
 from tokshard import tokenize_corpus
-from tokshard.errors import BadRecordError, EngineMismatchError
+from tokshard.errors import BadRecordError, EncoderMismatchError
 from tokshard.tokenization.encoder import _texts_of
 from tokshard.tokenization.workers.inline import InlineExecutor
-from tokshard.tokenizer import engines, gate
-from tokshard.tokenizer.engines import EncodedBatch
+from tokshard.tokenizer import encoders, equivalence
+from tokshard.tokenizer.encoders import EncodedBatch
 
 
 def test_the_first_bytes_and_then_one_in_a_thousand():
     offsets = np.arange(0, 40_000_000, 40)
-    chosen = gate.sample(offsets, file=3, compare_below=1 << 20)
+    chosen = equivalence.sample(offsets, file=3, compare_below=1 << 20)
     first = int(np.searchsorted(offsets, 1 << 20))
     assert chosen[:first].tolist() == list(range(first))
     rest = len(chosen) - first
-    assert 0.8 < rest / ((len(offsets) - first) / gate.ONE_IN) < 1.25
+    assert 0.8 < rest / ((len(offsets) - first) / equivalence.ONE_IN) < 1.25
     gaps = np.diff(chosen[first:])
-    assert gaps.max() < 20 * gate.ONE_IN
+    assert gaps.max() < 20 * equivalence.ONE_IN
 
 
 def test_the_choice_depends_on_nothing_but_the_position():
     offsets = np.arange(5_000_000, 9_000_000, 333)
-    whole = offsets[gate.sample(offsets, 1, 0)]
+    whole = offsets[equivalence.sample(offsets, 1, 0)]
     pieces = np.array_split(offsets, 97)
-    assert np.concatenate([one[gate.sample(one, 1, 0)] for one in pieces]).tolist() == whole.tolist()
-    assert whole.tolist() != offsets[gate.sample(offsets, 2, 0)].tolist()
+    assert np.concatenate([one[equivalence.sample(one, 1, 0)] for one in pieces]).tolist() == whole.tolist()
+    assert whole.tolist() != offsets[equivalence.sample(offsets, 2, 0)].tolist()
 
 
 def splitmix64(value: int) -> int:
@@ -47,7 +47,7 @@ def test_the_choice_equals_its_definition_in_plain_integers():
     for file in (0, 1, 10**6):
         start = file * 0x9E3779B97F4A7C15
         slow = [k for k, o in enumerate(offsets.tolist()) if splitmix64((o + start) % 2**64) < 2**64 // 1000]
-        assert gate.sample(offsets, file, 0).tolist() == slow
+        assert equivalence.sample(offsets, file, 0).tolist() == slow
 
 
 def test_the_texts_of_documents_with_several_sequences():
@@ -57,7 +57,7 @@ def test_the_texts_of_documents_with_several_sequences():
     assert _texts_of(np.array([1, 3]), None).tolist() == [1, 3]
 
 
-class LyingEngine:
+class LyingEncoder:
     """Right about everything but texts with a certain word."""
 
     name = "fast"
@@ -78,25 +78,25 @@ class LyingEngine:
 @pytest.fixture
 def lie(monkeypatch):
     def install(word):
-        honest = engines.fast_engine
+        honest = encoders.fast_encoder
 
-        def lying(tokenizer, *, special_tokens, vetted):
-            return LyingEngine(honest(tokenizer, special_tokens=special_tokens), word)
+        def lying(tokenizer, *, special_tokens, checked):
+            return LyingEncoder(honest(tokenizer, special_tokens=special_tokens), word)
 
-        monkeypatch.setattr(engines, "fast_engine", lying)
+        monkeypatch.setattr(encoders, "fast_encoder", lying)
 
     return install
 
 
 def chosen_beyond_the_first_bytes(path, compare_below):
-    """Numbers of the documents that the gate compares although they lie far behind."""
+    """Numbers of the documents that are compared although they lie far behind."""
     lines = open(path, "rb").read().splitlines(keepends=True)  # noqa: SIM115
     offsets = np.cumsum([0, *map(len, lines[:-1])])
-    return [k for k in gate.sample(offsets, 0, 0).tolist() if offsets[k] >= compare_below]
+    return [k for k in equivalence.sample(offsets, 0, 0).tolist() if offsets[k] >= compare_below]
 
 
 @pytest.mark.parametrize("field_is_list", [False, True])
-def test_an_engine_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch, field_is_list):
+def test_an_encoder_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch, field_is_list):
     monkeypatch.setattr("tokshard.tokenization.workers.feed.FIRST_BYTES", 2000)
     texts = [f"document number {n} of the corpus" for n in range(6000)]
     value = (lambda text: ["before", text]) if field_is_list else (lambda text: text)
@@ -105,7 +105,7 @@ def test_an_engine_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch,
     lie(texts[target])
     options = {"tokenizer": TOKENIZER, "unit_bytes": 20_000, "executor": InlineExecutor()}
     out = str(tmp_path / "out")
-    with pytest.raises(EngineMismatchError) as caught:
+    with pytest.raises(EncoderMismatchError) as caught:
         tokenize_corpus(path, out, engine="fast", **options)
     assert caught.value.exit_code == 6
     assert texts[target] in caught.value.message
@@ -126,9 +126,9 @@ def test_reference_after_fast_redoes_what_fast_made(tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts] + [b"broken"])
     options = {"tokenizer": TOKENIZER, "unit_bytes": 1000, "executor": InlineExecutor()}
     out = str(tmp_path / "out")
-    for engine in ("fast", "reference"):
+    for encoder in ("fast", "reference"):
         with pytest.raises(BadRecordError):
-            tokenize_corpus(path, out, engine=engine, **options)
+            tokenize_corpus(path, out, engine=encoder, **options)
     report = tokenize_corpus(path, out, engine="fast", on_error="skip", **options)
     made_by = report.engine["documents"]
     assert report.units_resumed == report.units - 1
@@ -137,7 +137,7 @@ def test_reference_after_fast_redoes_what_fast_made(tmp_path):
     assert report.engine["compared"] == made_by["fast"]
 
 
-def test_a_small_corpus_needs_no_fast_engine(tmp_path):
+def test_a_small_corpus_needs_no_fast_encoder(tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": "a"}])
     report = tokenize_corpus(path, str(tmp_path / "out"), tokenizer=TOKENIZER)
     assert report.engine["documents"] == {"reference": 1}
