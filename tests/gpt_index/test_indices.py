@@ -184,7 +184,7 @@ def test_the_shuffle_index_keeps_the_samples_of_a_separate_epoch_last(tokens, wa
 
 
 def test_dtypes_change_where_megatrons_do():
-    assert indices._sample_dtype(2**31 - 1) is np.int32
-    assert indices._sample_dtype(2**31) is np.int64
-    assert indices._shuffle_dtype(2**32 - 3) is np.uint32
-    assert indices._shuffle_dtype(2**32 - 2) is np.int64
+    assert indices.sample_index_dtype(2**31 - 1) is np.int32
+    assert indices.sample_index_dtype(2**31) is np.int64
+    assert indices.shuffle_index_dtype(2**32 - 3) is np.uint32
+    assert indices.shuffle_index_dtype(2**32 - 2) is np.int64

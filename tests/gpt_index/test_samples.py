@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.index_cache.support import lengths_lists, slow_text, write_data_set
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.errors import InputError, IntegrityError, UsageError
+from tokshard.errors import InputError, IntegrityError
 from tokshard.gpt_index import samples as samples_module
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.samples import GPTSamples
@@ -167,7 +167,7 @@ def test_an_index_of_other_data_is_named_and_reads_nothing_foreign(tmp_path, arr
 def test_shapes_that_contradict_the_plan_are_refused(tmp_path):
     samples = opened(tmp_path, numbered([3, 7]))
     for arrays in ({"document_index": [0]}, {"sample_index": [[0, 0], [1, 1]]}, {"shuffle_index": [0]}):
-        with pytest.raises(UsageError, match="the index has arrays of shapes"):
+        with pytest.raises(IntegrityError, match="the index has arrays of shapes"):
             GPTSamples(samples.dataset, bent(samples.index, **arrays))
 
 

@@ -94,7 +94,7 @@ def test_a_slice_is_shuffled_in_its_place():
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_out_of_range_is_refused(seed):
-    with pytest.raises(UsageError, match=f"the seed is {seed}, but it must be from 0 to 4294967295"):
+    with pytest.raises(UsageError, match=f"the seed must be from 0 to 4294967295, got {seed}"):
         ShuffleStream(seed)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
+from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import DEFAULT_SPLIT, Split, parse_split
 
-DEFAULT_SEED = 1234
 DEFAULT_SURPLUS = 0.005
 
 
@@ -62,7 +62,8 @@ class BuilderConfig:
         """Return the prefix as the training run will name it, which enters the hashes.
 
         Example:
-            >>> from tokshard.gpt_index.sizes import Sizes
+            >>> from tokshard.gpt_index.seed import DEFAULT_SEED
+        from tokshard.gpt_index.sizes import Sizes
             >>> config = BuilderConfig(sequence_length=8, sizes=Sizes(1, 0, 0), tokenizer={},
             ...                        path_as=(("out", "/data/v1"),))
             >>> config.training_path("out/web"), config.training_path("output/web")

@@ -43,8 +43,8 @@ class RecipeOptions:
             UsageError: It is given in several ways or none, or cannot be meant.
             InputError: A file cannot be read.
         """
-        from tokshard.blending.config import DEFAULT_SEED
         from tokshard.blending.recipe import with_own_seeds
+        from tokshard.gpt_index.seed import DEFAULT_SEED
 
         recipe = self._read()
         if self.multiple_validation_sets:
@@ -121,8 +121,9 @@ def builder_config(
     Raises:
         UsageError: The sequence length is not given, or a value cannot be meant or has no effect.
     """
-    from tokshard.blending.config import DEFAULT_SEED, DEFAULT_SURPLUS, BuilderConfig
+    from tokshard.blending.config import DEFAULT_SURPLUS, BuilderConfig
     from tokshard.blending.recipe import prefixes
+    from tokshard.gpt_index.seed import DEFAULT_SEED
     from tokshard.gpt_index.splits import DEFAULT_SPLIT, parse_split
 
     said = recipe.options

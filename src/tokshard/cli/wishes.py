@@ -154,7 +154,8 @@ class Wishes:
             )
 
     def _config(self, prefix: str, length: int) -> BuilderConfig:
-        from tokshard.blending.config import DEFAULT_SEED, BuilderConfig
+        from tokshard.blending.config import BuilderConfig
+        from tokshard.gpt_index.seed import DEFAULT_SEED
 
         default_seed = self.like.random_seed if self.like else DEFAULT_SEED
         return BuilderConfig(

@@ -93,7 +93,7 @@ def build_sample_index(
         [[0, 0], [1, 0], [2, 1]]
     """
     _check_document_index(lengths, document_index, plan)
-    rows: NDArray[Any] = np.empty((plan.samples + 1, 2), _sample_dtype(len(document_index)))
+    rows: NDArray[Any] = np.empty((plan.samples + 1, 2), sample_index_dtype(len(document_index)))
     rows[0] = 0
     large = len(document_index) + plan.samples >= WORTH_COMPILING and has_numba()
     write, piece = (compiled(sample_rows), _COMPILED_PIECE) if large else (_sample_rows, _PIECE)
@@ -127,18 +127,20 @@ def build_shuffle_index(plan: EpochPlan, stream: ShuffleStream) -> NDArray[np.ui
         >>> build_shuffle_index(plan, ShuffleStream(1))
         array([2, 1, 4, 0, 3], dtype=uint32)
     """
-    order: NDArray[Any] = np.arange(plan.samples, dtype=_shuffle_dtype(plan.samples))
+    order: NDArray[Any] = np.arange(plan.samples, dtype=shuffle_index_dtype(plan.samples))
     border = plan.samples_before_final if plan.separate_final_epoch else plan.samples
     stream.shuffle(order[:border])
     stream.shuffle(order[border:])
     return order
 
 
-def _sample_dtype(documents: int) -> type[np.int32 | np.int64]:
+def sample_index_dtype(documents: int) -> type[np.int32 | np.int64]:
+    """Return the dtype of the sample index over a document index of some length, as Megatron chooses it."""
     return np.int32 if documents <= MAX_INT32 else np.int64
 
 
-def _shuffle_dtype(samples: int) -> type[np.uint32 | np.int64]:
+def shuffle_index_dtype(samples: int) -> type[np.uint32 | np.int64]:
+    """Return the dtype of the shuffle index of a number of samples, as Megatron chooses it."""
     return np.uint32 if samples < np.iinfo(np.uint32).max - 1 else np.int64
 
 

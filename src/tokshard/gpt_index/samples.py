@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.errors import IntegrityError, UsageError
 from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.gpt_index.spans import SampleSpans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,27 +71,16 @@ class GPTSamples:
             Megatron.
 
     Raises:
-        UsageError: The shapes of the index contradict its plan.
+        IntegrityError: The shapes of the index contradict its plan.
     """
 
     def __init__(self, dataset: IndexedDataset, index: GPTDatasetIndex, *, pad_id: int = NO_PAD_ID) -> None:
-        plan = index.plan
-        shapes = (index.document_index.shape, index.sample_index.shape, index.shuffle_index.shape)
-        expected = ((plan.documents,), (plan.samples + 1, 2), (plan.samples,))
-        if shapes != expected:
-            raise UsageError(f"the index has arrays of shapes {shapes}, but {expected} follow from its plan")
         self.dataset = dataset
         self.index = index
         self.pad_id = pad_id
-        # A slice of a memmap object takes several times as long as one of the array below it.
-        self._documents = np.asarray(index.document_index)
-        self._rows = np.asarray(index.sample_index)
-        self._order = np.asarray(index.shuffle_index)
-        self._lengths = dataset.sequence_lengths
+        self.spans = SampleSpans(index, dataset.sequence_lengths, path=dataset.path_prefix)
         self._pointers = dataset.index.sequence_pointers
         self._itemsize = dataset.dtype.itemsize
-        self._extra = int(plan.extra_token)
-        self._pads = not plan.drop_last_partial
         self._mapped = _all_tokens(dataset) if dataset.mmap else None
 
     def __len__(self) -> int:
@@ -108,8 +97,8 @@ class GPTSamples:
             IntegrityError: The index does not fit the dataset.
         """
         tokens = np.empty(self.index.plan.sample_tokens, np.int64)
-        documents, lengths = self._fill(tokens, sample)
-        return Sample(tokens, documents.astype(np.int64), np.array(lengths, np.int64))
+        sequences, counts = self._fill(tokens, sample)
+        return Sample(tokens, sequences.astype(np.int64), np.array(counts, np.int64))
 
     def read_batch(self, samples: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """Return the tokens of several samples.
@@ -150,79 +139,53 @@ class GPTSamples:
             values[values == self.pad_id] = 0
         return Inputs(tokens, labels, loss_mask, np.arange(len(tokens)))
 
-    def _fill(self, row: NDArray[np.int64], sample: int) -> tuple[NDArray[np.int32], list[int]]:
+    def _fill(self, row: NDArray[np.int64], sample: int) -> tuple[NDArray[np.uint32], list[int]]:
         """Write the tokens of a sample; return the sequences that they come from and the pieces' lengths."""
-        if not 0 <= sample < len(self._order):
-            raise IndexError(f"there is no sample {sample}: the index has {len(self)}")
-        try:
-            place = int(self._order[sample])
-            (begin, offset), (end, stop) = self._rows[place : place + 2].tolist()
-            documents = self._documents[begin : end + 1]
-            lengths = self._lengths[documents].tolist()
-            stop += self._extra
-            fits = 0 <= offset <= lengths[0] and 0 <= stop <= lengths[-1]
-        except (IndexError, ValueError) as error:
-            raise self._mismatch(sample) from error
-        if not fits:
-            raise self._mismatch(sample)
-        lengths[-1] = stop
-        lengths[0] -= offset
-        filled = sum(lengths)
-        if filled != len(row):
-            if filled > len(row) or lengths[0] < 0 or not self._pads:
-                raise self._mismatch(sample)
-            row[filled:] = self.pad_id
+        sequences, first, counts = self.spans.of_sample(sample)
+        filled = sum(counts)
+        row[filled:] = self.pad_id
         if self._mapped is None:
-            self._read_pieces(row, documents, offset, lengths)
-        elif filled >= _TOKENS_WORTH_A_COPY * len(lengths):
-            self._copy_pieces(self._mapped, row[:filled], documents, offset, lengths)
+            self._read_pieces(row, sequences, first, counts)
+        elif filled >= _TOKENS_WORTH_A_COPY * len(counts):
+            self._copy_pieces(self._mapped, row[:filled], sequences, first, counts)
         else:
-            self._pick_tokens(self._mapped, row[:filled], documents, offset, lengths)
-        return documents, lengths
+            self._pick_tokens(self._mapped, row[:filled], sequences, first, counts)
+        return sequences, counts
 
     def _read_pieces(
-        self, row: NDArray[np.int64], documents: NDArray[np.int32], offset: int, lengths: list[int]
+        self, row: NDArray[np.int64], sequences: NDArray[np.uint32], first: int, counts: list[int]
     ) -> None:
         written = 0
-        for document, length in zip(documents.tolist(), lengths, strict=True):
-            row[written : written + length] = self.dataset.get(document, offset, length)
-            written, offset = written + length, 0
+        for sequence, count in zip(sequences.tolist(), counts, strict=True):
+            row[written : written + count] = self.dataset.get(sequence, first, count)
+            written, first = written + count, 0
 
     def _copy_pieces(
         self,
         source: NDArray[Any],
         row: NDArray[np.int64],
-        documents: NDArray[np.int32],
-        offset: int,
-        lengths: list[int],
+        sequences: NDArray[np.uint32],
+        first: int,
+        counts: list[int],
     ) -> None:
-        firsts = [pointer // self._itemsize for pointer in self._pointers[documents].tolist()]
-        firsts[0] += offset
-        pieces = [source[first : first + length] for first, length in zip(firsts, lengths, strict=True)]
+        begins = [pointer // self._itemsize for pointer in self._pointers[sequences].tolist()]
+        begins[0] += first
+        pieces = [source[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
         np.concatenate(pieces, out=row)
 
     def _pick_tokens(
         self,
         source: NDArray[Any],
         row: NDArray[np.int64],
-        documents: NDArray[np.int32],
-        offset: int,
-        lengths: list[int],
+        sequences: NDArray[np.uint32],
+        first: int,
+        counts: list[int],
     ) -> None:
-        firsts = self._pointers[documents] // self._itemsize
-        firsts[0] += offset
-        sizes = np.array(lengths)
-        firsts[1:] -= sizes[:-1].cumsum()
-        row[:] = source[np.repeat(firsts, sizes) + np.arange(len(row))]
-
-    def _mismatch(self, sample: int) -> IntegrityError:
-        path = self.dataset.path_prefix
-        return IntegrityError(
-            f"sample {sample} of the index does not fit the sequences of {path}",
-            path=path,
-            field="sample_index",
-            hint="the index was made from other data: build it again",
-        )
+        begins = self._pointers[sequences] // self._itemsize
+        begins[0] += first
+        sizes = np.array(counts)
+        begins[1:] -= sizes[:-1].cumsum()
+        row[:] = source[np.repeat(begins, sizes) + np.arange(len(row))]
 
 
 def _all_tokens(dataset: IndexedDataset) -> NDArray[Any]:

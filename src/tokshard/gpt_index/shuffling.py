@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.errors import UsageError
 from tokshard.gpt_index.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.gpt_index.kernels import BLOCK, shuffle_steps
+from tokshard.gpt_index.seed import check_seed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-MAX_SEED = 2**32 - 1
 
 # From 2**32 entries on, numpy draws 64 bits for a step; such arrays are left to it.
 _MAX_COMPILED_ENTRIES = 2**32 - 1
@@ -44,8 +42,7 @@ class ShuffleStream:
     """
 
     def __init__(self, seed: int) -> None:
-        if not 0 <= seed <= MAX_SEED:
-            raise UsageError(f"the seed is {seed}, but it must be from 0 to {MAX_SEED}")
+        check_seed(seed)
         self._random = np.random.RandomState(seed)
 
     def shuffle(self, array: NDArray[Any]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
+from tokshard.gpt_index.indices import sample_index_dtype, shuffle_index_dtype
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.index_cache.fingerprint import fingerprint_differences
 from tokshard.index_cache.npy import ArraySpec, map_npy, read_spec
@@ -137,12 +138,10 @@ class CacheState:
 
 def gpt_specs(plan: EpochPlan) -> dict[str, ArraySpec]:
     """Return dtype and shape of the arrays of a dataset's index, as Megatron chooses them."""
-    sample_dtype = "<i4" if plan.documents <= np.iinfo(np.int32).max else "<i8"
-    shuffle_dtype = "<u4" if plan.samples < np.iinfo(np.uint32).max - 1 else "<i8"
     return {
-        "document_index": ArraySpec(np.dtype("<i4"), (plan.documents,)),
-        "sample_index": ArraySpec(np.dtype(sample_dtype), (plan.samples + 1, 2)),
-        "shuffle_index": ArraySpec(np.dtype(shuffle_dtype), (plan.samples,)),
+        "document_index": ArraySpec(np.dtype(np.int32), (plan.documents,)),
+        "sample_index": ArraySpec(np.dtype(sample_index_dtype(plan.documents)), (plan.samples + 1, 2)),
+        "shuffle_index": ArraySpec(np.dtype(shuffle_index_dtype(plan.samples)), (plan.samples,)),
     }
 
 

@@ -6,14 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from tokshard.errors import UsageError
+from tokshard.gpt_index.seed import DEFAULT_SEED, check_seed
 from tokshard.gpt_index.splits import SPLITS, Split
 from tokshard.index_cache.description import GPTDatasetDescription
-
-DEFAULT_SEED = 1234
-"""Megatron's ``--seed`` where none is given."""
-
-# numpy's RandomState takes no larger seed.
-_MAX_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +46,7 @@ class IndexRequest:
     def __post_init__(self) -> None:
         if self.split_name not in SPLITS:
             raise UsageError(f"there is no split {self.split_name!r}", hint=f"use one of {', '.join(SPLITS)}")
-        if not 0 <= self.seed <= _MAX_SEED:
-            raise UsageError(f"the seed is {self.seed}, but it must be from 0 to {_MAX_SEED}")
+        check_seed(self.seed)
 
     @property
     def is_built(self) -> bool:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.blending.builder import SplitPlan, shortfall_of
-from tokshard.blending.config import DEFAULT_SEED, DEFAULT_SURPLUS, BuilderConfig
+from tokshard.blending.config import DEFAULT_SURPLUS, BuilderConfig
 from tokshard.core.codec import encode
 from tokshard.core.findings import Finding
 from tokshard.errors import TokshardError, UsageError
+from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import DEFAULT_SPLIT, parse_split
 from tokshard.index_cache.cache import Cache, CacheEntry, blend_specs, default_directory, examine

@@ -11,6 +11,7 @@ import numpy as np
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, StorageError
+from tokshard.gpt_index.indices import shuffle_index_dtype
 from tokshard.index_cache.cache import (
     BLEND_ARRAYS,
     GPT_ARRAYS,
@@ -38,8 +39,6 @@ from tokshard.verification.report import ProductFindings, Subject
 from tokshard.verification.session import Session, unreadable_found
 
 KIND = "index"
-
-_SHUFFLE_LIMIT = np.iinfo(np.uint32).max - 1
 
 
 def verify_index(index: CachedIndex, session: Session) -> Subject:
@@ -137,8 +136,7 @@ def _examine_shapes(
         if "document_index" in specs:
             wanted["document_index"] = ArraySpec(np.dtype("<i4"), specs["document_index"].shape[:1])
         if samples is not None:
-            shuffle = "<u4" if samples < _SHUFFLE_LIMIT else "<i8"
-            wanted["shuffle_index"] = ArraySpec(np.dtype(shuffle), (samples,))
+            wanted["shuffle_index"] = ArraySpec(np.dtype(shuffle_index_dtype(samples)), (samples,))
             rows = rows if rows in {np.dtype("<i4"), np.dtype("<i8")} else np.dtype("<i4")
             wanted["sample_index"] = ArraySpec(rows, (samples + 1, 2))
             findings.counts["samples"] = samples

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.errors import UsageError
+from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.schedule import BatchSchedule
 
-DEFAULT_SEED = 1234
 DEFAULT_BLOCK = 65536
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from tokshard.errors import UsageError
+from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.modes import World
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan.document import Plan, Stream
 from tokshard.sharding.plan.job import world_of
-from tokshard.sharding.plan.request import DEFAULT_SEED
 from tokshard.sharding.replan.continuation import Dealing, deal_epochs, go_on
 from tokshard.sharding.replan.history import (
     Replanning,
