@@ -106,8 +106,7 @@ def reference(directory: Path, number: int, count: int):
     """Write a dataset and its index; return what a plan says of it."""
     from tokshard.dataset.reader import IndexedDataset
     from tokshard.gpt_index.index import GPTDatasetIndex
-    from tokshard.sharding.sources.references import DatasetReference, IndexReference
-    from tokshard.sharding.sources.stamps import FileStamp
+    from tokshard.sharding.sources import DatasetReference, FileStamp, IndexReference
 
     prefix = directory / f"data{number}"
     write_dataset(prefix, count)
@@ -131,8 +130,7 @@ def reference(directory: Path, number: int, count: int):
 def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray]):
     """Write arrays as a cache has them; return what a plan says of them."""
     from tokshard.index_cache.npy import write_npy
-    from tokshard.sharding.sources.files import CachedFiles
-    from tokshard.sharding.sources.stamps import FileStamp
+    from tokshard.sharding.sources import CachedFiles, FileStamp
 
     files = CachedFiles(str(directory), f"{number:032x}", "train", kind, {})
     for name, array in arrays.items():
@@ -143,10 +141,10 @@ def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray
 def write_world(directory: Path, count: int) -> None:
     """Write two datasets, their blend and a plan."""
     from tokshard.blending.exhaustive import build_exhaustive_blending_indices
-    from tokshard.sharding.plan.job import plan_shards
-    from tokshard.sharding.plan.publication import write_plan
-    from tokshard.sharding.plan.request import PlanRequest, StreamRequest
-    from tokshard.sharding.sources.samples import SampleSource
+    from tokshard.sharding.options import PlanRequest, StreamRequest
+    from tokshard.sharding.planning import plan_shards
+    from tokshard.sharding.publication import write_plan
+    from tokshard.sharding.sources import SampleSource
     from tokshard.sharding.topology import Topology
 
     references = tuple(reference(directory, number, size) for number, size in enumerate((count, count // 10)))

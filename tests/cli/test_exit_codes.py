@@ -19,7 +19,7 @@ from support.cli.commands import SAMPLE
 from support.cli.mixtures import NAMES, run
 from support.cli.schemas import defects_of
 from tokshard.cli.commands import COMMANDS
-from tokshard.sharding.plan.publication import LOCK_NAME
+from tokshard.sharding.publication import LOCK_NAME
 from tokshard.storage.lock import WriterLock
 
 TOKENIZER = SAMPLE / "tokenizer.json"

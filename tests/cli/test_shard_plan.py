@@ -6,7 +6,7 @@ import pytest
 
 from support.cli.commands import json_of, tokshard
 from support.cli.mixtures import run, write_mixture
-from tokshard.sharding.plan.document import read_plan
+from tokshard.sharding.plan import read_plan
 
 
 @pytest.fixture(scope="module")

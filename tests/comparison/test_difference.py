@@ -7,10 +7,10 @@ import pytest
 from support.sharding.replanning import plan_of, samples_of, source_of, write_blend
 from tokshard.comparison.difference import diff_plans
 from tokshard.comparison.straight import Straight
-from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]

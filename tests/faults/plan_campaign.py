@@ -28,14 +28,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.sharding.replanning import write_blend
 from tokshard.errors import MissingFileError, TokshardError
-from tokshard.sharding.plan.document import Plan, read_plan
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.publication import LOCK_NAME, write_plan
-from tokshard.sharding.plan.rankfile import read_rank
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.plan import Plan, read_plan
+from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.publication import LOCK_NAME, write_plan
+from tokshard.sharding.ranks import read_rank
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 from tokshard.verification.job import verify
 

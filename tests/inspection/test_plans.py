@@ -16,11 +16,11 @@ from tokshard.inspection.plans import (
     names_rank,
     samples_json,
 )
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.publication import write_plan
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from support.loader.support import open_plan, plan_for, same, some_documents, source_of
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
-from tokshard.loader.collation import DocumentAssembly
+from tokshard.loader.assembly import DocumentAssembly
 from tokshard.loader.memory import Memory
-from tokshard.sharding.bucketing import Bucketing
+from tokshard.sharding.order import Bucketing
 from tokshard.sharding.topology import FIELDS, Topology
 from tokshard.testing import assert_same_after_restore
 

@@ -24,9 +24,9 @@ from support.loader.support import (
 from tokshard.errors import IntegrityError, MissingFileError, ResumeMismatchError, UsageError
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader import BatchOptions, RankLoader
-from tokshard.sharding.plan.rankfile import read_rank
+from tokshard.sharding.locator import Locator
+from tokshard.sharding.ranks import read_rank
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.locator import Locator
 from tokshard.sharding.topology import Topology
 from tokshard.testing import assert_same_after_restore
 
@@ -56,7 +56,7 @@ def planned(blend, name, ranks):
     directory, source, _ = blend
     options = dict(MODES[name])
     if name == "bucketed":
-        from tokshard.sharding.bucketing import Bucketing
+        from tokshard.sharding.order import Bucketing
 
         options["links"] = (Bucketing(source.total, 24, 6, 3),)
     return plan_for(directory, topology=Topology(ranks), source=source, **options)

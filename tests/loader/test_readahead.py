@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokshard.errors import MissingFileError
-from tokshard.loader.readahead import Readahead
+from tokshard.loader.reader import Readahead
 
 
 class Advice:

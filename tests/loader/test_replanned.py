@@ -6,8 +6,8 @@ import pytest
 
 from support.loader.support import open_plan, plan_for, source_of
 from tokshard.errors import ResumeMismatchError
-from tokshard.sharding.plan.document import read_plan
-from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.plan import read_plan
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.topology import Topology
 

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.loader.support import source_of, stream_of
-from tokshard.loader import route as route_module
-from tokshard.loader.course import Course
-from tokshard.loader.route import Route
+from tokshard.loader import schedule as route_module
+from tokshard.loader.schedule import Course, Route
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.locator import Locator
 from tokshard.sharding.topology import Topology
 
 

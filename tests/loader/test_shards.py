@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from support.loader.support import open_plan, plan_for, same, source_of
 from tokshard.gpt_index.samples import GPTSamples
-from tokshard.loader.shards import FILES_PER_SHARD, OpenShards, Shard
-from tokshard.sharding.sources import references as source_module
+from tokshard.loader.reader import FILES_PER_SHARD, OpenShards, Shard
+from tokshard.sharding import sources as source_module
 from tokshard.sharding.topology import Topology
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import tokshard
 from support.loader.support import open_plan, plan_for, source_of, stream_of, write_streams
-from tokshard.sharding.bucketing import Bucketing
+from tokshard.sharding.order import Bucketing
 from tokshard.sharding.topology import Topology
 
 ROOT = Path(tokshard.__file__).parent.parent.parent

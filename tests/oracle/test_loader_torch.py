@@ -27,8 +27,8 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
 from tokshard.loader.torch import ExternalIterator, PlanDataset, PlanSampler, Turn, data_loader
-from tokshard.sharding.bucketing import Bucketing
-from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.order import Bucketing
+from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Topology
 from tokshard.testing import assert_same_after_restore
 

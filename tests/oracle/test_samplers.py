@@ -15,9 +15,9 @@ from support.sharding.support import World, assignment_of
 from support.sharding.twin import random_worlds
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.modes import cyclic_order
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.permutation import INSIDE_OUT_LENGTH, torch_randperm
+from tokshard.sharding.planning import cyclic_order
 
 pytestmark = pytest.mark.oracle
 

@@ -8,13 +8,11 @@ import pytest
 
 from support.sharding.support import World, assignment_of, everything, order_of
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.assignment import Assignment, available_steps
+from tokshard.sharding.assignment import Assignment, Pass, Remainder, available_steps
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
-from tokshard.sharding.modes import cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.passes import Pass
-from tokshard.sharding.remainder import Remainder
+from tokshard.sharding.planning import cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.schedule import BatchSchedule
 
 KINDS = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support.sharding import twin
 from tokshard.errors import UsageError
-from tokshard.sharding.bucketing import Bucketing
+from tokshard.sharding.order import Bucketing
 
 
 @given(

@@ -7,8 +7,9 @@ from support.sharding import twin
 from support.sharding.support import World, assignment_of, everything
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.modes import MODES, SHUFFLES, cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.order import SampleOrder
+from tokshard.sharding.plan import MODES, SHUFFLES
+from tokshard.sharding.planning import cyclic_order, layout_of, shuffle_links
 
 
 def test_single_reads_in_the_order_of_the_pretraining_sampler():

@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.bucketing import Bucketing
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Striped
-from tokshard.sharding.links import ReadOrder, Selection, ShardShuffle, Shuffle, Torch
-from tokshard.sharding.order import MAX_LINKS, SampleOrder
+from tokshard.sharding.order import (
+    MAX_LINKS,
+    Bucketing,
+    ReadOrder,
+    SampleOrder,
+    Selection,
+    ShardShuffle,
+    Shuffle,
+    Torch,
+)
 from tokshard.sharding.permutation import torch_randperm
 
 KEYS = np.arange(120) * 37 % 23

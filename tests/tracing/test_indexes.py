@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.tracing import support
-from tokshard.sharding.plan.document import Plan
+from tokshard.sharding.plan import Plan
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology

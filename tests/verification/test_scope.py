@@ -19,10 +19,10 @@ from support.interleaving import interleaved
 from tokshard import tokenize_corpus
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import InputError, UsageError
-from tokshard.sharding.plan.document import read_plan
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.publication import write_plan
-from tokshard.sharding.sources.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.plan import read_plan
+from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.topology import Topology
 from tokshard.verification.job import verify
 from tokshard.verification.labour import Labour
@@ -238,7 +238,7 @@ def same_again(directory, product):
 
 @pytest.mark.parametrize(
     ("product", "module"),
-    [("cache", "verification/cache.py"), ("plan", "verification/plan.py"), ("plan", "plan/rankfile.py")],
+    [("cache", "verification/cache.py"), ("plan", "verification/plan.py"), ("plan", "sharding/ranks.py")],
 )
 def test_a_product_that_is_made_anew_meanwhile_is_changed_or_sound(tmp_path, product, module):
     path, make_anew = same_again(tmp_path, product)

@@ -74,7 +74,7 @@ def _diff_plans(
     first: str, second: str, steps: int | None, *, first_only: bool, as_json: bool, quiet: bool
 ) -> bool:
     from tokshard.comparison.difference import diff_plans
-    from tokshard.sharding.plan.document import read_plan
+    from tokshard.sharding.plan import read_plan
 
     found = diff_plans(read_plan(first), read_plan(second), steps=steps, first_only=first_only)
     if as_json:

@@ -13,9 +13,9 @@ from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
     from tokshard.inspection.plans import PlanSummary, RankSummary, SamplePlace
-    from tokshard.sharding.plan.coverage import Coverage, PassCoverage
-    from tokshard.sharding.plan.document import Stream
-    from tokshard.sharding.plan.reads import SampleRange
+    from tokshard.sharding.plan import Stream
+    from tokshard.sharding.ranks import SampleRange
+    from tokshard.sharding.summary import Coverage, PassCoverage
 
 _SHOWN_IDS = 5
 _SHOWN_RANKS = 16
@@ -90,7 +90,7 @@ class Question:
 def inspect_plan(path: str, question: Question, *, as_json: bool) -> None:
     """Answer a question about a plan, or say what it is."""
     from tokshard.inspection import plans
-    from tokshard.sharding.plan.document import read_plan
+    from tokshard.sharding.plan import read_plan
 
     question.check()
     if question.sample is not None or question.shard is not None:
@@ -122,7 +122,7 @@ def inspect_plan(path: str, question: Question, *, as_json: bool) -> None:
 
 def names_plan(path: str) -> bool:
     """Tell whether a path names a plan or a file of one."""
-    from tokshard.sharding.plan.rankfile import is_plan
+    from tokshard.sharding.ranks import is_plan
 
     return is_plan(path)
 
@@ -146,7 +146,7 @@ def show_summary(summary: PlanSummary) -> None:
 
 def show_plan(summary: PlanSummary) -> None:
     """Print what a plan is, and which ranks read which parts of its datasets."""
-    from tokshard.sharding.plan.reads import ranges_of
+    from tokshard.sharding.ranks import ranges_of
 
     show_summary(summary)
     for name, stream in summary.plan.streams.items():
@@ -254,7 +254,7 @@ def _listed(texts: list[str]) -> str:
 
 def _show_bars(stream: Stream) -> None:
     """Draw the ids of a stream from left to right: its datasets, and below what each rank reads of them."""
-    from tokshard.sharding.plan.reads import ranges_of
+    from tokshard.sharding.ranks import ranges_of
 
     source, ranks = stream.source, stream.assignment.ranks
     cells = max(16, min(_BAR_CHARACTERS, screen.width() - 40))

@@ -12,7 +12,7 @@ from tokshard.errors import UsageError
 if TYPE_CHECKING:
     import typer
 
-    from tokshard.sharding.plan.document import Plan
+    from tokshard.sharding.plan import Plan
     from tokshard.sharding.replan.job import ReplanRequest
     from tokshard.sharding.schedule import BatchSchedule
 

@@ -13,11 +13,11 @@ from tokshard.cli.notes import warn
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard.sharding.plan.document import Plan
-    from tokshard.sharding.plan.publication import PlanFiles
+    from tokshard.sharding.plan import Plan
+    from tokshard.sharding.publication import PlanFiles
     from tokshard.sharding.reading.simulation import StepLoad
     from tokshard.sharding.schedule import BatchSchedule
-    from tokshard.sharding.sources.samples import SampleSource
+    from tokshard.sharding.sources import SampleSource
 
 SCHEMA = "tokshard.shard-plan/1"
 
@@ -101,9 +101,9 @@ def shard_plan(
     The default is what Megatron does: mode single, no shuffle, and the tail is dropped.
     """
     with failures.reported(as_json=as_json), recorded(log_json, "shard-plan") as log:
-        from tokshard.sharding.plan.job import plan_shards
-        from tokshard.sharding.plan.request import PlanRequest, StreamRequest
-        from tokshard.sharding.sources.discovery import Wanted, open_sources
+        from tokshard.sharding.discovery import Wanted, open_sources
+        from tokshard.sharding.options import PlanRequest, StreamRequest
+        from tokshard.sharding.planning import plan_shards
         from tokshard.sharding.topology import Topology
 
         looking = simulation.SimulationRequest(
@@ -176,7 +176,7 @@ def _plan_from(
     round_down: bool,
 ) -> Plan:
     """Go on from a plan."""
-    from tokshard.sharding.plan.document import read_plan
+    from tokshard.sharding.plan import read_plan
     from tokshard.sharding.replan.job import replan
 
     roots = {old: new for old, _, new in (one.partition("=") for one in moved or ())}
@@ -256,7 +256,7 @@ def _finish(
     quiet: bool,
 ) -> None:
     """Write the plan and the lists, follow it, and say what it is."""
-    from tokshard.sharding.plan.publication import write_plan
+    from tokshard.sharding.publication import write_plan
 
     loads = simulation.simulate(plan, looking) if looking.simulates else None
     files = None if dry_run else write_plan(plan, output, packed=packed, force=force)

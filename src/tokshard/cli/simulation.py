@@ -11,7 +11,7 @@ from tokshard.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokshard.sharding.plan.document import Plan
+    from tokshard.sharding.plan import Plan
     from tokshard.sharding.reading.simulation import StepLoad
 
 DEFAULT_STEPS = 10

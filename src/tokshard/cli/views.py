@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tokshard.inspection.job import Summary
     from tokshard.inspection.lengths import LengthSummary
     from tokshard.inspection.tokenizers import TokenizerSummary
-    from tokshard.sharding.plan.document import Stream
+    from tokshard.sharding.plan import Stream
 
 _SHOWN_LENGTHS = 10
 _SHOWN_TOKENS = 64

@@ -10,7 +10,7 @@ import numpy as np
 
 from tokshard.comparison.numbering import Numbering, StreamReader, sums
 from tokshard.comparison.straight import Straight
-from tokshard.sharding.plan.document import Plan, Stream
+from tokshard.sharding.plan import Plan, Stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

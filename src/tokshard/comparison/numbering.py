@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.plan.document import Plan, Stream
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.replan.history import history_of, reweighting_of, stops_of
 from tokshard.sharding.replan.laps import LapTable
 from tokshard.sharding.replan.reweighted import open_start
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.references import DatasetReference
-from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.sources import DatasetReference
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,7 +21,7 @@ from tokshard.index_cache.description import (
 )
 from tokshard.index_cache.likeness import descriptions_in
 from tokshard.index_cache.npy import map_npy
-from tokshard.sharding.plan.rankfile import is_plan
+from tokshard.sharding.ranks import is_plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Self
 
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
-from tokshard.sharding.links import Selection
-from tokshard.sharding.order import SampleOrder
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.replan.counting import count_datasets
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.sortkeys import open_sort_key
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tokshard.sharding.plan.document import Stream
+    from tokshard.sharding.plan import Stream
 
 
 @dataclass(frozen=True, slots=True)

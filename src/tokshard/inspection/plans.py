@@ -11,16 +11,15 @@ import numpy as np
 
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.plan.coverage import Coverage, coverage_of
-from tokshard.sharding.plan.document import Plan, Stream, read_plan
-from tokshard.sharding.plan.rankfile import RANK_NAME, RankView, read_rank
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.plan import Plan, Stream, read_plan
+from tokshard.sharding.ranks import RANK_NAME, RankView, read_rank
+from tokshard.sharding.summary import Coverage, coverage_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.sharding.bucketing import KeyOf
+    from tokshard.sharding.order import KeyOf
 
     Integers = NDArray[np.int64]
 
@@ -156,7 +155,7 @@ def inspect_rank(
 
     Raises:
         UsageError: There is no such rank, stream, step or index.
-        MissingFileError, IntegrityError: See :func:`~tokshard.sharding.plan.rankfile.read_rank`.
+        MissingFileError, IntegrityError: See :func:`~tokshard.sharding.ranks.read_rank`.
     """
     view = read_rank(path, rank)
     one = _stream(view.plan, stream)

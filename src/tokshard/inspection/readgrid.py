@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokshard.errors import TokshardError
-from tokshard.sharding.plan.document import Stream
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.plan import Stream
 
 SHOWN_RANKS = 32
 SHOWN_STEPS = 80

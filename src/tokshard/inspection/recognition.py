@@ -12,8 +12,8 @@ from typing import Literal
 
 from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.errors import InputError, UsageError
-from tokshard.sharding.plan.document import PLAN_NAME
-from tokshard.sharding.plan.rankfile import PACKED_NAME, RANK_NAME
+from tokshard.sharding.plan import PLAN_NAME
+from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 

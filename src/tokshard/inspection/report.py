@@ -15,7 +15,7 @@ from tokshard.inspection.page.render import render
 from tokshard.inspection.plans import PlanSummary
 from tokshard.inspection.readgrid import ReadGrid, read_grid
 from tokshard.inspection.tokenizers import tokenizer_of
-from tokshard.sharding.plan.document import Stream
+from tokshard.sharding.plan import Stream
 from tokshard.storage.files import write_atomically
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.gpt_index.samples import Sample
+from tokshard.errors import UsageError
+from tokshard.gpt_index.samples import NO_PAD_ID, Sample
 from tokshard.loader.masks import (
     document_bounds,
     masked_attention,
@@ -17,10 +19,67 @@ from tokshard.loader.masks import (
     starts_of,
 )
 from tokshard.loader.memory import Memory
-from tokshard.loader.options import BatchOptions
+from tokshard.sharding.topology import context_slices
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """The options of a micro-batch; the first six are Megatron's, by their names and with its meaning.
+
+    Attributes:
+        eod_id: The token that ends a document.
+        pad_id: The token that stands for padding. Tokens of the data that equal it count as padding, too.
+        reset_position_ids: Whether positions start again after each ``eod_id``.
+        reset_attention_mask: Whether tokens do not attend across an ``eod_id``.
+        eod_mask_loss: Whether the loss leaves out what follows an ``eod_id``: where it is the input.
+        create_attention_mask: Whether to give ``attention_mask``, of ``sequence_length`` squared bytes for
+            each sample (or once for all, where it is the same).
+        cu_seqlens: Whether to give the boundaries of documents within samples, ``cu_seqlens`` and
+            ``max_seqlen``, with positions that start again at each: Megatron's inter-document masking.
+            It is on where the plan says so.
+        document_ids: Whether to give ``document_ids`` and ``dataset_ids``.
+        num_tokens: Whether to give ``num_tokens``, the labels that count of each sample.
+        repeated: Whether to give ``repeated``: which samples ``--tail pad`` reads again to fill a batch.
+        pad_to_multiple: Of documents: each micro-batch is as long as its longest document, rounded up to
+            a multiple of this.
+        max_length: Of documents: longer ones are cut here; None for never.
+
+    Raises:
+        UsageError: An option needs ``eod_id``, or a number is out of range.
+    """
+
+    eod_id: int | None = None
+    pad_id: int = NO_PAD_ID
+    reset_position_ids: bool = False
+    reset_attention_mask: bool = False
+    eod_mask_loss: bool = False
+    create_attention_mask: bool = False
+    cu_seqlens: bool = False
+    document_ids: bool = False
+    num_tokens: bool = False
+    repeated: bool = False
+    pad_to_multiple: int = 1
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
+            if getattr(self, name) and self.eod_id is None:
+                raise UsageError(f"{name} needs eod_id, the token that ends a document")
+        if self.reset_attention_mask and not self.create_attention_mask:
+            raise UsageError(
+                "reset_attention_mask changes nothing without create_attention_mask",
+                hint="attention kernels that make their own mask take cu_seqlens",
+            )
+        if self.cu_seqlens and self.create_attention_mask:
+            raise UsageError("cu_seqlens and create_attention_mask are two ways of masking: choose one")
+        if self.pad_to_multiple < 1 or (self.max_length is not None and self.max_length < 1):
+            raise UsageError(
+                f"pad_to_multiple {self.pad_to_multiple} and max_length {self.max_length} are 1 or more"
+            )
+
 
 MicroBatch = dict[str, "NDArray[Any]"]
 Allocator = Callable[[tuple[int, ...], "DTypeLike"], "NDArray[Any]"]
@@ -196,3 +255,87 @@ def _names(fields: tuple[str, ...], options: BatchOptions) -> tuple[str, ...]:
     if fields and options.num_tokens:
         names.append("num_tokens")
     return tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentAssembly:
+    """Makes micro-batches of documents; a pure function of them.
+
+    A document of n tokens takes n places: the label of each is the next, and the last has none. A
+    micro-batch is as long as its longest document, rounded up to the multiple that the options and context
+    parallelism ask for. All ranks that see the same documents come to the same length.
+
+    Attributes:
+        fields: What the rank reads, of :data:`tokshard.sharding.topology.FIELDS`.
+        options: Masks and padding.
+        context: The context-parallel size.
+        context_rank: The context-parallel rank.
+
+    Raises:
+        UsageError: ``pad_to_multiple`` is not divisible by 2 x context-parallel size.
+
+    Example:
+        >>> assembly = DocumentAssembly(("tokens", "labels"), BatchOptions(pad_to_multiple=4))
+        >>> documents = [np.array([5, 6, 7], np.uint16), np.array([8], np.uint16)]
+        >>> batch = assembly.micro_batch(documents, np.array([0, 1]), np.zeros(2, np.int16), Memory())
+        >>> batch["tokens"].tolist(), batch["labels"].tolist(), batch["lengths"].tolist()
+        ([[5, 6, 7, 0], [8, 0, 0, 0]], [[6, 7, 0, 0], [0, 0, 0, 0]], [3, 1])
+    """
+
+    fields: tuple[str, ...]
+    options: BatchOptions
+    context: int = 1
+    context_rank: int = 0
+
+    def __post_init__(self) -> None:
+        multiple = self.options.pad_to_multiple
+        if self.context > 1 and multiple > 1 and multiple % (2 * self.context):
+            raise UsageError(
+                f"pad_to_multiple {multiple} is not divisible by 2 x context-parallel size = "
+                f"{2 * self.context}"
+            )
+
+    def micro_batch(
+        self,
+        documents: Sequence[NDArray[Any]],
+        numbers: NDArray[np.int64],
+        datasets: NDArray[np.int16],
+        memory: Memory,
+    ) -> MicroBatch:
+        """Return the fields of a micro-batch.
+
+        Args:
+            documents: The tokens of each document.
+            numbers: The numbers of the documents: int64 of shape (documents,).
+            datasets: The dataset of each: int16 of shape (documents,).
+            memory: Where the arrays lie.
+
+        Returns:
+            As :meth:`tokshard.loader.assembly.SampleAssembly.micro_batch`, and ``lengths``, int64 of shape
+            (documents,): the tokens of each, which come before its padding.
+        """
+        if not self.fields:
+            return {}
+        cut = [one[: self.options.max_length] for one in documents]
+        lengths = np.array([len(one) for one in cut], np.int64)
+        length = self._padded(int(lengths.max(initial=0)))
+        text = np.full((len(cut), length), self.options.pad_id, np.int64)
+        for row, one in zip(text, cut, strict=True):
+            row[: len(one)] = one
+        slices = context_slices(length, self.context, self.context_rank)
+        assembly = SampleAssembly(length, False, self.fields, self.options, slices)
+        pieces = []
+        if assembly.needs_pieces:
+            pieces = [
+                Sample(row, np.array([number]), np.array([size]))
+                for row, number, size in zip(text, numbers, lengths, strict=True)
+            ]
+        batch = assembly.micro_batch(Texts(text, datasets, pieces), memory)
+        batch["lengths"] = lengths
+        return batch
+
+    def _padded(self, longest: int) -> int:
+        multiple = self.options.pad_to_multiple
+        if self.context > 1:
+            multiple = math.lcm(multiple, 2 * self.context)
+        return max(-(-longest // multiple), 1) * multiple

@@ -7,17 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from tokshard.errors import UsageError
-from tokshard.loader.assembly import MicroBatch
-from tokshard.loader.course import Course
-from tokshard.loader.options import BatchOptions
-from tokshard.loader.readahead import Readahead
-from tokshard.loader.reader import MicroBatchReader, make_assembly, open_shards
-from tokshard.loader.route import Route
-from tokshard.loader.state import LoaderState, global_order, position_of
+from tokshard.loader.assembly import BatchOptions, MicroBatch
+from tokshard.loader.reader import MicroBatchReader, Readahead, make_assembly, open_shards
+from tokshard.loader.schedule import Course, LoaderState, Route, global_order, position_of
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.plan.rankfile import RankView, read_rank
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.ranks import RankView, read_rank
 
 DEFAULT_OPEN_FILES = 600
 DEFAULT_READAHEAD = 8
@@ -122,7 +117,7 @@ class RankLoader:
         Args:
             path: The directory of a plan, its ``plan.json`` or ``ranks.json``, or the manifest of a rank.
             rank: The rank in the whole job; may be left out where ``path`` is a rank's manifest.
-            roots: Where data has moved, see :func:`~tokshard.sharding.plan.document.read_plan`.
+            roots: Where data has moved, see :func:`~tokshard.sharding.plan.read_plan`.
             **settings: See the class.
 
         Raises:

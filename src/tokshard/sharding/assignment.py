@@ -1,8 +1,4 @@
-"""Which sample every rank reads at every step: orders, layouts and batch sizes put together.
-
-An assignment is a few numbers and intervals, whatever the number of samples and ranks. All questions are
-answered by formulas, for any index at any time, and all of them can be asked backwards.
-"""
+"""Which sample every rank reads at every step: epoch ranges, layouts and batch sizes put together."""
 
 from __future__ import annotations
 
@@ -15,17 +11,88 @@ import numpy as np
 
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.layouts import repeats, repeats_any
-from tokshard.sharding.passes import ENDLESS, Pass
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.timeline import Timeline
+from tokshard.sharding.layouts import Blocked, Layout, layout_from_json, repeats, repeats_any
+from tokshard.sharding.order import ReadOrder, SampleOrder
+from tokshard.sharding.schedule import BatchSchedule, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.sharding.bucketing import KeyOf
+    from tokshard.sharding.order import KeyOf
 
     Integers = NDArray[np.int64]
+
+ENDLESS = 2**62
+"""More samples than any rank will read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One or more epochs over the same positions, dealt out the same way.
+
+    Attributes:
+        order: Positions to sample ids, in each epoch.
+        layout: Ranks to positions.
+        first_epoch: The number of the first epoch.
+        epochs: How many there are; None for no end.
+    """
+
+    order: SampleOrder
+    layout: Layout
+    first_epoch: int = 0
+    epochs: int | None = 1
+
+    def __post_init__(self) -> None:
+        if self.layout.samples != self.order.samples:
+            raise UsageError(
+                f"a layout of {self.layout.samples} positions does not fit an order of {self.order.samples}"
+            )
+        if self.layout.samples_per_rank is None:
+            raise UsageError("ranks that read different numbers of samples cannot train together")
+        if self.first_epoch < 0 or (self.epochs is not None and self.epochs < 1):
+            raise UsageError(f"{self.epochs} epochs from {self.first_epoch} on do not exist")
+
+    @property
+    def per_epoch(self) -> int:
+        """The samples that each rank reads in an epoch."""
+        return self.layout.samples_per_rank or 0
+
+    @property
+    def per_rank(self) -> int:
+        """The samples that each rank reads in all epochs."""
+        return ENDLESS if self.epochs is None else self.per_epoch * self.epochs
+
+    def has_epoch(self, epoch: int) -> bool:
+        """Tell whether an epoch is one of these."""
+        return self.first_epoch <= epoch and (self.epochs is None or epoch < self.first_epoch + self.epochs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the pass as JSON values."""
+        return {
+            "order": self.order.to_json(),
+            "layout": self.layout.to_json(),
+            "first_epoch": self.first_epoch,
+            "epochs": self.epochs,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, path: str) -> Self:
+        """Return the pass that :meth:`to_json` gave.
+
+        Raises:
+            IntegrityError: It is none, or its parts do not fit.
+        """
+        if not isinstance(value, dict) or set(value) != set(cls.__slots__):
+            raise IntegrityError(f"{path}: a pass has the fields {', '.join(cls.__slots__)}", path=path)
+        first_epoch, epochs = value["first_epoch"], value["epochs"]
+        if type(first_epoch) is not int or (epochs is not None and type(epochs) is not int):
+            raise IntegrityError(f"{path}: the epochs of a pass are not integers", path=path)
+        order = SampleOrder.from_json(value["order"], path)
+        layout = layout_from_json(value["layout"], path)
+        try:
+            return cls(order, layout, first_epoch, epochs)
+        except UsageError as error:
+            raise IntegrityError(f"{path}: {error}", path=path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +376,78 @@ def _timeline(schedule: BatchSchedule, group: int, consumed: int, steps: int) ->
 
 def _members(intervals: Intervals) -> Integers:
     return intervals.nth(np.arange(intervals.count, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What is unread after some steps, for another world to go on with.
+
+    Attributes:
+        epoch: The epoch under way.
+        samples: The number of positions of its order.
+        seen: The positions read already. With ``unread`` it is everything, and nothing twice.
+        unread: The others, also those that the plan was going to drop.
+        order: The order of the unread ones; None where the epoch is complete.
+        following: The passes of whole epochs after it.
+    """
+
+    epoch: int
+    samples: int
+    seen: Intervals
+    unread: Intervals
+    order: SampleOrder | None
+    following: tuple[Pass, ...]
+
+    @classmethod
+    def after(cls, assignment: Assignment, step: int, *, keep_order: bool = True) -> Self:
+        """Return what is unread after the first ``step`` steps.
+
+        Args:
+            assignment: What was being read.
+            step: 0 to the number of its steps.
+            keep_order: Whether the unread samples keep the global order that they were going to have. In
+                striped modes that is the order of positions, in blocked ones the order in which the ranks
+                together read them. Without it blocked modes keep runs of neighbours together. Before the
+                first step of an epoch nothing is kept: another world lays all of it out anew.
+
+        Raises:
+            IndexError: There is no such step.
+            UsageError: The order cannot be kept: see :class:`~tokshard.sharding.order.ReadOrder`.
+
+        Example:
+            >>> from tokshard.sharding.layouts import Striped
+            >>> from tokshard.sharding.schedule import BatchSchedule
+            >>> whole = Pass(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
+            >>> stopped = Remainder.after(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 2)
+            >>> stopped.seen.to_json(), stopped.unread.to_json(), stopped.order.samples
+            ([[0, 32]], [[32, 100]], 68)
+        """
+        number, one, epoch, within = _standing(assignment, step)
+        order, seen = one.order, one.layout.consumed(within)
+        if keep_order and within and isinstance(one.layout, Blocked):
+            order = order.before(ReadOrder(one.layout, assignment.micro_batch_size))
+            seen = Intervals.of([(0, within * assignment.ranks)])
+        unread = seen.complement(order.samples)
+        following = assignment.passes[number + 1 :]
+        left = None if one.epochs is None else one.epochs - epoch - 1
+        if left != 0:
+            following = (Pass(one.order, one.layout, one.first_epoch + epoch + 1, left), *following)
+        rest = order.rest(unread) if unread.count else None
+        return cls(one.first_epoch + epoch, order.samples, seen, unread, rest, following)
+
+
+def _standing(assignment: Assignment, step: int) -> tuple[int, Pass, int, int]:
+    """Return (number of the pass, pass, epoch within it, local index within the epoch) after some steps.
+
+    The end of the last pass is the end of its last epoch; the end of any other is the start of the next.
+    """
+    local = assignment.first_local(step) + assignment.skipped
+    for number, one in enumerate(assignment.passes):
+        last = number + 1 == len(assignment.passes)
+        if local < one.per_rank or last:
+            break
+        local -= one.per_rank
+    epoch, within = divmod(local, one.per_epoch)
+    if epoch == one.epochs:
+        epoch, within = epoch - 1, one.per_epoch
+    return number, one, epoch, within

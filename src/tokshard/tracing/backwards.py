@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tokshard.errors import IntegrityError
-from tokshard.sharding.sources.references import DatasetReference
-from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources import DatasetReference, SampleSource
 from tokshard.storage.paths import idx_path
 from tokshard.tracing.course import Stage, visits
 from tokshard.tracing.items import Item

@@ -10,13 +10,13 @@ import numpy as np
 
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.layouts import repeats
-from tokshard.sharding.plan.document import Plan
+from tokshard.sharding.plan import Plan
 from tokshard.sharding.replan.history import history_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.sharding.bucketing import KeyOf
+    from tokshard.sharding.order import KeyOf
 
     Integers = NDArray[np.int64]
 

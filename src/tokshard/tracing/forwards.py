@@ -8,7 +8,7 @@ import numpy as np
 
 from tokshard.errors import UsageError
 from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.sharding.sources.locator import Locator
+from tokshard.sharding.locator import Locator
 from tokshard.tracing.origin import Origin
 from tokshard.tracing.pieces import Pieces, pieces_of
 from tokshard.tracing.provenance import NO_MANIFEST, Provenance

@@ -12,16 +12,16 @@ from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import require_files
 from tokshard.errors import UsageError
-from tokshard.sharding.plan.document import Plan, read_plan
-from tokshard.sharding.sources.discovery import Wanted, open_sources
-from tokshard.sharding.sources.samples import SampleSource
-from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.locator import open_sort_key
+from tokshard.sharding.plan import Plan, read_plan
+from tokshard.sharding.sources import SampleSource
 from tokshard.storage.paths import strip_data_suffix
 from tokshard.tracing.course import Stage, stages_of
 
 if TYPE_CHECKING:
-    from tokshard.sharding.bucketing import KeyOf
-    from tokshard.sharding.plan.document import Stream
+    from tokshard.sharding.order import KeyOf
+    from tokshard.sharding.plan import Stream
 
 Arguments = ParamSpec("Arguments")
 Report = TypeVar("Report")
@@ -110,7 +110,7 @@ def open_plan(path: str, roots: Mapping[str, str] | None = None) -> Subject:
 
     Args:
         path: The plan.
-        roots: See :func:`~tokshard.sharding.plan.document.read_plan`.
+        roots: See :func:`~tokshard.sharding.plan.read_plan`.
 
     Raises:
         MissingFileError: There is no plan.

@@ -11,8 +11,8 @@ from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
 from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.inspection.recognition import Thing, recognise, stem_of, stems_in
-from tokshard.sharding.plan.document import PLAN_NAME
-from tokshard.sharding.plan.rankfile import PACKED_NAME, RANK_NAME
+from tokshard.sharding.plan import PLAN_NAME
+from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs
 from tokshard.storage.paths import (
     BIN_SUFFIX,

@@ -12,16 +12,13 @@ import numpy as np
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.fingerprint import fingerprint_differences
-from tokshard.sharding.plan.coverage import check_partition
-from tokshard.sharding.plan.document import PLAN_NAME, Plan, Stream, read_plan
-from tokshard.sharding.plan.rankfile import check_ranks, rank_name, read_rank
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
+from tokshard.sharding.ranks import check_ranks, rank_name, read_rank
 from tokshard.sharding.replan.history import history_of, reweighting_of, stops_of
 from tokshard.sharding.replan.recheck import recheck
-from tokshard.sharding.sources.files import CachedFiles
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.references import DatasetReference
-from tokshard.sharding.sources.sortkeys import open_sort_key
-from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp
+from tokshard.sharding.summary import check_partition
 from tokshard.storage.fs import state
 from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.entries import CachedIndex
@@ -31,7 +28,7 @@ from tokshard.verification.session import Session, unreadable_found
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.sharding.bucketing import KeyOf
+    from tokshard.sharding.order import KeyOf
 
 KIND = "plan"
 RANK_KIND = "rank"

@@ -2,7 +2,7 @@
 
 import os
 
-from tokshard.sharding.plan import publication
+from tokshard.sharding import publication
 from tokshard.sharding.replan import reweighted
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from support.sharding.sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
-from tokshard.sharding.modes import COMPOSITION
-from tokshard.sharding.plan.document import PLAN_NAME, Plan, Stream, read_plan
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.publication import write_plan
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
+from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.summary import COMPOSITION
 from tokshard.sharding.topology import Topology
 
 PATH = "/runs/plan/plan.json"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.sharding.sources import document_source, everything, index_source
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.layouts import Blocked, Striped
-from tokshard.sharding.plan.coverage import LISTED, check_partition, coverage_of
-from tokshard.sharding.plan.job import plan_shards, plan_stream
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.planning import plan_shards, plan_stream
 from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.summary import LISTED, check_partition, coverage_of
 from tokshard.sharding.topology import Topology
 
 MODES = ("single", "cyclic", "contiguous", "sequential", "chunked")

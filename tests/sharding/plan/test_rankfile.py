@@ -12,15 +12,22 @@ from support.interleaving import interleaved
 from support.sharding.sources import blend_sources, document_source, everything, index_source
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
-from tokshard.sharding.plan.document import PLAN_NAME, read_plan
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.publication import LOCK_NAME, write_plan
-from tokshard.sharding.plan.rankfile import PACKED_NAME, RankView, is_plan, rank_name, read_rank
-from tokshard.sharding.plan.reads import positions_of, ranges_of
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.locator import Locator
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.plan import PLAN_NAME, read_plan
+from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.publication import LOCK_NAME, write_plan
+from tokshard.sharding.ranks import (
+    PACKED_NAME,
+    RankView,
+    is_plan,
+    positions_of,
+    ranges_of,
+    rank_name,
+    read_rank,
+)
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
-from tokshard.sharding.sources.locator import Locator
 from tokshard.sharding.topology import Topology
 from tokshard.storage.lock import WriterLock
 
@@ -57,7 +64,7 @@ def test_a_plan_that_is_written_in_another_form_is_there_all_the_while(tmp_path,
     )
     assert len(found) > 30
     found += interleaved(
-        lambda: read_rank(tmp_path, 5), rewrite, inside=("plan/rankfile.py",), prepare=prepare
+        lambda: read_rank(tmp_path, 5), rewrite, inside=("sharding/ranks.py",), prepare=prepare
     )
     assert all(one == view for one in found)
     assert (tmp_path / PACKED_NAME).exists() is packed

@@ -12,13 +12,13 @@ from support.blending.support import write_dataset
 from support.sharding.replanning import plan_of, write_blend
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.gpt_index.samples import GPTSamples
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.locator import Locator
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.reading.pieces import PieceReader, Pieces
 from tokshard.sharding.reading.simulation import PAGE_BYTES, Simulation, count_pages, summarise
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
-from tokshard.sharding.sources.locator import Locator
 from tokshard.sharding.topology import Topology
 
 TOKENS = {"web": 70_000, "code": 35_000}

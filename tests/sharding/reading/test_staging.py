@@ -8,12 +8,12 @@ import pytest
 
 from support.sharding.replanning import write_blend
 from tokshard.errors import UsageError
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.reading.simulation import Simulation
 from tokshard.sharding.reading.staging import stage, write_staging
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 
 TOKENS = {"web": 350_000, "code": 210_000}

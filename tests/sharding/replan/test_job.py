@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from support.sharding.replanning import flat, plan_of, reads_of, samples_of, source_of, write_blend
 from tokshard.errors import UsageError
-from tokshard.sharding.plan.document import read_plan
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.publication import write_plan
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.plan import read_plan
+from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.history import history_of
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.replan.recheck import recheck
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]

@@ -8,14 +8,13 @@ import pytest
 
 from support.sharding.replanning import plan_of, source_of, write_blend
 from tokshard.errors import IntegrityError
-from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.assignment import Assignment, Pass
+from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
-from tokshard.sharding.links import Selection
-from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.passes import Pass
-from tokshard.sharding.plan.document import Plan, read_plan
-from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.order import SampleOrder, Selection
+from tokshard.sharding.plan import Plan, read_plan
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.history import Replanning, history_of
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.replan.laps import LapTable
@@ -24,7 +23,6 @@ from tokshard.sharding.replan.reweighted import write_mixture
 from tokshard.sharding.replan.reweighting import Mixture
 from tokshard.sharding.replan.standing import standings_of_rows
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 
 

@@ -20,12 +20,9 @@ from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.index_cache.cache import Cache, load
 from tokshard.index_cache.description import read_description
-from tokshard.sharding.sources.discovery import Wanted, open_sources
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.places import Places
-from tokshard.sharding.sources.samples import SampleSource
-from tokshard.sharding.sources.sortkeys import open_sort_key
-from tokshard.sharding.sources.stamps import BLOCK_BYTES, BLOCKS, FileStamp
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.sources import BLOCK_BYTES, BLOCKS, FileStamp, Places, SampleSource
 
 
 def all_ids(source):
@@ -402,7 +399,7 @@ def test_what_replaces_a_file_while_it_is_opened_is_never_read(tmp_path):
         *interleaved(
             read,
             lambda: put(other),
-            inside=("references.py", "dataset/reader.py", "dataset/source.py", "stamps.py"),
+            inside=("sharding/sources.py", "dataset/reader.py", "dataset/source.py"),
             prepare=lambda: put(content),
         )
     ]

@@ -16,13 +16,13 @@ from tokshard.blending.job import blend
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.job import build_indices
 from tokshard.index_cache.request import IndexRequest
-from tokshard.sharding.plan.document import Plan, read_plan
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.publication import write_plan
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.plan import Plan, read_plan
+from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.discovery import Wanted, open_sources
 from tokshard.sharding.topology import Topology
 from tokshard.storage.digest import content_digest
 

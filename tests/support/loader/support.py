@@ -9,17 +9,13 @@ from tokshard.blending.greedy import build_blending_indices
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.loader import RankLoader
-from tokshard.sharding.assignment import Assignment, available_steps
-from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
+from tokshard.sharding.assignment import Assignment, Pass, available_steps
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.passes import Pass
-from tokshard.sharding.plan.document import Plan, Stream
-from tokshard.sharding.plan.publication import write_plan
+from tokshard.sharding.plan import Plan, Stream
+from tokshard.sharding.planning import World, cyclic_order, layout_of, shuffle_links
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.files import CachedFiles
-from tokshard.sharding.sources.references import DatasetReference, IndexReference
-from tokshard.sharding.sources.samples import SampleSource
-from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
 from tokshard.sharding.topology import Topology
 
 EOD = 0

@@ -11,15 +11,12 @@ from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import parse_split
-from tokshard.sharding.plan.document import Plan
-from tokshard.sharding.plan.job import plan_shards
-from tokshard.sharding.plan.request import PlanRequest, StreamRequest
+from tokshard.sharding.locator import Locator
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.plan import Plan
+from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.files import CachedFiles
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.references import DatasetReference, IndexReference
-from tokshard.sharding.sources.samples import SampleSource
-from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
 from tokshard.sharding.topology import Topology
 
 STAMP = FileStamp(128, "0" * 64)

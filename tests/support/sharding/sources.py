@@ -4,11 +4,8 @@ import numpy as np
 
 from support.cli.mixtures import run, write_mixture
 from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.sharding.sources.discovery import Wanted, open_sources
-from tokshard.sharding.sources.files import CachedFiles
-from tokshard.sharding.sources.references import DatasetReference, IndexReference
-from tokshard.sharding.sources.samples import SampleSource
-from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
 
 STAMP = FileStamp(0, "0" * 64)
 

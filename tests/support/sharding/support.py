@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tokshard.sharding.assignment import Assignment, available_steps
-from tokshard.sharding.modes import World, cyclic_order, layout_of
+from tokshard.sharding.assignment import Assignment, Pass, available_steps
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.passes import Pass
+from tokshard.sharding.planning import World, cyclic_order, layout_of
 from tokshard.sharding.schedule import BatchSchedule
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "shuffles.json"

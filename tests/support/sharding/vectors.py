@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from tokshard.sharding.bucketing import Bucketing
-from tokshard.sharding.keyed import sorted_order
-from tokshard.sharding.links import ShardShuffle, Shuffle
+from tokshard.sharding.feistel import sorted_order
+from tokshard.sharding.order import Bucketing, ShardShuffle, Shuffle
 from tokshard.sharding.permutation import forward_swaps, inside_out
 
 SEEDS = (0, 1, 1234, 2**32 - 1, 2**40 + 7)

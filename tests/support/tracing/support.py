@@ -15,15 +15,12 @@ from tokshard.errors import TokshardError
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.index_cache.npy import write_npy
-from tokshard.sharding.plan.document import Plan
-from tokshard.sharding.plan.job import plan_stream
-from tokshard.sharding.plan.request import StreamRequest
+from tokshard.sharding.locator import Locator
+from tokshard.sharding.options import StreamRequest
+from tokshard.sharding.plan import Plan
+from tokshard.sharding.planning import plan_stream
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.files import CachedFiles
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.references import DatasetReference, IndexReference
-from tokshard.sharding.sources.samples import SampleSource
-from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
 from tokshard.tracing.course import Stage
 from tokshard.tracing.subject import Course, Subject
 

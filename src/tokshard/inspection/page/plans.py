@@ -11,8 +11,8 @@ from tokshard.inspection.page.document import facts, section
 from tokshard.inspection.page.markup import Markup, tag
 from tokshard.inspection.plans import PlanSummary, RankSummary
 from tokshard.inspection.readgrid import ReadGrid
-from tokshard.sharding.plan.document import Plan, Stream
-from tokshard.sharding.plan.reads import SampleRange, ranges_of
+from tokshard.sharding.plan import Plan, Stream
+from tokshard.sharding.ranks import SampleRange, ranges_of
 
 _SHOWN_SHARDS = 24
 _SHOWN_RANKS = 32

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.core.open_cache import OpenCache
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.references import DatasetReference
-from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.locator import Locator
+from tokshard.sharding.sources import DatasetReference, SampleSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.errors import UsageError
-from tokshard.sharding.plan.document import Plan, Stream
+from tokshard.sharding.locator import open_sort_key
+from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.reading.pieces import PieceReader, Pieces
-from tokshard.sharding.sources.sortkeys import open_sort_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

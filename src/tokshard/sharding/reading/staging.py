@@ -12,10 +12,10 @@ import numpy as np
 from tokshard.core.strict_json import dump_json
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.plan.document import Plan
+from tokshard.sharding.plan import Plan
 from tokshard.sharding.reading.pieces import Pieces
 from tokshard.sharding.reading.simulation import Simulation
-from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources import SampleSource
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import bin_path, idx_path, is_remote

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokshard.errors import UsageError
-from tokshard.sharding.assignment import Assignment, available_steps
-from tokshard.sharding.modes import World, cyclic_order, layout_of
+from tokshard.sharding.assignment import Assignment, Pass, Remainder, available_steps
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.passes import Pass
-from tokshard.sharding.remainder import Remainder
+from tokshard.sharding.planning import World, cyclic_order, layout_of
 from tokshard.sharding.schedule import BatchSchedule
 
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """How epochs are dealt out to ranks; see :mod:`tokshard.sharding.modes`.
+    """How epochs are dealt out to ranks; see :mod:`tokshard.sharding.planning`.
 
     Attributes:
         mode: The mode of whole epochs.

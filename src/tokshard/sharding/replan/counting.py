@@ -8,17 +8,16 @@ import numpy as np
 
 from tokshard.errors import IntegrityError
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.links import Selection
-from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.locator import Locator
+from tokshard.sharding.order import SampleOrder, Selection
+from tokshard.sharding.sources import SampleSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from tokshard.sharding.bucketing import KeyOf
+    from tokshard.sharding.order import KeyOf
 
     Integers = NDArray[np.int64]
 

@@ -10,10 +10,10 @@ from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.fields import Fields
 from tokshard.sharding.replan.laps import LAP_ALGORITHM
 from tokshard.sharding.replan.proof import StreamProof
-from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.sources import FileStamp
 
 if TYPE_CHECKING:
-    from tokshard.sharding.plan.document import Plan
+    from tokshard.sharding.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

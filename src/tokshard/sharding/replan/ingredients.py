@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument
 from tokshard.blending.forms import read_arguments
 from tokshard.errors import UsageError
+from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.replan.laps import Standing
-from tokshard.sharding.sources.discovery import Wanted, open_sources
-from tokshard.sharding.sources.references import DatasetReference
-from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources import DatasetReference, SampleSource
 from tokshard.storage.fs import abspath
 
 _BUILD = "build it with tokshard blend, and name its directory"
@@ -51,7 +50,7 @@ def read_weights(
     Raises:
         UsageError: It names what needs an index that the plan does not have, or says more than weights.
         MissingFileError, InputError, IntegrityError: See
-            :func:`~tokshard.sharding.sources.discovery.open_sources`.
+            :func:`~tokshard.sharding.discovery.open_sources`.
     """
     if _is_blend(text):
         return _of_blend(text, source, stream)

@@ -13,10 +13,10 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.layouts import Blocked
-from tokshard.sharding.modes import World
+from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.plan.document import Plan, Stream
-from tokshard.sharding.plan.job import world_of
+from tokshard.sharding.plan import Plan, Stream
+from tokshard.sharding.planning import World, world_of
 from tokshard.sharding.replan.continuation import Dealing, deal_epochs, go_on
 from tokshard.sharding.replan.history import (
     Replanning,
@@ -31,10 +31,7 @@ from tokshard.sharding.replan.recheck import before_counts, continuation_problem
 from tokshard.sharding.replan.reweighted import count_draws, standings_of, write_mixture
 from tokshard.sharding.replan.reweighting import mix
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.places import Places
-from tokshard.sharding.sources.samples import SampleSource
-from tokshard.sharding.sources.sortkeys import open_sort_key
+from tokshard.sharding.sources import Places, SampleSource
 from tokshard.sharding.topology import Topology
 from tokshard.storage import syscalls
 
@@ -108,7 +105,7 @@ def replan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]
         plan: The plan that was stopped.
         request: How it goes on.
         directory: Where the new plan will be written; see
-            :func:`~tokshard.sharding.plan.publication.write_plan`.
+            :func:`~tokshard.sharding.publication.write_plan`.
 
     Raises:
         UsageError: The consumed samples are not at the end of a step, nothing is left, or sizes do not

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from tokshard.errors import IntegrityError
+from tokshard.sharding.feistel import FEISTEL_ALGORITHM, Bijection, derive_key, subkeys
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.keyed import FEISTEL_ALGORITHM, Bijection, derive_key, subkeys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.assignment import Assignment, Remainder
 from tokshard.sharding.fields import Fields
 from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.remainder import Remainder
 from tokshard.sharding.replan.counting import count_datasets
-from tokshard.sharding.sources.locator import Locator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.sharding.bucketing import KeyOf
+    from tokshard.sharding.order import KeyOf
 
 
 @dataclass(frozen=True, slots=True)

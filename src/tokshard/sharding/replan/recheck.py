@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.errors import TokshardError, UsageError
-from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.links import Selection
-from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.plan.document import Plan, Stream
-from tokshard.sharding.remainder import Remainder
+from tokshard.sharding.assignment import Assignment, Remainder
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.order import SampleOrder, Selection
+from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.replan.counting import blocks_of, is_partition
 from tokshard.sharding.replan.history import StoppedStream, history_of, stops_of
 from tokshard.sharding.replan.proof import prove_remainder, read_positions
 from tokshard.sharding.replan.reweighted import recheck_draws
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.sortkeys import open_sort_key
 
 if TYPE_CHECKING:
-    from tokshard.sharding.bucketing import KeyOf
+    from tokshard.sharding.order import KeyOf
 
 
 @dataclass(frozen=True, slots=True)

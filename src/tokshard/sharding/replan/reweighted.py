@@ -20,7 +20,8 @@ import numpy as np
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.npy import map_npy, write_npy
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.plan.publication import LOCK_NAME
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.publication import LOCK_NAME
 from tokshard.sharding.replan.counting import blocks_of
 from tokshard.sharding.replan.history import Reweighting, StoppedStream, reweighting_of
 from tokshard.sharding.replan.laps import LapTable, Standing
@@ -32,11 +33,7 @@ from tokshard.sharding.replan.standing import (
     standings_after,
     standings_of_rows,
 )
-from tokshard.sharding.sources.files import CachedFiles
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.samples import SampleSource
-from tokshard.sharding.sources.sortkeys import open_sort_key
-from tokshard.sharding.sources.stamps import FileStamp
+from tokshard.sharding.sources import CachedFiles, FileStamp, SampleSource
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import is_temporary
@@ -45,7 +42,7 @@ from tokshard.storage.lock import WriterLock
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.sharding.plan.document import Stream
+    from tokshard.sharding.plan import Stream
 
 SCHEMA = "tokshard.reweighted/1"
 _HASH_DIGITS = 32

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.assignment import Assignment, Remainder
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.remainder import Remainder
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.replan.counting import BLOCK, blocks_of
 from tokshard.sharding.replan.laps import LapTable, OpenLap, Standing
 from tokshard.sharding.replan.reweighting import by_source
-from tokshard.sharding.sources.locator import Locator
-from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.sources import SampleSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.sharding.bucketing import KeyOf
+    from tokshard.sharding.order import KeyOf
 
     Integers = NDArray[np.int64]
     Seen = dict[tuple[int, int], NDArray[np.bool_]]

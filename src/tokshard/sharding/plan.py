@@ -1,8 +1,4 @@
-"""The plan of a training job: what its data-parallel ranks read, for training, validation and testing.
-
-``plan.json`` is written last into the directory of a plan, so a directory that has one is complete. The
-fields are described in ``docs/plan.md``.
-"""
+"""The plan."""
 
 from __future__ import annotations
 
@@ -14,17 +10,19 @@ from typing import Any, Self
 
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.bucketing import Bucketing
 from tokshard.sharding.fields import Fields
-from tokshard.sharding.modes import MODES, SHUFFLES, TAILS
-from tokshard.sharding.plan.composition import composition
-from tokshard.sharding.sources.places import Places
-from tokshard.sharding.sources.samples import SampleSource
+from tokshard.sharding.order import Bucketing
+from tokshard.sharding.sources import Places, SampleSource
+from tokshard.sharding.summary import composition
 from tokshard.sharding.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
 from tokshard.storage.jsonfile import read_json_object
 from tokshard.version import __version__
+
+MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")
+SHUFFLES = ("none", "shards", "samples", "blocks")
+TAILS = ("drop", "pad", "error", "keep")
 
 SCHEMA = "tokshard.plan/1"
 PLAN_NAME = "plan.json"
@@ -42,9 +40,9 @@ class Stream:
     Attributes:
         source: What the sample ids mean.
         assignment: Which rank reads which of them, when.
-        mode: One of :data:`~tokshard.sharding.modes.MODES`, as it was asked for.
-        tail: One of :data:`~tokshard.sharding.modes.TAILS`.
-        shuffle: One of :data:`~tokshard.sharding.modes.SHUFFLES`.
+        mode: One of :data:`~tokshard.sharding.planning.MODES`, as it was asked for.
+        tail: One of :data:`~tokshard.sharding.planning.TAILS`.
+        shuffle: One of :data:`~tokshard.sharding.planning.SHUFFLES`.
         sort_key: What bucketing sorts by, one of the source's; None without bucketing.
         boundaries: Whether attention goes no further than documents, so that every pipeline stage reads
             their boundaries.
@@ -198,7 +196,7 @@ class Plan:
         Args:
             value: What was read.
             path: The ``plan.json``, to whose directory paths are relative.
-            roots: See :class:`~tokshard.sharding.sources.places.Places`.
+            roots: See :class:`~tokshard.sharding.sources.Places`.
 
         Raises:
             IntegrityError: It is none, was changed, or is another version's.

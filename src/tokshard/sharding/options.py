@@ -18,9 +18,9 @@ class StreamRequest:
     """How one stream is to be read.
 
     Attributes:
-        mode: One of :data:`~tokshard.sharding.modes.MODES`.
+        mode: One of :data:`~tokshard.sharding.planning.MODES`.
         tail: ``"drop"``, ``"pad"`` or ``"error"``.
-        shuffle: One of :data:`~tokshard.sharding.modes.SHUFFLES`.
+        shuffle: One of :data:`~tokshard.sharding.planning.SHUFFLES`.
         seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
         block: The samples of a block of the shuffle ``blocks``.
         per_epoch: Whether each epoch is shuffled anew.
@@ -36,7 +36,7 @@ class StreamRequest:
         bucket_buffer: The samples of a bucketing window; None for no bucketing.
         bucket_pack: How many similar samples come together; None for one micro-batch of each rank.
         sort_key: What bucketing sorts by; None for the source's first one.
-        boundaries: See :class:`~tokshard.sharding.plan.document.Stream`.
+        boundaries: See :class:`~tokshard.sharding.plan.Stream`.
     """
 
     mode: str = "single"

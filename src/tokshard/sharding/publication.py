@@ -11,10 +11,17 @@ from typing import Any
 from tokshard.core.strict_json import dump_json
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OutputExistsError, TokshardError
-from tokshard.sharding.plan.document import PLAN_NAME, Plan, read_plan
-from tokshard.sharding.plan.rankfile import OF_ALL, PACKED_NAME, PACKED_SCHEMA, RANK_NAME, RankView, rank_name
-from tokshard.sharding.plan.reads import bytes_of
-from tokshard.sharding.sources.references import DatasetReference
+from tokshard.sharding.plan import PLAN_NAME, Plan, read_plan
+from tokshard.sharding.ranks import (
+    OF_ALL,
+    PACKED_NAME,
+    PACKED_SCHEMA,
+    RANK_NAME,
+    RankView,
+    bytes_of,
+    rank_name,
+)
+from tokshard.sharding.sources import DatasetReference
 from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.jsonfile import dump_readable_json

@@ -1,1 +1,0 @@
-"""The plan of a training job and its files."""

@@ -1,0 +1,345 @@
+"""Making a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tokshard.errors import UsageError
+from tokshard.sharding.assignment import Assignment, Pass, available_steps
+from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.layouts import Blocked, Layout, Striped
+from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.order import Bucketing, Link, SampleOrder, ShardShuffle, Shuffle, Torch
+from tokshard.sharding.plan import MODES, SHUFFLES, TAILS, Plan, Stream
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.sources import SampleSource
+from tokshard.sharding.summary import check_partition
+from tokshard.sharding.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Who reads.
+
+    Attributes:
+        ranks: The data-parallel size.
+        micro_batch_size: The samples of a micro-batch of one rank.
+        batch: The samples of all ranks that the tail is measured by, a multiple of micro batch size times
+            ranks: the global batch size, or one micro-batch of all ranks (0 stands for it) as Megatron.
+
+    Raises:
+        UsageError: A size is below 1, or they do not divide each other.
+    """
+
+    ranks: int
+    micro_batch_size: int
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1 or self.micro_batch_size < 1:
+            raise UsageError(
+                f"{self.ranks} data-parallel ranks with micro-batches of {self.micro_batch_size} do not exist"
+            )
+        if self.batch < 0 or self.batch % self.group:
+            raise UsageError(
+                f"the batch of {self.batch} samples is not divisible by micro batch size x data-parallel "
+                f"size = {self.micro_batch_size} x {self.ranks} = {self.group}"
+            )
+
+    @property
+    def group(self) -> int:
+        """The samples of one micro-batch on all ranks."""
+        return self.ranks * self.micro_batch_size
+
+    @property
+    def whole(self) -> int:
+        """The samples that the tail is measured by."""
+        return self.batch or self.group
+
+
+def shuffle_links(
+    kind: str,
+    samples: int,
+    seed: int,
+    *,
+    shard_sizes: tuple[int, ...] | None = None,
+    block: int = 65536,
+    per_epoch: bool = True,
+) -> tuple[Link, ...]:
+    """Return the links of a shuffle by its name.
+
+    Args:
+        kind: ``none``; ``shards``, shards in random order and their samples as they are; ``samples``, all
+            samples in random order; ``blocks``, shards in random order and samples shuffled within blocks
+            of that order, so that few shards are open at a time.
+        samples: The number of samples.
+        seed: The seed.
+        shard_sizes: The samples of each shard; None for one shard.
+        block: The samples of a block.
+        per_epoch: Whether each epoch has its own order.
+
+    Raises:
+        UsageError: There is no such shuffle, or the shards do not add up.
+    """
+    if kind not in SHUFFLES:
+        raise UsageError(f"the shuffle is {kind!r}, not one of {', '.join(SHUFFLES)}")
+    sizes = (samples,) if shard_sizes is None else shard_sizes
+    if sum(sizes) != samples:
+        raise UsageError(f"the shards hold {sum(sizes)} samples, not {samples}")
+    links: tuple[Link, ...] = ()
+    if kind == "samples":
+        links = (Shuffle(samples, samples, seed, per_epoch),)
+    if kind == "blocks":
+        links = (Shuffle(samples, min(block, samples), seed, per_epoch),)
+    if kind in {"shards", "blocks"} and len(sizes) > 1:
+        links += (ShardShuffle(sizes, seed, per_epoch),)
+    return links
+
+
+def cyclic_order(samples: int, world: World, *, sharded: bool, faithful: bool = True) -> SampleOrder:
+    """Return the order of Megatron's cyclic sampler, whose generator is seeded by the epoch alone.
+
+    Args:
+        samples: The number of samples.
+        world: Who reads; part of the order, as in Megatron.
+        sharded: Whether each rank has its own block of the ids (``--data-sharding``).
+        faithful: Whether the order must be Megatron's. Without sharding its ranks take different numbers
+            of batches where the tail is ragged; that is refused, or else cut to the equal part first.
+
+    Raises:
+        UsageError: The samples do not fill one micro-batch of all ranks, or the ragged case.
+    """
+    rounds = _rounds(samples, world.group, world)
+    if sharded:
+        return SampleOrder(samples, (Torch(samples, rounds * world.micro_batch_size, world.ranks),))
+    size, ranks = world.micro_batch_size, world.ranks
+    full = samples // size * size
+    most = -(-full // ranks) // size
+    if faithful and most != rounds:
+        raise UsageError(
+            f"without data sharding Megatron gives some ranks {most} and others {rounds} micro-batches of "
+            f"{samples} samples (micro batch size {size}, data-parallel size {ranks}) in an epoch: it hangs",
+            hint="ask for equal counts instead of Megatron's, or use data sharding",
+        )
+    return SampleOrder(samples, (Torch(samples, full, 1),))
+
+
+def layout_of(mode: str, samples: int, world: World, *, tail: str = "drop", sharded: bool = True) -> Layout:
+    """Return the layout of a mode.
+
+    Args:
+        mode: One of :data:`MODES`.
+        samples: The number of positions of the order.
+        world: Who reads.
+        tail: One of :data:`TAILS`.
+        sharded: In mode ``cyclic``, whether each rank has its own block.
+
+    Raises:
+        UsageError: There is no such mode, it does not have this tail, or nothing would be read.
+
+    Example:
+        >>> layout_of("chunked", 10, World(ranks=4, micro_batch_size=1), tail="pad")
+        Blocked(samples=10, ranks=4, run=3, samples_per_rank=3, repeat='last')
+    """
+    if mode not in MODES:
+        raise UsageError(f"the mode is {mode!r}, not one of {', '.join(MODES)}")
+    if tail not in TAILS:
+        raise UsageError(f"the tail is {tail!r}, not one of {', '.join(TAILS)}")
+    if mode == "full-validation":
+        return _full_validation(samples, world)
+    if mode == "cyclic" and tail != "drop":
+        raise UsageError(f"mode cyclic drops the tail of each epoch, as Megatron does; it cannot {tail} it")
+    per_rank = _samples_per_rank(samples, world, tail)
+    ranks = world.ranks
+    if mode == "single":
+        return Striped(samples, ranks, world.micro_batch_size, per_rank)
+    if mode == "sequential" or (mode == "cyclic" and not sharded):
+        return Striped(samples, ranks, 1, per_rank)
+    if mode == "cyclic" and per_rank is not None:
+        return Blocked(samples, ranks, per_rank, per_rank)
+    run = samples // ranks if tail in {"drop", "error"} else -(-samples // ranks)
+    return Blocked(samples, ranks, run, per_rank)
+
+
+def _samples_per_rank(samples: int, world: World, tail: str) -> int | None:
+    if tail == "keep":
+        return None
+    if tail == "error" and samples % world.whole:
+        raise UsageError(
+            f"{samples} samples do not fill batches of {world.whole}: {samples % world.whole} are left over",
+            hint="use --tail drop to leave them out or --tail pad to fill the last batch",
+        )
+    if tail == "pad":
+        return -(-samples // world.whole) * world.whole // world.ranks
+    return _rounds(samples, world.whole, world) * world.whole // world.ranks
+
+
+def _rounds(samples: int, batch: int, world: World) -> int:
+    if samples < batch:
+        raise UsageError(
+            f"{samples} samples do not fill one batch of {batch} "
+            f"(micro batch size {world.micro_batch_size}, data-parallel size {world.ranks})",
+            hint="use more samples, a smaller batch, or --tail pad",
+        )
+    return samples // batch
+
+
+def _full_validation(samples: int, world: World) -> Layout:
+    if world.whole != world.ranks:
+        raise UsageError(f"full validation reads one sample a rank and step, not batches of {world.whole}")
+    return Striped(samples, world.ranks, 1, -(-samples // world.ranks), repeat="first")
+
+
+_FROM = "to go on in another world, plan from the old plan: shard-plan --from PLAN --consumed-samples N"
+
+
+def plan_shards(sources: Mapping[str, SampleSource], topology: Topology, request: PlanRequest) -> Plan:
+    """Plan what every rank reads. No data is read, and the work does not grow with it.
+
+    Args:
+        sources: What there is to read, by the names of streams; see
+            :func:`~tokshard.sharding.discovery.open_sources`.
+        topology: The ranks.
+        request: How it is to be read.
+
+    Raises:
+        UsageError: Batches, the sequence length or the steps do not fit the topology or the samples, with
+            the numbers.
+        IntegrityError: A defect: the ranks would not read every sample exactly once.
+    """
+    names = tuple(sources)
+    ranks = topology.data_parallel
+    streams = {}
+    for name, source in sources.items():
+        try:
+            streams[name] = plan_stream(source, ranks, request.of_stream(name, names, ranks))
+        except UsageError as error:
+            raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
+    return Plan(topology, streams, request.to_json(), (), _warnings(sources, topology))
+
+
+def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Stream:
+    """Plan what the data-parallel ranks read of one source.
+
+    Raises:
+        UsageError: See :func:`plan_shards`.
+        IntegrityError: See :func:`plan_shards`.
+    """
+    schedule = request.schedule or BatchSchedule.constant(request.micro_batch_size * ranks)
+    world = world_of(ranks, request.micro_batch_size, request.mode, schedule)
+    order = sample_order(source, world, request)
+    layout = layout_of(request.mode, order.samples, world, tail=request.tail, sharded=request.sharded)
+    endless = request.mode == "cyclic" and request.steps is not None and request.epochs is None
+    whole = Pass(order, layout, 0, None if endless else request.epochs or 1)
+    stream = Stream(
+        source=source,
+        assignment=_assignment(whole, world, schedule, request),
+        mode=request.mode,
+        tail=request.tail,
+        shuffle=request.shuffle,
+        sort_key=None if request.bucket_buffer is None else request.sort_key or source.sort_keys[0],
+        boundaries=request.boundaries,
+    )
+    for one in stream.assignment.passes:
+        check_partition(one.layout)
+    return stream
+
+
+def world_of(ranks: int, micro_batch_size: int, mode: str, schedule: BatchSchedule) -> World:
+    """Return the world of a stream: the tail is measured by the global batch where that never changes.
+
+    Mode ``cyclic`` measures it by one micro-batch of each rank, as Megatron does.
+
+    Raises:
+        UsageError: The global batch is not divisible by micro batch size times data-parallel size.
+    """
+    sizes = {size for _, size in schedule.segments}
+    if mode == "cyclic" or len(sizes) > 1 or schedule.round_down:
+        return World(ranks, micro_batch_size)
+    return World(ranks, micro_batch_size, sizes.pop())
+
+
+def sample_order(source: SampleSource, world: World, request: StreamRequest) -> SampleOrder:
+    """Return the order of an epoch: shuffled, then bucketed, as it was asked for.
+
+    Raises:
+        UsageError: The source cannot be put into such an order.
+    """
+    if request.mode == "cyclic":
+        order = cyclic_order(source.total, world, sharded=request.sharded, faithful=not request.equal_counts)
+    else:
+        order = SampleOrder(
+            source.total,
+            shuffle_links(
+                request.shuffle,
+                source.total,
+                request.seed,
+                shard_sizes=_shard_sizes(source, request.shuffle),
+                block=request.block,
+                per_epoch=request.per_epoch,
+            ),
+        )
+    if request.bucket_buffer is None:
+        return order
+    pack = request.bucket_pack or world.group
+    return order.before(Bucketing(order.samples, request.bucket_buffer, pack, request.seed))
+
+
+def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
+    sizes = None if source.order is not None else tuple(one.samples for one in source.datasets)
+    if shuffle == "shards" and (sizes is None or len(sizes) == 1):
+        what = "a blend mixes its datasets" if sizes is None else "there is only one dataset"
+        raise UsageError(
+            f"there are no shards to shuffle: {what}",
+            hint="use --shuffle samples or blocks, or name several datasets",
+        )
+    return sizes
+
+
+def _assignment(whole: Pass, world: World, schedule: BatchSchedule, request: StreamRequest) -> Assignment:
+    consumed, size = request.consumed_samples, request.micro_batch_size
+    passes: tuple[Pass, ...] = (whole,)
+    skipped = consumed // world.ranks
+    if consumed % world.group:
+        passes, skipped = _from_the_middle(whole, world, request), 0
+    available = available_steps(passes, size, schedule, consumed, skipped, request.steps)
+    steps = available if request.steps is None else request.steps
+    if steps > available or not steps:
+        epochs = "an epoch" if whole.epochs == 1 else f"{whole.epochs} epochs"
+        raise UsageError(
+            f"{available} steps are left in {epochs} of {whole.order.samples} samples after {consumed} "
+            f"consumed ones (batches of {schedule.size_at(consumed)}), not {request.steps or 'any'}",
+            hint="ask for more --epochs or fewer --steps; or build a larger blend",
+        )
+    return Assignment(passes, size, schedule, steps, consumed, skipped)
+
+
+def _from_the_middle(whole: Pass, world: World, request: StreamRequest) -> tuple[Pass, ...]:
+    """Return what follows a number of consumed samples that is no whole micro-batch of all ranks.
+
+    Only Megatron's sampler has a meaning for it, in the first epoch: its groups begin anew there.
+
+    Raises:
+        UsageError: It is another mode, or a later epoch.
+    """
+    consumed = request.consumed_samples
+    if request.mode != "single" or consumed >= whole.order.samples:
+        raise UsageError(
+            f"{consumed} consumed samples are not divisible by micro batch size x data-parallel size = "
+            f"{world.micro_batch_size} x {world.ranks} = {world.group}",
+            hint=_FROM,
+        )
+    order = whole.order.rest(Intervals.of([(consumed, whole.order.samples)]))
+    layout = layout_of(request.mode, order.samples, world, tail=request.tail)
+    first = Pass(order, layout, 0, 1)
+    left = None if whole.epochs is None else whole.epochs - 1
+    return (first,) if left == 0 else (first, Pass(whole.order, whole.layout, 1, left))
+
+
+def _warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[str, ...]:
+    documents = [name for name, source in sources.items() if source.sequence_length is None]
+    if documents and topology.context > 1:
+        multiple = 2 * topology.context
+        return (f"the documents of {', '.join(documents)} must be padded to multiples of {multiple} tokens",)
+    return ()

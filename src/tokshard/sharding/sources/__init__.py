@@ -1,1 +1,0 @@
-"""The datasets behind the sample ids of a plan."""
