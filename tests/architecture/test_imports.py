@@ -159,7 +159,6 @@ DEFINED_TWICE = {
     "Executor",
     "Finding",
     "Location",
-    "Mixture",
     "Origin",
     "Pieces",
     "Place",

@@ -59,8 +59,8 @@ def test_a_plan_goes_on_with_other_weights(here):
     done = go_on("--consumed-samples", 40, "--blend", words, "--seed", 7, "-o", "plan2", "--json")
     assert done.returncode == 0, done.stderr
     counts = done.json["plan"]["history"][0]["streams"]["train"]["proof"]["sources"]
-    assert [one["seen"] for one in counts] == [28, 12]
-    assert [one["planned"] + one["later"] for one in counts] == [12, 44]
+    assert [one["read"] for one in counts] == [28, 12]
+    assert [one["planned"] + one["planned_later"] for one in counts] == [12, 44]
     assert done.json["plan"]["history"][0]["streams"]["train"]["reweighting"]["seed"] == 7
     assert run("verify", "plan2").returncode == 0
     compared = run("diff", "plan", "plan2", "--json")

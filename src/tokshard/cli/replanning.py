@@ -152,22 +152,22 @@ def _topology(
 
 def show_proofs(plan: Plan) -> None:
     """Print for each stream that goes on what was read, is planned and is left."""
-    from tokshard.sharding.replan.history import history_of
+    from tokshard.sharding.history import history_of
 
     history = history_of(plan)
     if not history:
         return
     for name, stopped in history[-1].streams.items():
         proof = stopped.proof
-        what = "in laps of its datasets" if proof.epoch is None else f"of epoch {proof.epoch}"
+        what = "in the epochs under way of its datasets" if proof.epoch is None else f"of epoch {proof.epoch}"
         consumed = terminal.count(stopped.assignment.consumed_after(stopped.step))
-        terminal.say(f"{terminal.safe(name)} goes on after {consumed} consumed samples; {what}:")
+        terminal.say(f"{terminal.safe(name)} continues after {consumed} consumed samples; {what}:")
         prefixes = [one.prefix for one in plan.streams[name].source.datasets]
         counts = list(zip(prefixes, proof.sources, strict=True))
         if len(counts) > 1:
             counts.append(("together", proof.total))
         rows = []
         for prefix, one in counts:
-            numbers = (one.samples, one.before + one.seen, one.planned, one.left, one.later)
+            numbers = (one.samples, one.read_earlier + one.read, one.planned, one.unread, one.planned_later)
             rows.append([f"  {terminal.path(prefix)}", *map(terminal.count, numbers)])
-        screen.table(["  dataset", "samples", "read", "planned", "left", "in new laps"], rows)
+        screen.table(["  dataset", "samples", "read", "planned", "unread", "in new epochs"], rows)

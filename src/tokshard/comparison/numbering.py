@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.history import history_of, reweighting_of, stops_of
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.plan import Plan, Stream
-from tokshard.sharding.replan.history import history_of, reweighting_of, stops_of
-from tokshard.sharding.replan.laps import LapTable
-from tokshard.sharding.replan.reweighted import open_start
+from tokshard.sharding.replan.reweighting import open_start
+from tokshard.sharding.replan.source_progress import SourceEpochTable
 from tokshard.sharding.sources import DatasetReference
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ class StreamReader:
         key = self.stream.sort_key
         self._key_of = None if key is None else open_sort_key(self.stream.source, key)
         record = reweighting_of(stops_of(history_of(plan), name))
-        self._laps: LapTable | None = None if record is None else open_start(self.stream.source, record)[1]
+        self._laps: SourceEpochTable | None = (
+            None if record is None else open_start(self.stream.source, record)[1]
+        )
 
     @property
     def datasets(self) -> tuple[DatasetReference, ...]:

@@ -9,7 +9,7 @@ from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.order import SampleOrder, Selection
-from tokshard.sharding.replan.counting import count_datasets
+from tokshard.sharding.replan.proof import count_datasets
 
 if TYPE_CHECKING:
     import numpy as np

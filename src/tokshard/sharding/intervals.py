@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +12,9 @@ from tokshard.errors import IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+BLOCK = 1 << 20
+"""How many members are looked at together: some tens of megabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,9 +150,42 @@ class Intervals:
         first = self.nth(cuts)
         return Intervals.of_bounds(first, first + (ends - cuts))
 
+    def blocks(self, size: int = BLOCK) -> Iterator[NDArray[np.int64]]:
+        """Yield the members in ascending order, in arrays of up to ``size``."""
+        for begin in range(0, self.count, size):
+            yield self.nth(np.arange(begin, min(begin + size, self.count), dtype=np.int64))
+
+    def count_below(self, limits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many members are below each limit.
+
+        Example:
+            >>> Intervals.of([(0, 3), (10, 12)]).count_below(np.array([0, 2, 11, 99])).tolist()
+            [0, 2, 4, 5]
+        """
+        ends = np.concatenate(([0], self._ends()))
+        which = np.searchsorted(self.starts, limits, side="right")
+        over = np.maximum(np.append(0, self.stops)[which] - limits, 0)
+        return ends[which] - over
+
     def _ends(self) -> NDArray[np.int64]:
         """Return the place one past the last member of each interval."""
         return np.cumsum(self.stops - self.starts, dtype=np.int64)
+
+
+def is_partition(parts: Sequence[Intervals], length: int) -> bool:
+    """Tell whether sets are disjoint and together the numbers 0 to ``length - 1``.
+
+    Example:
+        >>> odd, rest = Intervals.of([(1, 2), (3, 4)]), Intervals.of([(0, 1), (2, 3), (4, 5)])
+        >>> is_partition([odd, rest], 5), is_partition([odd, odd], 5)
+        (True, False)
+    """
+    starts = np.concatenate([one.starts for one in parts])
+    stops = np.concatenate([one.stops for one in parts])
+    order = np.argsort(starts, kind="stable")
+    starts, stops = starts[order], stops[order]
+    # Side by side without a gap or an overlap, from the first number to the last.
+    return bool(np.array_equal(np.append(0, stops), np.append(starts, length)))
 
 
 def integer_pairs(value: Any) -> list[tuple[int, int]]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.history import history_of
 from tokshard.sharding.layouts import repeats
 from tokshard.sharding.plan import Plan
-from tokshard.sharding.replan.history import history_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,11 +12,11 @@ import numpy as np
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.fingerprint import fingerprint_differences
+from tokshard.sharding.history import history_of, reweighting_of, stops_of
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
 from tokshard.sharding.ranks import check_ranks, rank_name, read_rank
-from tokshard.sharding.replan.history import history_of, reweighting_of, stops_of
-from tokshard.sharding.replan.recheck import recheck
+from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp
 from tokshard.sharding.summary import check_partition
 from tokshard.storage.fs import state
@@ -127,7 +127,7 @@ def _examine_reads(plan: Plan, findings: ProductFindings, session: Session) -> N
 
 def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
     """Count what all ranks read, and check the proofs of a plan that goes on from another one."""
-    for problem in recheck(plan, deep=True):
+    for problem in verify_replan(plan, deep=True):
         findings.find("plan-proof", f"{findings.path}: {problem.field}: {problem.message}")
     for name in plan.streams:
         with unreadable_found(findings, findings.path):

@@ -3,7 +3,7 @@
 import os
 
 from tokshard.sharding import publication
-from tokshard.sharding.replan import reweighted
+from tokshard.sharding.replan import reweighting
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 
@@ -42,4 +42,4 @@ def no_withdrawal():
 
 def no_sweep():
     """Leave what a killed run for the same files has left."""
-    reweighted.is_temporary = lambda name: False
+    reweighting.is_temporary = lambda name: False

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from support.sharding.replanning import flat, plan_of, reads_of, samples_of, source_of, write_blend
 from tokshard.errors import UsageError
 from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.history import history_of
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.history import history_of
 from tokshard.sharding.replan.job import ReplanRequest, replan
-from tokshard.sharding.replan.recheck import recheck
+from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 
@@ -26,7 +26,7 @@ WORLDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
 NOWHERE = "/nowhere"
 
 
-def going_on(plan, consumed, ranks, **changes):
+def continued(plan, consumed, ranks, **changes):
     request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks), **changes)
     return replan(plan, request, NOWHERE)
 
@@ -41,9 +41,9 @@ def test_another_world_reads_the_same_batches_after_any_stop(mode):
         for stop, other in itertools.product(range(1, 6), WORLDS):
             if other == ranks:
                 continue
-            after = going_on(plan, stop * 48, other)
+            after = continued(plan, stop * 48, other)
             assert [sorted(step) for step in reads_of(after)] == batches[stop:]
-            assert recheck(after) == []
+            assert verify_replan(after) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -56,13 +56,13 @@ def test_24_then_16_then_48_ranks_read_every_sample_once_through_files(tmp_path,
         read += flat(reads_of(plan, steps=steps))
         consumed = plan.streams["train"].assignment.consumed_after(steps)
         assert consumed == len(read)
-        parent, plan = plan, going_on(plan, consumed, ranks, mode=dealt)
-        assert recheck(plan, parent=parent, deep=True) == []
+        parent, plan = plan, continued(plan, consumed, ranks, mode=dealt)
+        assert verify_replan(plan, parent=parent, deep=True) == []
         proof = history_of(plan)[-1].streams["train"].proof
-        assert (proof.total.before + proof.total.seen, proof.total.samples) == (len(read), 2201)
+        assert (proof.total.read_earlier + proof.total.read, proof.total.samples) == (len(read), 2201)
         assert [one.samples for one in proof.sources] == [1499, 1, 701]
         planned = flat(reads_of(plan))
-        assert len(planned) == proof.total.planned == 2201 - len(read) - proof.total.left
+        assert len(planned) == proof.total.planned == 2201 - len(read) - proof.total.unread
         assert len(set(read) | set(planned)) == len(read) + len(planned) == 2201 - 2201 % 48
     assert [one.plan_id for one in history_of(plan)][-1] == parent.plan_id
     assert len(plan.history) == 3
@@ -94,10 +94,10 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
         dealt = data.draw(st.sampled_from([None, "single", "contiguous", "sequential", "chunked"]))
         consumed = assignment.consumed_after(step)
         try:
-            after = going_on(plan, consumed, ranks, mode=dealt, **changes)
+            after = continued(plan, consumed, ranks, mode=dealt, **changes)
         except UsageError:
             with pytest.raises(UsageError, match=r"fill|no step"):
-                going_on(plan, consumed, ranks, mode=dealt, **changes)
+                continued(plan, consumed, ranks, mode=dealt, **changes)
             break
         read += with_epochs(plan, step)
         assert len(set(read)) == len(read)
@@ -106,15 +106,15 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
         assert len(set(planned)) == len(planned)
         proof = history_of(after)[-1].streams["train"].proof
         of_epoch = {one for epoch, one in read + planned if epoch == proof.epoch}
-        assert len(of_epoch) == proof.total.samples - proof.total.left
+        assert len(of_epoch) == proof.total.samples - proof.total.unread
         assert proof.total.samples == total
         for number, count in enumerate(proof.sources):
             first = sum(sizes[:number])
             mine = range(first, first + sizes[number])
             assert count.adds_up
-            assert count.before + count.seen == sum(e == proof.epoch and i in mine for e, i in read)
+            assert count.read_earlier + count.read == sum(e == proof.epoch and i in mine for e, i in read)
             assert count.planned == sum(e == proof.epoch and i in mine for e, i in planned)
-        assert recheck(after, parent=plan, deep=True) == []
+        assert verify_replan(after, parent=plan, deep=True) == []
         plan = after
 
 
@@ -135,37 +135,37 @@ def with_epochs(plan, steps):
 
 def test_a_plan_in_the_middle_of_a_run_goes_on_too():
     plan = plan_of(source_of(100), 2, batch=4, consumed_samples=24)
-    after = going_on(plan, 32, 4)
+    after = continued(plan, 32, 4)
     assert flat(reads_of(after)) == list(range(32, 100))
     proof = history_of(after)[-1].streams["train"].proof.total
-    assert (proof.samples, proof.before, proof.seen, proof.planned, proof.left) == (100, 0, 32, 68, 0)
+    assert (proof.samples, proof.read_earlier, proof.read, proof.planned, proof.unread) == (100, 0, 32, 68, 0)
     ragged = plan_of(source_of(100), 2, batch=4, consumed_samples=25)
-    after = going_on(ragged, 33, 4)
+    after = continued(ragged, 33, 4)
     proof = history_of(after)[-1].streams["train"].proof.total
-    assert (proof.samples, proof.before, proof.seen, proof.planned, proof.left) == (100, 25, 8, 64, 3)
-    assert recheck(after, deep=True) == []
+    assert (proof.samples, proof.read_earlier, proof.read, proof.planned, proof.unread) == (100, 25, 8, 64, 3)
+    assert verify_replan(after, deep=True) == []
 
 
 def test_steps_that_were_asked_for_are_not_exceeded():
     plan = plan_of(source_of(1000), 4, batch=8, steps=20)
-    assert going_on(plan, 80, 2).streams["train"].assignment.steps == 10
-    assert going_on(plan, 80, 2, steps=50).streams["train"].assignment.steps == 50
-    bigger = going_on(plan, 80, 2, schedule=BatchSchedule.constant(32))
+    assert continued(plan, 80, 2).streams["train"].assignment.steps == 10
+    assert continued(plan, 80, 2, steps=50).streams["train"].assignment.steps == 50
+    bigger = continued(plan, 80, 2, schedule=BatchSchedule.constant(32))
     assert bigger.streams["train"].assignment.steps == 2
     with pytest.raises(UsageError, match="500"):
-        going_on(plan, 80, 2, steps=500)
+        continued(plan, 80, 2, steps=500)
 
 
 def test_consumed_samples_that_end_no_step_are_refused():
     plan = plan_of(source_of(1000), 4, batch=8)
     with pytest.raises(UsageError, match="middle of step 10"):
-        going_on(plan, 84, 2)
+        continued(plan, 84, 2)
     with pytest.raises(UsageError, match="more than the 1000"):
-        going_on(plan, 1008, 2)
+        continued(plan, 1008, 2)
     with pytest.raises(UsageError, match="not divisible"):
-        going_on(plan, 80, 3)
-    with pytest.raises(UsageError, match="nothing to go on with"):
-        going_on(plan, 1000, 2)
+        continued(plan, 80, 3)
+    with pytest.raises(UsageError, match="nothing is left to continue with"):
+        continued(plan, 1000, 2)
 
 
 def test_validation_goes_on_from_its_own_count():
@@ -173,14 +173,14 @@ def test_validation_goes_on_from_its_own_count():
     sources = {name: source_of(size, name=name) for name, size in sizes.items()}
     train = StreamRequest(micro_batch_size=1, schedule=BatchSchedule.constant(8))
     plan = plan_shards(sources, Topology(8), PlanRequest(train=train))
-    after = going_on(plan, 40, 4, consumed_valid_samples=(16,))
+    after = continued(plan, 40, 4, consumed_valid_samples=(16,))
     assert flat(reads_of(after, "valid"))[0] == 16
     assert flat(reads_of(after, "test"))[0] == 0
     assert flat(reads_of(after, "train"))[0] == 40
-    assert flat(reads_of(going_on(plan, 40, 4), "valid"))[0] == 0
-    assert recheck(after, deep=True) == []
+    assert flat(reads_of(continued(plan, 40, 4), "valid"))[0] == 0
+    assert verify_replan(after, deep=True) == []
     full = plan_shards(sources, Topology(8), PlanRequest(train=train, full_validation=True))
-    after = going_on(full, 40, 3, schedule=BatchSchedule.constant(9), eval_global_batch_size=9)
+    after = continued(full, 40, 3, schedule=BatchSchedule.constant(9), eval_global_batch_size=9)
     assert sorted(set(flat(reads_of(after, "valid")))) == list(range(50))
     assert after.streams["valid"].assignment.steps == 17
 
@@ -223,10 +223,10 @@ def test_other_weights_go_on_at_the_next_unread_sample_of_each_source(tmp_path):
     lap = now["code"][available - 12 :]
     assert len(lap) == len(set(lap)) > 0
     assert lap != sorted(lap)
-    assert recheck(after, parent=plan, deep=True) == []
+    assert verify_replan(after, parent=plan, deep=True) == []
     web, code = history_of(after)[-1].streams["train"].proof.sources
-    assert (web.seen, web.planned, web.later) == (28, 20, 0)
-    assert (code.seen, code.planned, code.left, code.later) == (12, available - 12, 0, len(lap))
+    assert (web.read, web.planned, web.planned_later) == (28, 20, 0)
+    assert (code.read, code.planned, code.unread, code.planned_later) == (12, available - 12, 0, len(lap))
 
 
 def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_path):
@@ -245,7 +245,7 @@ def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_pat
     fourth = replan(third, ReplanRequest(consumed_samples=80, topology=Topology(8)), tmp_path / "plan4")
     assert samples_of(fourth)[0] == samples_of(third)[1]
     for one, parent in ((second, plan), (third, second), (fourth, third)):
-        assert recheck(one, parent=parent, deep=True) == []
+        assert verify_replan(one, parent=parent, deep=True) == []
     write_plan(fourth, tmp_path / "plan4")
     assert read_plan(tmp_path / "plan4") == fourth
 
@@ -262,7 +262,7 @@ def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path, mode)
         consumed = plan.streams["train"].assignment.consumed_after(steps)
         changes = {"mode": "single", "steps": 40} if number == 3 else {"steps": 12}
         after = reweighted(plan, tmp_path / f"to{number}", consumed, recipe, 4, **changes)
-        assert recheck(after, parent=plan, deep=True) == []
+        assert verify_replan(after, parent=plan, deep=True) == []
         plan = after
     read += flat(samples_of(plan))
     for one in plan.streams["train"].source.datasets:
@@ -278,7 +278,7 @@ def test_a_rest_of_several_epochs_goes_on_in_the_lap_of_its_epoch(tmp_path):
     now = by_name(samples_of(after))
     assert (now["web"][0], now["code"][0]) == (8, 8)
     assert after.streams["train"].assignment.steps == 8
-    assert recheck(after, parent=plan, deep=True) == []
+    assert verify_replan(after, parent=plan, deep=True) == []
 
 
 def test_weights_that_cannot_be_are_refused(tmp_path):

@@ -312,7 +312,7 @@ def plan_proof(directory):
     plan = read_plan(path)
     history = json.loads(json.dumps(plan.history))
     counts = history[0]["streams"]["train"]["proof"]["sources"][0]
-    counts["seen"] += 1
+    counts["read"] += 1
     write_plan(Plan(plan.topology, plan.streams, plan.options, tuple(history)), path, force=True)
     return path
 

@@ -1,4 +1,4 @@
-"""Going on from a plan in another world, or with other weights: nothing is lost or repeated, and proved."""
+"""Replanning: continue a plan for a new world size or with new weights; nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ import numpy as np
 
 from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
-from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.assignment import Assignment, Pass, Remainder, available_steps
+from tokshard.sharding.history import (
+    Reweighting,
+    StoppedPlan,
+    StoppedStream,
+    StreamProof,
+    history_of,
+    stops_of,
+)
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, Stream
-from tokshard.sharding.planning import World, world_of
-from tokshard.sharding.replan.continuation import Dealing, deal_epochs, go_on
-from tokshard.sharding.replan.history import (
-    Replanning,
-    Reweighting,
-    StoppedStream,
-    history_of,
-    stops_of,
+from tokshard.sharding.planning import World, cyclic_order, layout_of, world_of
+from tokshard.sharding.replan.proof import continuation_problems, count_before, prove_draws, prove_remainder
+from tokshard.sharding.replan.reweighting import (
+    BlendComponent,
+    match_components,
+    read_weights,
+    reweight,
+    source_progress_of,
+    write_order,
 )
-from tokshard.sharding.replan.ingredients import Ingredient, match_ingredients, read_weights
-from tokshard.sharding.replan.proof import StreamProof, prove_remainder
-from tokshard.sharding.replan.recheck import before_counts, continuation_problems
-from tokshard.sharding.replan.reweighted import count_draws, standings_of, write_mixture
-from tokshard.sharding.replan.reweighting import mix
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import Places, SampleSource
 from tokshard.sharding.topology import Topology
@@ -42,11 +46,11 @@ STRIPED_MODES = ("single", "sequential")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanRequest:
-    """How a plan goes on; what is None stays as it is.
+    """How a plan continues; what is None stays as it is.
 
     Attributes:
-        consumed_samples: What all ranks have read of training, as Megatron counts it.
-        consumed_valid_samples: What they have read of each validation set; one number counts for all, none
+        consumed_samples: Training samples already consumed, summed over all ranks, as Megatron counts them.
+        consumed_valid_samples: Consumed samples of each validation set; one number counts for all, none
             is none.
         topology: The ranks.
         micro_batch_size: The samples of a micro-batch of one rank.
@@ -54,13 +58,13 @@ class ReplanRequest:
         eval_micro_batch_size: The samples of a micro-batch of validation and testing.
         eval_global_batch_size: The samples of a step there. None is the last batch size of training where
             one is given, else what the plan had.
-        mode: How samples are dealt out from now on. None keeps the mode and, in the epoch under way, the
-            order: batches of the same size hold the same samples as without the stop.
-        tail: What happens to samples that do not fill a batch.
+        mode: How samples are distributed over the ranks from now on. None keeps the mode and, in the epoch
+            under way, the order: batches of the same size hold the same samples as without the stop.
+        tail: Treatment of the incomplete final batch.
         sharded: In mode ``cyclic``, whether each rank has its own block.
         steps: The number of steps of training; None for as many as the plan had left to read.
-        blend: Another blend to go on with; see :func:`~tokshard.sharding.replan.ingredients.read_weights`.
-        seed: The seed of laps that begin after the stop.
+        blend: A blend with new weights; see :func:`~tokshard.sharding.replan.reweighting.read_weights`.
+        seed: The seed of source epochs that begin after the stop.
     """
 
     consumed_samples: int
@@ -87,7 +91,7 @@ class ReplanRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Continued:
-    """A stream that goes on, where it was stopped, and what the user should know."""
+    """A stream that continues, where it was stopped, and warnings."""
 
     stream: Stream
     stopped: StoppedStream
@@ -95,7 +99,7 @@ class _Continued:
 
 
 def replan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]) -> Plan:
-    """Plan what is read after a stop.
+    """Plan the samples that are read after a stop.
 
     Without another blend this opens no data, except the arrays of a blend to count its datasets. With
     one it looks at each sample that was planned, and writes the new order into the directory: 10 bytes a
@@ -103,7 +107,7 @@ def replan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]
 
     Args:
         plan: The plan that was stopped.
-        request: How it goes on.
+        request: How it continues.
         directory: Where the new plan will be written; see
             :func:`~tokshard.sharding.publication.write_plan`.
 
@@ -134,8 +138,8 @@ def replan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
     if request.blend is not None and TRAIN not in plan.streams:
-        raise UsageError("the plan has no training to be weighted anew")
-    entry = Replanning(plan.plan_id, {name: one.stopped for name, one in continued.items()})
+        raise UsageError("the plan has no training stream to re-weight")
+    entry = StoppedPlan(plan.plan_id, {name: one.stopped for name, one in continued.items()})
     return Plan(
         topology=topology,
         streams={name: one.stream for name, one in continued.items()},
@@ -153,21 +157,27 @@ def _continued(
     request: ReplanRequest,
     plan: Plan,
 ) -> _Continued:
-    """Go on with what is unread of the same samples."""
+    """Continue with the unread samples of the same source."""
     stopped = stream.assignment
-    step = stop_step(stopped, _consumed(name, plan, request))
+    step = _stop_step(stopped, _consumed(name, plan, request))
     world, schedule = _world(name, stream, topology, request)
-    dealing = _dealing(name, stream, request)
-    steps = request.steps if name == TRAIN else None
-    continuation = go_on(stopped, step, world, schedule, dealing, steps=steps)
-    after = continuation.assignment
+    policy = _policy(name, stream, request)
+    after = continue_assignment(
+        stopped, step, world, schedule, policy, steps=request.steps if name == TRAIN else None
+    )
     for _, message in continuation_problems(stopped, step, after):
-        raise UsageError(f"the plan cannot go on: {message}")
+        raise UsageError(f"cannot continue the plan: {message}")
     key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
-    before = before_counts(stops, stopped, step)
+    before = count_before(stops, stopped, step)
     proof = prove_remainder(stopped, step, after, Locator(stream.source), before, key_of)
-    changed = replace(stream, assignment=after, mode=dealing.mode, tail=dealing.tail)
-    return _Continued(changed, StoppedStream(stopped, step, proof))
+    changed = replace(stream, assignment=after, mode=policy.mode, tail=policy.tail)
+    return _Continued(changed, _stopped(stopped, step, proof))
+
+
+def _stopped(
+    stopped: Assignment, step: int, proof: StreamProof, reweighting: Reweighting | None = None
+) -> StoppedStream:
+    return StoppedStream(stopped, step, stopped.consumed_after(step), proof, reweighting)
 
 
 def _reweighted(
@@ -179,12 +189,12 @@ def _reweighted(
     plan: Plan,
     directory: str,
 ) -> _Continued:
-    """Go on with other weights: each dataset at its own next unread sample."""
+    """Continue with other weights: each dataset at its own next unread sample."""
     stopped = stream.assignment
-    step = stop_step(stopped, _consumed(name, plan, request))
+    step = _stop_step(stopped, _consumed(name, plan, request))
     consumed = stopped.consumed_after(step)
     world, schedule = _world(name, stream, topology, request)
-    dealing = _dealing(name, stream, request)
+    policy = _policy(name, stream, request)
     left = stopped.consumed_after(stopped.steps) - consumed
     steps = request.steps or schedule.timeline(world.group, consumed, stop=consumed + left).steps_within(left)
     if not steps:
@@ -192,44 +202,44 @@ def _reweighted(
     timeline = schedule.timeline(world.group, consumed, steps=steps)
     samples = int(timeline.consumed(np.array([steps]))[0]) - consumed
     pairs, warnings = read_weights(request.blend or "", stream.source, name)
-    ingredients = match_ingredients(pairs, stream.source, standings_of(stream, step, stops))
+    components = match_components(pairs, stream.source, source_progress_of(stream, step, stops))
     identity = {"plan_id": plan.plan_id, "stream": name, "step": step, "samples": samples}
-    source, record, proof = _mixed(ingredients, samples, request.seed, directory, name, identity)
-    whole = deal_epochs(SampleOrder(samples), 0, 1, world, dealing)
+    source, record, proof = _blended(components, samples, request.seed, directory, name, identity)
+    whole = _whole_epochs(SampleOrder(samples), 0, 1, world, policy)
     after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed)
     if stream.sort_key is not None:
         warnings = (*warnings, "the new blend is read in its own order, without bucketing")
-    changed = Stream(source, after, dealing.mode, dealing.tail, boundaries=stream.boundaries)
-    return _Continued(changed, StoppedStream(stopped, step, proof, record), warnings)
+    changed = Stream(source, after, policy.mode, policy.tail, boundaries=stream.boundaries)
+    return _Continued(changed, _stopped(stopped, step, proof, record), warnings)
 
 
-def _mixed(
-    ingredients: Sequence[Ingredient],
+def _blended(
+    components: Sequence[BlendComponent],
     samples: int,
     seed: int,
     directory: str,
     name: str,
     identity: dict[str, Any],
 ) -> tuple[SampleSource, Reweighting, StreamProof]:
-    """Write a new blend; return its samples, how it was made, and what was counted."""
-    weights = [one.weight for one in ingredients]
-    standings = [one.standing for one in ingredients]
+    """Write a re-weighted blend; return its samples, how it was made, and its proof."""
+    weights = [one.weight for one in components]
+    progress = [one.progress for one in components]
     drawn = sum(weight > 0 for weight in weights)
-    mixture = mix(weights[:drawn], standings[:drawn], samples, seed)
-    datasets = tuple(one.reference for one in ingredients)
+    order = reweight(weights[:drawn], progress[:drawn], samples, seed)
+    datasets = tuple(one.reference for one in components)
     identity["datasets"] = [one.to_json(Places.nowhere()) for one in datasets]
     syscalls.make_directory(directory)
-    files, record = write_mixture(
-        mixture, standings, weights, seed, directory=directory, stream=name, made_from=identity
+    files, record = write_order(
+        order, progress, weights, seed, directory=directory, stream=name, made_from=identity
     )
     source = SampleSource("blend", name, samples, datasets, files)
-    return source, record, count_draws(Locator(source), standings, mixture.laps)
+    return source, record, prove_draws(Locator(source), progress, order.source_epochs)
 
 
 def _world(
     name: str, stream: Stream, topology: Topology, request: ReplanRequest
 ) -> tuple[World, BatchSchedule]:
-    """Return who goes on with a stream, and its batch sizes."""
+    """Return the ranks that read a stream from now on, and its batch sizes."""
     ranks, size, schedule = (
         topology.data_parallel,
         stream.assignment.micro_batch_size,
@@ -250,13 +260,13 @@ def _world(
     return world_of(ranks, size, mode, schedule), schedule
 
 
-def _dealing(name: str, stream: Stream, request: ReplanRequest) -> Dealing:
-    """Return how a stream is dealt out from now on."""
+def _policy(name: str, stream: Stream, request: ReplanRequest) -> ShardingPolicy:
+    """Return how a stream is sharded from now on."""
     layout = stream.assignment.passes[-1].layout
     sharded = isinstance(layout, Blocked)
     if name != TRAIN:
-        return Dealing(stream.mode, stream.tail, sharded)
-    return Dealing(
+        return ShardingPolicy(stream.mode, stream.tail, sharded)
+    return ShardingPolicy(
         mode=request.mode or stream.mode,
         tail=request.tail or stream.tail,
         sharded=sharded if request.sharded is None else request.sharded,
@@ -265,7 +275,7 @@ def _dealing(name: str, stream: Stream, request: ReplanRequest) -> Dealing:
 
 
 def _consumed(name: str, plan: Plan, request: ReplanRequest) -> int:
-    """Return the consumed samples of a stream; of one that nothing is said of, those it began with."""
+    """Return the consumed samples of a stream; without a count, those it began with."""
     if name == TRAIN:
         return request.consumed_samples
     sets = [one for one in plan.streams if one.partition(".")[0] == "valid"]
@@ -285,7 +295,7 @@ def _check_valid_counts(plan: Plan, request: ReplanRequest) -> None:
         )
 
 
-def stop_step(stopped: Assignment, consumed: int) -> int:
+def _stop_step(stopped: Assignment, consumed: int) -> int:
     """Return how many steps were taken when so many samples are consumed.
 
     Raises:
@@ -295,3 +305,125 @@ def stop_step(stopped: Assignment, consumed: int) -> int:
     if consumed > last:
         raise UsageError(f"{consumed} consumed samples are more than the {last} of the plan")
     return stopped.timeline.boundary(consumed) if consumed < last else stopped.steps
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingPolicy:
+    """How epochs are sharded over ranks; see :mod:`tokshard.sharding.planning`.
+
+    Attributes:
+        mode: The mode of whole epochs.
+        tail: Treatment of samples that do not fill a batch of all ranks.
+        sharded: In mode ``cyclic``, whether each rank has its own block.
+        keep_order: Whether the rest of the epoch under way keeps the order that it was going to be read
+            in: batches of the same size then hold the same samples for any world size. Without it the mode
+            shards what is unread: contiguous ranks get runs of neighbours again, and open fewer files.
+    """
+
+    mode: str = "single"
+    tail: str = "drop"
+    sharded: bool = True
+    keep_order: bool = True
+
+
+def continue_assignment(
+    stopped: Assignment,
+    step: int,
+    world: World,
+    schedule: BatchSchedule,
+    policy: ShardingPolicy,
+    *,
+    steps: int | None = None,
+) -> Assignment:
+    """Assign the samples that are unread after some steps to the ranks that continue.
+
+    The rest of the epoch under way comes first, also what was going to be its tail, then the epochs after
+    it. A rest that does not fill a batch is left out where tails are dropped.
+
+    Args:
+        stopped: What was being read.
+        step: How many of its steps were taken.
+        world: The ranks that continue.
+        schedule: The global batch size from now on, by the consumed samples of the whole run.
+        policy: How it is sharded.
+        steps: The number of steps; None for as many as fit the samples that ``stopped`` had left to read.
+
+    Raises:
+        UsageError: Nothing is left, the steps are more than the samples fill, or sizes do not fit.
+
+    Example:
+        >>> from tokshard.sharding.layouts import Striped
+        >>> whole = Pass(SampleOrder(100), Striped(100, ranks=4, width=2, samples_per_rank=24))
+        >>> stopped = Assignment((whole,), 2, BatchSchedule.constant(8), steps=12)
+        >>> fours = BatchSchedule.constant(4)
+        >>> after = continue_assignment(stopped, 3, World(2, 2), fours, ShardingPolicy())
+        >>> after.steps, after.consumed_samples, after.step_ids(rank=1, step=0).tolist()
+        (19, 24, [[26, 27]])
+    """
+    remainder = Remainder.after(stopped, step, keep_order=policy.keep_order)
+    passes = _passes(remainder, world, policy)
+    if not passes:
+        raise UsageError(
+            f"{remainder.unread.count} unread samples after step {step} do not fill one batch of "
+            f"{world.whole}: nothing is left to continue with",
+            hint="use a smaller batch; with --tail pad samples are repeated to fill one",
+        )
+    consumed = stopped.consumed_after(step)
+    available = available_steps(passes, world.micro_batch_size, schedule, consumed, steps=steps)
+    if steps is None:
+        steps = available
+        if not _reads_all(stopped):
+            group = world.group
+            left = stopped.consumed_after(stopped.steps) - consumed
+            timeline = schedule.timeline(group, consumed, stop=consumed + left)
+            steps = min(available, timeline.steps_within(left))
+    if not steps:
+        raise UsageError(f"no step is left after {consumed} consumed samples")
+    return Assignment(passes, world.micro_batch_size, schedule, steps, consumed)
+
+
+def _passes(remainder: Remainder, world: World, policy: ShardingPolicy) -> tuple[Pass, ...]:
+    following = [
+        _whole_epochs(one.order, one.first_epoch, one.epochs, world, policy) for one in remainder.following
+    ]
+    order = remainder.order
+    if order is None or (policy.tail == "drop" and order.samples < world.whole):
+        return tuple(following)
+    if remainder.seen.count or order.samples < order.total:
+        return (_rest(order, remainder.epoch, world, policy), *following)
+    first = _whole_epochs(order, remainder.epoch, 1, world, policy)
+    if following and following[0].order == first.order:
+        epochs = following[0].epochs
+        return (
+            Pass(first.order, first.layout, first.first_epoch, None if epochs is None else epochs + 1),
+            *following[1:],
+        )
+    return (first, *following)
+
+
+def _whole_epochs(
+    order: SampleOrder, epoch: int, epochs: int | None, world: World, policy: ShardingPolicy
+) -> Pass:
+    if policy.mode == "cyclic":
+        order = cyclic_order(order.total, world, sharded=policy.sharded, faithful=False)
+    layout = layout_of(policy.mode, order.samples, world, tail=policy.tail, sharded=policy.sharded)
+    return Pass(order, layout, epoch, epochs)
+
+
+def _rest(order: SampleOrder, epoch: int, world: World, policy: ShardingPolicy) -> Pass:
+    mode = policy.mode
+    if policy.keep_order and mode != "sequential":
+        # Stripes of micro-batches are the layout whose batches are runs of the order.
+        mode = "single"
+    if mode == "cyclic":
+        random = cyclic_order(order.samples, world, sharded=policy.sharded, faithful=False)
+        order = SampleOrder(order.total, random.links + order.links)
+    layout = layout_of(mode, order.samples, world, tail=policy.tail, sharded=policy.sharded)
+    return Pass(order, layout, epoch)
+
+
+def _reads_all(assignment: Assignment) -> bool:
+    one = assignment
+    return one.steps == available_steps(
+        one.passes, one.micro_batch_size, one.schedule, one.consumed_samples, one.skipped
+    )

@@ -1,99 +1,53 @@
-"""The proof that a plan goes on where another one stopped: what was seen, is planned and is left, counted."""
+"""The proof that a plan continues the one before it: no sample lost, none read twice.
+
+It is made when a plan is replanned (:func:`prove_remainder`, :func:`prove_draws`), stored in the plan's
+history, and verified by counting everything again (:func:`verify_replan`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tokshard.errors import IntegrityError, TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment, Remainder
-from tokshard.sharding.fields import Fields
-from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.locator import Locator
-from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.replan.counting import count_datasets
+from tokshard.sharding.history import SourceCount, StoppedStream, StreamProof, history_of, stops_of
+from tokshard.sharding.intervals import BLOCK, Intervals, is_partition
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.order import SampleOrder, Selection
+from tokshard.sharding.plan import Plan, Stream
+from tokshard.sharding.replan.reweighting import open_start, source_progress_of
+from tokshard.sharding.replan.source_progress import SourceEpochTable, SourceProgress, by_source_epoch
+from tokshard.sharding.sources import SampleSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokshard.sharding.order import KeyOf
+    from tokshard.sharding.sources import DatasetReference
+
+    Integers = NDArray[np.int64]
+
+ProblemCode = Literal["unreadable", "not-continued", "read-twice", "wrong-count", "wrong-progress"]
+Problem = tuple[ProblemCode, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SourceCount:
-    """The samples of one dataset in the epoch, or the laps, that were under way at the stop.
+class ReplanProblem:
+    """Something in a plan's history that does not hold.
 
     Attributes:
-        samples: All of them.
-        before: Those that plans before the stopped one read.
-        seen: Those that the stopped plan read.
-        planned: Those that the new plan reads.
-        left: Those that nobody reads, because they do not fill a batch or the steps end before.
-        later: What the new plan reads of laps that begin after the stop.
+        code: A stable code.
+        field: The field of the plan.
+        message: One sentence.
     """
 
-    samples: int
-    before: int
-    seen: int
-    planned: int
-    left: int
-    later: int = 0
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether what was and will be read and what is left is everything."""
-        return self.samples == self.before + self.seen + self.planned + self.left
-
-    def to_json(self) -> dict[str, int]:
-        """Return the counts as JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the counts that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: They are none.
-        """
-        record = Fields(value, path, "the counts of a dataset", cls.__slots__)
-        return cls(**{name: record.count(name) for name in cls.__slots__})
-
-
-@dataclass(frozen=True, slots=True)
-class StreamProof:
-    """What was counted of a stream.
-
-    Attributes:
-        epoch: The epoch under way at the stop; None for a blend that was weighted anew, whose sources have
-            laps of their own.
-        sources: One for each dataset of the new plan's stream, in order.
-    """
-
-    epoch: int | None
-    sources: tuple[SourceCount, ...]
-
-    @property
-    def total(self) -> SourceCount:
-        """The sums over all datasets."""
-        names = SourceCount.__slots__
-        return SourceCount(**{name: sum(getattr(one, name) for one in self.sources) for name in names})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the proof as JSON values."""
-        return {"epoch": self.epoch, "sources": [one.to_json() for one in self.sources]}
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the proof that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none.
-        """
-        record = Fields(value, path, "a proof", cls.__slots__)
-        epoch = None if record.value("epoch") is None else record.count("epoch")
-        return cls(epoch, tuple(SourceCount.from_json(one, path) for one in record.array("sources")))
+    code: ProblemCode
+    field: str
+    message: str
 
 
 def prove_remainder(
@@ -104,16 +58,16 @@ def prove_remainder(
     before: Sequence[int] | None = None,
     key_of: KeyOf | None = None,
 ) -> StreamProof:
-    """Count what was seen, is planned and is left of the epoch under way.
+    """Count which samples of the epoch under way are read, planned and unread.
 
-    The samples are counted by intervals of the ids, or in blocks where an order shuffles them; seen and
+    The samples are counted by intervals of the ids, or in blocks where an order shuffles them; read and
     planned ones are counted each from its own plan.
 
     Args:
         stopped: What was being read.
         step: How many of its steps were taken.
         after: What is read from then on.
-        locator: What the ids mean, in both.
+        locator: The datasets of the ids, in both.
         before: The samples of each dataset that plans before ``stopped`` read in this epoch; None for all
             that its order leaves out.
         key_of: The sort keys, with bucketing.
@@ -121,41 +75,319 @@ def prove_remainder(
     remainder = Remainder.after(stopped, step, keep_order=False)
     epoch = remainder.epoch
     order = next(one.order for one in stopped.passes if one.has_epoch(epoch))
-    seen = count_datasets(locator, order, remainder.seen, epoch, key_of)
-    planned, left = _planned(after, remainder, locator, key_of)
-    everything = Intervals.of([(0, locator.source.total)])
-    samples = count_datasets(locator, SampleOrder(order.total), everything, epoch)
+    read = count_datasets(locator, order, remainder.seen, epoch, key_of)
+    planned, unread = _planned(after, remainder, locator, key_of)
+    samples = count_datasets(locator, SampleOrder(order.total), _all(locator.source), epoch)
     if before is None:
         own = Intervals.of([(0, order.samples)])
         earlier = samples - count_datasets(locator, order, own, epoch, key_of) if order.links else samples * 0
     else:
         earlier = np.array(before, dtype=np.int64)
-    table = np.stack((samples, earlier, seen, planned, left), axis=1).tolist()
+    table = np.stack((samples, earlier, read, planned, unread), axis=1).tolist()
     return StreamProof(epoch, tuple(SourceCount(*row) for row in table))
 
 
 def _planned(
     after: Assignment, remainder: Remainder, locator: Locator, key_of: KeyOf | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many unread samples of each dataset are planned, and how many are left."""
+) -> tuple[Integers, Integers]:
+    """Return how many remaining samples of each dataset are planned, and how many stay unread."""
     one = after.passes[0]
-    if one.first_epoch != remainder.epoch:
+    epoch = remainder.epoch
+    if one.first_epoch != epoch:
         nothing = np.zeros(len(locator.source.datasets), dtype=np.int64)
         if remainder.order is None:
             return nothing, nothing
         rest = Intervals.of([(0, remainder.order.samples)])
-        return nothing, count_datasets(locator, remainder.order, rest, remainder.epoch, key_of)
-    planned = read_positions(after)
-    left = planned.complement(one.order.samples)
-    epoch = remainder.epoch
+        return nothing, count_datasets(locator, remainder.order, rest, epoch, key_of)
+    planned = _read_positions(after)
+    unread = planned.complement(one.order.samples)
     return (
         count_datasets(locator, one.order, planned, epoch, key_of),
-        count_datasets(locator, one.order, left, epoch, key_of),
+        count_datasets(locator, one.order, unread, epoch, key_of),
     )
 
 
-def read_positions(assignment: Assignment) -> Intervals:
+def _read_positions(assignment: Assignment) -> Intervals:
     """Return the positions of the first epoch of an assignment that its steps read."""
     one = assignment.passes[0]
     local = min(assignment.skipped + assignment.samples_per_rank, one.per_epoch)
     return one.layout.consumed(local)
+
+
+def count_before(earlier: Sequence[StoppedStream], stopped: Assignment, step: int) -> list[int] | None:
+    """Return how many samples of each dataset plans before the stopped one read of the epoch under way.
+
+    Returns:
+        The counts of the proof of the stop before; None where that was in another epoch, or not at all.
+    """
+    remainder = Remainder.after(stopped, step, keep_order=False)
+    one = stopped.passes[0]
+    in_rest = one.first_epoch == remainder.epoch and one.order.samples < one.order.total
+    if not in_rest or not earlier or earlier[-1].proof.epoch != remainder.epoch:
+        return None
+    return [count.read_earlier + count.read for count in earlier[-1].proof.sources]
+
+
+def prove_draws(locator: Locator, progress: Sequence[SourceProgress], table: SourceEpochTable) -> StreamProof:
+    """Count what a re-weighted blend draws of the unread samples of each source, and of new epochs."""
+    next_epochs = np.array([one.next_epoch for one in progress], dtype=np.int64)
+    planned, later = np.zeros_like(next_epochs), np.zeros_like(next_epochs)
+    for ids in _all(locator.source).blocks():
+        datasets, _ = locator.locate(ids)
+        is_open = table.of(ids, datasets) < next_epochs[datasets]
+        planned += np.bincount(datasets[is_open], minlength=planned.size)
+        later += np.bincount(datasets[~is_open], minlength=later.size)
+    counts = []
+    for one, drawn, drawn_later in zip(progress, planned.tolist(), later.tolist(), strict=True):
+        samples = one.samples * len(one.open_epochs)
+        counts.append(SourceCount(samples, 0, samples - one.unread, drawn, one.unread - drawn, drawn_later))
+    return StreamProof(None, tuple(counts))
+
+
+def count_datasets(
+    locator: Locator, order: SampleOrder, positions: Intervals, epoch: int, key_of: KeyOf | None = None
+) -> Integers:
+    """Count the samples of each dataset at some positions of an order.
+
+    Where the order is that of the ids it is arithmetic with intervals, or for a blend a count over runs of
+    its dataset index; otherwise the samples are looked up block by block.
+
+    Returns:
+        int64 of shape (datasets,).
+    """
+    source = locator.source
+    ids = _ids_in_order(order, positions)
+    if ids is not None and source.order is None:
+        return np.diff(ids.count_below(source.bounds))
+    counts = np.zeros(len(source.datasets), dtype=np.int64)
+    if ids is not None and source.order is not None:
+        dataset_index = source.order.open()["dataset_index"]
+        for start, stop in zip(ids.starts.tolist(), ids.stops.tolist(), strict=True):
+            for begin in range(start, stop, BLOCK):
+                counts += _bincount(dataset_index[begin : min(begin + BLOCK, stop)], counts.size, source)
+        return counts
+    for block in positions.blocks():
+        datasets, _ = locator.locate(order.ids(block, epoch, key_of))
+        counts += np.bincount(datasets, minlength=counts.size)
+    return counts
+
+
+def _bincount(datasets: NDArray[Any], count: int, source: SampleSource) -> Integers:
+    if datasets.size and (datasets.min() < 0 or datasets.max() >= count):
+        path = source.order.path("dataset_index") if source.order else ""
+        raise IntegrityError(f"{path} names a dataset that the blend does not have", path=path)
+    return np.bincount(datasets, minlength=count).astype(np.int64)
+
+
+def _ids_in_order(order: SampleOrder, positions: Intervals) -> Intervals | None:
+    """Return the ids at some positions as intervals; None where the order shuffles them."""
+    for link in order.links:
+        if not isinstance(link, Selection):
+            return None
+        positions = link.kept.select(positions)
+    return positions
+
+
+def _all(source: SampleSource) -> Intervals:
+    return Intervals.of([(0, source.total)])
+
+
+def verify_replan(plan: Plan, *, parent: Plan | None = None, deep: bool = False) -> list[ReplanProblem]:
+    """Verify the proofs that a plan carries against the plan itself.
+
+    The samples read by each plan of the history, planned now, and unread must be disjoint and together
+    everything, by arithmetic with intervals; the counts of each dataset are counted again.
+
+    Args:
+        plan: The plan; one that continues no other has nothing to verify.
+        parent: The plan that it continues, where it is at hand: then the unread samples of a re-weighted
+            blend are also derived from it again.
+        deep: Whether to look at every planned sample of the epoch under way, and to ask the stopped plan
+            whether it has read it.
+
+    Returns:
+        All that does not hold; empty if everything does.
+    """
+    problems: list[ReplanProblem] = []
+    try:
+        history = history_of(plan)
+    except TokshardError as error:
+        return [ReplanProblem("unreadable", "history", error.message)]
+    for name, stream in plan.streams.items():
+        before = None if parent is None else parent.streams.get(name)
+        try:
+            for place, (code, message) in _stream_problems(
+                stream, stops_of(history, name), before, deep=deep
+            ):
+                problems.append(ReplanProblem(code, f"history[{place}].streams.{name}", message))
+        except TokshardError as error:
+            problems.append(ReplanProblem("unreadable", f"streams.{name}", error.message))
+    return problems
+
+
+def _stream_problems(
+    stream: Stream, stops: tuple[StoppedStream, ...], parent: Stream | None, *, deep: bool
+) -> Iterator[tuple[int, Problem]]:
+    """Yield each problem with the place of the stop in the history that it belongs to."""
+    if not stops:
+        return
+    assignments = [*(one.assignment for one in stops[1:]), stream.assignment]
+    for place, (stop, after) in enumerate(zip(stops, assignments, strict=True)):
+        if stop.reweighting is None:
+            for problem in continuation_problems(stop.assignment, stop.step, after):
+                yield place, problem
+    if stops[-1].reweighting is None:
+        problems = _remainder_problems(stream, stops, deep=deep)
+    else:
+        problems = _draw_problems(stream, stops, parent)
+    for problem in problems:
+        yield len(stops) - 1, problem
+
+
+def continuation_problems(stopped: Assignment, step: int, after: Assignment) -> Iterator[Problem]:
+    """Check by arithmetic that an assignment reads what another one left, once, and the epochs after it."""
+    remainder = Remainder.after(stopped, step, keep_order=False)
+    epoch = remainder.epoch
+    if after.consumed_samples != stopped.consumed_after(step):
+        before = stopped.consumed_after(step)
+        yield "not-continued", f"it begins at {after.consumed_samples} consumed samples, not {before}"
+    if not is_partition([remainder.seen, remainder.unread], remainder.samples):
+        yield "read-twice", f"the samples of epoch {epoch} are not each either read or unread"
+    whole = after.passes
+    if whole[0].first_epoch == epoch:
+        if not _is_rest(stopped, step, remainder, whole[0].order):
+            yield "read-twice", f"the order of epoch {epoch} is not that of its unread samples"
+        if whole[0].epochs == 1:
+            whole = whole[1:]
+    for one in whole:
+        known = any(
+            before.has_epoch(one.first_epoch)
+            and (one.epochs is None or before.has_epoch(one.first_epoch + one.epochs - 1))
+            for before in (*remainder.following, *stopped.passes)
+        )
+        if one.first_epoch < epoch or not known or one.order.samples != one.order.total:
+            yield "read-twice", f"epoch {one.first_epoch} is not a whole one that was still to be read"
+
+
+def _is_rest(stopped: Assignment, step: int, remainder: Remainder, order: SampleOrder) -> bool:
+    """Tell whether an order holds what is unread: in front of what is kept are only permutations."""
+    rests = [remainder.order]
+    try:
+        rests.append(Remainder.after(stopped, step).order)
+    except UsageError:
+        # A layout that repeats samples: what is unread can only have been laid out from its start.
+        rests.append(None)
+    for rest in rests:
+        if rest is None or rest.total != order.total or rest.samples != order.samples:
+            continue
+        behind = len(order.links) - len(rest.links)
+        fits = behind >= 0 and order.links[behind:] == rest.links
+        if fits and not any(isinstance(link, Selection) for link in order.links[:behind]):
+            return True
+    fresh = not remainder.seen.count and order.samples == order.total == remainder.samples
+    return fresh and not any(isinstance(link, Selection) for link in order.links)
+
+
+def _remainder_problems(stream: Stream, stops: Sequence[StoppedStream], *, deep: bool) -> Iterator[Problem]:
+    last, after = stops[-1], stream.assignment
+    key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+    before = count_before(stops[:-1], last.assignment, last.step)
+    proof = prove_remainder(last.assignment, last.step, after, Locator(stream.source), before, key_of)
+    if proof != last.proof:
+        yield "wrong-count", f"the proof says {last.proof.total}, but counted are {proof.total}"
+    for number, one in enumerate(proof.sources):
+        if not one.adds_up:
+            yield "wrong-count", f"dataset {number} does not add up: {one}"
+    if deep and after.passes[0].first_epoch == proof.epoch:
+        yield from _planned_problems(last.assignment, last.step, after, key_of)
+
+
+def _planned_problems(
+    stopped: Assignment, step: int, after: Assignment, key_of: KeyOf | None
+) -> Iterator[Problem]:
+    """Ask the stopped plan of every planned sample whether it has read it, and whether it comes once."""
+    one = after.passes[0]
+    epoch = one.first_epoch
+    order = next(before.order for before in stopped.passes if before.has_epoch(epoch))
+    for positions in _read_positions(after).blocks():
+        ids = one.order.ids(positions, epoch, key_of)
+        if not np.array_equal(one.order.positions(ids, epoch, key_of), positions):
+            yield "read-twice", "a sample is at two positions of the order"
+            return
+        steps = stopped.locate(ids, epoch, key_of).step
+        known = order.positions(ids, epoch, key_of) >= 0
+        wrong = np.flatnonzero(~known | ((steps >= 0) & (steps < step)))
+        if wrong.size:
+            yield "read-twice", f"sample {int(ids[wrong[0]])} was read before the plan continued"
+            return
+
+
+def _draw_problems(
+    stream: Stream, stops: tuple[StoppedStream, ...], parent: Stream | None
+) -> Iterator[Problem]:
+    """Check a re-weighted blend: no draw was read before, and none comes twice in a source epoch."""
+    stop = stops[-1]
+    if stop.reweighting is None:
+        return
+    locator = Locator(stream.source)
+    progress, table = open_start(stream.source, stop.reweighting)
+    if stream.assignment.samples_per_rank * stream.assignment.ranks != stream.source.total:
+        yield "wrong-count", "the steps do not read every sample of the blend once"
+    yield from _repeated(locator, progress, table)
+    proof = prove_draws(locator, progress, table)
+    if proof != stop.proof or not all(one.adds_up and one.unread >= 0 for one in proof.sources):
+        yield "wrong-count", f"the proof says {stop.proof.total}, but counted are {proof.total}"
+    if parent is not None:
+        known = source_progress_of(parent, stop.step, stops[:-1])
+        if not _continues_progress(known, parent.source, progress, stream.source):
+            yield "wrong-progress", "the unread samples are not those that the plan before it has left"
+
+
+def _repeated(
+    locator: Locator, progress: Sequence[SourceProgress], table: SourceEpochTable
+) -> Iterator[Problem]:
+    """Find the first draw that was read before, in its source epoch."""
+    complete: list[set[int]] = [set() for _ in progress]
+    unread: dict[tuple[int, int], NDArray[np.bool_]] = {}
+    for number, of_source in enumerate(progress):
+        for one in of_source.open_epochs:
+            marks = unread[number, one.epoch] = np.zeros(of_source.samples, dtype=np.bool_)
+            for block in one.unread.blocks():
+                marks[block] = True
+    for ids in _all(locator.source).blocks():
+        datasets, samples = locator.locate(ids)
+        for number, epoch, here in by_source_epoch(datasets, table.of(ids, datasets)):
+            marks = unread.setdefault((number, epoch), np.ones(progress[number].samples, dtype=np.bool_))
+            drawn = samples[here]
+            if epoch in complete[number] or not marks[drawn].all() or np.unique(drawn).size != drawn.size:
+                yield "read-twice", f"a sample of dataset {number} is read twice in source epoch {epoch}"
+                return
+            marks[drawn] = False
+            if not marks.any():
+                # Epochs come one after the other, so that it is enough to remember the last one.
+                complete[number] = {epoch}
+                del unread[number, epoch]
+
+
+def _continues_progress(
+    known: Sequence[SourceProgress],
+    parent: SampleSource,
+    progress: Sequence[SourceProgress],
+    source: SampleSource,
+) -> bool:
+    """Tell whether every source that the parent had continues from the progress that the parent left."""
+    by_index: dict[Any, list[SourceProgress]] = {}
+    for reference, one in zip(parent.datasets, known, strict=True):
+        by_index.setdefault(_identity(reference), []).append(one)
+    for reference, one in zip(source.datasets, progress, strict=True):
+        candidates = by_index.get(_identity(reference))
+        if candidates and candidates.pop(0) == one:
+            continue
+        if candidates is not None or one != SourceProgress.at_start(one.samples):
+            return False
+    return True
+
+
+def _identity(reference: DatasetReference) -> tuple[Any, ...]:
+    files = None if reference.index is None else (reference.index.files.hash, reference.index.files.split)
+    return (reference.bin, reference.idx, files)

@@ -1,98 +1,257 @@
-"""The order of a mixture that is weighted anew in the middle of a run."""
+"""Re-weighted blends: new weights in the middle of a run, each source at its own next unread sample.
+
+The order is written into the directory of the new plan. Beside Megatron's two arrays of a blend there are
+two of our own, under names of the same form, ``{hash}-BlendedDataset-{split}-{array}.npy``::
+
+    dataset_index         int16 (samples,)   the source of each sample
+    dataset_sample_index  int64 (samples,)   its number in the index of the source
+    unread                int64 (k, 4)       source, source epoch, first and one past the last unread sample
+    source_epochs         int64 (k, 3)       source, source epoch, and the first sample of the plan in it
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokshard.blending.document import DOCUMENT_NAME, BlendDocument
+from tokshard.blending.forms import read_arguments
 from tokshard.errors import UsageError
-from tokshard.sharding.replan.laps import LapTable, Standing
+from tokshard.gpt_index.splits import SPLITS
+from tokshard.index_cache.npy import map_npy, write_npy
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.history import Reweighting, StoppedStream, reweighting_of
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.publication import LOCK_NAME
+from tokshard.sharding.replan.source_progress import (
+    SourceEpochTable,
+    SourceProgress,
+    by_source,
+    index_samples,
+    progress_of_rows,
+    progress_rows,
+    source_progress_after,
+)
+from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, SampleSource
+from tokshard.storage import syscalls
+from tokshard.storage.digest import identity_digest
+from tokshard.storage.files import is_temporary
+from tokshard.storage.fs import abspath
+from tokshard.storage.lock import WriterLock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokshard.sharding.plan import Stream
+
+SCHEMA = "tokshard.reweighted/1"
+_HASH_DIGITS = 32
 _BLOCK = 1 << 22
+_BUILD = "build it with tokshard blend, and name its directory"
+
+Weights = tuple[tuple[DatasetReference, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendComponent:
+    """A dataset of the new blend.
+
+    Attributes:
+        reference: The dataset and its index, which is the frozen one where the plan has read of it.
+        weight: Its weight; 0 where it is not drawn any more.
+        progress: What is unread of it.
+    """
+
+    reference: DatasetReference
+    weight: float
+    progress: SourceProgress
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mixture:
+class ReweightedOrder:
     """The samples of a plan from its start on.
 
     Attributes:
         dataset_index: int16 of shape ``(samples,)``: the source of each sample.
         dataset_sample_index: int64 of shape ``(samples,)``: the number of the sample in the source's index.
-        laps: The lap of each sample.
-        draws: How often each source is drawn: int64 of shape ``(sources,)``.
+        source_epochs: The source epoch of each sample.
     """
 
     dataset_index: NDArray[np.int16]
     dataset_sample_index: NDArray[np.int64]
-    laps: LapTable
-    draws: NDArray[np.int64]
+    source_epochs: SourceEpochTable
 
 
-def mix(weights: Sequence[float], standings: Sequence[Standing], samples: int, seed: int) -> Mixture:
-    """Draw from sources by weight, each from where it stands.
+def read_weights(text: str, source: SampleSource, stream: str) -> tuple[Weights, tuple[str, ...]]:
+    """Read the new weights.
+
+    Args:
+        text: A blend that was built (its directory or ``blend.json``); or a recipe, or words such as
+            ``"0.7 data/web 0.3 data/code"``, whose datasets the plan has already.
+        source: The samples that the plan reads.
+        stream: The name of the stream.
+
+    Returns:
+        Pairs of a dataset and its weight, and warnings.
+
+    Raises:
+        UsageError: It names what needs an index that the plan does not have, or says more than weights.
+        MissingFileError, InputError, IntegrityError: See
+            :func:`~tokshard.sharding.discovery.open_sources`.
+    """
+    path = os.path.join(text, DOCUMENT_NAME) if os.path.isdir(text) else text
+    if os.path.basename(path) == DOCUMENT_NAME:
+        return _of_blend(text, source, stream)
+    return _of_recipe(text, source, stream), ()
+
+
+def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tuple[str, ...]]:
+    document = BlendDocument.read(path)
+    split = document.splits.get(stream)
+    if split is None:
+        raise UsageError(f"the blend {path} has no {stream} split to continue with")
+    found = open_sources([path], Wanted(split=stream.partition(".")[0]))[stream]
+    pairs = [
+        (one, entry.share)
+        for one, entry in zip(found.datasets, split.sources, strict=True)
+        if entry.share > 0
+    ]
+    warnings = [
+        f"{one.prefix} has changed since the plan read it: it is read from its start"
+        for one, _ in pairs
+        if any(one.prefix == old.prefix and not _same_data(one, old) for old in source.datasets)
+    ]
+    return tuple((_all_samples(one), weight) for one, weight in pairs), tuple(warnings)
+
+
+def _of_recipe(text: str, source: SampleSource, stream: str) -> Weights:
+    mixture = read_arguments(shlex.split(text)).for_split(stream.partition(".")[0])
+    if mixture is None or not mixture.is_plain or mixture.weights is None:
+        raise UsageError(f"{text!r} is more than weights of datasets", hint=_BUILD)
+    known = {abspath(one.prefix): one for one in source.datasets}
+    pairs = []
+    for one, weight in zip(mixture.sources, mixture.weights, strict=True):
+        reference = known.get(abspath(one.prefix))
+        if reference is None:
+            raise UsageError(
+                f"the plan has not read {one.prefix}, and a source that is new needs an index",
+                hint=f"for a blend with new sources: {_BUILD}",
+            )
+        pairs.append((_all_samples(reference), weight))
+    return tuple(pairs)
+
+
+def match_components(
+    wanted: Weights, source: SampleSource, progress: Sequence[SourceProgress]
+) -> tuple[BlendComponent, ...]:
+    """Give each dataset the index and the progress that it has in the plan.
+
+    A dataset of the plan continues in the index that the plan has read, whatever index the new blend has for
+    it, because another size would have shuffled it differently. Those that are not wanted are kept at
+    weight 0.
+
+    Raises:
+        UsageError: A dataset occurs twice in the new blend, and once in the plan.
+    """
+    unused = dict(enumerate(source.datasets))
+    found = []
+    for reference, weight in wanted:
+        number = _match(reference, unused)
+        if number is None:
+            if any(_same_data(reference, old) for old in source.datasets):
+                raise UsageError(
+                    f"{reference.prefix} is in the new blend more often than in the plan",
+                    hint="give its weight to one source",
+                )
+            found.append(BlendComponent(reference, weight, SourceProgress.at_start(reference.samples)))
+        else:
+            found.append(BlendComponent(_all_samples(unused.pop(number)), weight, progress[number]))
+    found += [BlendComponent(_all_samples(one), 0.0, progress[number]) for number, one in unused.items()]
+    return tuple(found)
+
+
+def _match(reference: DatasetReference, unused: dict[int, DatasetReference]) -> int | None:
+    """Return the number of the same data; of several the one with the same index, else the same path."""
+    same = [number for number, old in unused.items() if _same_data(reference, old)]
+    same.sort(
+        key=lambda number: (
+            _index_name(unused[number]) != _index_name(reference),
+            unused[number].prefix != reference.prefix,
+        )
+    )
+    return same[0] if same else None
+
+
+def _same_data(one: DatasetReference, other: DatasetReference) -> bool:
+    return (one.bin, one.idx) == (other.bin, other.idx)
+
+
+def _index_name(reference: DatasetReference) -> str | None:
+    return None if reference.index is None else reference.index.files.hash
+
+
+def _all_samples(reference: DatasetReference) -> DatasetReference:
+    """Return the reference to everything that the index has, also what a plan does not draw."""
+    if reference.index is None:
+        raise UsageError(f"the samples of {reference.prefix} are its documents, which cannot be weighted")
+    return replace(reference, samples=reference.index.epochs.samples)
+
+
+def reweight(
+    weights: Sequence[float], progress: Sequence[SourceProgress], samples: int, seed: int
+) -> ReweightedOrder:
+    """Draw from sources by weight, each from its next unread sample on.
 
     The order of the sources is Megatron's for these weights. Memory is 10 bytes a sample.
 
     Args:
         weights: A positive weight for each source.
-        standings: Where each source stands.
+        progress: The progress of each source.
         samples: The number of draws.
-        seed: The seed of the laps that begin anew.
+        seed: The seed of new source epochs.
 
     Raises:
         UsageError: There is nothing to draw, a weight is not positive, or a source has no sample.
 
     Example:
-        >>> mixed = mix([0.5, 0.5], [Standing.untouched(2), Standing.untouched(3)], 6, seed=1)
-        >>> mixed.dataset_index.tolist(), mixed.laps.rows.tolist()
+        >>> sources = [SourceProgress.at_start(2), SourceProgress.at_start(3)]
+        >>> order = reweight([0.5, 0.5], sources, 6, seed=1)
+        >>> order.dataset_index.tolist(), order.source_epochs.rows.tolist()
         ([0, 1, 0, 1, 0, 1], [[0, 0, 0], [0, 1, 4], [1, 0, 1]])
     """
     from tokshard.blending.greedy import build_blending_indices, normalize
 
     if samples < 1:
-        raise UsageError("no sample is left to be weighted anew")
-    for number, standing in enumerate(standings):
-        if standing.samples < 1:
+        raise UsageError("no sample is left for the new weights")
+    for number, one in enumerate(progress):
+        if one.samples < 1:
             raise UsageError(f"source {number} of the new blend has no sample")
     sources, numbers = build_blending_indices(normalize(list(weights)), samples)
-    draws = np.bincount(sources, minlength=len(standings)).astype(np.int64)
-    table = _lap_rows(sources, standings, draws)
+    rows = _source_epoch_rows(sources, progress)
     for begin in range(0, samples, _BLOCK):
-        piece = slice(begin, begin + _BLOCK)
-        for source, places in by_source(sources[piece]):
-            block = numbers[piece]
-            block[places] = standings[source].samples_of(block[places], seed, source)
-    return Mixture(sources, numbers, LapTable(table, samples), draws)
+        block = numbers[begin : begin + _BLOCK]
+        for source, places in by_source(sources[begin : begin + _BLOCK]):
+            block[places] = progress[source].samples_of(block[places], seed, source)
+    return ReweightedOrder(sources, numbers, SourceEpochTable(rows, samples))
 
 
-def by_source(sources: NDArray[np.int16]) -> list[tuple[int, NDArray[np.int64]]]:
-    """Return (source, the places where it is drawn), for each that is."""
-    if not sources.size:
-        return []
-    order = np.argsort(sources, kind="stable")
-    present, firsts = np.unique(sources[order], return_index=True)
-    return list(zip(present.tolist(), np.split(order, firsts[1:]), strict=True))
-
-
-def _lap_rows(
-    sources: NDArray[np.int16], standings: Sequence[Standing], draws: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the rows of the table of laps: at which sample each source begins each of its laps."""
+def _source_epoch_rows(sources: NDArray[np.int16], progress: Sequence[SourceProgress]) -> NDArray[np.int64]:
+    """Return the rows of the table: at which sample each source begins each of its epochs."""
+    draws = np.bincount(sources, minlength=len(progress)).tolist()
     wanted = [
-        (source, lap, first)
-        for source, standing in enumerate(standings)
-        for lap, first in standing.lap_starts(int(draws[source]))
+        (source, epoch, first)
+        for source, one in enumerate(progress)
+        for epoch, first in one.epoch_starts(draws[source])
     ]
     rows = np.array(wanted, dtype=np.int64).reshape(-1, 3)
-    bounds = np.searchsorted(rows[:, 0], np.arange(len(standings) + 1))
+    bounds = np.searchsorted(rows[:, 0], np.arange(len(progress) + 1))
     firsts = rows[:, 2].copy()
-    drawn = np.zeros(len(standings), dtype=np.int64)
+    drawn = np.zeros(len(progress), dtype=np.int64)
     for begin in range(0, len(sources), _BLOCK):
         for source, places in by_source(sources[begin : begin + _BLOCK]):
             low, high = bounds[source], bounds[source + 1]
@@ -101,3 +260,95 @@ def _lap_rows(
             rows[here, 2] = begin + places[firsts[here] - drawn[source]]
             drawn[source] += len(places)
     return rows
+
+
+def write_order(
+    order: ReweightedOrder,
+    progress: Sequence[SourceProgress],
+    weights: Sequence[float],
+    seed: int,
+    *,
+    directory: str,
+    stream: str,
+    made_from: Any,
+) -> tuple[CachedFiles, Reweighting]:
+    """Write the arrays of a re-weighted blend; each appears whole or not at all.
+
+    Temporary files of a killed run for the same arrays are removed.
+
+    Args:
+        order: The samples.
+        progress: The progress of the sources before them.
+        weights: The weights.
+        seed: The seed of new source epochs.
+        directory: Where they go.
+        stream: The name of the stream.
+        made_from: A JSON value that identifies what the files follow from; it makes their names.
+
+    Raises:
+        LockedError: Another process is writing a plan there.
+        StorageError: The disk is full or broken.
+    """
+    identity = {"schema": SCHEMA, "from": made_from, "weights": list(weights), "seed": seed}
+    name = identity_digest(identity)[:_HASH_DIGITS]
+    split = stream.partition(".")[0]
+    files = CachedFiles(directory, name, split, "BlendedDataset", {})
+    arrays: dict[str, NDArray[Any]] = {
+        "dataset_index": order.dataset_index,
+        "dataset_sample_index": order.dataset_sample_index,
+        "unread": progress_rows(progress),
+        "source_epochs": order.source_epochs.rows,
+    }
+    stamps = {}
+    with WriterLock(os.path.join(directory, LOCK_NAME)):
+        for left in os.listdir(directory):
+            if left.startswith(f".{name}-") and is_temporary(left):
+                syscalls.unlink(os.path.join(directory, left))
+        for array_name, array in arrays.items():
+            write_npy(files.path(array_name), array)
+            stamps[array_name] = FileStamp.of(files.path(array_name))
+    record = Reweighting(
+        weights=tuple(weights),
+        seed=seed,
+        next_source_epochs=tuple(one.next_epoch for one in progress),
+        unread=stamps.pop("unread"),
+        source_epochs=stamps.pop("source_epochs"),
+    )
+    return CachedFiles(directory, name, split, "BlendedDataset", stamps), record
+
+
+def open_start(
+    source: SampleSource, record: Reweighting
+) -> tuple[tuple[SourceProgress, ...], SourceEpochTable]:
+    """Return the progress of the sources before the first sample of a re-weighted blend, and its epochs.
+
+    Raises:
+        MissingFileError: A file is not there.
+        IntegrityError: A file has changed, or its rows contradict each other.
+    """
+    files = source.order or CachedFiles("", "", SPLITS[0], "BlendedDataset", {})
+    rows = {}
+    for name, stamp in (("unread", record.unread), ("source_epochs", record.source_epochs)):
+        stamp.check(files.path(name))
+        rows[name] = np.asarray(map_npy(files.path(name)))
+    progress = progress_of_rows(
+        rows["unread"], index_samples(source), record.next_source_epochs, files.path("unread")
+    )
+    table = SourceEpochTable.checked(rows["source_epochs"], source.total, files.path("source_epochs"))
+    return progress, table
+
+
+def source_progress_of(
+    stream: Stream, step: int, stops: tuple[StoppedStream, ...]
+) -> tuple[SourceProgress, ...]:
+    """Return the progress of the datasets of a stream after some of its steps.
+
+    Args:
+        stream: The stream.
+        step: How many steps were taken.
+        stops: Where it was stopped before.
+    """
+    record = reweighting_of(stops)
+    start = None if record is None else open_start(stream.source, record)
+    key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+    return source_progress_after(stream.assignment, step, Locator(stream.source), start, key_of)

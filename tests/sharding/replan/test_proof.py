@@ -10,18 +10,16 @@ from support.sharding.replanning import plan_of, source_of, write_blend
 from tokshard.errors import IntegrityError
 from tokshard.sharding.assignment import Assignment, Pass
 from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.history import StoppedPlan, history_of
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.history import Replanning, history_of
 from tokshard.sharding.replan.job import ReplanRequest, replan
-from tokshard.sharding.replan.laps import LapTable
-from tokshard.sharding.replan.recheck import recheck
-from tokshard.sharding.replan.reweighted import write_mixture
-from tokshard.sharding.replan.reweighting import Mixture
-from tokshard.sharding.replan.standing import standings_of_rows
+from tokshard.sharding.replan.proof import verify_replan
+from tokshard.sharding.replan.reweighting import ReweightedOrder, write_order
+from tokshard.sharding.replan.source_progress import SourceEpochTable, progress_of_rows
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 
@@ -48,7 +46,7 @@ def with_history(plan, change):
 
 
 def codes(plan, **options):
-    return {one.code for one in recheck(plan, **options)}
+    return {one.code for one in verify_replan(plan, **options)}
 
 
 def rest_of(pairs, consumed=96, total=400):
@@ -59,8 +57,8 @@ def rest_of(pairs, consumed=96, total=400):
 
 
 def test_a_right_proof_has_no_findings(stopped, after):
-    assert recheck(after, parent=stopped, deep=True) == []
-    assert recheck(stopped, deep=True) == []
+    assert verify_replan(after, parent=stopped, deep=True) == []
+    assert verify_replan(stopped, deep=True) == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_other_samples_than_the_unread_ones_are_found(assignment, expected):
     found = with_train(after, assignment)
     assert codes(found) == expected
     if assignment.passes[0].order.ids(np.array([0]), 0)[0] < 96:
-        assert any("was read before" in one.message for one in recheck(found, deep=True))
+        assert any("was read before" in one.message for one in verify_replan(found, deep=True))
 
 
 def test_an_epoch_that_is_read_again_is_found(after):
@@ -92,7 +90,7 @@ def test_an_epoch_that_is_read_again_is_found(after):
     assert "wrong-count" in codes(with_train(after, again))
 
 
-@pytest.mark.parametrize("name", ["samples", "before", "seen", "planned", "left"])
+@pytest.mark.parametrize("name", ["samples", "read_earlier", "read", "planned", "unread"])
 def test_a_wrong_count_is_found(after, name):
     def change(stream):
         stream["proof"]["sources"][0][name] += 1
@@ -107,9 +105,9 @@ def test_a_history_that_was_damaged_is_found(after):
     assert codes(with_history(after, change)) == {"unreadable"}
     for value in (None, {}, {"plan_id": "0" * 64}, {"plan_id": "x", "streams": {}}):
         with pytest.raises(IntegrityError, match=r"plan\.json"):
-            Replanning.from_json(value, "plan.json")
+            StoppedPlan.from_json(value, "plan.json")
     good = json.loads(json.dumps(after.history[-1]))
-    assert Replanning.from_json(good, "plan.json").to_json() == good
+    assert StoppedPlan.from_json(good, "plan.json").to_json() == good
 
 
 @pytest.fixture
@@ -126,36 +124,36 @@ def rewritten(mixed, change):
     """Write the plan anew with arrays that were changed, and stamps that fit them."""
     _, after, directory = mixed
     stream = after.streams["train"]
-    (replanning,) = history_of(after)
-    stopped = replanning.streams["train"]
+    (continued,) = history_of(after)
+    stopped = continued.streams["train"]
     record = stopped.reweighting
     arrays = {name: np.array(one) for name, one in stream.source.order.open().items()}
-    for name in ("unread", "laps"):
+    for name in ("unread", "source_epochs"):
         arrays[name] = np.load(stream.source.order.path(name))
     change(arrays)
     sizes = [one.index.epochs.samples for one in stream.source.datasets]
-    table = LapTable(arrays["laps"], stream.source.total)
-    mixture = Mixture(arrays["dataset_index"], arrays["dataset_sample_index"], table, np.zeros(2))
-    standings = standings_of_rows(arrays["unread"], sizes, record.next_laps, "unread")
-    files, made = write_mixture(
-        mixture,
-        standings,
+    table = SourceEpochTable(arrays["source_epochs"], stream.source.total)
+    order = ReweightedOrder(arrays["dataset_index"], arrays["dataset_sample_index"], table)
+    progress = progress_of_rows(arrays["unread"], sizes, record.next_source_epochs, "unread")
+    files, made = write_order(
+        order,
+        progress,
         record.weights,
         record.seed,
         directory=str(directory / "plan2"),
         stream="train",
         made_from="a test",
     )
-    history = replace(replanning, streams={"train": replace(stopped, reweighting=made)}).to_json()
+    history = replace(continued, streams={"train": replace(stopped, reweighting=made)}).to_json()
     source = replace(stream.source, order=files)
     return Plan(after.topology, {"train": replace(stream, source=source)}, after.options, (history,))
 
 
 def test_a_right_mixture_has_no_findings(mixed):
     before, after, directory = mixed
-    assert recheck(after, parent=before, deep=True) == []
-    assert recheck(read_plan(directory / "plan2"), parent=before) == []
-    assert recheck(rewritten(mixed, lambda _: None), parent=before) == []
+    assert verify_replan(after, parent=before, deep=True) == []
+    assert verify_replan(read_plan(directory / "plan2"), parent=before) == []
+    assert verify_replan(rewritten(mixed, lambda _: None), parent=before) == []
 
 
 def test_a_sample_that_was_read_before_is_found(mixed):
@@ -181,12 +179,12 @@ def test_unread_samples_that_the_plan_before_has_read_are_found(mixed):
 
     found = rewritten(mixed, unread_again)
     assert codes(found) == {"wrong-count"}
-    assert codes(found, parent=mixed[0]) == {"wrong-count", "wrong-standing"}
+    assert codes(found, parent=mixed[0]) == {"wrong-count", "wrong-progress"}
 
 
 def test_files_that_have_changed_are_found(mixed):
     _, after, _ = mixed
-    path = after.streams["train"].source.order.path("laps")
+    path = after.streams["train"].source.order.path("source_epochs")
     with open(path, "r+b") as file:
         file.seek(130)
         file.write(b"\x01")
@@ -195,16 +193,20 @@ def test_files_that_have_changed_are_found(mixed):
 
 def test_rows_that_cannot_be_are_integrity_errors():
     good = np.array([[0, 0, 2, 5], [0, 1, 0, 7], [1, 0, 3, 4]], dtype=np.int64)
-    assert [one.supply for one in standings_of_rows(good, [7, 9], [2, 1], "f")] == [10, 1]
+    assert [one.unread for one in progress_of_rows(good, [7, 9], [2, 1], "f")] == [10, 1]
     for place, value in [((0, 0), -1), ((0, 0), 2), ((0, 2), 5), ((1, 3), 8), ((1, 1), 2), ((2, 0), 0)]:
         wrong = good.copy()
         wrong[place] = value
         with pytest.raises(IntegrityError, match="unread"):
-            standings_of_rows(wrong, [7, 9], [2, 1], "f")
+            progress_of_rows(wrong, [7, 9], [2, 1], "f")
     laps = np.array([[0, 0, 0], [0, 1, 5], [2, 3, 1]], dtype=np.int64)
-    assert LapTable.checked(laps, 9, "f").of(np.array([4, 5, 8]), np.array([0, 0, 2])).tolist() == [0, 1, 3]
+    assert SourceEpochTable.checked(laps, 9, "f").of(np.array([4, 5, 8]), np.array([0, 0, 2])).tolist() == [
+        0,
+        1,
+        3,
+    ]
     for place, value in [((0, 2), 9), ((1, 2), 0), ((1, 1), 0), ((0, 0), -1), ((2, 0), 0)]:
         wrong = laps.copy()
         wrong[place] = value
-        with pytest.raises(IntegrityError, match="laps"):
-            LapTable.checked(wrong, 9, "f")
+        with pytest.raises(IntegrityError, match="source epochs"):
+            SourceEpochTable.checked(wrong, 9, "f")

@@ -1,0 +1,282 @@
+"""The plans that a plan continues: where each stopped, and the counts that prove nothing lost or repeated.
+
+These are the records of ``history`` in ``plan.json``. :mod:`tokshard.sharding.replan` makes and verifies
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from tokshard.core.codec import SHA256, Key, decode, encode
+from tokshard.errors import UsageError
+from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.fields import Fields
+from tokshard.sharding.sources import FileStamp
+
+if TYPE_CHECKING:
+    from tokshard.sharding.plan import Plan
+
+SourceEpochAlgorithm = Literal["tokshard.feistel/1:lap"]
+SOURCE_EPOCH_ALGORITHM: SourceEpochAlgorithm = "tokshard.feistel/1:lap"
+"""The frozen name of the order of an epoch of one source; keys are derived from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCount:
+    """Counts of the samples of one dataset in the epoch, or source epochs, under way at the stop."""
+
+    samples: Annotated[int, Key("samples", "All samples.", minimum=0)]
+    read_earlier: Annotated[
+        int, Key("read_earlier", "Samples read by plans before the stopped one.", minimum=0)
+    ]
+    read: Annotated[int, Key("read", "Samples read by the stopped plan.", minimum=0)]
+    planned: Annotated[int, Key("planned", "Samples that the new plan reads.", minimum=0)]
+    unread: Annotated[
+        int,
+        Key(
+            "unread",
+            "Samples that nobody reads, because they do not fill a batch or the steps end before.",
+            minimum=0,
+        ),
+    ]
+    planned_later: Annotated[
+        int,
+        Key(
+            "planned_later",
+            "Samples that the new plan reads in source epochs that begin after the stop.",
+            minimum=0,
+        ),
+    ] = 0
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the samples read, planned and unread are all samples."""
+        return self.samples == self.read_earlier + self.read + self.planned + self.unread
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProof:
+    """Counts of one stream, made when the next plan was made."""
+
+    epoch: Annotated[
+        int | None,
+        Key(
+            "epoch",
+            "Epoch under way at the stop; null for a re-weighted blend, whose sources have epochs of their "
+            "own.",
+            minimum=0,
+        ),
+    ]
+    sources: Annotated[
+        tuple[SourceCount, ...],
+        Key("sources", "Counts of each dataset of the new plan's stream, in order."),
+    ]
+
+    @property
+    def total(self) -> SourceCount:
+        """The sums over all datasets."""
+        names = [field.name for field in fields(SourceCount)]
+        return SourceCount(**{name: sum(getattr(one, name) for one in self.sources) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Reweighting:
+    """How the order of a re-weighted blend was made.
+
+    Raises:
+        UsageError: There is not one number of each kind for each source.
+    """
+
+    weights: Annotated[
+        tuple[float, ...],
+        Key(
+            "weights",
+            "Weight of each dataset of the stream; 0 for those that are not drawn any more.",
+            minimum=0,
+        ),
+    ]
+    seed: Annotated[int, Key("seed", "Seed of source epochs that begin after the stop.", minimum=0)]
+    next_source_epochs: Annotated[
+        tuple[int, ...],
+        Key(
+            "next_source_epochs",
+            "First epoch of each dataset that was not begun before the stop.",
+            minimum=0,
+        ),
+    ]
+    unread: Annotated[
+        FileStamp,
+        Key(
+            "unread",
+            "Fingerprint of the array of unread samples: int64 rows of source, source epoch, first sample "
+            "and one past the last.",
+        ),
+    ]
+    source_epochs: Annotated[
+        FileStamp,
+        Key(
+            "source_epochs",
+            "Fingerprint of the array of source epochs: int64 rows of source, source epoch and first sample "
+            "of the plan in it.",
+        ),
+    ]
+    algorithm: Annotated[
+        SourceEpochAlgorithm, Key("algorithm", "Frozen name of the order of a source epoch.")
+    ] = SOURCE_EPOCH_ALGORITHM
+
+    def __post_init__(self) -> None:
+        if len(self.next_source_epochs) != len(self.weights):
+            raise UsageError(
+                f"next_source_epochs must have {len(self.weights)} items like weights, "
+                f"got {len(self.next_source_epochs)}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        return {
+            "weights": list(self.weights),
+            "seed": self.seed,
+            "next_source_epochs": list(self.next_source_epochs),
+            "unread": self.unread.to_json(),
+            "source_epochs": self.source_epochs.to_json(),
+            "algorithm": self.algorithm,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, path: str) -> Self:
+        """Return the record that :meth:`to_json` gave.
+
+        Raises:
+            IntegrityError: It is none, or of another version.
+        """
+        record = Fields(value, path, "a weighting", cls.__slots__)
+        weights, next_epochs = record.array("weights"), record.array("next_source_epochs")
+        if not all(type(one) in {int, float} and one >= 0 for one in weights):
+            raise record.wrong("has weights that are not numbers", "weights")
+        if len(next_epochs) != len(weights) or not all(type(one) is int and one >= 0 for one in next_epochs):
+            raise record.wrong("has source epochs that do not fit the weights", "next_source_epochs")
+        record.one_of("algorithm", (SOURCE_EPOCH_ALGORITHM,))
+        return cls(
+            weights=tuple(weights),
+            seed=record.count("seed"),
+            next_source_epochs=tuple(next_epochs),
+            unread=FileStamp.from_json(record.value("unread"), path),
+            source_epochs=FileStamp.from_json(record.value("source_epochs"), path),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedStream:
+    """A stream of a plan that was stopped.
+
+    Raises:
+        UsageError: The plan has no such step, or other samples are consumed after it.
+    """
+
+    assignment: Annotated[Assignment, Key("assignment", "What the stopped plan was reading.")]
+    step: Annotated[int, Key("step", "Steps that were taken.", minimum=0)]
+    consumed_samples: Annotated[
+        int, Key("consumed_samples", "Samples consumed after these steps, over all ranks.", minimum=0)
+    ]
+    proof: Annotated[StreamProof, Key("proof", "Samples counted when the next plan was made.")]
+    reweighting: Annotated[
+        Reweighting | None,
+        Key("reweighting", "How the next plan's blend was made; null where it reads the same samples."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.step > self.assignment.steps:
+            raise UsageError(f"step must be at most {self.assignment.steps}, got {self.step}")
+        if self.assignment.consumed_after(self.step) != self.consumed_samples:
+            raise UsageError(
+                f"consumed_samples after step {self.step} must be "
+                f"{self.assignment.consumed_after(self.step)}, got {self.consumed_samples}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        return {
+            "assignment": self.assignment.to_json(),
+            "step": self.step,
+            "consumed_samples": self.consumed_samples,
+            "proof": encode(self.proof),
+            "reweighting": None if self.reweighting is None else self.reweighting.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, path: str) -> Self:
+        """Return the record that :meth:`to_json` gave.
+
+        Raises:
+            IntegrityError: It is none.
+        """
+        record = Fields(value, path, "a stopped stream", cls.__slots__)
+        weighted = record.value("reweighting")
+        try:
+            return cls(
+                Assignment.from_json(record.value("assignment"), path),
+                record.count("step"),
+                record.count("consumed_samples"),
+                decode(StreamProof, record.value("proof"), path),
+                None if weighted is None else Reweighting.from_json(weighted, path),
+            )
+        except UsageError as error:
+            raise record.wrong(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedPlan:
+    """A plan that was stopped, and that the next one continues."""
+
+    plan_id: Annotated[str, Key("plan_id", "Id of the plan.", pattern=SHA256)]
+    streams: Annotated[dict[str, StoppedStream], Key("streams", "Its streams that continue, by name.")]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        return {
+            "plan_id": self.plan_id,
+            "streams": {name: one.to_json() for name, one in self.streams.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, path: str) -> Self:
+        """Return the record that :meth:`to_json` gave.
+
+        Raises:
+            IntegrityError: It is none.
+        """
+        record = Fields(value, path, "a plan of the history", cls.__slots__)
+        streams = record.object("streams")
+        return cls(
+            record.hexadecimal("plan_id", 64),
+            {name: StoppedStream.from_json(one, path) for name, one in streams.items()},
+        )
+
+
+def history_of(plan: Plan, path: str = "the plan") -> tuple[StoppedPlan, ...]:
+    """Return the plans that a plan continues, oldest first.
+
+    Args:
+        plan: The plan.
+        path: Its file, for errors.
+
+    Raises:
+        IntegrityError: The history is damaged.
+    """
+    return tuple(StoppedPlan.from_json(one, path) for one in plan.history)
+
+
+def stops_of(history: Iterable[StoppedPlan], stream: str) -> tuple[StoppedStream, ...]:
+    """Return where a stream was stopped, oldest first."""
+    return tuple(one.streams[stream] for one in history if stream in one.streams)
+
+
+def reweighting_of(stops: Iterable[StoppedStream]) -> Reweighting | None:
+    """Return how the blend that a stream reads now was made; None if it was never re-weighted."""
+    found = None
+    for stop in stops:
+        found = stop.reweighting or found
+    return found

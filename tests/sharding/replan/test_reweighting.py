@@ -1,0 +1,72 @@
+"""Draws from sources with any progress, against queues of samples."""
+
+import random
+
+import numpy as np
+import pytest
+
+from tokshard.errors import UsageError
+from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.replan import reweighting
+from tokshard.sharding.replan.reweighting import reweight
+from tokshard.sharding.replan.source_progress import OpenEpoch, SourceProgress
+
+
+def random_progress(generator):
+    samples, epoch = generator.randint(1, 12), generator.randint(0, 2)
+    epochs = []
+    for _ in range(generator.randint(0, 2)):
+        unread = sorted(generator.sample(range(samples), generator.randint(1, samples)))
+        epochs.append(OpenEpoch(epoch, Intervals.of_members(np.array(unread))))
+        epoch += generator.randint(1, 2)
+    return SourceProgress(samples, tuple(epochs), epoch)
+
+
+def members(intervals):
+    return intervals.nth(np.arange(intervals.count)).tolist()
+
+
+@pytest.mark.parametrize("block", [7, 1 << 22])
+def test_sources_are_drawn_from_their_next_unread_sample_on_and_then_epoch_by_epoch(monkeypatch, block):
+    monkeypatch.setattr(reweighting, "_BLOCK", block)
+    for seed in range(60):
+        generator = random.Random(seed)
+        sources = [random_progress(generator) for _ in range(generator.randint(1, 4))]
+        weights = [generator.random() + 0.01 for _ in sources]
+        total = generator.randint(1, 200)
+        order = reweight(weights, sources, total, seed)
+        epochs = order.source_epochs.of(np.arange(total), order.dataset_index)
+        drawn = [[] for _ in sources]
+        for source, epoch, sample in zip(
+            order.dataset_index.tolist(), epochs.tolist(), order.dataset_sample_index.tolist(), strict=True
+        ):
+            drawn[source].append((epoch, sample))
+        for source, found in zip(sources, drawn, strict=True):
+            queue = [(one.epoch, sample) for one in source.open_epochs for sample in members(one.unread)]
+            assert found[: len(queue)] == queue[: len(found)]
+            later = found[len(queue) :]
+            for number in range(0, len(later), source.samples):
+                epoch = later[number : number + source.samples]
+                assert {one for one, _ in epoch} == {source.next_epoch + number // source.samples}
+                assert len({sample for _, sample in epoch}) == len(epoch)
+                assert {sample for _, sample in epoch} <= set(range(source.samples))
+
+
+def test_source_epochs_are_orders_of_their_own():
+    one = SourceProgress(1000, (), 3)
+    draws = np.arange(2000)
+    first = one.samples_of(draws, seed=1, source=0)
+    assert not np.array_equal(first[:1000], first[1000:])
+    assert not np.array_equal(first, one.samples_of(draws, seed=2, source=0))
+    assert not np.array_equal(first, one.samples_of(draws, seed=1, source=1))
+    later = SourceProgress(1000, (), 4)
+    assert np.array_equal(first[1000:], later.samples_of(draws[:1000], seed=1, source=0))
+    # Frozen: a plan that was written must be read the same for ever.
+    assert first[:6].tolist() == [180, 622, 637, 554, 906, 985]
+
+
+def test_nothing_to_draw_is_refused():
+    with pytest.raises(UsageError, match="no sample is left"):
+        reweight([1.0], [SourceProgress.at_start(5)], 0, 1)
+    with pytest.raises(UsageError, match="has no sample"):
+        reweight([1.0, 1.0], [SourceProgress.at_start(5), SourceProgress.at_start(0)], 3, 1)
