@@ -1,7 +1,7 @@
 """Our own file beside Megatron's: what the arrays of a cache were made from, and their digests.
 
 ``{hash}-{class}-{split}-tokshard.json``, which Megatron never looks at. The fields are described in
-``docs/index-cache.md``.
+``docs/formats/index-cache.md``.
 """
 
 from __future__ import annotations
