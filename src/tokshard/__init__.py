@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tokshard.tokenization.job import tokenize_corpus
     from tokshard.tokenization.job_array.job import finish_tokenization, tokenize_share
     from tokshard.tokenization.job_array.task import ArrayTask
+    from tokshard.verification.job import verify
+    from tokshard.verification.options import VerifyOptions
+    from tokshard.verification.report import VerifiedProduct, VerifyReport
 
 __all__ = [
     "ArrayTask",
@@ -33,6 +36,9 @@ __all__ = [
     "GPTSamples",
     "IndexedDataset",
     "IndexedDatasetBuilder",
+    "VerifiedProduct",
+    "VerifyOptions",
+    "VerifyReport",
     "__version__",
     "build_blending_indices",
     "build_document_index",
@@ -43,6 +49,7 @@ __all__ = [
     "merge_datasets",
     "tokenize_corpus",
     "tokenize_share",
+    "verify",
 ]
 
 _HOMES = {
@@ -53,6 +60,9 @@ _HOMES = {
     "GPTSamples": "tokshard.gpt_index.samples",
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
+    "VerifiedProduct": "tokshard.verification.report",
+    "VerifyOptions": "tokshard.verification.options",
+    "VerifyReport": "tokshard.verification.report",
     "build_blending_indices": "tokshard.blending.greedy",
     "build_document_index": "tokshard.gpt_index.indices",
     "build_exhaustive_blending_indices": "tokshard.blending.exhaustive",
@@ -62,6 +72,7 @@ _HOMES = {
     "merge_datasets": "tokshard.dataset.merge.job",
     "tokenize_corpus": "tokshard.tokenization.job",
     "tokenize_share": "tokshard.tokenization.job_array.job",
+    "verify": "tokshard.verification.job",
 }
 
 

@@ -167,8 +167,6 @@ DEFINED_TWICE = {
     "RecipeOptions",
     "Resolved",
     "Stream",
-    "Subject",
-    "Survey",
     "Texts",
     "Wanted",
     "_Encoding",

@@ -21,7 +21,7 @@ def test_what_is_sound_ends_with_0(prefix):
     assert done.returncode == 0, done.stderr
     assert f"{prefix}: sound" in done.stdout
     assert "63 documents" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("nothing is wrong: level digest, 1 looked at")
+    assert done.stdout.splitlines()[-1].startswith("no problems found: level digest, 1 product verified")
     assert done.stderr == ""
 
 
@@ -49,11 +49,11 @@ def test_json_has_everything(tmp_path):
     value = json_of(done)
     assert (value["schema"], value["level"], value["subset_percent"]) == ("tokshard.verify/1", "digest", 100)
     assert value["sound"] is False
-    (subject,) = value["subjects"]
-    (finding,) = subject["findings"]
+    (product,) = value["products"]
+    (finding,) = product["findings"]
     assert finding["code"] == "bin-digest"
     assert finding["path"] == f"{prefix}.bin"
-    assert subject["counts"]["pieces_checked"] == subject["counts"]["pieces"] == 3
+    assert product["counts"]["pieces_checked"] == product["counts"]["pieces"] == 3
 
 
 def test_quiet_says_nothing_but_by_the_exit_code(tmp_path, prefix):
@@ -94,8 +94,8 @@ def test_adopting_from_the_command_line(tmp_path):
         (["."], 2, "--recursive looks at everything below it"),
         (["--recursive", "empty"], 3, "there is nothing to verify below empty"),
         (["data/web", "--level", "shallow"], 2, "there is no level 'shallow'"),
-        (["data/web", "--subset", "0%"], 2, "is no share of the data"),
-        (["data/web", "--subset", "5"], 2, "is no share of the data"),
+        (["data/web", "--subset", "0%"], 2, "a subset must be a share of the data"),
+        (["data/web", "--subset", "5"], 2, "a subset must be a share of the data"),
         (["a.jsonl"], 3, "a.jsonl is nothing that can be verified"),
         (["data/web", "--tokenizer", "a.jsonl"], 3, "a.jsonl"),
     ],

@@ -23,6 +23,7 @@ from tokshard.inspection.page.markup import Markup, tag, text
 from tokshard.inspection.page.render import render
 from tokshard.inspection.report import write_report
 from tokshard.verification.job import verify
+from tokshard.verification.options import VerifyOptions
 
 # All that pages are made of: none of these can run or load anything.
 HTML = {
@@ -178,7 +179,9 @@ def test_findings_are_listed_with_their_place():
 
 
 def test_what_verify_finds_is_on_the_page(products, tmp_path):
-    found = page_of(products["dataset"], tmp_path, verification=verify(products["dataset"], level="digest"))
+    found = page_of(
+        products["dataset"], tmp_path, verification=verify(VerifyOptions(products["dataset"], level="digest"))
+    )
     assert "Nothing was found to be wrong, at the level digest." in found.texts
 
 

@@ -19,6 +19,7 @@ from tokshard.tracing.items import parse_item, read_items
 from tokshard.tracing.provenance import Provenance
 from tokshard.tracing.subject import open_dataset
 from tokshard.verification.job import verify
+from tokshard.verification.options import VerifyOptions
 
 UNIT_BYTES = 65536
 
@@ -191,7 +192,7 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
 def test_an_adopted_data_set_has_documents_and_no_lines():
     count = 5000
     Plain("uint16", [[[1] * 2000] for _ in range(count)]).write("foreign")
-    verify("foreign", adopt=True)
+    verify(VerifyOptions("foreign", adopt=True))
     provenance = Provenance.open("foreign")
     origins = provenance.origins(np.array([0, count - 1]))
     assert [one.place for one in origins] == ["foreign#0", f"foreign#{count - 1}"]

@@ -19,6 +19,7 @@ from tokshard.index_cache.fingerprint import dataset_fingerprint
 from tokshard.storage.lock import WriterLock
 from tokshard.verification import adoption
 from tokshard.verification.job import verify
+from tokshard.verification.options import VerifyOptions
 
 
 def codes(report):
@@ -28,12 +29,12 @@ def codes(report):
 @pytest.fixture
 def adopted(tmp_path):
     prefix = datasets.foreign(tmp_path)
-    assert codes(verify(prefix, adopt=True)) == {"adopted"}
+    assert codes(verify(VerifyOptions(prefix, adopt=True))) == {"adopted"}
     return prefix
 
 
 def test_what_was_adopted_is_sound_and_says_what_is_not_known(adopted):
-    assert codes(verify(adopted, level="deep")) == {"vocabulary-unknown"}
+    assert codes(verify(VerifyOptions(adopted, level="deep"))) == {"vocabulary-unknown"}
     manifest = read_manifest(adopted)
     check_sizes(adopted, manifest)
     assert manifest.tokenizer == {}
@@ -44,17 +45,17 @@ def test_what_was_adopted_is_sound_and_says_what_is_not_known(adopted):
 
 def test_adopting_again_changes_nothing(adopted):
     before = Path(f"{adopted}.tokshard/manifest.json").read_bytes()
-    assert codes(verify(adopted, adopt=True)) == set()
+    assert codes(verify(VerifyOptions(adopted, adopt=True))) == set()
     assert Path(f"{adopted}.tokshard/manifest.json").read_bytes() == before
 
 
 def test_pieces_end_between_documents(tmp_path, monkeypatch):
     prefix = datasets.foreign(tmp_path)
     monkeypatch.setattr(adoption, "PIECE_BYTES", 100)
-    verify(prefix, adopt=True)
+    verify(VerifyOptions(prefix, adopt=True))
     lines = [json.loads(line) for line in Path(f"{prefix}.tokshard/units.jsonl").read_text().splitlines()]
     assert len(lines) > 5
-    assert codes(verify(prefix, level="deep")) == {"vocabulary-unknown"}
+    assert codes(verify(VerifyOptions(prefix, level="deep"))) == {"vocabulary-unknown"}
     flip(f"{prefix}.bin", -1)
     (finding,) = verify(prefix).findings
     assert finding.code == "bin-digest"
@@ -77,8 +78,8 @@ def test_pieces_end_between_documents(tmp_path, monkeypatch):
 def test_all_kinds_are_adopted(tmp_path, plain):
     prefix = str(tmp_path / "x")
     plain.write(prefix)
-    assert codes(verify(prefix, adopt=True)) == {"adopted"}
-    assert verify(prefix, level="deep").is_sound
+    assert codes(verify(VerifyOptions(prefix, adopt=True))) == {"adopted"}
+    assert verify(VerifyOptions(prefix, level="deep")).is_sound
     assert read_manifest(prefix).dataset["multimodal"] == (plain.modes is not None)
 
 
@@ -86,7 +87,7 @@ def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
     os.makedirs(tmp_path / "other")
     other = datasets.sound(tmp_path / "other")
     merge_datasets([adopted, other], str(tmp_path / "merged"))
-    report = verify(tmp_path / "merged", level="deep")
+    report = verify(VerifyOptions(tmp_path / "merged", level="deep"))
     assert codes(report) <= {"vocabulary-unknown"}
     counts = read_manifest(str(tmp_path / "merged")).counts
     assert counts["documents"] == sum(read_manifest(one).counts["documents"] for one in (adopted, other))
@@ -96,13 +97,13 @@ def test_an_adopted_data_set_is_replaced_only_when_forced(adopted, tmp_path):
     with pytest.raises(OutputExistsError):
         tokenize_corpus([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1)
     tokenize_corpus([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1, force=True)
-    assert verify(adopted, level="deep").findings == ()
+    assert verify(VerifyOptions(adopted, level="deep")).findings == ()
 
 
 def test_indexes_of_a_data_set_stay_fresh_when_it_is_adopted(tmp_path):
     prefix = datasets.foreign(tmp_path)
     before = dataset_fingerprint(prefix)
-    verify(prefix, adopt=True)
+    verify(VerifyOptions(prefix, adopt=True))
     after = dataset_fingerprint(prefix)
     assert after.items() > before.items()
 
@@ -111,24 +112,24 @@ def test_with_a_tokenizer_its_identity_and_eod_are_recorded(tmp_path):
     prefix = datasets.sound(tmp_path, tokenizer=datasets.TOKENIZER)
     identity = read_manifest(prefix).tokenizer
     shutil.rmtree(f"{prefix}.tokshard")
-    assert codes(verify(prefix, adopt=True, tokenizer=datasets.TOKENIZER)) == {"adopted"}
+    assert codes(verify(VerifyOptions(prefix, adopt=True, tokenizer=datasets.TOKENIZER))) == {"adopted"}
     manifest = read_manifest(prefix)
     assert manifest.tokenizer == identity
     assert manifest.options["eod"] == identity["eod_id"]
-    assert verify(prefix, level="deep").findings == ()
+    assert verify(VerifyOptions(prefix, level="deep")).findings == ()
 
 
 def test_tokens_outside_the_vocabulary_are_not_adopted(tmp_path):
     prefix = datasets.foreign(tmp_path)
     datasets.replace_tokens(prefix, lambda tokens: tokens.__setitem__(3, 65535))
-    report = verify(prefix, adopt=True, tokenizer=datasets.TOKENIZER)
+    report = verify(VerifyOptions(prefix, adopt=True, tokenizer=datasets.TOKENIZER))
     assert codes(report) == {"unverified", "token-range"}
     assert read_manifest(prefix) is None
 
 
 def test_what_is_not_sound_is_not_adopted(tmp_path):
     prefix = datasets.several_at_once(tmp_path)
-    verify(prefix, adopt=True)
+    verify(VerifyOptions(prefix, adopt=True))
     assert read_manifest(prefix) is None
     assert not os.path.exists(f"{prefix}.tokshard")
 
@@ -136,7 +137,7 @@ def test_what_is_not_sound_is_not_adopted(tmp_path):
 def test_a_damaged_manifest_is_not_replaced(tmp_path):
     prefix = datasets.manifest_damaged(tmp_path)
     before = Path(f"{prefix}.tokshard/manifest.json").read_bytes()
-    assert "adopted" not in codes(verify(prefix, adopt=True))
+    assert "adopted" not in codes(verify(VerifyOptions(prefix, adopt=True)))
     assert Path(f"{prefix}.tokshard/manifest.json").read_bytes() == before
 
 
@@ -144,7 +145,7 @@ def test_a_data_set_that_another_process_writes_is_not_adopted(tmp_path):
     prefix = datasets.foreign(tmp_path)
     os.mkdir(f"{prefix}.tokshard")
     with WriterLock(f"{prefix}.tokshard/lock"), pytest.raises(LockedError):
-        verify(prefix, adopt=True)
+        verify(VerifyOptions(prefix, adopt=True))
     assert read_manifest(prefix) is None
 
 
@@ -152,4 +153,4 @@ def test_only_data_sets_can_be_adopted(tmp_path):
     from support.bad_products import products
 
     with pytest.raises(UsageError, match="only datasets can be adopted"):
-        verify(products.sound_cache(tmp_path), adopt=True)
+        verify(VerifyOptions(products.sound_cache(tmp_path), adopt=True))

@@ -8,7 +8,7 @@ from support.bad_products import datasets, products
 from support.bad_products.examples import EXAMPLES
 from tokshard.verification.codes import RULES
 from tokshard.verification.job import verify
-from tokshard.verification.levels import LEVELS
+from tokshard.verification.options import LEVELS, VerifyOptions
 
 
 def codes(report, *severities):
@@ -20,7 +20,9 @@ def test_a_bad_example_has_its_findings_and_no_others(tmp_path, monkeypatch, exa
     monkeypatch.chdir(tmp_path)
     thing = example.build(tmp_path)
     listener = example.listener(thing)
-    report = verify(thing, level=example.level, workers=2, progress=listener, **example.options)
+    report = verify(
+        VerifyOptions(thing, level=example.level, workers=2, **example.options), progress=listener
+    )
     assert codes(report, "error", "warning") == example.codes
     assert codes(report, "note") == example.notes
     assert report.is_sound == (not example.codes)
@@ -43,7 +45,7 @@ def test_every_code_has_an_example():
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_sound_has_no_findings(tmp_path, monkeypatch, build, level):
     monkeypatch.chdir(tmp_path)
-    report = verify(build(tmp_path), level=level, recursive=True)
+    report = verify(VerifyOptions(build(tmp_path), level=level, recursive=True))
     assert codes(report, "error", "warning") == set()
     assert codes(report, "note") <= {"unverified", "vocabulary-unknown"}
     assert report.is_sound

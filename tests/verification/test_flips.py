@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from tokshard import tokenize_corpus
-from tokshard.core.progress import SilentProgress
 from tokshard.verification import dataset
+from tokshard.verification.context import CountingRunner, VerifyContext
 from tokshard.verification.job import verify
-from tokshard.verification.labour import Labour
 from tokshard.verification.report import ProductFindings
-from tokshard.verification.session import Session
 
 SIZE = 65_536
 
@@ -44,8 +42,8 @@ def prefix(tmp_path_factory):
     raise AssertionError("no such dataset")
 
 
-def session():
-    return Session("digest", None, Labour(1, SilentProgress()))
+def context():
+    return VerifyContext("digest", CountingRunner(1))
 
 
 def flips(path, step=1):
@@ -75,14 +73,14 @@ def test_every_flip_of_every_file_is_found(prefix):
     for path in files[1:]:
         for offset in flips(path):
             count += 1
-            if dataset.verify_dataset(prefix, session()).is_sound:
+            if dataset.verify_dataset(prefix, context()).is_sound:
                 missed.append((path.name, offset))
     # The structure does not look at the tokens: it is the same for all flips of them.
-    facts = dataset.examine_structure(prefix, ProductFindings("dataset", prefix), session())
+    facts = dataset.examine_structure(prefix, ProductFindings("dataset", prefix), context())
     for offset in flips(files[0]):
         count += 1
         findings = ProductFindings("dataset", prefix)
-        dataset._examine_pieces(facts, facts.units, findings, session())
+        dataset._examine_pieces(facts, facts.units, findings, context())
         if [one.code for one in findings.findings] != ["bin-digest"]:
             missed.append((files[0].name, offset))
     assert missed == []

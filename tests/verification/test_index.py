@@ -11,19 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.dataset.twin import CODES, ITEM_BYTES, Plain, idx_bytes, raw_idx
-from tokshard.core.progress import SilentProgress
 from tokshard.dataset.layout import IndexTable
 from tokshard.errors import IntegrityError
 from tokshard.verification import index as examination
+from tokshard.verification.context import CountingRunner
 from tokshard.verification.index import examine_index
-from tokshard.verification.labour import Labour
 from tokshard.verification.report import ProductFindings
 
 
 def examine(path, content, bin_bytes, multimodal=None):
     Path(path).write_bytes(content)
     findings = ProductFindings("dataset", "x")
-    facts = examine_index(str(path), bin_bytes, findings, Labour(2, SilentProgress()), multimodal=multimodal)
+    facts = examine_index(str(path), bin_bytes, findings, CountingRunner(2), multimodal=multimodal)
     return facts, findings.findings
 
 
@@ -40,7 +39,7 @@ def small_pieces(monkeypatch):
     """Cut an index into many ranges, and these into many chunks."""
     monkeypatch.setattr(examination.layout, "CHUNK_ENTRIES", 3)
     monkeypatch.setattr(examination, "_RANGE_ENTRIES", 7)
-    monkeypatch.setattr("tokshard.verification.labour._WORTH_THREADS_BYTES", 0)
+    monkeypatch.setattr("tokshard.verification.context._WORTH_THREADS_BYTES", 0)
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=12)
@@ -118,6 +117,7 @@ def test_counts_do_not_drive_memory(tmp_path):
 
 def test_floating_point_data_sets_are_sound(tmp_path):
     from tokshard.verification.job import verify
+    from tokshard.verification.options import VerifyOptions
 
     Plain("float32", [[[1.0, 2.0]], [[3.0]]]).write(str(tmp_path / "x"))
-    assert verify(tmp_path / "x", level="deep").is_sound
+    assert verify(VerifyOptions(tmp_path / "x", level="deep")).is_sound

@@ -20,6 +20,7 @@ from support.bad_products.changes import edit_manifest
 from tokshard import merge_datasets, tokenize_corpus
 from tokshard.dataset.manifest import read_manifest
 from tokshard.verification.job import verify
+from tokshard.verification.options import VerifyOptions
 
 RECORDS = [json.dumps({"text": f"record {number} " * (number % 4)}) for number in range(24)]
 PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "plain": bytes}
@@ -44,9 +45,9 @@ def inside(tmp_path, monkeypatch):
 def test_changes_are_found_in_every_kind_of_file(inside, kind, unit_bytes):
     write(Path("a.jsonl"), RECORDS, kind)
     tokenize_corpus(["a.jsonl"], "x", workers=1, unit_bytes=unit_bytes)
-    report = verify("x", level="deep")
+    report = verify(VerifyOptions("x", level="deep"))
     assert codes(report) == set()
-    assert report.subjects[0].counts["inputs_compared"] == 1
+    assert report.products[0].counts["inputs_compared"] == 1
     changes = {
         "other": [*RECORDS[:9], RECORDS[10], *RECORDS[10:]],
         "same size": [*RECORDS[:9], RECORDS[9].replace("record", "rexord"), *RECORDS[10:]],
@@ -56,7 +57,7 @@ def test_changes_are_found_in_every_kind_of_file(inside, kind, unit_bytes):
     }
     for lines in changes.values():
         write(Path("a.jsonl"), lines, kind)
-        assert codes(verify("x", level="deep")) == {"input-changed"}
+        assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-changed"}
     assert codes(verify("x")) == set()
 
 
@@ -65,7 +66,7 @@ def test_an_empty_input_is_unchanged(inside, kind):
     write(Path("a.jsonl"), [], kind)
     write(Path("b.jsonl"), RECORDS, kind)
     tokenize_corpus(["a.jsonl", "b.jsonl"], "x", workers=1)
-    assert codes(verify("x", level="deep")) == set()
+    assert codes(verify(VerifyOptions("x", level="deep"))) == set()
 
 
 def test_a_stream_with_a_line_that_was_too_long_is_compared_by_its_size(inside):
@@ -73,17 +74,17 @@ def test_a_stream_with_a_line_that_was_too_long_is_compared_by_its_size(inside):
     write(Path("b.jsonl"), RECORDS, "gz")
     how = {"workers": 1, "max_document_bytes": 1000, "on_error": "skip", "unit_bytes": 100}
     tokenize_corpus(["a.jsonl", "b.jsonl"], "x", **how)
-    (note,) = verify("x", level="deep").findings
+    (note,) = verify(VerifyOptions("x", level="deep")).findings
     assert (note.code, note.severity) == ("input-size-only", "note")
     assert note.message == "1 of 2 inputs were compared by their sizes only, the first is a.jsonl"
     write(Path("b.jsonl"), RECORDS[1:], "gz")  # no line of this one was too long
-    assert codes(verify("x", level="deep")) == {"input-size-only", "input-changed"}
+    assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-size-only", "input-changed"}
 
 
 def test_a_plain_file_with_a_line_that_was_too_long_is_compared_whole(inside):
     write(Path("a.jsonl"), [*RECORDS, json.dumps({"text": "long" * 5000})], "plain")
     tokenize_corpus(["a.jsonl"], "x", workers=1, max_document_bytes=1000, on_error="skip", unit_bytes=100)
-    assert codes(verify("x", level="deep")) == set()
+    assert codes(verify(VerifyOptions("x", level="deep"))) == set()
 
 
 def write_table(path, texts, kind, *, rows=5, **more):
@@ -107,17 +108,17 @@ def test_changes_are_found_in_every_kind_of_table(inside, kind, unit_bytes):
     texts = [*TEXTS[:3], None, *TEXTS[3:]]
     write_table(path, texts, kind)
     tokenize_corpus([str(path)], "x", workers=1, unit_bytes=unit_bytes, on_error="skip")
-    assert codes(verify("x", level="deep")) == set()
+    assert codes(verify(VerifyOptions("x", level="deep"))) == set()
     size = path.stat().st_size
     write_table(path, [one and one.replace("record 9", "rexord 9") for one in texts], kind)
     assert path.stat().st_size == size
-    (finding,) = verify("x", level="deep").findings
+    (finding,) = verify(VerifyOptions("x", level="deep")).findings
     assert (finding.code, finding.path) == ("input-changed", "a.table")
     assert re.search(r": its rows \d+ to \d+ are not what was tokenized$", finding.message)
     first, stop = map(int, re.findall(r"\d+", finding.message)[-2:])
     assert first <= 10 < stop
     path.write_bytes(bytes(size))
-    assert codes(verify("x", level="deep")) == {"input-changed"}
+    assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-changed"}
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
@@ -125,11 +126,11 @@ def test_a_table_with_other_groups_is_not_what_was_tokenized(inside, count):
     path = Path("a.parquet")
     write_table(path, TEXTS[:count], "parquet", rows=2)
     tokenize_corpus([str(path)], "x", workers=1, unit_bytes=3)
-    assert codes(verify("x", level="deep")) == set()
+    assert codes(verify(VerifyOptions("x", level="deep"))) == set()
     write_table(path, TEXTS[: count + 1], "parquet", rows=3)
     # Sizes are looked at first: let this one have the same.
     edit_manifest("x", lambda value: value["inputs"][0].update(size_bytes=path.stat().st_size))
-    (finding,) = verify("x", level="deep").findings
+    (finding,) = verify(VerifyOptions("x", level="deep")).findings
     assert finding.message == "a.parquet: its rows are not grouped as those that were tokenized"
 
 
@@ -139,17 +140,17 @@ def test_tables_of_several_columns_and_of_merged_data_are_compared_by_their_size
     tokenize_corpus(["a.parquet"], "one", workers=1)
     merge_datasets(["one", "one"], "merged")
     for prefix in ("two_text_document", "merged"):
-        assert codes(verify(prefix, level="deep")) == {"input-size-only"}
+        assert codes(verify(VerifyOptions(prefix, level="deep"))) == {"input-size-only"}
     Path("a.parquet").write_bytes(b"PAR1")
     for prefix in ("two_text_document", "merged"):
-        assert codes(verify(prefix, level="deep")) == {"input-changed"}
+        assert codes(verify(VerifyOptions(prefix, level="deep"))) == {"input-changed"}
 
 
 def test_without_pyarrow_a_table_is_compared_by_its_size(inside, monkeypatch):
     write_table(Path("a.parquet"), TEXTS, "parquet")
     tokenize_corpus(["a.parquet"], "x", workers=1)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert codes(verify("x", level="deep")) == {"input-size-only"}
+    assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-size-only"}
 
 
 @pytest.mark.parametrize(
@@ -163,13 +164,13 @@ def test_eod_of_merged_data_sets_is_looked_at_where_it_is_the_same_of_all(inside
     merge_datasets(["both", "a"], "x")
     assert read_manifest("both").options.get("append-eod") == seen
     assert read_manifest("x").options.get("append-eod") == seen
-    assert codes(verify("both", level="deep")) == set()
+    assert codes(verify(VerifyOptions("both", level="deep"))) == set()
     eod = read_manifest("both").options["eod"]
     tokens = np.fromfile("both.bin", np.uint16)
     tokens[-1] = 65 if tokens[-1] == eod else eod
     Path("both.bin").write_bytes(tokens.tobytes())
     expected = {True: {"bin-digest", "eod-missing"}, False: {"bin-digest", "eod-count"}, None: {"bin-digest"}}
-    assert codes(verify("both", level="deep")) == expected[seen]
+    assert codes(verify(VerifyOptions("both", level="deep"))) == expected[seen]
 
 
 def test_a_cut_stream_is_told(inside):
@@ -178,7 +179,7 @@ def test_a_cut_stream_is_told(inside):
     size = os.path.getsize("a.jsonl")
     Path("a.jsonl").write_bytes(Path("a.jsonl").read_bytes()[:-9] + bytes(9))
     assert os.path.getsize("a.jsonl") == size
-    assert codes(verify("x", level="deep")) == {"input-changed"}
+    assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-changed"}
 
 
 def test_merged_data_sets_know_all_their_inputs(inside):
@@ -186,11 +187,11 @@ def test_merged_data_sets_know_all_their_inputs(inside):
         write(Path(f"{name}.jsonl"), RECORDS, "plain")
         tokenize_corpus([f"{name}.jsonl"], name, workers=1, unit_bytes=500)
     merge_datasets(["a", "b"], "x")
-    report = verify("x", level="deep")
+    report = verify(VerifyOptions("x", level="deep"))
     assert codes(report) == set()
-    assert report.subjects[0].counts["inputs_compared"] == 2
+    assert report.products[0].counts["inputs_compared"] == 2
     write(Path("b.jsonl"), RECORDS[1:], "plain")
-    (finding,) = verify("x", level="deep").findings
+    (finding,) = verify(VerifyOptions("x", level="deep")).findings
     assert (finding.code, finding.path) == ("input-changed", "b.jsonl")
 
 
@@ -206,4 +207,4 @@ def test_an_input_from_a_pipe_is_not_here(inside):
         os.dup2(before, 0)
         os.close(before)
         os.close(read)
-    assert codes(verify("x", level="deep")) == {"input-missing"}
+    assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-missing"}

@@ -24,9 +24,9 @@ from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.topology import Topology
+from tokshard.verification.context import CountingRunner, spread_evenly
 from tokshard.verification.job import verify
-from tokshard.verification.labour import Labour
-from tokshard.verification.levels import chosen, parse_subset
+from tokshard.verification.options import VerifyOptions
 
 
 def codes(report):
@@ -49,7 +49,7 @@ class Listener(SilentProgress):
 
 @given(st.integers(0, 300), st.fractions(Fraction(1, 1000), 1))
 def test_a_share_names_as_many_pieces_as_it_says_evenly(count, share):
-    pieces = chosen(count, share)
+    pieces = spread_evenly(count, share)
     assert pieces == sorted(set(pieces))
     assert all(0 <= piece < count for piece in pieces)
     assert len(pieces) == max(min(count, 1), int(count * share))
@@ -61,23 +61,23 @@ def test_a_share_names_as_many_pieces_as_it_says_evenly(count, share):
 @pytest.mark.parametrize("text", ["", "5", "0%", "101%", "-1%", "5%%", "nan%", "1e1%", "0.0000001%"])
 def test_no_share_is_refused(text):
     with pytest.raises(UsageError):
-        parse_subset(text)
+        VerifyOptions("data", subset=text)
 
 
 def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
     prefix = datasets.sound(tmp_path, unit_bytes=100)
-    whole = verify(prefix).subjects[0].counts
+    whole = verify(prefix).products[0].counts
     assert whole["pieces_checked"] == whole["pieces"] > 10
-    part = verify(prefix, subset=Fraction(3, 10))
-    counts = part.subjects[0].counts
+    part = verify(VerifyOptions(prefix, subset=Fraction(3, 10)))
+    counts = part.products[0].counts
     assert counts["pieces_checked"] == whole["pieces"] * 3 // 10
-    assert part.subset == Fraction(3, 10)
-    assert verify(prefix, subset=0.3).subset == Fraction(3, 10)
+    assert part.subset_percent == 30
+    assert verify(VerifyOptions(prefix, subset=0.3)).subset_percent == 30
     found = []
     for offset in range(0, os.path.getsize(f"{prefix}.bin"), 7):
         flip(f"{prefix}.bin", offset)
         (finding,) = verify(prefix).findings
-        partly = [one.offset for one in verify(prefix, subset=Fraction(3, 10)).findings]
+        partly = [one.offset for one in verify(VerifyOptions(prefix, subset=Fraction(3, 10))).findings]
         assert partly in ([], [finding.offset])
         found += partly
         flip(f"{prefix}.bin", offset)
@@ -88,7 +88,7 @@ def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("subset", [0, -0.1, 1.01])
 def test_a_subset_is_a_share(tmp_path, subset):
     with pytest.raises(UsageError):
-        verify(datasets.sound(tmp_path), subset=subset)
+        verify(VerifyOptions(datasets.sound(tmp_path), subset=subset))
 
 
 def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
@@ -99,39 +99,43 @@ def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
     Path(tmp_path / ".git/objects/pack/pack-1.idx").write_bytes(b"\xfftOc")
     Path(tmp_path / "model.bin").write_bytes(b"weights")
     os.makedirs(tmp_path / "half.tokshard/work")
-    report = verify(tmp_path, recursive=True, level="structure")
-    kinds = [one.kind for one in report.subjects]
+    report = verify(VerifyOptions(tmp_path, recursive=True, level="structure"))
+    kinds = [one.kind for one in report.products]
     assert {kind: kinds.count(kind) for kind in kinds} == {"dataset": 4, "index": 6, "blend": 1, "plan": 2}
     assert codes(report) == {"unverified", "unfinished"}
-    assert [one.path for one in report.subjects if not one.is_sound] == [str(tmp_path / "half")]
+    assert [one.path for one in report.products if not one.is_sound] == [str(tmp_path / "half")]
 
 
 def test_a_blend_brings_what_it_is_made_from(tmp_path):
     path = products.sound_blend(tmp_path)
-    alone, whole = verify(path), verify(path, recursive=True)
-    assert [one.kind for one in alone.subjects] == ["index"] * 6 + ["blend"]
-    assert [one.kind for one in whole.subjects] == ["dataset"] * 2 + ["index"] * 6 + ["blend"]
-    assert [one.kind for one in verify(f"{path}/blend.json").subjects] == ["index"] * 6 + ["blend"]
+    alone, whole = verify(path), verify(VerifyOptions(path, recursive=True))
+    assert [one.kind for one in alone.products] == ["index"] * 6 + ["blend"]
+    assert [one.kind for one in whole.products] == ["dataset"] * 2 + ["index"] * 6 + ["blend"]
+    assert [one.kind for one in verify(f"{path}/blend.json").products] == ["index"] * 6 + ["blend"]
     shutil.rmtree(f"{path}/cache")
-    assert codes(verify(path, recursive=True)) == {"unverified", "cache-incomplete", "cache-foreign"}
+    assert codes(verify(VerifyOptions(path, recursive=True))) == {
+        "unverified",
+        "cache-incomplete",
+        "cache-foreign",
+    }
 
 
 def test_a_rank_brings_what_its_plan_reads(tmp_path):
     path = products.sound_plan(tmp_path)
-    report = verify(f"{path}/rank-00001.json", recursive=True)
-    assert [one.kind for one in report.subjects] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
+    report = verify(VerifyOptions(f"{path}/rank-00001.json", recursive=True))
+    assert [one.kind for one in report.products] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
     flip(tmp_path / "data/web.bin", 5)
     assert codes(verify(f"{path}/rank-00001.json")) == {"plan-file-changed"}
 
 
 def test_packed_plans_and_plans_of_documents(tmp_path):
     write_plan(read_plan(products.sound_plan(tmp_path)), tmp_path / "packed", packed=True)
-    assert codes(verify(tmp_path / "packed", level="deep")) == set()
+    assert codes(verify(VerifyOptions(tmp_path / "packed", level="deep"))) == set()
     assert codes(verify(tmp_path / "packed" / "ranks.json")) == set()
     sources = open_sources([str(tmp_path / "data/web")], Wanted(documents=True))
     plan = plan_shards(sources, Topology(2), products.plan_request(3))
     write_plan(plan, tmp_path / "documents")
-    assert codes(verify(tmp_path / "documents", level="deep", recursive=True)) <= {
+    assert codes(verify(VerifyOptions(tmp_path / "documents", level="deep", recursive=True))) <= {
         "unverified",
         "vocabulary-unknown",
     }
@@ -147,16 +151,16 @@ def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
             verify(thing)
     with pytest.raises(UsageError, match="neither a cache, nor a blend, nor a plan"):
         verify("data")
-    assert [one.path for one in verify("data", recursive=True).subjects] == ["data/web"]
-    assert [one.path for one in verify("data/web.tokshard").subjects] == ["data/web"]
+    assert [one.path for one in verify(VerifyOptions("data", recursive=True)).products] == ["data/web"]
+    assert [one.path for one in verify("data/web.tokshard").products] == ["data/web"]
 
 
 def test_the_progress_tells_of_every_byte_once(tmp_path, monkeypatch):
     prefix = datasets.sound(tmp_path)
     inline, threaded = Listener(), Listener()
-    verify(prefix, progress=inline, workers=2)
-    monkeypatch.setattr("tokshard.verification.labour._WORTH_THREADS_BYTES", 0)
-    report = verify(prefix, progress=threaded, workers=2)
+    verify(VerifyOptions(prefix, workers=2), progress=inline)
+    monkeypatch.setattr("tokshard.verification.context._WORTH_THREADS_BYTES", 0)
+    report = verify(VerifyOptions(prefix, workers=2), progress=threaded)
     for listener in (inline, threaded):
         assert [one[0] for one in listener.heard][:: len(listener.heard) - 1] == ["start", "finish"]
         done = [count for kind, count in listener.heard if kind == "update"]
@@ -167,15 +171,15 @@ def test_the_progress_tells_of_every_byte_once(tmp_path, monkeypatch):
 
 def test_work_in_threads_is_the_work_in_order(monkeypatch):
     listener = Listener()
-    labour = Labour(3, listener)
+    runner = CountingRunner(3, listener)
     items = list(range(50))
 
     def work(item):
-        labour.tell(2)
+        runner.count_bytes(2)
         return item * item
 
-    assert labour.run(work, items, 1 << 30) == labour.run(work, items, 0) == [item * item for item in items]
-    assert labour.done == 200
+    assert runner.run(work, items, 1 << 30) == runner.run(work, items, 0) == [item * item for item in items]
+    assert runner.bytes_done == 200
     assert listener.heard[-1] == ("update", 200)
     listener.update(ProgressUpdate())
 
@@ -189,12 +193,12 @@ def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
     def read():
         while not ended.is_set():
             try:
-                report = verify(prefix, level="digest", workers=1)
+                report = verify(VerifyOptions(prefix, level="digest", workers=1))
             except Exception as error:
                 failures.append(repr(error))
                 return
             seen.append(codes(report))
-            counts = report.subjects[0].counts
+            counts = report.products[0].counts
             if not codes(report) and counts["records"] not in {40, 25, 65}:
                 failures.append(counts)
 
@@ -242,8 +246,12 @@ def same_again(directory, product):
 )
 def test_a_product_that_is_made_anew_meanwhile_is_changed_or_sound(tmp_path, product, module):
     path, make_anew = same_again(tmp_path, product)
-    found = [*interleaved(lambda: frozenset(codes(verify(path, workers=1))), make_anew, inside=(module,))]
+    found = [
+        *interleaved(
+            lambda: frozenset(codes(verify(VerifyOptions(path, workers=1)))), make_anew, inside=(module,)
+        )
+    ]
     assert len(found) > 30
-    sound = frozenset(codes(verify(path, workers=1)))
+    sound = frozenset(codes(verify(VerifyOptions(path, workers=1))))
     assert set(found) <= {sound, sound | {"changed"}, frozenset({"changed"})}
     assert any("changed" in one for one in found)

@@ -10,21 +10,19 @@ from hypothesis import strategies as st
 
 from support.dataset.twin import Plain
 from tokshard import IndexedDataset
-from tokshard.core.progress import SilentProgress
-from tokshard.verification import tokens
-from tokshard.verification.labour import Labour
+from tokshard.verification import content
+from tokshard.verification.content import TokenRules, TokenTally, scan_tokens
+from tokshard.verification.context import CountingRunner, VerifyContext
 from tokshard.verification.report import ProductFindings
-from tokshard.verification.session import Session
-from tokshard.verification.tokens import TokenRules, TokenTally, scan_tokens
 
 TOKENS = st.lists(st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=3), max_size=10)
 
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(tokens, "_BLOCK_TOKENS", 3)
-    monkeypatch.setattr(tokens, "_TASK_DOCUMENTS", 2)
-    monkeypatch.setattr("tokshard.verification.labour._WORTH_THREADS_BYTES", 0)
+    monkeypatch.setattr(content, "_BLOCK_TOKENS", 3)
+    monkeypatch.setattr(content, "_TASK_DOCUMENTS", 2)
+    monkeypatch.setattr("tokshard.verification.context._WORTH_THREADS_BYTES", 0)
 
 
 def slow_tally(documents, limit, eod):
@@ -48,19 +46,19 @@ def slow_tally(documents, limit, eod):
 def test_the_tally_is_that_of_a_slow_count(tmp_path, small_pieces, documents, limit, eod):
     prefix = str(tmp_path / "x")
     Plain("int32", documents).write(prefix)
-    session = Session("deep", None, Labour(2, SilentProgress()))
+    context = VerifyContext("deep", CountingRunner(2))
     findings = ProductFindings("dataset", prefix)
     right = slow_tally(documents, limit, eod)
     appended = right.documents - right.without_eod
     rules = TokenRules(limit, eod, True, right.eod - appended)
-    assert scan_tokens(IndexedDataset(prefix), rules, findings, session) == right
+    assert scan_tokens(IndexedDataset(prefix), rules, findings, context) == right
     found = {one.code for one in findings.findings}
     assert found == {
         *(["token-range"] if right.outside else []),
         *(["eod-missing"] if right.without_eod else []),
     }
     findings.findings.clear()
-    scan_tokens(IndexedDataset(prefix), TokenRules(None, eod, None, right.eod + 1), findings, session)
+    scan_tokens(IndexedDataset(prefix), TokenRules(None, eod, None, right.eod + 1), findings, context)
     assert [one.code for one in findings.findings] == ["eod-count"]
 
 
@@ -68,8 +66,8 @@ def test_negative_ids_are_out_of_range(tmp_path):
     prefix = str(tmp_path / "x")
     Plain("int32", [[[1, -2, 3]]]).write(prefix)
     findings = ProductFindings("dataset", prefix)
-    session = Session("deep", None, Labour(1, SilentProgress()))
-    scan_tokens(IndexedDataset(prefix), TokenRules(10, None, None, None), findings, session)
+    context = VerifyContext("deep", CountingRunner(1))
+    scan_tokens(IndexedDataset(prefix), TokenRules(10, None, None, None), findings, context)
     (finding,) = findings.findings
     assert (finding.code, finding.offset) == ("token-range", 4)
     assert Path(finding.path) == tmp_path / "x.bin"

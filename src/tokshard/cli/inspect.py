@@ -132,8 +132,9 @@ def _write_page(
     verification = None
     if level is not None:
         from tokshard.verification.job import verify
+        from tokshard.verification.options import VerifyOptions
 
-        verification = verify(thing, level=level.value, tokenizer=tokenizer)
+        verification = verify(VerifyOptions(thing, level=level.value, tokenizer=tokenizer))
     # Once more after it was shown: this costs less than a second, and the screen does not wait for verify.
     summary = inspect_thing(thing, multimodal=multimodal)
     write_report(html, thing, summary, tokenizer=tokenizer, verification=verification)

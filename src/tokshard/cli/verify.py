@@ -1,4 +1,4 @@
-"""``tokshard verify``: options, one library call, one rendering."""
+"""``tokshard verify``: options, one call, one rendering."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import tokshard
+from tokshard import VerifyOptions
 from tokshard.cli import failures, options, terminal
 from tokshard.cli.events import LogJson, recorded
 
 if TYPE_CHECKING:
+    from tokshard import VerifiedProduct, VerifyReport
     from tokshard.core.findings import Finding
-    from tokshard.verification.report import Subject, VerifyReport
 
 FOUND_PROBLEMS = 1
 _ORDER = {"error": 0, "warning": 1, "note": 2}
@@ -19,22 +21,25 @@ _LABEL_CELLS = 12
 
 
 def verify(
-    thing: Annotated[
+    path: Annotated[
         str,
         typer.Argument(
-            metavar="THING",
-            help="A dataset (its prefix), a cache of indexes, a blend, a plan, or a rank's manifest.",
+            metavar="PATH",
+            help="A dataset (its path prefix), index cache, blend, plan, or rank manifest.",
             show_default=False,
         ),
     ],
     level: Annotated[
-        str, typer.Option(metavar="structure|digest|deep", help="How thoroughly to look.")
-    ] = "digest",
+        str,
+        typer.Option(
+            metavar="structure|digest|deep", help="Check structure, also digests, or also the content."
+        ),
+    ] = VerifyOptions.level,
     subset: Annotated[
         str | None,
         typer.Option(
             metavar="PERCENT",
-            help="Hold only this part of the data against digests, always the same, as 5%.",
+            help="Check digests of a fixed subset of the data, for example 5%.",
             show_default=False,
         ),
     ] = None,
@@ -43,25 +48,26 @@ def verify(
         typer.Option(
             help="Tokenizer that --level deep decodes with, and that --adopt records.", show_default=False
         ),
-    ] = None,
+    ] = VerifyOptions.tokenizer,
     recursive: Annotated[
         bool,
         typer.Option(
-            "--recursive", help="Everything below a directory, and all that a blend or a plan is made from."
+            "--recursive",
+            help="Verify everything below a directory, and everything that a blend or a plan is made from.",
         ),
-    ] = False,
+    ] = VerifyOptions.recursive,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Write a manifest for datasets of other programs, if sound.")
-    ] = False,
+    ] = VerifyOptions.adopt,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads; default: one for each core.", show_default=False)
-    ] = None,
+    ] = VerifyOptions.workers,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Say whether a dataset, a cache, a blend or a plan is what it was when it was written.
+    """Verify a dataset, index cache, blend or plan against its recorded digests.
 
     [bold]Examples[/bold]
 
@@ -73,26 +79,18 @@ def verify(
 
     tokshard verify --recursive /data/v1
 
-    structure looks at sizes, headers, counts and all entries of indexes; digest also at every byte, by the
-    digests that were recorded; deep also at what the bytes mean. All findings are listed. The exit code is 1
-    if there are findings but notes.
+    The level structure checks sizes, headers, counts and all entries of indexes; digest also every byte,
+    against the recorded digests; deep also what the bytes mean. All findings are listed. The exit code is 1
+    if there are findings other than notes.
     """
     with failures.reported(as_json=as_json), recorded(log_json, "verify") as log:
         from tokshard.cli.meter import make_meter
-        from tokshard.verification.job import verify as run
-        from tokshard.verification.levels import parse_subset
 
-        report = run(
-            thing,
-            level=level,
-            subset=None if subset is None else parse_subset(subset),
-            tokenizer=tokenizer,
-            recursive=recursive,
-            adopt=adopt,
-            workers=workers,
+        report = tokshard.verify(
+            VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers),  # type: ignore[arg-type]
             progress=log.following(make_meter(quiet=quiet, animated=not no_progress)),
         )
-        log.warnings(f"{one.code}: {one.message}" for one in report.findings if one.is_problem)
+        log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
         if as_json:
             terminal.say_json(report.to_json())
         elif not quiet:
@@ -102,29 +100,28 @@ def verify(
 
 
 def _show(report: VerifyReport) -> None:
-    for subject in report.subjects:
-        _show_subject(subject)
-    problems = sum(one.is_problem for one in report.findings)
-    found = f"{terminal.count(problems)} findings" if problems > 1 else "1 finding"
-    part = "" if report.subset is None else f" of {float(report.subset * 100):g}% of the pieces"
+    for product in report.products:
+        _show_product(product)
+    problems = sum(finding.is_problem for finding in report.findings)
+    found = terminal.counted(problems, "finding") if problems else "no problems found"
+    part = "" if report.subset_percent is None else f" of {report.subset_percent:g}% of the pieces"
     terminal.say(
-        f"{found if problems else 'nothing is wrong'}: level {report.level}{part}, "
-        f"{terminal.count(len(report.subjects))} looked at, {terminal.size(report.bytes_read)} read in "
-        f"{terminal.duration(report.seconds)}"
+        f"{found}: level {report.level}{part}, {terminal.counted(len(report.products), 'product')} verified, "
+        f"{terminal.size(report.bytes_read)} read in {terminal.duration(report.seconds)}"
     )
 
 
-def _show_subject(subject: Subject) -> None:
-    verdict = "sound" if subject.is_sound else "NOT SOUND"
-    terminal.say(f"{subject.kind:<{_LABEL_CELLS}} {terminal.safe(subject.path)}: {verdict}")
-    counts = [f"{terminal.count(value)} {name.replace('_', ' ')}" for name, value in subject.counts.items()]
+def _show_product(product: VerifiedProduct) -> None:
+    verdict = "sound" if product.is_sound else "NOT SOUND"
+    terminal.say(f"{product.kind:<{_LABEL_CELLS}} {terminal.safe(product.path)}: {verdict}")
+    counts = [f"{terminal.count(value)} {name.replace('_', ' ')}" for name, value in product.counts.items()]
     if counts:
         terminal.say(f"{'':<{_LABEL_CELLS}} {terminal.safe(', '.join(counts))}")
-    for one in sorted(subject.findings, key=lambda finding: _ORDER[finding.severity]):
-        _show_finding(one)
+    for finding in sorted(product.findings, key=lambda finding: _ORDER[finding.severity]):
+        _show_finding(finding)
 
 
-def _show_finding(one: Finding) -> None:
-    terminal.say(f"  {one.severity}: {one.code}: {terminal.safe(one.message)}")
-    if one.hint and one.is_problem:
-        terminal.say(f"    hint: {terminal.safe(one.hint)}")
+def _show_finding(finding: Finding) -> None:
+    terminal.say(f"  {finding.severity}: {finding.code}: {terminal.safe(finding.message)}")
+    if finding.hint and finding.is_problem:
+        terminal.say(f"    hint: {terminal.safe(finding.hint)}")

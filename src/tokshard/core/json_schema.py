@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin
 
 import tokshard
-from tokshard.core.codec import Document, Key, constants_of, fields_of
+from tokshard.core.codec import SCHEMA_FIELD, Document, Key, constants_of, fields_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
@@ -42,6 +42,9 @@ def _subclasses(cls: type[Document]) -> Iterator[type[Document]]:
         yield from _subclasses(child)
 
 
+_CONSTANTS = {SCHEMA_FIELD: "Name and version of this schema."}
+
+
 def file_name(schema: str) -> str:
     """Return the file name of a schema.
 
@@ -70,7 +73,10 @@ def _summary(cls: type) -> str:
 
 
 def _record(cls: Any, parts: dict[str, Any]) -> dict[str, Any]:
-    properties: dict[str, Any] = {name: {"const": value} for name, value in constants_of(cls)}
+    properties: dict[str, Any] = {
+        name: {"description": _CONSTANTS.get(name, "Which of the alternatives this is."), "const": value}
+        for name, value in constants_of(cls)
+    }
     required = list(properties)
     for field in fields_of(cls):
         properties[field.key.name] = {

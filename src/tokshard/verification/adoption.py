@@ -18,10 +18,10 @@ from tokshard.storage import syscalls
 from tokshard.storage.digest import content_digest, piecewise_digest
 from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
+from tokshard.verification.content import TokenRules, scan_tokens
+from tokshard.verification.context import VerifyContext
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.report import ProductFindings
-from tokshard.verification.session import Session
-from tokshard.verification.tokens import TokenRules, scan_tokens
 from tokshard.version import __version__
 
 PLAN_SCHEMA = "tokshard.adoption-plan/1"
@@ -29,7 +29,7 @@ UNKNOWN_ENGINE = "unknown"
 PIECE_BYTES = 16 << 20
 
 
-def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, session: Session) -> None:
+def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: VerifyContext) -> None:
     """Write a manifest, and the units it needs, for a dataset whose structure was found sound.
 
     Nothing is said to be known that is not: see "Adopted datasets" in ``docs/formats/manifest.md``. With a
@@ -40,7 +40,7 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, session: Se
         prefix: The dataset.
         facts: What its index says.
         findings: Collects what is found; nothing is written if there are any new ones but notes.
-        session: What is asked for.
+        context: The options and threads.
 
     Raises:
         InputError: It was changed meanwhile.
@@ -48,18 +48,18 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, session: Se
         StorageError: It cannot be read, or the manifest not be written.
     """
     before = _state(prefix)
-    pieces, units = _units(prefix, facts, session)
-    eod = _eod(prefix, facts, findings, session)
+    pieces, units = _units(prefix, facts, context)
+    eod = _eod(prefix, facts, findings, context)
     if findings.has("token-range"):
         return
-    index_digest = session.digest(InputFile(idx_path(prefix)))
+    index_digest = context.digest(InputFile(idx_path(prefix)))
     lines = b"".join(json.dumps(one, separators=(",", ":")).encode("ascii") + b"\n" for one in units)
     files = {
         "bin": {"bytes": facts.bin_bytes, "pieces_xxh3_128": piecewise_digest(pieces)},
         "idx": {"bytes": os.stat(idx_path(prefix)).st_size, "xxh3_128": index_digest},
         UNITS_NAME: {"bytes": len(lines), "xxh3_128": content_digest(lines)},
     }
-    manifest = _manifest(prefix, facts, files, len(units), before[1], eod, session)
+    manifest = _manifest(prefix, facts, files, len(units), before[1], eod, context)
     work = WorkDirectory(prefix, PLAN_SCHEMA)
     refuse_link(sidecar_directory(prefix))
     with work.locked():
@@ -80,15 +80,15 @@ def _state(prefix: str) -> list[int]:
     return [number for one in found for number in (one.st_size, one.st_mtime_ns)]
 
 
-def _units(prefix: str, facts: IndexFacts, session: Session) -> tuple[list[str], list[dict[str, Any]]]:
+def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> tuple[list[str], list[dict[str, Any]]]:
     """Cut the ``.bin`` between documents into pieces; return their digests, and the units they are."""
     file = InputFile(bin_path(prefix))
     cuts = _cuts(facts)
 
     def digest(place: int) -> str:
-        return session.digest(file, cuts[place][2], cuts[place + 1][2] - cuts[place][2])
+        return context.digest(file, cuts[place][2], cuts[place + 1][2] - cuts[place][2])
 
-    pieces = session.labour.run(digest, list(range(len(cuts) - 1)), facts.bin_bytes)
+    pieces = context.runner.run(digest, list(range(len(cuts) - 1)), facts.bin_bytes)
     units = [
         {
             "input": 0,
@@ -117,14 +117,14 @@ def _cuts(facts: IndexFacts) -> list[tuple[int, int, int]]:
     return [(document, *facts.end_of(document)) for document in documents]
 
 
-def _eod(prefix: str, facts: IndexFacts, findings: ProductFindings, session: Session) -> int | None:
+def _eod(prefix: str, facts: IndexFacts, findings: ProductFindings, context: VerifyContext) -> int | None:
     """Return the EOD of the tokenizer that was given, if all documents with tokens end with it."""
-    tokenizer = session.tokenizer
+    tokenizer = context.tokenizer
     if tokenizer is None or facts.header.dtype.kind not in "iu":
         return None
     dataset = IndexedDataset(prefix, multimodal=facts.multimodal)
     rules = TokenRules(tokenizer.max_token_id + 1, tokenizer.eod_id, None, None)
-    tally = scan_tokens(dataset, rules, findings, session)
+    tally = scan_tokens(dataset, rules, findings, context)
     ends = tokenizer.eod_id is not None and tally.documents > 0 and tally.without_eod == 0
     return tokenizer.eod_id if ends else None
 
@@ -136,7 +136,7 @@ def _manifest(
     units: int,
     mtime_ns: int,
     eod: int | None,
-    session: Session,
+    context: VerifyContext,
 ) -> Manifest:
     documents = facts.header.document_count
     counts = {
@@ -146,7 +146,7 @@ def _manifest(
         "content_bytes": facts.bin_bytes,
     }
     source = {"path": bin_path(prefix), "size_bytes": facts.bin_bytes, "mtime_ns": mtime_ns}
-    identity = session.tokenizer.identity if session.tokenizer is not None else {}
+    identity = context.tokenizer.identity if context.tokenizer is not None else {}
     options = {"adopted": True, "multimodal": facts.multimodal, "eod": eod}
     plan = Plan(PLAN_SCHEMA, ({"bin": files["bin"], "idx": files["idx"]},), identity, options)
     return Manifest(

@@ -13,11 +13,9 @@ from tokshard.index_cache.fingerprint import fingerprint_differences
 from tokshard.index_cache.npy import read_spec
 from tokshard.storage.fs import getsize
 from tokshard.storage.paths import bin_path, idx_path
-from tokshard.verification.entries import CachedIndex
-from tokshard.verification.report import ProductFindings, Subject
-from tokshard.verification.session import Session, unreadable_found
-
-KIND = "blend"
+from tokshard.verification.cache import CachedIndex
+from tokshard.verification.context import VerifyContext, unreadable_found
+from tokshard.verification.report import ProductFindings, VerifiedProduct
 
 _OF_RECHECK = {
     "unreadable": "unreadable",
@@ -36,15 +34,15 @@ def read_document(path: str) -> BlendDocument | TokshardError:
         return error
 
 
-def verify_blend(path: str, session: Session) -> Subject:
+def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
     """Verify a blend; the files of its indexes are subjects of their own.
 
     Args:
         path: Its document, or its directory.
-        session: What is asked for.
+        context: The options and threads.
     """
     document = read_document(path)
-    findings = ProductFindings(KIND, os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
+    findings = ProductFindings("blend", os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
     if isinstance(document, TokshardError):
         findings.find_error("blend-damaged", document, path=findings.path)
         return findings.close()
@@ -52,12 +50,12 @@ def verify_blend(path: str, session: Session) -> Subject:
     for split in document.splits.values():
         findings.counts[f"{split.name}_samples"] = split.samples
         for source in split.sources:
-            _examine_source(split, source, findings, session, missing)
+            _examine_source(split, source, findings, context, missing)
         if split.certificate.samples != split.samples:
             counted = split.certificate.samples
             text = f"the certificate of {split.name} is of {counted} samples, not {split.samples}"
             findings.find("blend-certificate", text)
-    if session.reaches("deep") and not missing:
+    if context.reaches("deep") and not missing:
         for one in recheck(document):
             code = _OF_RECHECK[one.code]
             if not findings.has(code) or code in {"blend-order", "blend-certificate"}:
@@ -84,7 +82,11 @@ def _place(description: str) -> tuple[str, str]:
 
 
 def _examine_source(
-    split: BlendSplit, source: BlendSource, findings: ProductFindings, session: Session, missing: set[str]
+    split: BlendSplit,
+    source: BlendSource,
+    findings: ProductFindings,
+    context: VerifyContext,
+    missing: set[str],
 ) -> None:
     prefix = source.prefix
     if not IndexedDataset.exists(prefix):
@@ -107,8 +109,8 @@ def _examine_source(
                 findings.find("blend-samples", text, path=source.shuffle_index)
     try:
         now = (
-            session.fingerprint(prefix)
-            if session.reaches("digest")
+            context.fingerprint(prefix)
+            if context.reaches("digest")
             else {
                 "bin_bytes": getsize(bin_path(prefix)),
                 "idx_bytes": getsize(idx_path(prefix)),

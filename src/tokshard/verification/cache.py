@@ -1,17 +1,24 @@
-"""Verifying cached indexes: Megatron's files, our file beside them, and the dataset they are made from."""
+"""Verification of cached indexes: Megatron's files, our sidecar, and the dataset they are made from."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokshard.blending.exhaustive import exhaustive_order
+from tokshard.blending.greedy import greedy_order
+from tokshard.blending.order import blend_blocks
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError, StorageError
+from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
+from tokshard.gpt_index.epochs import plan_epochs
+from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.indices import shuffle_index_dtype
+from tokshard.gpt_index.splits import Split, whole_split
 from tokshard.index_cache.cache import (
     BLEND_ARRAYS,
     GPT_ARRAYS,
@@ -19,6 +26,7 @@ from tokshard.index_cache.cache import (
     CacheEntry,
     blend_specs,
     default_directory,
+    gpt_specs,
 )
 from tokshard.index_cache.description import (
     BlendedDescription,
@@ -26,41 +34,69 @@ from tokshard.index_cache.description import (
     GPTDatasetDescription,
     read_description,
 )
-from tokshard.index_cache.fingerprint import fingerprint_differences
-from tokshard.index_cache.npy import ArraySpec, read_spec
+from tokshard.index_cache.fingerprint import FingerprintedIndex, fingerprint_differences
+from tokshard.index_cache.npy import ArraySpec, map_npy, read_spec
+from tokshard.index_cache.request import IndexRequest
 from tokshard.index_cache.sidecar import Sidecar
 from tokshard.storage.files import is_temporary
 from tokshard.storage.fs import getsize, state
 from tokshard.storage.paths import bin_path, idx_path
-from tokshard.verification.entries import CachedIndex
-from tokshard.verification.levels import chosen
-from tokshard.verification.rebuilding import compare_blend, compare_index
-from tokshard.verification.report import ProductFindings, Subject
-from tokshard.verification.session import Session, unreadable_found
+from tokshard.verification.context import VerifyContext, unreadable_found
+from tokshard.verification.report import ProductFindings, VerifiedProduct
 
-KIND = "index"
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
-def verify_index(index: CachedIndex, session: Session) -> Subject:
+@dataclass(frozen=True, slots=True)
+class CachedIndex:
+    """One set of files of a cache, by what their names begin with.
+
+    Attributes:
+        directory: The directory of the cache.
+        stem: ``{hash}-{class}-{split}``.
+        prefix: The dataset that it is made from, where that is known better than its description says.
+    """
+
+    directory: str
+    stem: str
+    prefix: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the description, which need not be there."""
+        return self.file("description.txt")
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The names of its arrays."""
+        return GPT_ARRAYS if f"-{GPTDatasetDescription.CLASS}-" in self.stem else BLEND_ARRAYS
+
+    def file(self, suffix: str) -> str:
+        """Return the path of one of its files."""
+        return os.path.join(self.directory, f"{self.stem}-{suffix}")
+
+
+def verify_index(index: CachedIndex, context: VerifyContext) -> VerifiedProduct:
     """Verify one set of files of a cache.
 
     Args:
         index: The files.
-        session: What is asked for.
+        context: The options and threads.
     """
-    findings = ProductFindings(KIND, index.path)
+    findings = ProductFindings("index", index.path)
     before = state(index.path)
     description = _description(index, findings)
     specs = _specs(index, findings)
     if description is not None:
         _examine_shapes(index, description, specs, findings)
     sidecar = _sidecar(index, specs, findings)
-    if sidecar is not None and session.reaches("digest"):
+    if sidecar is not None and context.reaches("digest"):
         with unreadable_found(findings, index.path):
-            _examine_digests(index, sidecar, specs, findings, session)
+            _examine_digests(index, sidecar, specs, findings, context)
     if isinstance(description, GPTDatasetDescription):
-        _examine_origin(index, description, sidecar, specs, findings, session)
-    elif description is not None and session.reaches("deep") and len(specs) == len(BLEND_ARRAYS):
+        _examine_origin(index, description, sidecar, specs, findings, context)
+    elif description is not None and context.reaches("deep") and len(specs) == len(BLEND_ARRAYS):
         with unreadable_found(findings, index.path):
             compare_blend(index, description, findings)
     _examine_leftovers(index, findings)
@@ -180,17 +216,17 @@ def _examine_digests(
     sidecar: Sidecar,
     specs: Mapping[str, ArraySpec],
     findings: ProductFindings,
-    session: Session,
+    context: VerifyContext,
 ) -> None:
     names = [f"{name}.npy" for name in specs]
-    some = [names[place] for place in chosen(len(names), session.subset)]
+    some = [names[place] for place in context.selected(len(names))]
 
     def is_as_written(name: str) -> bool:
         recorded: str | None = sidecar.files.get(name, {}).get("xxh3_128")
-        return session.digest(InputFile(index.file(name))) == recorded
+        return context.digest(InputFile(index.file(name))) == recorded
 
     total = sum(specs[name.removesuffix(".npy")].file_bytes for name in some)
-    for name, good in zip(some, session.labour.run(is_as_written, some, total), strict=True):
+    for name, good in zip(some, context.runner.run(is_as_written, some, total), strict=True):
         path = index.file(name)
         if not good:
             findings.find("cache-digest", f"{path} does not have the digest that was recorded", path=path)
@@ -203,7 +239,7 @@ def _examine_origin(
     sidecar: Sidecar | None,
     specs: Mapping[str, ArraySpec],
     findings: ProductFindings,
-    session: Session,
+    context: VerifyContext,
 ) -> None:
     """Hold an index against the dataset that it is made from, if that is here."""
     prefix = index.prefix or _local(index.directory, description.dataset_path)
@@ -212,7 +248,7 @@ def _examine_origin(
         findings.find("cache-alone", text, path=index.path)
         return
     try:
-        now = session.fingerprint(prefix) if session.reaches("digest") else _sizes(prefix)
+        now = context.fingerprint(prefix) if context.reaches("digest") else _sizes(prefix)
     except (InputError, IntegrityError, StorageError) as error:
         findings.find_error("dataset-damaged", error, path=prefix)
         return
@@ -220,7 +256,7 @@ def _examine_origin(
     if changes:
         text = f"{index.path} was made from another content of {prefix}: {', '.join(changes)}"
         findings.find("cache-stale", text, path=index.path)
-    elif session.reaches("deep") and len(specs) == len(GPT_ARRAYS):
+    elif context.reaches("deep") and len(specs) == len(GPT_ARRAYS):
         with unreadable_found(findings, index.path):
             compare_index(index, prefix, description, sidecar, specs, findings)
 
@@ -259,3 +295,136 @@ def _examine_leftovers(index: CachedIndex, findings: ProductFindings) -> None:
         findings.find(
             "cache-leftover", f"{path} is left of a builder that was stopped, or that is at work", path=path
         )
+
+
+_BLOCK = 1 << 20
+
+
+def compare_index(
+    index: CachedIndex,
+    prefix: str,
+    description: GPTDatasetDescription,
+    sidecar: Sidecar | None,
+    specs: Mapping[str, ArraySpec],
+    findings: ProductFindings,
+) -> None:
+    """Build an index anew and compare.
+
+    Its shapes are worked out first, so that only what has the size of the files is ever built.
+
+    Args:
+        index: The files.
+        prefix: The dataset.
+        description: What they are.
+        sidecar: Our file, which tells the options that the description does not; None for Megatron's.
+        specs: What the arrays are by their headers.
+        findings: Collects what is found.
+
+    Raises:
+        StorageError, IntegrityError: A file cannot be read.
+    """
+    try:
+        request = _request(prefix, description, sidecar)
+        lengths = FingerprintedIndex.open(prefix).table.sequence_lengths
+        sequences = request.sequences(len(lengths)) or range(0)
+        if not 0 <= sequences.start <= sequences.stop <= len(lengths):
+            text = f"{index.path}: the split reaches beyond the {len(lengths)} sequences of {prefix}"
+            findings.find("cache-content", text, path=index.path)
+            return
+        plan = plan_epochs(
+            sequences=len(sequences),
+            tokens_per_epoch=int(lengths[sequences.start : sequences.stop].sum(dtype=np.int64)),
+            sequence_length=request.sequence_length,
+            num_samples=request.num_samples,
+            extra_token=request.extra_token,
+            drop_last_partial=request.drops_last_partial,
+        )
+        for name, spec in gpt_specs(plan).items():
+            if specs[name] != spec:
+                path = index.file(f"{name}.npy")
+                text = f"{path} is {specs[name]}, but {spec} follows from {prefix}"
+                findings.find("cache-shape", text, path=path)
+        if findings.has("cache-shape"):
+            return
+        built = GPTDatasetIndex.build(
+            lengths,
+            sequences,
+            sequence_length=request.sequence_length,
+            seed=request.seed,
+            num_samples=request.num_samples,
+            extra_token=request.extra_token,
+            drop_last_partial=request.drops_last_partial,
+        )
+    except (InputError, UsageError) as error:
+        text = f"{index.path} cannot be built from {prefix} at all: {error.message}"
+        findings.find("cache-content", text, path=index.path)
+        return
+    for name in GPT_ARRAYS:
+        path = index.file(f"{name}.npy")
+        place = first_difference(map_npy(path), getattr(built, name))
+        if place is not None:
+            text = f"{path} does not follow from {prefix} at entry {place}"
+            findings.find("cache-content", text, path=path)
+
+
+def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar | None) -> IndexRequest:
+    options = sidecar.options if sidecar is not None else {}
+    matrix = description.split_matrix
+    split = whole_split(description.index_split)
+    if matrix is not None:
+        train, valid, test = (None if share is None else (share[0], share[1]) for share in matrix)
+        split = Split(description.split, (train, valid, test))
+    return IndexRequest(
+        prefix=prefix,
+        training_path=description.dataset_path,
+        split_name=description.index_split,
+        split=split,
+        num_samples=description.num_samples,
+        sequence_length=description.sequence_length,
+        seed=description.random_seed,
+        tokenizer=description.tokenizer,
+        extra_token=bool(options.get("add_extra_token_to_sequence", True)),
+        drop_last_partial=bool(options.get("drop_last_partial_sequence", True)),
+    )
+
+
+def compare_blend(index: CachedIndex, description: BlendedDescription, findings: ProductFindings) -> None:
+    """Draw a blend anew and compare."""
+    weights = description.weights
+    try:
+        if description.size is None:
+            order, size = exhaustive_order([int(weight) for weight in weights])
+        else:
+            order, size = greedy_order(weights, description.size), description.size
+    except TokshardError as error:
+        findings.find_error("cache-description", error, path=index.path)
+        return
+    paths = [index.file(f"{name}.npy") for name in BLEND_ARRAYS]
+    arrays = [map_npy(path) for path in paths]
+    if any(array.shape != (size,) for array in arrays):
+        return
+    done, good = 0, [True, True]
+    for block in blend_blocks(order, size):
+        for number, (array, path) in enumerate(zip(arrays, paths, strict=True)):
+            place = first_difference(array[done : done + len(block[number])], block[number])
+            if place is not None and good[number]:
+                good[number] = False
+                text = f"{path} does not follow from the weights at sample {done + place}"
+                findings.find("cache-content", text, path=path)
+        done += len(block[0])
+
+
+def first_difference(found: NDArray[Any], right: NDArray[Any]) -> int | None:
+    """Return the first place (in rows) where two arrays differ, block by block; None if they are equal.
+
+    Example:
+        >>> first_difference(np.array([1, 2, 3]), np.array([1, 2, 4]))
+        2
+    """
+    if found.shape != right.shape:
+        return min(len(found), len(right))
+    for first in range(0, len(found), _BLOCK):
+        differs = found[first : first + _BLOCK] != right[first : first + _BLOCK]
+        if differs.any():
+            return first + int(np.argwhere(differs)[0][0])
+    return None

@@ -1,27 +1,136 @@
-"""Verifying a dataset: both files, the manifest, and everything beside it."""
+"""Verification of a dataset: both files, the manifest, the units, and everything beside it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from tokshard.dataset.manifest import UNITS_NAME, Manifest, file_of
+from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, parse_json_object
+from tokshard.dataset.manifest import (
+    PROVENANCE_NAME,
+    REJECTED_NAME,
+    SEAL,
+    UNITS_NAME,
+    Manifest,
+    file_of,
+    manifest_path,
+    seal_of,
+)
 from tokshard.dataset.read_consistency import dataset_state
 from tokshard.dataset.source import InputFile, open_data
+from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
-from tokshard.verification import claims, meaning
 from tokshard.verification.adoption import adopt
+from tokshard.verification.content import examine_meaning
+from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.index import IndexFacts, examine_index
-from tokshard.verification.levels import chosen
-from tokshard.verification.report import ProductFindings, Subject
-from tokshard.verification.session import Session, unreadable_found
+from tokshard.verification.report import ProductFindings, VerifiedProduct
 from tokshard.verification.units import Units, examine_units, read_units, units_off_boundaries
 
-KIND = "dataset"
+_SUMMED = ("records", "documents", "blank_lines", "content_bytes")
+
+
+def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
+    """Read the manifest of a dataset; None where there is none, or with a finding where it is damaged.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    path = manifest_path(path_prefix)
+    try:
+        with fs.open_file(path) as file:
+            content = file.read(MAX_JSON_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError("read", path, error) from error
+    try:
+        value = parse_json_object(content, path)
+        manifest = Manifest.from_json(value, path)
+    except IntegrityError as error:
+        findings.find_error("manifest-damaged", error, path=path)
+        return None
+    if UNITS_NAME not in manifest.files:
+        findings.find("manifest-damaged", f"{path} does not list {UNITS_NAME}", path=path)
+        return None
+    if SEAL in value and (value[SEAL] != seal_of(value) or content != dump_json(value)):
+        text = f"{path} was changed after it was written: its seal does not belong to the rest"
+        findings.find("manifest-changed", text, path=path)
+    return manifest
+
+
+def examine_claims(path_prefix: str, manifest: Manifest, findings: ProductFindings) -> None:
+    """Hold a manifest against itself, and against the names and sizes of the files it lists."""
+    path = manifest_path(path_prefix)
+    for text in _contradictions(manifest):
+        findings.find("manifest-count", f"{path}: {text}", path=path)
+    for name, entry in manifest.files.items():
+        listed = file_of(path_prefix, name)
+        if not fs.isfile(listed):
+            if name not in {"bin", "idx"}:
+                findings.find(
+                    "file-missing", f"{listed} is not there, but the manifest lists it", path=listed
+                )
+            continue
+        actual = fs.getsize(listed)
+        if actual != entry["bytes"]:
+            text = f"{listed} has {actual} bytes, but the manifest says {entry['bytes']}"
+            findings.find("file-size", text, path=listed)
+    for name in (PROVENANCE_NAME, REJECTED_NAME):
+        stray = os.path.join(sidecar_directory(path_prefix), name)
+        if name not in manifest.files and fs.lexists(stray):
+            findings.find("file-unlisted", f"{stray} is there, but the manifest does not list it", path=stray)
+
+
+def examine_index_claims(
+    path_prefix: str, manifest: Manifest, facts: IndexFacts, findings: ProductFindings
+) -> None:
+    """Hold what a manifest says of a sound index against the index."""
+    header, data = facts.header, manifest.dataset
+    found: dict[str, Any] = {
+        "dtype": header.dtype.name,
+        "documents": header.document_count,
+        "sequences": header.sequence_count,
+        "tokens": facts.tokens,
+        "empty_documents": facts.empty_documents,
+        "longest_sequence": facts.longest_sequence,
+    }
+    path = manifest_path(path_prefix)
+    for name, value in found.items():
+        if data.get(name) != value:
+            text = f"{path}: dataset.{name} is {data.get(name)!r}, but the index has {value!r}"
+            findings.find("manifest-index", text, path=path)
+
+
+def _contradictions(manifest: Manifest) -> Iterator[str]:
+    data, counts = manifest.dataset, manifest.counts
+    rejected = sum(counts["rejected"].values())
+    if counts["records"] != counts["documents"] + rejected:
+        yield (
+            f"{counts['records']} records are not {counts['documents']} documents "
+            f"and {rejected} rejected records"
+        )
+    if data["documents"] != counts["documents"]:
+        yield f"dataset.documents is {data['documents']}, but counts.documents is {counts['documents']}"
+    made = sum(manifest.engine["documents"].values())
+    if made != data["documents"]:
+        yield f"engines made {made} documents of {data['documents']}"
+    sums = {name: counts[name] for name in _SUMMED} | {"rejected": rejected}
+    for name, value in sums.items():
+        total = sum(entry[name] for entry in manifest.inputs)
+        if total != value:
+            yield f"{name} of all inputs sum to {total}, but the count is {value}"
+    places = manifest.files.get(PROVENANCE_NAME)
+    if places is not None and places["bytes"] != 8 * data["documents"]:
+        size, count = places["bytes"], data["documents"]
+        yield f"{PROVENANCE_NAME} has {size} bytes, not 8 for each of {count} documents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +150,30 @@ class DatasetFacts:
     units: Units | None
 
 
-def verify_dataset(prefix: str, session: Session) -> Subject:
+def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
     """Verify a dataset.
 
     Args:
         prefix: Its path prefix.
-        session: What is asked for.
+        context: The options and threads.
     """
-    findings = ProductFindings(KIND, prefix)
+    findings = ProductFindings("dataset", prefix)
     before = dataset_state(prefix)
-    facts = examine_structure(prefix, findings, session)
-    if facts is not None and session.reaches("digest"):
+    facts = examine_structure(prefix, findings, context)
+    if facts is not None and context.reaches("digest"):
         with unreadable_found(findings, prefix):
-            _examine_digests(facts, findings, session)
-    if facts is not None and facts.index.is_sound and session.reaches("deep"):
+            _examine_digests(facts, findings, context)
+    if facts is not None and facts.index.is_sound and context.reaches("deep"):
         with unreadable_found(findings, prefix):
-            meaning.examine_meaning(facts.prefix, facts.index, facts.manifest, facts.units, findings, session)
+            examine_meaning(facts.prefix, facts.index, facts.manifest, facts.units, findings, context)
     if dataset_state(prefix) != before:
         findings.find_changed()
-    if facts is not None and session.adopt and findings.has("unverified") and findings.is_sound:
-        adopt(facts.prefix, facts.index, findings, session)
+    if facts is not None and context.adopt and findings.has("unverified") and findings.is_sound:
+        adopt(facts.prefix, facts.index, findings, context)
     return findings.close()
 
 
-def examine_structure(prefix: str, findings: ProductFindings, session: Session) -> DatasetFacts | None:
+def examine_structure(prefix: str, findings: ProductFindings, context: VerifyContext) -> DatasetFacts | None:
     """Look at everything but the tokens: all entries of the index, the manifest, the units, the sizes.
 
     Returns:
@@ -74,15 +183,15 @@ def examine_structure(prefix: str, findings: ProductFindings, session: Session) 
         return None
     manifest = units = facts = None
     with unreadable_found(findings, prefix):
-        manifest = claims.read_claims(prefix, findings)
+        manifest = read_claims(prefix, findings)
         if manifest is not None:
-            claims.examine_claims(prefix, manifest, findings)
+            examine_claims(prefix, manifest, findings)
         elif not findings.has("manifest-damaged"):
             findings.find("unverified", f"{prefix} has no manifest, so nothing is known of its content")
     with unreadable_found(findings, idx_path(prefix)):
         bin_bytes = open_data(bin_path(prefix)).size_bytes
         multimodal = bool(manifest.dataset.get("multimodal")) if manifest is not None else None
-        facts = examine_index(idx_path(prefix), bin_bytes, findings, session.labour, multimodal=multimodal)
+        facts = examine_index(idx_path(prefix), bin_bytes, findings, context.runner, multimodal=multimodal)
     if manifest is not None and fs.lexists(file_of(prefix, UNITS_NAME)):
         with unreadable_found(findings, prefix):
             units = read_units(prefix, findings)
@@ -96,7 +205,7 @@ def examine_structure(prefix: str, findings: ProductFindings, session: Session) 
         "tokens": facts.tokens,
     }
     if manifest is not None and facts.is_sound:
-        claims.examine_index_claims(prefix, manifest, facts, findings)
+        examine_index_claims(prefix, manifest, facts, findings)
         with unreadable_found(findings, prefix):
             _examine_boundaries(prefix, facts, units, findings)
         findings.counts |= {
@@ -140,7 +249,7 @@ def _examine_boundaries(
         findings.find("units-index", text, path=path)
 
 
-def _examine_digests(facts: DatasetFacts, findings: ProductFindings, session: Session) -> None:
+def _examine_digests(facts: DatasetFacts, findings: ProductFindings, context: VerifyContext) -> None:
     if facts.manifest is None:
         return
     whole = [name for name in facts.manifest.files if name != "bin"]
@@ -150,31 +259,33 @@ def _examine_digests(facts: DatasetFacts, findings: ProductFindings, session: Se
         if not fs.isfile(path):
             return None
         wanted = facts.manifest.files[name].get("xxh3_128") if facts.manifest else None
-        if session.digest(InputFile(path)) == wanted:
+        if context.digest(InputFile(path)) == wanted:
             return None
         return ("idx-digest" if name == "idx" else "file-digest", path)
 
     sizes = sum(facts.manifest.files[name]["bytes"] for name in whole)
-    for found in session.labour.run(check_file, whole, sizes):
+    for found in context.runner.run(check_file, whole, sizes):
         if found is not None:
             code, path = found
             findings.find(code, f"{path} is not what was written: its digest is another", path=path)
     if facts.units is not None:
-        _examine_pieces(facts, facts.units, findings, session)
+        _examine_pieces(facts, facts.units, findings, context)
 
 
-def _examine_pieces(facts: DatasetFacts, units: Units, findings: ProductFindings, session: Session) -> None:
+def _examine_pieces(
+    facts: DatasetFacts, units: Units, findings: ProductFindings, context: VerifyContext
+) -> None:
     """Hold the pieces of the ``.bin``, or some of them, against the digests of the units."""
     file = open_data(bin_path(facts.prefix))
     places = (units.before("tokens") * facts.index.header.dtype.itemsize).tolist()
     pieces = [unit for unit in range(len(units.tokens)) if places[unit + 1] > places[unit]]
     within = [unit for unit in pieces if places[unit + 1] <= file.size_bytes]
-    selected = [within[place] for place in chosen(len(within), session.subset)]
+    selected = [within[place] for place in context.selected(len(within))]
     check: Callable[[int], bool] = lambda unit: (  # noqa: E731 - one expression, used once
-        session.digest(file, places[unit], places[unit + 1] - places[unit]) == units.tokens[unit]
+        context.digest(file, places[unit], places[unit + 1] - places[unit]) == units.tokens[unit]
     )
     total = sum(places[unit + 1] - places[unit] for unit in selected)
-    good = session.labour.run(check, selected, total)
+    good = context.runner.run(check, selected, total)
     findings.counts |= {"pieces": len(pieces), "pieces_checked": len(selected), "bytes_checked": total}
     for unit in np.array(selected, np.int64)[~np.array(good, bool)].tolist() if selected else []:
         findings.find(

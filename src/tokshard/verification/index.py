@@ -17,7 +17,7 @@ from tokshard.dataset.columns import FileColumn
 from tokshard.dataset.layout import IndexHeader
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
-from tokshard.verification.labour import Labour
+from tokshard.verification.context import CountingRunner
 from tokshard.verification.report import ProductFindings
 
 # Entries that a thread looks at in one go, piece by piece.
@@ -71,7 +71,7 @@ class IndexFacts:
 
 
 def examine_index(
-    path: str, bin_bytes: int, findings: ProductFindings, labour: Labour, *, multimodal: bool | None
+    path: str, bin_bytes: int, findings: ProductFindings, runner: CountingRunner, *, multimodal: bool | None
 ) -> IndexFacts | None:
     """Look at a whole index: its header, its size, and every entry.
 
@@ -79,7 +79,7 @@ def examine_index(
         path: The ``.idx`` file.
         bin_bytes: The size of its ``.bin`` file.
         findings: Collects what is found.
-        labour: Who does it.
+        runner: Who does it.
         multimodal: Whether it ends with modes; None to tell by its size.
 
     Returns:
@@ -99,11 +99,11 @@ def examine_index(
     except IntegrityError as error:
         findings.find_error("idx-size", error)
         return None
-    labour.tell(layout.HEADER_BYTES)
+    runner.count_bytes(layout.HEADER_BYTES)
     lengths = FileColumn(file, "<i4", header.sequence_count, layout.HEADER_BYTES)
     pointers = FileColumn(file, "<i8", header.sequence_count, header.pointers_offset)
     documents = FileColumn(file, "<i8", header.document_count + 1, header.documents_offset)
-    tally = _entries((lengths, pointers, documents), header, bin_bytes, labour)
+    tally = _entries((lengths, pointers, documents), header, bin_bytes, runner)
     tally.report(findings, path, header, bin_bytes)
     sound = not findings.has(*(code for code, _, _ in _HEADER_REPAIRS.values())) and not tally.defects
     return IndexFacts(
@@ -186,7 +186,10 @@ class _Tally:
 
 
 def _entries(
-    columns: tuple[FileColumn, FileColumn, FileColumn], header: IndexHeader, bin_bytes: int, labour: Labour
+    columns: tuple[FileColumn, FileColumn, FileColumn],
+    header: IndexHeader,
+    bin_bytes: int,
+    runner: CountingRunner,
 ) -> _Tally:
     lengths, pointers, documents = columns
 
@@ -197,10 +200,10 @@ def _entries(
             end = min(begin + layout.CHUNK_ENTRIES, stop)
             if name == "sequences":
                 _look_at_sequences(tally, header, lengths, pointers, begin, end, bin_bytes)
-                labour.tell(12 * (end - begin))
+                runner.count_bytes(12 * (end - begin))
             else:
                 _look_at_documents(tally, header, documents, begin, end)
-                labour.tell(8 * (end - begin))
+                runner.count_bytes(8 * (end - begin))
         return tally
 
     parts = [("sequences", *span) for span in _ranges(header.sequence_count)]
@@ -208,7 +211,7 @@ def _entries(
     total = _Tally()
     if header.sequence_count == 0 and bin_bytes:
         total.add("bin-size", _Defect(1, 0, "there are no sequences, so they end at byte 0"))
-    for tally in labour.run(look, parts, header.modes_offset):
+    for tally in runner.run(look, parts, header.modes_offset):
         total.merge(tally)
     return total
 

@@ -1,20 +1,23 @@
-"""The inputs of a dataset, where they are here: whether they still are what was tokenized."""
+"""The inputs of a dataset, where they are here, compared with what was tokenized."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
+import xxhash
 
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.content import Compression, Format
+from tokshard.corpus.tables import read_rows, table_groups
+from tokshard.corpus.units import RowUnit
 from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, MissingExtraError
-from tokshard.verification.levels import chosen
+from tokshard.verification.context import VerifyContext
 from tokshard.verification.report import ProductFindings
-from tokshard.verification.session import Session
 from tokshard.verification.units import Units
 
 _PLAIN = ("jsonl", "indexed")
@@ -22,7 +25,9 @@ _PLAIN = ("jsonl", "indexed")
 _NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
 
 
-def examine_inputs(manifest: Manifest, units: Units, findings: ProductFindings, session: Session) -> None:
+def examine_inputs(
+    manifest: Manifest, units: Units, findings: ProductFindings, context: VerifyContext
+) -> None:
     """Hold the inputs that are here against what was read of them: sizes, and the bytes of their records.
 
     Their paths are those of the run that made the dataset; relative ones count from here.
@@ -31,7 +36,7 @@ def examine_inputs(manifest: Manifest, units: Units, findings: ProductFindings, 
         manifest: The manifest of the dataset.
         units: Its units, in order.
         findings: Collects what is found.
-        session: What is asked for.
+        context: The options and threads.
     """
     here = []
     for number, entry in enumerate(manifest.inputs):
@@ -45,7 +50,7 @@ def examine_inputs(manifest: Manifest, units: Units, findings: ProductFindings, 
     for number in here:
         path = manifest.inputs[number]["path"]
         try:
-            change = _change(manifest, units, number, session)
+            change = _change(manifest, units, number, context)
         except _SizeOnlyError:
             partly.append(path)
             continue
@@ -63,7 +68,7 @@ class _SizeOnlyError(Exception):
     """An input has the size it had, and more cannot be told of it."""
 
 
-def _change(manifest: Manifest, units: Units, number: int, session: Session) -> str | None:
+def _change(manifest: Manifest, units: Units, number: int, context: VerifyContext) -> str | None:
     """Say how an input differs from what was read; None if it does not."""
     entry = manifest.inputs[number]
     path, own = entry["path"], np.flatnonzero(units.column("input") == number).tolist()
@@ -72,46 +77,44 @@ def _change(manifest: Manifest, units: Units, number: int, session: Session) -> 
         if size != entry["size_bytes"]:
             return f"it has {size} bytes, but had {entry['size_bytes']}"
         if entry.get("format") in get_args(Format) and entry["format"] != "jsonl":
-            return _change_of_table(path, entry, manifest, units, own, session)
+            return _change_of_table(path, entry, manifest, units, own, context)
         if entry.get("format") not in _PLAIN:
             raise _SizeOnlyError
         if entry.get("compression") == "none":
-            return _change_of_plain(InputFile(path), units, own, session)
+            return _change_of_plain(InputFile(path), units, own, context)
         if entry.get("compression") not in get_args(Compression):
             raise _SizeOnlyError
         if entry["rejected"] and not _NOT_DIGESTED.isdisjoint(manifest.counts["rejected"]):
             raise _SizeOnlyError
-        return _change_of_stream(path, entry["compression"], units, own, session)
+        return _change_of_stream(path, entry["compression"], units, own, context)
     except (InputError, OSError, CorruptStreamError) as error:
         return f"it cannot be read any more: {error}"
 
 
 def _change_of_table(
-    path: str, entry: dict[str, Any], manifest: Manifest, units: Units, own: list[int], session: Session
+    path: str, entry: dict[str, Any], manifest: Manifest, units: Units, own: list[int], context: VerifyContext
 ) -> str | None:
-    from tokshard.verification.tables import change_of_table, text_options
-
     how = text_options(manifest.options)
     if how is None or entry.get("compression") != "none":
         raise _SizeOnlyError
     rows = units.column("lines")
     try:
         wanted = [(int(rows[unit]), units.content[unit]) for unit in own]
-        return change_of_table(path, entry["format"], wanted, how, session)
+        return change_of_table(path, entry["format"], wanted, how, context)
     except MissingExtraError:
         raise _SizeOnlyError from None
 
 
-def _change_of_plain(file: InputFile, units: Units, own: list[int], session: Session) -> str | None:
+def _change_of_plain(file: InputFile, units: Units, own: list[int], context: VerifyContext) -> str | None:
     sizes = units.column("content_bytes")
     starts, begin = {}, 0
     for unit in own:
         starts[unit], begin = begin, begin + int(sizes[unit])
     if begin != file.size_bytes:
         return f"{begin} bytes of it were tokenized, but it has {file.size_bytes}"
-    some = [own[place] for place in chosen(len(own), session.subset)]
-    good = session.labour.run(
-        lambda unit: session.digest(file, starts[unit], int(sizes[unit])) == units.content[unit],
+    some = [own[place] for place in context.selected(len(own))]
+    good = context.runner.run(
+        lambda unit: context.digest(file, starts[unit], int(sizes[unit])) == units.content[unit],
         some,
         sum(int(sizes[unit]) for unit in some),
     )
@@ -122,14 +125,14 @@ def _change_of_plain(file: InputFile, units: Units, own: list[int], session: Ses
 
 
 def _change_of_stream(
-    path: str, compression: Any, units: Units, own: list[int], session: Session
+    path: str, compression: Any, units: Units, own: list[int], context: VerifyContext
 ) -> str | None:
     """Decompress an input and cut it where its units ended."""
     sizes = units.column("content_bytes")
     cut = _Cut([(int(sizes[unit]), units.content[unit]) for unit in own])
     with open(path, "rb") as file:
         for chunk in decompressed_chunks(ByteSource(file, path), compression):
-            session.labour.tell(len(chunk))
+            context.runner.count_bytes(len(chunk))
             cut.feed(chunk)
             if cut.problem is not None:
                 return cut.problem
@@ -172,3 +175,93 @@ class _Cut:
                 self.problem = f"its unit {self._place} is not what was tokenized"
                 return
             self._state, self._held, self._place = self._new(), 0, self._place + 1
+
+
+_BATCH_BYTES = 4 << 20
+
+
+def text_options(options: dict[str, Any]) -> tuple[str, int] | None:
+    """Return the column and the longest document of a run, where the digests of its tables follow from both.
+
+    With several columns they do not: texts of all columns are mixed there, a batch at a time. A merge
+    records neither.
+
+    Example:
+        >>> text_options({"field": ["text"], "max-document-bytes": 100})
+        ('text', 100)
+    """
+    fields, limit = options.get("field"), options.get("max-document-bytes")
+    if isinstance(fields, list) and len(fields) == 1 and isinstance(fields[0], str) and type(limit) is int:
+        return fields[0], limit
+    return None
+
+
+def change_of_table(
+    path: str,
+    table_format: Format,
+    wanted: Sequence[tuple[int, str]],
+    how: tuple[str, int],
+    context: VerifyContext,
+) -> str | None:
+    """Say how the texts of a table differ from what was tokenized; None if they do not.
+
+    Args:
+        path: The table.
+        table_format: What it is.
+        wanted: Rows and digest of each of its units, in order.
+        how: See :func:`text_options`.
+        context: The options and threads.
+
+    Raises:
+        InputError: It cannot be read, or has no such column.
+        MissingExtraError: pyarrow is not installed.
+    """
+    field, limit = how
+    units = list(_row_units(path, table_format, [rows for rows, _ in wanted]))
+    if len(units) != len(wanted):
+        return "its rows are not grouped as those that were tokenized"
+
+    def same(number: int) -> bool:
+        state = xxhash.xxh3_128()
+        for batch in read_rows(units[number], [field], batch_bytes=_BATCH_BYTES, max_document_bytes=limit):
+            state.update(batch.raw)
+            context.runner.count_bytes(len(batch.raw))
+        return state.hexdigest() == wanted[number][1]
+
+    some = list(context.selected(len(units)))
+    size = sum(units[number].input_bytes for number in some)
+    for number, good in zip(some, context.runner.run(same, some, size), strict=True):
+        if not good:
+            first = units[number].first_row
+            return f"its rows {first} to {first + units[number].row_count} are not what was tokenized"
+    return None
+
+
+def _row_units(path: str, table_format: Format, rows: Sequence[int]) -> Iterator[RowUnit]:
+    """Yield the units that have these numbers of rows; one more or fewer where the groups do not fit."""
+    groups = table_groups(path, table_format)
+    first_group = first_row = 0
+    for number, wanted in enumerate(rows):
+        count = gathered = size = 0
+        while gathered < wanted and first_group + count < len(groups):
+            gathered += groups[first_group + count].row_count
+            size += groups[first_group + count].size_bytes
+            count += 1
+        if gathered != wanted:
+            return
+        yield RowUnit(
+            file=0,
+            index=number,
+            last=number == len(rows) - 1,
+            path=path,
+            format=table_format,
+            first_group=first_group,
+            group_count=count,
+            first_row=first_row,
+            row_count=wanted,
+            input_bytes=size,
+        )
+        first_group, first_row = first_group + count, first_row + wanted
+    left = sum(group.row_count for group in groups[first_group:])
+    if left:
+        yield RowUnit(0, len(rows), True, path, table_format, first_group, 0, first_row, left)

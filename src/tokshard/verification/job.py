@@ -1,130 +1,124 @@
-"""The verification of a thing, from its data to its plans."""
+"""Verification of whatever a path names."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator
-from fractions import Fraction
+from dataclasses import dataclass, field
 
+from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.core.progress import Progress, SilentProgress
-from tokshard.errors import UsageError
+from tokshard.dataset.layout import MAGIC
+from tokshard.dataset.manifest import manifest_path
+from tokshard.errors import InputError, TokshardError, UsageError
+from tokshard.inspection.recognition import Thing, recognise, stem_of, stems_in
+from tokshard.sharding.plan import PLAN_NAME
+from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs
-from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
+from tokshard.storage.paths import (
+    BIN_SUFFIX,
+    IDX_SUFFIX,
+    SIDECAR_SUFFIX,
+    bin_path,
+    idx_path,
+    sidecar_directory,
+    strip_data_suffix,
+)
 from tokshard.tokenizer.definition import load_tokenizer
+from tokshard.verification import blend, plan
 from tokshard.verification.blend import verify_blend
-from tokshard.verification.cache import verify_index
+from tokshard.verification.cache import CachedIndex, verify_index
+from tokshard.verification.context import CountingRunner, VerifyContext
 from tokshard.verification.dataset import verify_dataset
-from tokshard.verification.directory import Survey, survey
-from tokshard.verification.entries import CachedIndex
-from tokshard.verification.labour import Labour
-from tokshard.verification.levels import LEVELS, Level, check_level
+from tokshard.verification.options import VerifyOptions
 from tokshard.verification.plan import verify_plan, verify_rank
-from tokshard.verification.report import Subject, VerifyReport
-from tokshard.verification.session import Session
+from tokshard.verification.report import VerifiedProduct, VerifyReport
 
 
 def verify(
-    thing: str | os.PathLike[str],
-    *,
-    level: str = "digest",
-    subset: Fraction | float | None = None,
-    tokenizer: str | None = None,
-    recursive: bool = False,
-    adopt: bool = False,
-    workers: int | None = None,
-    progress: Progress | None = None,
+    options: str | os.PathLike[str] | VerifyOptions, *, progress: Progress | None = None
 ) -> VerifyReport:
-    """Say whether something is what it was when it was written; everything that is not is listed.
+    """Compare a product with what was recorded when it was written; every difference is a finding.
 
     Args:
-        thing: The path prefix or a file of a dataset; a cache of indexes or one of its files; a blend, a
-            plan, or the manifest of a rank; or with ``recursive`` a directory.
-        level: ``"structure"``, ``"digest"`` or ``"deep"``; each does what those before it do.
-        subset: A share, above 0 and up to 1, of the pieces of data that are held against digests: always
-            the same ones. None for all.
-        tokenizer: A tokenizer to decode with, where the dataset was not made with the built-in one.
-        recursive: Whether to look at everything below a directory, and at everything that a blend or a plan
-            is made from.
-        adopt: Whether to write a manifest for datasets that have none, if nothing is wrong with them.
-        workers: Threads; None for one for each core.
-        progress: Who is told of the progress, in bytes that were read.
-
-    Returns:
-        What was looked at and found.
+        options: The options, or just a path.
+        progress: Receives the bytes that were read.
 
     Raises:
-        UsageError: An option cannot be meant.
-        InputError: Nothing is there, or nothing that can be verified.
+        UsageError: An option does not fit the product.
+        InputError: There is nothing, or nothing that can be verified.
         TokenizerError: The tokenizer cannot be read.
         LockedError: Another process writes a dataset that is to be adopted.
         StorageError: A manifest cannot be written.
 
     Example::
 
-        report = verify("data/web", level="structure")
+        report = tokshard.verify(VerifyOptions("data/web", level="structure"))
         for finding in report.findings:
             print(finding.code, finding.message)
     """
     started = time.monotonic()
-    wanted, share = check_level(level), _share(subset)
-    if adopt:
-        fs.refuse_remote(os.fspath(thing), "a manifest is written beside the")
-    found = survey(os.fspath(thing), recursive=recursive)
-    if adopt and not found.datasets:
-        raise UsageError(f"{os.fspath(thing)} is no dataset: only datasets can be adopted")
+    if not isinstance(options, VerifyOptions):
+        options = VerifyOptions(options)
+    path = os.fspath(options.path)
+    if options.adopt:
+        fs.refuse_remote(path, "a manifest is written beside the")
+    found = find_products(path, recursive=options.recursive)
+    if options.adopt and not found.datasets:
+        raise UsageError(f"{path} is no dataset: only datasets can be adopted")
     listener = progress or SilentProgress()
-    labour = Labour(workers, listener)
-    session = Session(
-        level=wanted,
-        subset=share,
-        labour=labour,
-        tokenizer=None if tokenizer is None else load_tokenizer(tokenizer, need_eod=False),
-        adopt=adopt,
+    context = VerifyContext(
+        level=options.level,
+        runner=CountingRunner(options.workers, listener),
+        share=options.share,
+        tokenizer=None if options.tokenizer is None else load_tokenizer(options.tokenizer, need_eod=False),
+        adopt=options.adopt,
     )
-    listener.start(_expected_bytes(found, wanted, share), 0)
+    listener.start(_expected_bytes(found, context), 0)
     try:
-        subjects = tuple(_subjects(found, session))
+        products = tuple(_verified(found, context))
     finally:
         listener.finish()
-    return VerifyReport(os.fspath(thing), wanted, share, subjects, labour.done, time.monotonic() - started)
+    return VerifyReport(
+        path=path,
+        level=context.level,
+        subset_percent=None if context.share is None else float(context.share * 100),
+        is_sound=all(product.is_sound for product in products),
+        bytes_read=context.runner.bytes_done,
+        seconds=time.monotonic() - started,
+        products=products,
+    )
 
 
-def _share(subset: Fraction | float | None) -> Fraction | None:
-    if subset is None:
-        return None
-    if not 0 < subset <= 1:
-        raise UsageError(f"a subset of {subset} is no share of the data", hint="above 0, up to 1")
-    return Fraction(subset).limit_denominator(10**6)
-
-
-def _subjects(found: Survey, session: Session) -> Iterator[Subject]:
+def _verified(found: FoundProducts, context: VerifyContext) -> Iterator[VerifiedProduct]:
     for prefix in found.datasets.values():
-        yield verify_dataset(prefix, session)
+        yield verify_dataset(prefix, context)
     for index in found.indexes.values():
-        yield verify_index(index, session)
+        yield verify_index(index, context)
     for document in found.blends.values():
-        yield verify_blend(document, session)
+        yield verify_blend(document, context)
     for directory in found.plans.values():
-        yield verify_plan(directory, session)
+        yield verify_plan(directory, context)
     for manifest in found.ranks.values():
-        yield verify_rank(manifest, session)
+        yield verify_rank(manifest, context)
 
 
-def _expected_bytes(found: Survey, level: Level, share: Fraction | None) -> int:
+def _expected_bytes(found: FoundProducts, context: VerifyContext) -> int:
     """Estimate what will be read, for the progress."""
-    depth, part = LEVELS.index(level), 1 if share is None else share
+    share = 1 if context.share is None else context.share
     total = 0
     for prefix in found.datasets.values():
         index, tokens = _size(idx_path(prefix)), _size(bin_path(prefix))
-        beside = _sizes_in(sidecar_directory(prefix)) if depth else 0
-        total += index * (1 + min(depth, 1)) + beside + int(tokens * part) * min(depth, 1)
-        total += tokens * max(0, depth - 1)
-    return total + sum(_array_bytes(index, part) for index in found.indexes.values() if depth)
-
-
-def _array_bytes(index: CachedIndex, part: Fraction | int) -> int:
-    return int(sum(_size(index.file(f"{name}.npy")) for name in index.arrays) * part)
+        total += index
+        if context.reaches("digest"):
+            total += index + _sizes_in(sidecar_directory(prefix)) + int(tokens * share)
+        if context.reaches("deep"):
+            total += tokens
+    if context.reaches("digest"):
+        for entry in found.indexes.values():
+            total += int(sum(_size(entry.file(f"{name}.npy")) for name in entry.arrays) * share)
+    return total
 
 
 def _sizes_in(directory: str) -> int:
@@ -139,3 +133,174 @@ def _size(path: str) -> int:
         return fs.getsize(path)
     except OSError:
         return 0
+
+
+_HINT = "name a dataset, a cache of indexes or one of its files, a blend, a plan, or a manifest of a rank"
+
+
+@dataclass(slots=True)
+class FoundProducts:
+    """What there is to verify, each thing once.
+
+    Attributes:
+        datasets: The path prefixes of datasets.
+        indexes: Sets of files of caches.
+        blends: Documents of blends, or their directories.
+        plans: Directories of plans.
+        ranks: Manifests of ranks.
+    """
+
+    datasets: dict[str, str] = field(default_factory=dict)
+    indexes: dict[str, CachedIndex] = field(default_factory=dict)
+    blends: dict[str, str] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)
+    ranks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing."""
+        return not (self.datasets or self.indexes or self.blends or self.plans or self.ranks)
+
+    def add_dataset(self, prefix: str) -> None:
+        """Add a dataset."""
+        self.datasets.setdefault(fs.realpath(idx_path(prefix)), prefix)
+
+    def add_index(self, index: CachedIndex) -> None:
+        """Add a set of files of a cache; where its dataset is known, that is kept."""
+        known = self.indexes.get(os.path.realpath(index.path))
+        if known is None or known.prefix is None:
+            self.indexes[os.path.realpath(index.path)] = index
+
+    def add_blend(self, path: str, *, sources: bool) -> None:
+        """Add a blend with its indexes, and with its datasets if these are wanted."""
+        document = os.path.join(path, BLEND_NAME) if os.path.isdir(path) else path
+        self.blends.setdefault(os.path.realpath(document), document)
+        found = blend.read_document(document)
+        if isinstance(found, TokshardError):
+            return
+        for index in blend.indexes_of(found):
+            self.add_index(index)
+        for split in found.splits.values() if sources else ():
+            self._add_existing([one.prefix for one in split.sources])
+
+    def add_plan(self, path: str, *, sources: bool) -> None:
+        """Add a plan, with its indexes and datasets if these are wanted."""
+        directory = path if os.path.isdir(path) else os.path.dirname(path)
+        self.plans.setdefault(os.path.realpath(directory), directory)
+        if sources:
+            self._add_sources_of_plan(directory)
+
+    def add_rank(self, path: str, *, sources: bool) -> None:
+        """Add the manifest of a rank, with the indexes and datasets of its plan if these are wanted."""
+        self.ranks.setdefault(os.path.realpath(path), path)
+        if sources:
+            self._add_sources_of_plan(os.path.dirname(path) or ".")
+
+    def _add_sources_of_plan(self, directory: str) -> None:
+        found = plan.read_document(directory)
+        if not isinstance(found, TokshardError):
+            self._add_existing(plan.prefixes_of(found))
+            for index in plan.indexes_of(found):
+                self.add_index(index)
+
+    def _add_existing(self, prefixes: list[str]) -> None:
+        """Add datasets of which there is anything: that one is missing is found where it is named."""
+        for prefix in prefixes:
+            if fs.lexists(idx_path(prefix)) or fs.lexists(bin_path(prefix)):
+                self.add_dataset(prefix)
+
+
+def find_products(thing: str, *, recursive: bool) -> FoundProducts:
+    """Find what there is to verify.
+
+    Args:
+        thing: A path.
+        recursive: Whether to look at everything below a directory, and at everything that a blend or a plan
+            is made from.
+
+    Raises:
+        UsageError: A directory holds nothing of ours itself, and ``recursive`` is not given.
+        InputError: Nothing is there, or nothing that can be verified.
+    """
+    found = FoundProducts()
+    prefix = strip_data_suffix(thing)
+    if fs.lexists(manifest_path(prefix)) or fs.lexists(os.path.join(sidecar_directory(prefix), "work")):
+        found.add_dataset(prefix)
+    elif not (recursive and os.path.isdir(thing)):
+        _add(found, _recognised(thing), recursive=recursive)
+    if recursive and os.path.isdir(thing):
+        _walk(found, thing)
+        if found.is_empty:
+            raise InputError(f"there is nothing to verify below {thing}", hint=_HINT)
+    return found
+
+
+def _recognised(thing: str) -> Thing:
+    try:
+        found = recognise(thing)
+    except InputError:
+        if os.path.isdir(thing):
+            raise UsageError(
+                f"{thing} is a directory, and neither a cache, nor a blend, nor a plan",
+                hint="--recursive looks at everything below it",
+            ) from None
+        raise
+    if found.kind == "tokenizer":
+        raise InputError(f"{thing} is nothing that can be verified", hint=_HINT)
+    return found
+
+
+def _add(found: FoundProducts, thing: Thing, *, recursive: bool) -> None:
+    match thing.kind:
+        case "dataset":
+            found.add_dataset(thing.path)
+        case "cache":
+            for stem in stems_in(thing.path):
+                found.add_index(CachedIndex(thing.path.rstrip("/") or "/", stem))
+        case "index":
+            directory, name = os.path.split(thing.path)
+            found.add_index(CachedIndex(directory, stem_of(name) or name))
+        case "blend":
+            found.add_blend(thing.path, sources=recursive)
+        case "plan":
+            found.add_plan(thing.path, sources=recursive)
+        case "rank":
+            found.add_rank(thing.path, sources=recursive)
+        case _:
+            raise InputError(f"{thing.path} is nothing that can be verified", hint=_HINT)
+
+
+def _walk(found: FoundProducts, top: str) -> None:
+    """Add everything below a directory; links to directories are not followed."""
+    for directory, below, names in os.walk(top):
+        for name in sorted(below):
+            if name.endswith(SIDECAR_SUFFIX) and name != SIDECAR_SUFFIX:
+                found.add_dataset(os.path.join(directory, name.removesuffix(SIDECAR_SUFFIX)))
+        below[:] = sorted(name for name in below if not name.endswith(SIDECAR_SUFFIX))
+        for prefix in _pairs(directory, names):
+            found.add_dataset(prefix)
+        if BLEND_NAME in names:
+            found.add_blend(os.path.join(directory, BLEND_NAME), sources=True)
+        if {PLAN_NAME, PACKED_NAME} & set(names) or any(RANK_NAME.fullmatch(name) for name in names):
+            found.add_plan(directory, sources=True)
+        for stem in sorted({stem for stem in map(stem_of, names) if stem is not None}):
+            found.add_index(CachedIndex(directory, stem))
+
+
+def _pairs(directory: str, names: list[str]) -> Iterator[str]:
+    """Yield the prefixes of datasets; a lone ``.idx`` is one only if it begins as one (git has others)."""
+    there = set(names)
+    for name in sorted(there):
+        if name.endswith(IDX_SUFFIX) and name != IDX_SUFFIX:
+            stem = name.removesuffix(IDX_SUFFIX)
+            path = os.path.join(directory, name)
+            if stem + BIN_SUFFIX in there or _begins_as_index(path):
+                yield os.path.join(directory, stem)
+
+
+def _begins_as_index(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False

@@ -21,17 +21,15 @@ from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp
 from tokshard.sharding.summary import check_partition
 from tokshard.storage.fs import state
 from tokshard.storage.paths import bin_path, idx_path
-from tokshard.verification.entries import CachedIndex
-from tokshard.verification.report import ProductFindings, Subject
-from tokshard.verification.session import Session, unreadable_found
+from tokshard.verification.cache import CachedIndex
+from tokshard.verification.context import VerifyContext, unreadable_found
+from tokshard.verification.report import ProductFindings, VerifiedProduct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokshard.sharding.order import KeyOf
 
-KIND = "plan"
-RANK_KIND = "rank"
 
 _BLOCK = 1 << 18
 
@@ -44,15 +42,15 @@ def read_document(path: str) -> Plan | TokshardError:
         return error
 
 
-def verify_plan(path: str, session: Session) -> Subject:
+def verify_plan(path: str, context: VerifyContext) -> VerifiedProduct:
     """Verify a plan with the manifests of all its ranks; the indexes it reads are subjects of their own.
 
     Args:
         path: Its directory, its ``plan.json`` or its ``ranks.json``.
-        session: What is asked for.
+        context: The options and threads.
     """
     directory = path if os.path.isdir(path) else os.path.dirname(path)
-    findings = ProductFindings(KIND, os.path.join(directory, PLAN_NAME))
+    findings = ProductFindings("plan", os.path.join(directory, PLAN_NAME))
     with _changes_found(findings, findings.path):
         plan = read_document(findings.path)
         if isinstance(plan, TokshardError):
@@ -61,18 +59,18 @@ def verify_plan(path: str, session: Session) -> Subject:
             findings.counts["ranks"] = plan.topology.world_size
             for rank, error in check_ranks(plan, directory):
                 _find_rank(os.path.join(directory, rank_name(rank)), error, findings)
-            _examine_reads(plan, findings, session)
+            _examine_reads(plan, findings, context)
     return findings.close()
 
 
-def verify_rank(path: str, session: Session) -> Subject:
+def verify_rank(path: str, context: VerifyContext) -> VerifiedProduct:
     """Verify the manifest of one rank, and the files that its plan reads.
 
     Args:
         path: The manifest.
-        session: What is asked for.
+        context: The options and threads.
     """
-    findings = ProductFindings(RANK_KIND, path)
+    findings = ProductFindings("rank", path)
     directory = os.path.dirname(path) or "."
     plan_path = os.path.join(directory, PLAN_NAME)
     with _changes_found(findings, plan_path):
@@ -84,7 +82,7 @@ def verify_rank(path: str, session: Session) -> Subject:
                 read_rank(path)
             except TokshardError as error:
                 _find_rank(path, error, findings)
-            _examine_reads(plan, findings, session)
+            _examine_reads(plan, findings, context)
     return findings.close()
 
 
@@ -102,7 +100,7 @@ def _find_rank(path: str, error: TokshardError, findings: ProductFindings) -> No
     findings.find_error(code, error, path=path)
 
 
-def _examine_reads(plan: Plan, findings: ProductFindings, session: Session) -> None:
+def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext) -> None:
     """Look at the files that a plan reads, and, at the deepest level, at which samples of them."""
     for path, stamp in _stamped_files(plan):
         try:
@@ -111,9 +109,9 @@ def _examine_reads(plan: Plan, findings: ProductFindings, session: Session) -> N
             findings.find_error("plan-file-missing", error, path=path)
         except (InputError, IntegrityError, StorageError) as error:
             findings.find_error("plan-file-changed", error, path=path)
-    if session.reaches("digest"):
+    if context.reaches("digest"):
         for dataset in {one.prefix: one for one in _datasets(plan)}.values():
-            _examine_dataset(dataset, findings, session)
+            _examine_dataset(dataset, findings, context)
     for name, stream in plan.streams.items():
         findings.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
         for one in stream.assignment.passes:
@@ -121,7 +119,7 @@ def _examine_reads(plan: Plan, findings: ProductFindings, session: Session) -> N
                 check_partition(one.layout)
             except IntegrityError as error:
                 findings.find_error("plan-coverage", error)
-    if session.reaches("deep") and not findings.has("plan-file-missing", "plan-file-changed"):
+    if context.reaches("deep") and not findings.has("plan-file-missing", "plan-file-changed"):
         _examine_samples(plan, findings)
 
 
@@ -155,9 +153,9 @@ def _datasets(plan: Plan) -> Iterator[DatasetReference]:
         yield from stream.source.datasets
 
 
-def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, session: Session) -> None:
+def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, context: VerifyContext) -> None:
     try:
-        changes = fingerprint_differences(dataset.fingerprint, session.fingerprint(dataset.prefix))
+        changes = fingerprint_differences(dataset.fingerprint, context.fingerprint(dataset.prefix))
     except MissingFileError:
         return  # found by its stamp
     except (InputError, IntegrityError, StorageError) as error:

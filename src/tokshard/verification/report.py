@@ -1,99 +1,55 @@
-"""What a verification says, as plain values."""
+"""The report of a verification."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
+from typing import Annotated, Literal
 
-from tokshard.core.codec import encode
+from tokshard.core.codec import Document, Key
 from tokshard.core.findings import Finding, FindingCollector
 from tokshard.verification.codes import RULES
-from tokshard.verification.levels import Level
+from tokshard.verification.options import Level
 
-SCHEMA = "tokshard.verify/1"
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One thing that was looked at.
-
-    Attributes:
-        kind: ``"dataset"``, ``"index"``, ``"blend"``, ``"plan"`` or ``"rank"``.
-        path: Where it lies.
-        findings: What was found, in the order of the checks.
-        counts: What was counted on the way, by name.
-    """
-
-    kind: str
-    path: str
-    findings: tuple[Finding, ...]
-    counts: dict[str, int]
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether there are no findings but notes."""
-        return not any(one.is_problem for one in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the subject as a JSON object."""
-        return {
-            "kind": self.kind,
-            "path": self.path,
-            "sound": self.is_sound,
-            "counts": self.counts,
-            "findings": [encode(finding) for finding in self.findings],
-        }
+ProductKind = Literal["dataset", "index", "blend", "plan", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """What :func:`~tokshard.verification.job.verify` has found.
+class VerifiedProduct:
+    """One product that was examined."""
 
-    Attributes:
-        thing: What was to be verified.
-        level: How thoroughly.
-        subset: The share of the pieces that was held against digests; None for all.
-        subjects: What was looked at, from data to plans.
-        bytes_read: How much was read.
-        seconds: How long it took.
-    """
+    kind: Annotated[ProductKind, Key("kind", "dataset, index (of a cache), blend, plan or rank.")]
+    path: Annotated[str, Key("path", "The path prefix of a dataset; the main file of other products.")]
+    is_sound: Annotated[bool, Key("sound", "Whether there are no findings but notes.")]
+    counts: Annotated[dict[str, int], Key("counts", "What was counted on the way, by name.")]
+    findings: Annotated[tuple[Finding, ...], Key("findings", "In the order of the checks.")]
 
-    thing: str
-    level: Level
-    subset: Fraction | None
-    subjects: tuple[Subject, ...]
-    bytes_read: int
-    seconds: float
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport(Document):
+    """What a verification has found."""
+
+    SCHEMA = "tokshard.verify/1"
+
+    path: Annotated[str, Key("path", "What was to be verified.")]
+    level: Annotated[Level, Key("level", "How thoroughly: each level includes those before it.")]
+    subset_percent: Annotated[
+        float | None, Key("subset_percent", "Share of the pieces whose digests were checked; null for all.")
+    ]
+    is_sound: Annotated[bool, Key("sound", "Whether there are no findings but notes.")]
+    bytes_read: Annotated[int, Key("bytes_read", "Bytes that were read.", minimum=0)]
+    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
+    products: Annotated[tuple[VerifiedProduct, ...], Key("products", "From datasets to plans.")]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Everything that was found."""
-        return tuple(finding for subject in self.subjects for finding in subject.findings)
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether there are no findings but notes."""
-        return all(subject.is_sound for subject in self.subjects)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with a ``schema`` field."""
-        return {
-            "schema": SCHEMA,
-            "thing": self.thing,
-            "level": self.level,
-            "subset_percent": None if self.subset is None else float(self.subset * 100),
-            "sound": self.is_sound,
-            "bytes_read": self.bytes_read,
-            "seconds": self.seconds,
-            "subjects": [one.to_json() for one in self.subjects],
-        }
+        return tuple(finding for product in self.products for finding in product.findings)
 
 
 class ProductFindings(FindingCollector):
     """Findings about one product of a kind that can be verified."""
 
-    def __init__(self, kind: str, path: str) -> None:
+    def __init__(self, kind: ProductKind, path: str) -> None:
         super().__init__(RULES, path)
         self.kind = kind
 
@@ -102,6 +58,6 @@ class ProductFindings(FindingCollector):
         self.findings.clear()
         self.find("changed", f"{self.path} was changed while it was looked at")
 
-    def close(self) -> Subject:
+    def close(self) -> VerifiedProduct:
         """Return the verified product."""
-        return Subject(self.kind, self.path, tuple(self.findings), dict(self.counts))
+        return VerifiedProduct(self.kind, self.path, self.is_sound, dict(self.counts), tuple(self.findings))

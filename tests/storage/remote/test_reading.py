@@ -362,7 +362,7 @@ def test_verify_finds_one_flipped_bit_of_remote_tokens(here, there, bucket):
             bucket.put("data/web.bin", bytes(content))
     found = [run("verify", f"{root}/web", "--json") for root in (here, there)]
     assert [one.returncode for one in found] == [1, 1]
-    local, remote = (one.json["subjects"][0]["findings"] for one in found)
+    local, remote = (one.json["products"][0]["findings"] for one in found)
     assert [one["code"] for one in remote] == ["bin-digest"]
     assert json.loads(json.dumps(remote).replace(there, str(here))) == local
 

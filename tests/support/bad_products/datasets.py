@@ -180,9 +180,10 @@ def bin_of_another(directory):
 
 def adopted_and_changed(directory):
     from tokshard.verification.job import verify
+    from tokshard.verification.options import VerifyOptions
 
     prefix = foreign(directory)
-    verify(prefix, adopt=True)
+    verify(VerifyOptions(prefix, adopt=True))
     flip(f"{prefix}.bin", 100)
     return prefix
 

@@ -1,0 +1,327 @@
+"""The meaning of the bytes of a dataset: token ids, ends of documents, text, places in inputs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.core.strict_json import MAX_JSON_BYTES
+from tokshard.dataset.manifest import PROVENANCE_NAME, REJECTED_NAME, Manifest, file_of
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.source import FileTokens, InputFile, open_data
+from tokshard.errors import TokshardError
+from tokshard.storage import fs
+from tokshard.storage.paths import bin_path
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.verification.context import VerifyContext
+from tokshard.verification.index import IndexFacts
+from tokshard.verification.inputs import examine_inputs
+from tokshard.verification.report import ProductFindings
+from tokshard.verification.units import Units
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BLOCK_TOKENS = 1 << 21
+_TASK_BYTES = 64 << 20
+_TASK_DOCUMENTS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What is known of the tokens.
+
+    Attributes:
+        limit: Ids are below this; None where no vocabulary is known.
+        eod_id: The EOD token; None where it is not known.
+        ends_with_eod: Whether every document with tokens ends with it; None where that is not known.
+        eod_in_text: How many others there are; None where that is not known.
+    """
+
+    limit: int | None
+    eod_id: int | None
+    ends_with_eod: bool | None
+    eod_in_text: int | None
+
+
+@dataclass(slots=True)
+class TokenTally:
+    """What was counted.
+
+    Attributes:
+        outside: Tokens that are not in the vocabulary.
+        first_outside: The first of them: (its number in the ``.bin``, its id).
+        eod: EOD tokens.
+        documents: Documents with tokens.
+        without_eod: Those of them that do not end with EOD.
+        first_without: The first of these.
+    """
+
+    outside: int = 0
+    first_outside: tuple[int, int] | None = None
+    eod: int = 0
+    documents: int = 0
+    without_eod: int = 0
+    first_without: int | None = None
+
+    def merge(self, later: TokenTally) -> None:
+        """Add what was counted behind."""
+        self.outside += later.outside
+        self.eod += later.eod
+        self.documents += later.documents
+        self.without_eod += later.without_eod
+        if self.first_outside is None:
+            self.first_outside = later.first_outside
+        if self.first_without is None:
+            self.first_without = later.first_without
+
+
+def scan_tokens(
+    dataset: IndexedDataset, rules: TokenRules, findings: ProductFindings, context: VerifyContext
+) -> TokenTally:
+    """Read all tokens and hold them against the rules.
+
+    Args:
+        dataset: The dataset.
+        rules: What is known of its tokens.
+        findings: Collects what is found.
+        context: The options and threads.
+
+    Returns:
+        What was counted.
+
+    Raises:
+        IntegrityError, StorageError: The ``.bin`` cannot be read to its end.
+    """
+    size = dataset.index.token_count * dataset.dtype.itemsize
+    path = bin_path(dataset.path_prefix)
+    tokens = FileTokens(open_data(path), dataset.dtype)
+    tally = TokenTally()
+    for found in context.runner.run(
+        lambda part: _scan(dataset, tokens, rules, part, context), _parts(dataset, size), size
+    ):
+        tally.merge(found)
+    findings.counts["tokens_checked"] = dataset.index.token_count
+    if tally.first_outside is not None:
+        token, identifier = tally.first_outside
+        offset = token * dataset.dtype.itemsize
+        text = (
+            f"{path} at byte {offset}: token {identifier} is not below {rules.limit}; "
+            f"{tally.outside} of all tokens are not"
+        )
+        findings.find("token-range", text, path=path, offset=offset)
+    if rules.ends_with_eod and tally.first_without is not None:
+        text = (
+            f"{dataset.path_prefix}: document {tally.first_without} does not end with EOD ({rules.eod_id}); "
+            f"{tally.without_eod} of {tally.documents} documents with tokens do not"
+        )
+        findings.find("eod-missing", text, path=path)
+    appended = tally.documents - tally.without_eod if rules.ends_with_eod else 0
+    if rules.eod_in_text is not None and tally.eod - appended != rules.eod_in_text:
+        text = (
+            f"{dataset.path_prefix}: EOD ({rules.eod_id}) stands {tally.eod - appended} times in the text of "
+            f"documents, but the manifest says {rules.eod_in_text}"
+        )
+        findings.find("eod-count", text, path=path)
+    return tally
+
+
+def _parts(dataset: IndexedDataset, size: int) -> list[tuple[int, int]]:
+    """Return ranges of documents: many where there are many tokens, and never too many in one."""
+    count = dataset.document_count
+    parts = max(1, -(-size // _TASK_BYTES), -(-count // _TASK_DOCUMENTS))
+    edges = [count * part // parts for part in range(parts + 1)]
+    return [(first, stop) for first, stop in pairwise(edges) if stop > first]
+
+
+def _scan(
+    dataset: IndexedDataset,
+    tokens: FileTokens,
+    rules: TokenRules,
+    part: tuple[int, int],
+    context: VerifyContext,
+) -> TokenTally:
+    first, stop = part
+    ends = _document_ends(dataset, first, stop)
+    tally = TokenTally()
+    filled = np.flatnonzero(np.diff(ends) > 0)
+    tally.documents = len(filled)
+    last = ends[filled + 1] - 1
+    for begin in range(int(ends[0]), int(ends[-1]), _BLOCK_TOKENS):
+        count = min(_BLOCK_TOKENS, int(ends[-1]) - begin)
+        block = tokens.read(begin, count)
+        context.runner.count_bytes(block.nbytes)
+        if rules.limit is not None:
+            _look_for_outside(tally, block, rules.limit, begin)
+        if rules.eod_id is not None:
+            tally.eod += int(np.count_nonzero(block == rules.eod_id))
+            low, high = np.searchsorted(last, (begin, begin + count))
+            wrong = np.flatnonzero(block[last[low:high] - begin] != rules.eod_id)
+            tally.without_eod += len(wrong)
+            if len(wrong) and tally.first_without is None:
+                tally.first_without = first + int(filled[low + wrong[0]])
+    return tally
+
+
+def _look_for_outside(tally: TokenTally, block: NDArray[Any], limit: int, begin: int) -> None:
+    # Minimum and maximum first: almost always they settle it, in half the time.
+    if block.size and int(block.min()) >= 0 and int(block.max()) < limit:
+        return
+    wrong = np.flatnonzero((block < 0) | (block >= limit))
+    tally.outside += len(wrong)
+    if tally.first_outside is None and len(wrong):
+        tally.first_outside = begin + int(wrong[0]), int(block[wrong[0]])
+
+
+def _document_ends(dataset: IndexedDataset, first: int, stop: int) -> NDArray[np.int64]:
+    """Return where documents begin, in tokens, and where the last one ends: int64 of shape (n + 1,)."""
+    edges = dataset.document_indices[first : stop + 1]
+    index = dataset.index
+    pointers = index.sequence_pointers
+    inside = np.minimum(edges, max(index.sequence_count - 1, 0))
+    if not index.sequence_count:
+        return np.zeros(len(edges), np.int64)
+    return np.where(edges < index.sequence_count, pointers[inside] // index.dtype.itemsize, index.token_count)
+
+
+SAMPLE_DOCUMENTS = 100
+SAMPLE_TOKENS = 4096
+_UNKNOWN_ENGINE = "unknown"
+
+
+def examine_meaning(
+    prefix: str,
+    facts: IndexFacts,
+    manifest: Manifest | None,
+    units: Units | None,
+    findings: ProductFindings,
+    context: VerifyContext,
+) -> None:
+    """Look at every token, decode a sample of the documents, and compare with the inputs that are here.
+
+    Args:
+        prefix: The dataset, of which the structure is sound.
+        facts: What its index says.
+        manifest: Its manifest, if it has one.
+        units: Its units, if they can be read.
+        findings: Collects what is found.
+        context: The options and threads.
+
+    Raises:
+        StorageError, IntegrityError: A file cannot be read to its end.
+    """
+    dataset = IndexedDataset(prefix, multimodal=facts.multimodal, mmap=False)
+    identity = manifest.tokenizer if manifest is not None else {}
+    tokenizer = _tokenizer(prefix, identity, findings, context)
+    rules = _rules(identity, manifest, tokenizer)
+    if rules.limit is None:
+        findings.find("vocabulary-unknown", f"{prefix}: no tokenizer is known, so any token may be right")
+    if facts.header.dtype.kind in "iu":
+        scan_tokens(dataset, rules, findings, context)
+        if tokenizer is not None and not findings.has("token-range", "tokenizer-other"):
+            _decode_sample(dataset, tokenizer, findings)
+    if manifest is not None and units is not None:
+        _examine_provenance(prefix, manifest, units, findings, context)
+        _examine_rejected(prefix, manifest, findings)
+        examine_inputs(manifest, units, findings, context)
+
+
+def _tokenizer(
+    prefix: str, identity: dict[str, Any], findings: ProductFindings, context: VerifyContext
+) -> Tokenizer | None:
+    given = context.tokenizer
+    if given is None:
+        return load_tokenizer(None) if identity.get("kind") == "bytes" else None
+    recorded = identity.get("sha256")
+    if recorded is not None and recorded != given.sha256:
+        text = (
+            f"{prefix} was made with another tokenizer than {given.argument}: their SHA-256 are "
+            f"{recorded} and {given.sha256}"
+        )
+        findings.find("tokenizer-other", text)
+    return given
+
+
+def _rules(identity: dict[str, Any], manifest: Manifest | None, tokenizer: Tokenizer | None) -> TokenRules:
+    """Return what is known of the tokens. What the manifest says of its tokenizer comes first."""
+    largest = identity.get("max_token_id", tokenizer.max_token_id if tokenizer is not None else None)
+    limit = largest + 1 if isinstance(largest, int) else None
+    if manifest is None:
+        return TokenRules(limit, None, None, None)
+    eod, appended = manifest.options.get("eod"), manifest.options.get("append-eod")
+    eod = eod if isinstance(eod, int) and 0 <= eod < 2**31 else None
+    known = isinstance(appended, bool) and _UNKNOWN_ENGINE not in manifest.engine["documents"]
+    return TokenRules(
+        limit=limit,
+        eod_id=eod,
+        ends_with_eod=bool(appended) if known and eod is not None else None,
+        eod_in_text=manifest.dataset["eod_in_text"] if known and eod is not None else None,
+    )
+
+
+def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, findings: ProductFindings) -> None:
+    from tokshard.tokenizer.encoders import decode
+
+    count = dataset.document_count
+    sample = sorted({place * count // SAMPLE_DOCUMENTS for place in range(SAMPLE_DOCUMENTS)} if count else ())
+    findings.counts["documents_decoded"] = len(sample)
+    for document in sample:
+        first = int(dataset.document_indices[document])
+        last = int(dataset.document_indices[document + 1])
+        try:
+            for sequence in range(first, last)[:1]:
+                length = min(int(dataset.sequence_lengths[sequence]), SAMPLE_TOKENS)
+                decode(tokenizer, dataset.get(sequence, 0, length).tolist())
+        except TokshardError as error:
+            text = f"document {document} of {dataset.path_prefix} cannot be decoded: {error.message}"
+            findings.find("undecodable", text, hint=error.hint)
+
+
+def _examine_provenance(
+    prefix: str, manifest: Manifest, units: Units, findings: ProductFindings, context: VerifyContext
+) -> None:
+    path = file_of(prefix, PROVENANCE_NAME)
+    if PROVENANCE_NAME not in manifest.files or not fs.isfile(path):
+        return
+    file = InputFile(path)
+    edges = units.before("documents").tolist()
+    if file.size_bytes != 8 * edges[-1] or sorted(edges) != edges:
+        return
+
+    def ascends(unit: int) -> bool:
+        places = np.empty(edges[unit + 1] - edges[unit], "<i8")
+        if places.size:
+            file.read_into(places.data.cast("B"), 8 * edges[unit])
+            context.runner.count_bytes(places.nbytes)
+        return bool((np.diff(places, prepend=-1) > 0).all())
+
+    listed = list(range(len(edges) - 1))
+    for unit, good in zip(listed, context.runner.run(ascends, listed, file.size_bytes), strict=True):
+        if not good:
+            text = f"{path}: the places of documents {edges[unit]} to {edges[unit + 1] - 1} do not ascend"
+            findings.find("provenance-order", text, path=path, offset=8 * edges[unit])
+
+
+def _examine_rejected(prefix: str, manifest: Manifest, findings: ProductFindings) -> None:
+    """Count the rejected records that are listed, by reason."""
+    path = file_of(prefix, REJECTED_NAME)
+    if REJECTED_NAME not in manifest.files or not fs.isfile(path):
+        return
+    found: Counter[str] = Counter()
+    with fs.open_file(path) as file:
+        while line := file.readline(MAX_JSON_BYTES):
+            try:
+                found[str(json.loads(line)["reason"])] += 1
+            except (ValueError, KeyError, TypeError, RecursionError):
+                findings.find(
+                    "rejected-count", f"{path}: line {found.total() + 1} is no rejected record", path=path
+                )
+                return
+    if dict(found) != manifest.counts["rejected"]:
+        text = f"{path} lists {dict(found)}, but the manifest counts {manifest.counts['rejected']}"
+        findings.find("rejected-count", text, path=path)
