@@ -285,3 +285,60 @@ def test_a_writer_outside_storage_is_found():
         "os.replace",
         "open('x', 'wb')",
     }
+
+
+COMMANDS_MAY_IMPORT = {"cli", "core", "errors", "version"}
+"""Beside the public names of tokshard itself."""
+
+BEYOND_THE_PUBLIC_API = {
+    "arrays",
+    "blend",
+    "blendview",
+    "build_indices",
+    "diff",
+    "doctor",
+    "events",
+    "inspect",
+    "merge",
+    "options",
+    "plans",
+    "recipes",
+    "replanning",
+    "shard_plan",
+    "simulation",
+    "tokenize",
+    "tokenizeview",
+    "trace",
+    "traceview",
+    "verify",
+    "views",
+    "wishes",
+}
+"""Modules of the command line that reach into other packages: only events, when the move has ended."""
+
+
+def beyond_the_public_api(source: str) -> set[str]:
+    """The packages of tokshard that a module of the command line imports beside the public API."""
+    tree = ast.parse(source)
+    public = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "tokshard"
+        for alias in node.names
+        if alias.name in tokshard.__all__
+    }
+    names = {name for name in imports_of(source) - public if name.startswith("tokshard.")}
+    return {name.split(".")[1] for name in names} - COMMANDS_MAY_IMPORT
+
+
+def test_the_command_line_uses_the_public_api():
+    found = {path.stem: beyond_the_public_api(path.read_text()) for path in (ROOT / "cli").glob("*.py")}
+    assert {name for name, packages in found.items() if packages} <= BEYOND_THE_PUBLIC_API
+    # The event log appends to a file, and only storage may write.
+    assert found["events"] == {"storage"}
+
+
+def test_an_import_beyond_the_public_api_is_found():
+    assert beyond_the_public_api("from tokshard import IndexedDataset, errors\n") == set()
+    assert beyond_the_public_api("def f():\n    from tokshard import blending\n") == {"blending"}
+    assert beyond_the_public_api("from tokshard.storage import syscalls\n") == {"storage"}

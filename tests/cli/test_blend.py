@@ -11,7 +11,7 @@ import pytest
 from support.cli.commands import tokshard
 from support.cli.mixtures import JOB_TOKENIZER, NAMES, files_of, run, write_mixture
 from support.index_cache.cache_support import write_dataset
-from tokshard.cli.screen import levels
+from tokshard.cli.rendering import levels
 
 BLEND = ("blend", 0.7, "data/web", 0.3, "data/code", "--seq-length", 16)
 SPLIT = ("--split", "9,1")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tokshard.cli import screen, terminal
+from tokshard.cli import rendering, terminal
 from tokshard.cli.views import show_split
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def show_plan(plan: BlendPlan) -> None:
 
 
 def _show_split_plan(split: SplitPlan) -> None:
-    from tokshard.inspection.facts import KINDS, percent
+    from tokshard.core.formatting import percent
+    from tokshard.inspection.facts import KINDS
 
     terminal.say(f"{split.name}: {KINDS[split.kind]}, {terminal.count(split.samples)} samples")
     rows = [
@@ -48,7 +49,7 @@ def _show_split_plan(split: SplitPlan) -> None:
         )
         for one in split.sources
     ]
-    screen.table(("source", "share", "samples", "in its index", "epochs", "tokens of an epoch"), rows)
+    rendering.table(("source", "share", "samples", "in its index", "epochs", "tokens of an epoch"), rows)
     terminal.say("")
 
 

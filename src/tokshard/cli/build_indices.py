@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokshard.cli import failures, options, terminal
-from tokshard.cli.clusters import (
+from tokshard.cli.events import recorded
+from tokshard.cli.meter import make_meter
+from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
+from tokshard.cli.options import (
     Executor,
     ExecutorChoice,
+    LogJson,
     RayAddress,
     RayCpusPerTask,
     RayRetries,
     ray_options,
 )
-from tokshard.cli.events import LogJson, recorded
-from tokshard.cli.meter import make_meter
-from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
 from tokshard.cli.wishes import Wishes
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokshard.cli import failures, options, screen, terminal
+from tokshard.cli import failures, options, rendering, terminal
 from tokshard.cli.quantities import parse_count
 from tokshard.errors import UsageError
 
@@ -172,7 +172,7 @@ def _show_counts(sources: Sequence[Any]) -> None:
         for one in sources
     ]
     if rows:
-        screen.table(["  dataset", *names], rows)
+        rendering.table(["  dataset", *names], rows)
 
 
 def _show_alone(first: Sequence[str], second: Sequence[str]) -> None:

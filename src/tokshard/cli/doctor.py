@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokshard.cli import failures, options, terminal
-from tokshard.cli.events import LogJson, recorded
+from tokshard.cli.events import recorded
+from tokshard.cli.options import LogJson
 from tokshard.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:

@@ -9,31 +9,93 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Protocol
 
 import typer
 
 from tokshard.cli import failures, terminal
+from tokshard.cli.failures import Problem
+from tokshard.core.codec import Document, Key
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.errors import OutputExistsError, StorageError
 from tokshard.storage import syscalls
 from tokshard.version import __version__
 
-SCHEMA = "tokshard.event/1"
 _BEGINNING = b'{"schema": "tokshard.event/'
 _PROGRESS_SECONDS = 1.0
 
-LogJson = Annotated[
-    str | None,
-    typer.Option(
-        "--log-json",
-        metavar="FILE",
-        help="Append what happens to FILE, one event in JSON on each line; - is stderr.",
-        show_default=False,
-        rich_help_panel="Messages",
-    ),
-]
+
+@dataclass(frozen=True)
+class Event(Document):
+    """A line of `--log-json`: one event of a command."""
+
+    SCHEMA = "tokshard.event/1"
+
+    time: Annotated[str, Key("time", "UTC.", pattern=r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z")]
+    seconds: Annotated[float, Key("seconds", "Since the command began to work.", minimum=0)]
+    command: Annotated[str, Key("command", "The command, for example `merge`.")]
+    pid: Annotated[int, Key("pid", "Its process, which tells runs in one log apart.", minimum=1)]
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """The first event of a run."""
+
+    TAG = ("event", "started")
+
+    version: Annotated[str, Key("version", "The version of tokshard.")]
+    arguments: Annotated[tuple[str, ...], Key("arguments", "The command line after `tokshard`.")]
+
+
+@dataclass(frozen=True)
+class Progressed(Event):
+    """Totals since the run began: at most once a second, and at both ends of a piece of work."""
+
+    TAG = ("event", "progress")
+
+    bytes_total: Annotated[int | None, Key("bytes_total", "The last `bytes_done`, if known.", minimum=0)]
+    bytes_done: Annotated[
+        int, Key("bytes_done", "Bytes of the work that are done, earlier runs included.", minimum=0)
+    ]
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
+    rejected: Annotated[int, Key("rejected", "Rejected records.", minimum=0)]
+
+
+@dataclass(frozen=True)
+class Message(Event):
+    """Something to know that is no warning, for example that the run waits for another."""
+
+    TAG = ("event", "message")
+
+    message: Annotated[str, Key("message", "One sentence.")]
+
+
+@dataclass(frozen=True)
+class Warned(Event):
+    """A warning."""
+
+    TAG = ("event", "warning")
+
+    message: Annotated[str, Key("message", "One sentence.")]
+
+
+@dataclass(frozen=True)
+class Finished(Event):
+    """The last event of a run that ended in order."""
+
+    TAG = ("event", "finished")
+
+    exit_code: Annotated[int, Key("exit_code", "0, or 1 where problems were found.", minimum=0, maximum=255)]
+
+
+@dataclass(frozen=True)
+class Failed(Problem, Event):
+    """The last event of a run that failed or was stopped."""
+
+    TAG = ("event", "failed")
 
 
 class Sink(Protocol):
@@ -113,24 +175,23 @@ class EventLog:
         self._command = command
         self._started = time.monotonic()
 
-    def write(self, event: str, **fields: Any) -> None:
-        """Write an event."""
+    def write(self, kind: type[Event], **fields: Any) -> None:
+        """Write an event of a kind."""
         if self._sink is None:
             return
-        value = {
-            "schema": SCHEMA,
-            "event": event,
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "seconds": round(time.monotonic() - self._started, 3),
-            "command": self._command,
-            "pid": os.getpid(),
-        }
-        self._sink.write(json.dumps(value | fields))
+        event = kind(
+            time=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            seconds=round(time.monotonic() - self._started, 3),
+            command=self._command,
+            pid=os.getpid(),
+            **fields,
+        )
+        self._sink.write(json.dumps(event.to_json()))
 
     def warnings(self, texts: Iterable[str]) -> None:
         """Write warnings; the command tells them to the user itself."""
         for text in texts:
-            self.write("warning", message=text)
+            self.write(Warned, message=text)
 
     def following(self, meter: Progress) -> Progress:
         """Return a listener who tells everything to ``meter`` and writes events of it."""
@@ -162,7 +223,7 @@ class _Following:
 
     def message(self, text: str) -> None:
         """Write a text."""
-        self._log.write("message", message=text)
+        self._log.write(Message, message=text)
         self._meter.message(text)
 
     def finish(self) -> None:
@@ -175,7 +236,7 @@ class _Following:
         self._heard = None
         self._written = time.monotonic()
         self._log.write(
-            "progress",
+            Progressed,
             bytes_total=self._total,
             bytes_done=state.bytes_done,
             documents=state.documents,
@@ -200,14 +261,14 @@ def recorded(target: str | None, command: str) -> Iterator[EventLog]:
     if target is not None:
         sink = StderrSink() if target == "-" else FileSink(target)
     log = EventLog(sink, command)
-    log.write("started", version=__version__, arguments=sys.argv[1:])
+    log.write(Started, version=__version__, arguments=tuple(sys.argv[1:]))
     try:
         yield log
     except BaseException as error:
         _end(log, error)
         raise
     else:
-        log.write("finished", exit_code=0)
+        log.write(Finished, exit_code=0)
     finally:
         if sink is not None:
             sink.close()
@@ -215,9 +276,9 @@ def recorded(target: str | None, command: str) -> Iterator[EventLog]:
 
 def _end(log: EventLog, error: BaseException) -> None:
     if isinstance(error, typer.Exit):
-        log.write("finished", exit_code=error.exit_code)
+        log.write(Finished, exit_code=error.exit_code)
     elif (known := failures.as_ours(error)) is not None:
-        log.write("failed", **failures.details_of(known))
+        log.write(Failed, **failures.details_of(known))
     else:
         code = failures.exit_code_of(error)
-        log.write("failed", error=type(error).__name__, message=str(error), hint=None, exit_code=code)
+        log.write(Failed, error=type(error).__name__, message=str(error), hint=None, exit_code=code)

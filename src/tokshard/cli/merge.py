@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokshard.cli import failures, terminal
-from tokshard.cli.events import LogJson, recorded
+from tokshard.cli.events import recorded
 from tokshard.cli.notes import warn
-from tokshard.cli.options import AsJson, NoProgress, Quiet
+from tokshard.cli.options import AsJson, LogJson, NoProgress, Quiet
 from tokshard.storage.paths import check_output_prefix
 
 if TYPE_CHECKING:

@@ -1,19 +1,22 @@
-"""Options that ``build-indices`` and ``blend`` share: what they are called, and what they say together."""
+"""Option declarations that several commands share: messages, progress, executors, and indexes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokshard.cli.quantities import parse_count, parse_sizes
+from tokshard.cluster.options import DEFAULT_CPUS_PER_TASK, DEFAULT_RETRIES, RayOptions
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 
 if TYPE_CHECKING:
     from tokshard.index_cache.likeness import Likeness
+    from tokshard.tokenization.workers.ray import RayExecutor
 
 INDEX = "Samples"
 SIZE = "How many samples"
@@ -180,6 +183,16 @@ PathAs = Annotated[
         rich_help_panel=NAMES,
     ),
 ]
+LogJson = Annotated[
+    str | None,
+    typer.Option(
+        "--log-json",
+        metavar="FILE",
+        help="Append what happens to FILE, one event in JSON on each line; - is stderr.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
 AssertHit = Annotated[
     bool,
     typer.Option(
@@ -198,6 +211,53 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel=OUTPUT)]
 NoProgress = Annotated[
     bool, typer.Option("--no-progress", help="Draw no progress bar.", rich_help_panel=OUTPUT)
+]
+
+CLUSTER = "Ray cluster"
+
+
+class Executor(StrEnum):
+    """Choices of --executor."""
+
+    local = "local"
+    ray = "ray"
+
+
+ExecutorChoice = Annotated[
+    Executor,
+    typer.Option(
+        "--executor", help="Where the work is done: here, or on a Ray cluster.", rich_help_panel=CLUSTER
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="auto|HOST:PORT",
+        help="The cluster.",
+        show_default="RAY_ADDRESS, or auto: that of this machine",
+        rich_help_panel=CLUSTER,
+    ),
+]
+RayCpusPerTask = Annotated[
+    float | None,
+    typer.Option(
+        "--ray-cpus-per-task",
+        metavar="N",
+        help="CPUs of each task.",
+        show_default=f"{DEFAULT_CPUS_PER_TASK:g}",
+        rich_help_panel=CLUSTER,
+    ),
+]
+RayRetries = Annotated[
+    int | None,
+    typer.Option(
+        "--ray-retries",
+        metavar="N",
+        help="How often work that was lost with its node is given out again.",
+        show_default=str(DEFAULT_RETRIES),
+        rich_help_panel=CLUSTER,
+    ),
 ]
 
 
@@ -370,3 +430,61 @@ def neutral_identifiers(prefix: str) -> dict[str, Any]:
     manifest = read_manifest(prefix)
     identity = manifest.tokenizer if manifest is not None else {}
     return {"class": NEUTRAL, **{name: identity[name] for name in ("kind", "sha256") if name in identity}}
+
+
+def ray_options(
+    executor: Executor,
+    address: str | None,
+    cpus_per_task: float | None,
+    retries: int | None,
+    *,
+    workers: int | None,
+) -> RayOptions | None:
+    """Return which Ray cluster to use; None for this machine.
+
+    Args:
+        executor: The value of ``--executor``.
+        address: The value of ``--ray-address``, if given.
+        cpus_per_task: The value of ``--ray-cpus-per-task``, if given.
+        retries: The value of ``--ray-retries``, if given.
+        workers: With Ray the most tasks at a time.
+
+    Raises:
+        UsageError: A value cannot be meant, or is for a cluster that is not to be used.
+    """
+    given = {"--ray-address": address, "--ray-cpus-per-task": cpus_per_task, "--ray-retries": retries}
+    if executor is Executor.local:
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"{name} has a meaning only with --executor ray")
+        return None
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers {workers} is less than 1")
+    return RayOptions(
+        address=address,
+        cpus_per_task=DEFAULT_CPUS_PER_TASK if cpus_per_task is None else cpus_per_task,
+        retries=DEFAULT_RETRIES if retries is None else retries,
+        tasks=workers,
+    )
+
+
+def ray_executor(options: RayOptions | None, *, alone: bool) -> RayExecutor | None:
+    """Return what encodes on a Ray cluster; None for this machine.
+
+    Args:
+        options: Which cluster.
+        alone: Whether nothing is said of job arrays, which divide the work in another way.
+
+    Raises:
+        UsageError: Something is.
+    """
+    if options is None:
+        return None
+    if not alone:
+        raise UsageError(
+            "--executor ray and the options of job arrays are two ways to divide the work",
+            hint="leave out one of them",
+        )
+    from tokshard.tokenization.workers.ray import RayExecutor
+
+    return RayExecutor(options)

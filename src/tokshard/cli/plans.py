@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tokshard.cli import screen, terminal, views
+from tokshard.cli import rendering, terminal, views
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ _SHOWN_IDS = 5
 _SHOWN_RANKS = 16
 _SHOWN_SHARDS = 12
 _BAR_CHARACTERS = 64
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def option(name: str, text: str, *, metavar: str = "N", shown: str | bool = False) -> Any:
@@ -206,7 +205,7 @@ def show_places(places: Sequence[SamplePlace]) -> None:
         "of shard",
         "dataset",
     ]
-    screen.table(header, rows, left=(9,))
+    rendering.table(header, rows, left=(9,))
 
 
 def _of(number: int) -> str:
@@ -257,7 +256,7 @@ def _show_bars(stream: Stream) -> None:
     from tokshard.sharding.ranks import ranges_of
 
     source, ranks = stream.source, stream.assignment.ranks
-    cells = max(16, min(_BAR_CHARACTERS, screen.width() - 40))
+    cells = max(16, min(_BAR_CHARACTERS, rendering.width() - 40))
     _show_shards(stream, cells)
     shown = range(ranks) if ranks <= _SHOWN_RANKS else range(_SHOWN_RANKS - 1)
     for rank in shown:
@@ -276,7 +275,7 @@ def _show_shards(stream: Stream, cells: int) -> None:
     bounds = source.bounds.tolist()
     for number, one in enumerate(source.datasets[:_SHOWN_SHARDS]):
         ids = terminal.count(one.samples)
-        bar = filled([(bounds[number], bounds[number + 1])], source.total, cells)
+        bar = rendering.filled([(bounds[number], bounds[number + 1])], source.total, cells)
         terminal.say(f"{f'shard {number}':>14} │{bar}│ {ids} samples of {terminal.path(one.prefix)}")
     if len(source.datasets) > _SHOWN_SHARDS:
         terminal.say(f"{'...':>14}   {terminal.count(len(source.datasets))} shards in all")
@@ -299,24 +298,10 @@ def _rank_line(label: str, stream: Stream, ranges: tuple[SampleRange, ...] | Non
         parts.append((each.first + shift, each.stop + shift))
     shards = ", ".join(str(each.dataset) for each in ranges[:_SHOWN_IDS])
     more = ", ..." if len(ranges) > _SHOWN_IDS else ""
-    terminal.say(f"{label:>14} │{filled(parts, stream.source.total, cells)}│ {count} of shard {shards}{more}")
-
-
-def filled(parts: Sequence[tuple[int, int]], total: int, cells: int) -> str:
-    """Return a bar of ``cells`` characters for 0 to ``total``, filled where the parts (first, stop) are.
-
-    Example:
-        >>> filled([(0, 50)], 100, 8), filled([(25, 30), (99, 100)], 100, 8)
-        ('████    ', '  ▍    ▏')
-    """
-    bar = []
-    for cell in range(cells):
-        low, high = cell * total / cells, (cell + 1) * total / cells
-        share = sum(max(0.0, min(high, stop) - max(low, first)) for first, stop in parts)
-        level = round(8 * share / (high - low)) if share else 0
-        bar.append(_EIGHTHS[max(level, 1) if share else 0])
-    return "".join(bar)
+    terminal.say(
+        f"{label:>14} │{rendering.filled(parts, stream.source.total, cells)}│ {count} of shard {shards}{more}"
+    )
 
 
 def _line(label: str, text: str) -> None:
-    screen.facts([(label, text)])
+    rendering.facts([(label, text)])

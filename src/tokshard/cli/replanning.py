@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from tokshard.cli import screen, terminal
+from tokshard.cli import rendering, terminal
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -170,4 +170,4 @@ def show_proofs(plan: Plan) -> None:
         for prefix, one in counts:
             numbers = (one.samples, one.read_earlier + one.read, one.planned, one.unread, one.planned_later)
             rows.append([f"  {terminal.path(prefix)}", *map(terminal.count, numbers)])
-        screen.table(["  dataset", "samples", "read", "planned", "unread", "in new epochs"], rows)
+        rendering.table(["  dataset", "samples", "read", "planned", "unread", "in new epochs"], rows)

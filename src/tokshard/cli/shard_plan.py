@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
 from tokshard.cli import failures, options, plan_options, plans, replanning, simulation, terminal
-from tokshard.cli.events import LogJson, recorded
+from tokshard.cli.events import recorded
 from tokshard.cli.notes import warn
+from tokshard.cli.options import LogJson
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokshard.cli import screen, terminal
+from tokshard.cli import rendering, terminal
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def show_simulation(steps: Sequence[StepLoad], request: SimulationRequest) -> No
         for which in ("least", "mean", "most"):
             shown = [_shown(name, summary[name][which]) if name in summary else "-" for name in _NUMBERS]
             rows.append([f"  {label}, {which}", *shown])
-    screen.table(["", "samples", "documents", "tokens", "pages", "open files", "time"], rows)
+    rendering.table(["", "samples", "documents", "tokens", "pages", "open files", "time"], rows)
     _show_nodes(steps)
 
 
@@ -121,7 +121,7 @@ def _show_nodes(steps: Sequence[StepLoad]) -> None:
             for name, number in zip(_NUMBERS, numbers, strict=True)
         ]
         rows.append([f"  node {node}, all steps", *cells])
-    screen.table(["", "samples", "documents", "tokens", "pages", "open files", "time"], rows)
+    rendering.table(["", "samples", "documents", "tokens", "pages", "open files", "time"], rows)
     if count > _SHOWN_NODES:
         terminal.say(f"  ... {terminal.count(count)} nodes in all: see --json")
 
@@ -169,7 +169,7 @@ def show_lists(written: dict[str, Any], request: SimulationRequest) -> None:
         ]
         for one in written["nodes"][:_SHOWN_NODES]
     ]
-    screen.table(["", "files", "size", "is read"], rows)
+    rendering.table(["", "files", "size", "is read"], rows)
     if len(written["nodes"]) > _SHOWN_NODES:
         terminal.say(f"  ... {terminal.count(len(written['nodes']))} nodes in all")
     terminal.say(f"next: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")

@@ -8,6 +8,7 @@ import sys
 from typing import Any, TextIO
 
 from tokshard.core.formatting import count, counted, duration, size, tokenizer_name
+from tokshard.core.formatting import shown_path as path
 from tokshard.core.formatting import visible as safe
 from tokshard.errors import StorageError
 
@@ -37,17 +38,6 @@ def open_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))
-
-
-def path(name: str) -> str:
-    """Return a path as it is best shown: harmless, and relative where it lies in the current directory.
-
-    Example:
-        >>> path(os.path.join(os.getcwd(), "data", "web")), path("/elsewhere/web")
-        ('data/web', '/elsewhere/web')
-    """
-    here = os.path.join(os.getcwd(), "")
-    return safe(name.removeprefix(here) or name)
 
 
 def say(text: str) -> None:

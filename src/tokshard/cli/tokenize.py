@@ -21,18 +21,21 @@ from tokshard.cli.arrays import (
     run_task,
     show_task,
 )
-from tokshard.cli.clusters import (
+from tokshard.cli.events import recorded
+from tokshard.cli.notes import warn
+from tokshard.cli.options import (
+    AsJson,
     Executor,
     ExecutorChoice,
+    LogJson,
+    NoProgress,
+    Quiet,
     RayAddress,
     RayCpusPerTask,
     RayRetries,
     ray_executor,
     ray_options,
 )
-from tokshard.cli.events import LogJson, recorded
-from tokshard.cli.notes import warn
-from tokshard.cli.options import AsJson, NoProgress, Quiet
 from tokshard.cli.quantities import parse_bytes
 from tokshard.cli.tokenizeview import show_plan, show_report
 from tokshard.tokenization.options import (

@@ -7,7 +7,7 @@ import io
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tokshard.cli import screen, terminal
+from tokshard.cli import rendering, terminal
 
 if TYPE_CHECKING:
     from tokshard.tracing.origin import Origin
@@ -112,7 +112,7 @@ def _show_sample(one: SampleTrace, stream: str) -> None:
     with_text = any(piece.text is not None for piece in one.pieces)
     header = ["at", "document", "its tokens", "from", *(["text"] if with_text else [])]
     rows = [_piece_row(piece, with_text=with_text) for piece in one.pieces]
-    screen.table(header, rows, left=(2, 3, 4))
+    rendering.table(header, rows, left=(2, 3, 4))
     terminal.say("")
 
 
@@ -149,7 +149,7 @@ def _show_document_readings(one: DocumentReadings) -> None:
         return
     shown = one.readings[:_SHOWN_READINGS]
     columns = {name: cells for name, cells in _columns(shown).items() if any(cells)}
-    screen.table(list(columns), list(zip(*columns.values(), strict=True)), left=(0, 3))
+    rendering.table(list(columns), list(zip(*columns.values(), strict=True)), left=(0, 3))
     if len(one.readings) > _SHOWN_READINGS:
         more = terminal.count(len(one.readings) - _SHOWN_READINGS)
         terminal.say(f"  and {more} times more: --csv or --json has all")

@@ -9,7 +9,8 @@ import typer
 import tokshard
 from tokshard import VerifyOptions
 from tokshard.cli import failures, options, terminal
-from tokshard.cli.events import LogJson, recorded
+from tokshard.cli.events import recorded
+from tokshard.cli.options import LogJson
 
 if TYPE_CHECKING:
     from tokshard import VerifiedProduct, VerifyReport

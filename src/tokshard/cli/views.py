@@ -5,17 +5,17 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING
 
-from tokshard.cli import screen, terminal
+from tokshard.cli import rendering, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokshard.blending.document import BlendSplit
+    from tokshard.core.formatting import Table
     from tokshard.inspection.blends import BlendSummary
     from tokshard.inspection.caches import CacheSummary
     from tokshard.inspection.datasets import DatasetSummary
     from tokshard.inspection.documents import DocumentView
-    from tokshard.inspection.facts import Table
     from tokshard.inspection.indexes import IndexSummary
     from tokshard.inspection.job import Summary
     from tokshard.inspection.lengths import LengthSummary
@@ -45,7 +45,7 @@ def show_dataset(summary: DatasetSummary) -> None:
     """Print what a dataset is, and how long its documents are."""
     from tokshard.inspection.facts import dataset_facts
 
-    screen.facts(dataset_facts(summary))
+    rendering.facts(dataset_facts(summary))
     _show_lengths("tokens of a document", summary.document_lengths)
 
 
@@ -53,14 +53,14 @@ def show_tokenizer(summary: TokenizerSummary) -> None:
     """Print what a tokenizer is."""
     from tokshard.inspection.facts import tokenizer_facts
 
-    screen.facts(tokenizer_facts(summary))
+    rendering.facts(tokenizer_facts(summary))
 
 
 def show_cache(summary: CacheSummary) -> None:
     """Print what a cache holds."""
     from tokshard.inspection.facts import cache_facts, cache_table
 
-    screen.facts(cache_facts(summary))
+    rendering.facts(cache_facts(summary))
     _show_table(cache_table(summary))
 
 
@@ -68,7 +68,7 @@ def show_index(summary: IndexSummary) -> None:
     """Print what an index is, and what its arrays hold."""
     from tokshard.inspection.facts import array_table, index_facts, order_table
 
-    screen.facts(index_facts(summary))
+    rendering.facts(index_facts(summary))
     if summary.files.arrays:
         _show_table(array_table(summary.files))
     if summary.samples is not None:
@@ -82,7 +82,7 @@ def show_blend(summary: BlendSummary) -> None:
     """Print what a blend is, and what each of its splits holds."""
     from tokshard.inspection.facts import blend_facts
 
-    screen.facts(blend_facts(summary))
+    rendering.facts(blend_facts(summary))
     for split in summary.document.splits.values():
         terminal.say("")
         show_split(split)
@@ -92,9 +92,9 @@ def show_split(split: BlendSplit) -> None:
     """Print the certificate of a split, and how far it is from its weights over the run."""
     from tokshard.inspection.facts import certificate_table, split_title
 
-    screen.heading(split_title(split))
+    rendering.heading(split_title(split))
     if split.certificate.samples:
-        screen.table(*_parts(certificate_table(split)))
+        rendering.table(*certificate_table(split))
         if split.kind != "single":
             _show_drift(split.certificate.drift, split.certificate.largest_deviation)
 
@@ -106,7 +106,7 @@ def show_document(view: DocumentView) -> None:
     shown = " ".join(map(str, view.tokens[:_SHOWN_TOKENS]))
     rest = f" ... and {len(view.tokens) - _SHOWN_TOKENS} more" if len(view.tokens) > _SHOWN_TOKENS else ""
     sequences = terminal.count(len(view.sequence_lengths))
-    screen.facts(
+    rendering.facts(
         [
             ("document", f"{terminal.count(view.document)} of {view.path_prefix}"),
             ("sequences", f"{sequences} of {lengths or 'no'}{more} tokens"),
@@ -128,7 +128,7 @@ def show_grid(stream: Stream) -> None:
 
     datasets = stream.source.datasets
     try:
-        grid = read_grid(stream, ranks=_SHOWN_RANKS, steps=min(_GRID_CELLS, screen.width() - 20))
+        grid = read_grid(stream, ranks=_SHOWN_RANKS, steps=min(_GRID_CELLS, rendering.width() - 20))
     except TokshardError:
         return
     if grid is None or grid.datasets is None or len(datasets) == 1:
@@ -148,11 +148,7 @@ def _letter(number: int) -> str:
 
 def _show_table(table: Table) -> None:
     terminal.say("")
-    screen.table(*_parts(table))
-
-
-def _parts(table: Table) -> tuple[Sequence[str], Sequence[Sequence[object]], Sequence[int]]:
-    return table.header, table.rows, table.left
+    rendering.table(*table)
 
 
 def _show_lengths(what: str, lengths: LengthSummary) -> None:
@@ -160,9 +156,9 @@ def _show_lengths(what: str, lengths: LengthSummary) -> None:
 
     if lengths.count:
         terminal.say("")
-        screen.heading(what, range_of(lengths))
+        rendering.heading(what, range_of(lengths))
         labels = bin_labels(lengths)
-        screen.bars(
+        rendering.bars(
             [
                 (label, one.count, terminal.count(one.count))
                 for label, one in zip(labels, lengths.bins, strict=True)
@@ -173,4 +169,4 @@ def _show_lengths(what: str, lengths: LengthSummary) -> None:
 def _show_drift(curve: Sequence[float], most: float) -> None:
     from tokshard.inspection.facts import drift_note
 
-    screen.curve("off by", curve, max(1.0, most), drift_note(most))
+    rendering.curve("off by", curve, max(1.0, most), drift_note(most))

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Facts = Sequence[tuple[str, object]]
+"""Labels and their values, one below the other; an empty label continues the one above."""
+
+
+class Table(NamedTuple):
+    """A table of cells that are texts already.
+
+    Attributes:
+        header: The names of the columns.
+        rows: The cells.
+        left: The columns aligned to the left; all others are numbers.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Sequence[int] = (0,)
 
 
 def count(number: int) -> str:
@@ -39,6 +58,49 @@ def size(number: float) -> str:
     if unit == "B":
         return f"{number:.0f} B"
     return f"{number:.{max(0, 3 - len(str(int(number))))}f} {unit}"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent.
+
+    Example:
+        >>> percent(0.123456)
+        '12.35%'
+    """
+    return f"{100 * share:.2f}%"
+
+
+def number_range(first: int, stop: int) -> str:
+    """Return the numbers from ``first`` to before ``stop``.
+
+    Example:
+        >>> number_range(5, 6), number_range(0, 2000)
+        ('5', '0 to 1,999')
+    """
+    return count(first) if stop == first + 1 else f"{count(first)} to {count(stop - 1)}"
+
+
+def listed(items: Sequence[object], limit: int) -> str:
+    """Return a list in words, cut after some items.
+
+    Example:
+        >>> listed([3, 5, 7], 5), listed(range(1000), 2)
+        ('3, 5, 7', '0, 1 and 998 more')
+    """
+    rest = len(items) - limit
+    more = f" and {count(rest)} more" if rest > 0 else ""
+    return ", ".join(str(item) for item in items[:limit]) + more
+
+
+def shown_path(path: str) -> str:
+    """Return a path without control characters, relative if it is inside the current directory.
+
+    Example:
+        >>> shown_path(os.path.join(os.getcwd(), "data", "web")), shown_path("/elsewhere/web")
+        ('data/web', '/elsewhere/web')
+    """
+    here = os.path.join(os.getcwd(), "")
+    return visible(path.removeprefix(here) or path)
 
 
 def duration(seconds: float) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tokshard.blending.certificate import SourceCertificate
 from tokshard.blending.document import BlendSplit
-from tokshard.core.formatting import count, size, tokenizer_name
+from tokshard.core.formatting import Table, count, percent, size, tokenizer_name
 from tokshard.dataset.manifest import Manifest
 from tokshard.index_cache.description import GPTDatasetDescription
 from tokshard.inspection.blends import BlendSummary
@@ -19,6 +17,8 @@ from tokshard.inspection.indexfiles import IndexFiles
 from tokshard.inspection.lengths import LengthSummary
 from tokshard.inspection.tokenizers import TokenizerSummary
 
+Facts = list[tuple[str, object]]
+
 _SHOWN_INPUTS = 10
 KINDS = {
     "single": "one dataset",
@@ -26,24 +26,6 @@ KINDS = {
     "proportional": "a proportional blend",
     "exhaustive": "every sample",
 }
-
-Facts = list[tuple[str, object]]
-"""Labels, and what they stand for; an empty label goes on with the last one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of readable cells.
-
-    Attributes:
-        header: The names of the columns.
-        rows: The cells.
-        left: The columns of text; the others are numbers.
-    """
-
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    left: tuple[int, ...] = (0,)
 
 
 def dataset_facts(summary: DatasetSummary) -> Facts:
@@ -260,13 +242,3 @@ def _certificate_row(one: SourceCertificate) -> tuple[str, ...]:
 def drift_note(most: float) -> str:
     """Return how far a blend is from its weights at most."""
     return f"at most {most:.2f} samples over the run"
-
-
-def percent(share: float) -> str:
-    """Return a share in percent.
-
-    Example:
-        >>> percent(0.123456)
-        '12.35%'
-    """
-    return f"{100 * share:.2f}%"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from tokshard.core.formatting import count
+from tokshard.core.formatting import count, percent
 from tokshard.inspection.datasets import DatasetSummary
-from tokshard.inspection.facts import bin_labels, dataset_facts, percent, range_of
+from tokshard.inspection.facts import bin_labels, dataset_facts, range_of
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
 from tokshard.inspection.lengths import LengthSummary
 from tokshard.inspection.page.charts import Bar, bars, curve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokshard.blending.document import BlendSplit
-from tokshard.core.formatting import count
+from tokshard.core.formatting import Table, count, percent
 from tokshard.inspection import facts as told
 from tokshard.inspection.blends import BlendSummary
 from tokshard.inspection.caches import CacheSummary
@@ -30,7 +30,7 @@ def _split_section(split: BlendSplit) -> Markup:
     if not certificate.samples:
         return section(title)
     sources = certificate.sources[:_SHOWN_SOURCES]
-    shares = [Bar(one.prefix, one.share, told.percent(one.share), mark=one.target_share) for one in sources]
+    shares = [Bar(one.prefix, one.share, percent(one.share), mark=one.target_share) for one in sources]
     epochs = [Bar(one.prefix, one.epochs, f"{one.epochs:.2f}") for one in sources]
     drift = None
     if split.kind != "single":
@@ -98,7 +98,7 @@ def index_sections(summary: IndexSummary) -> list[Markup]:
 
 def _order_section(order: OrderStatistics) -> Markup:
     rows = [
-        Bar(one.dataset_path, one.share, told.percent(one.share), mark=one.weight)
+        Bar(one.dataset_path, one.share, percent(one.share), mark=one.weight)
         for one in order.sources[:_SHOWN_SOURCES]
     ]
     return section(
@@ -110,5 +110,5 @@ def _order_section(order: OrderStatistics) -> Markup:
     )
 
 
-def _table(one: told.Table, caption: str = "") -> Markup:
+def _table(one: Table, caption: str = "") -> Markup:
     return table(one.header, one.rows, left=one.left, caption=caption)

@@ -1,7 +1,8 @@
-"""How a screen looks: facts, tables, bars and curves, as wide as the terminal.
+"""The one renderer of the commands: lines, facts, tables, bars, curves and strips, as wide as the terminal.
 
-All text is made safe here, so callers hand over what they have. rich sets colours, measures characters
-that are two cells wide, and leaves out what a file or a pipe cannot show; its markup is never used.
+All text is made harmless here, so views pass what they have; numbers, sizes, times and paths are formatted by
+:mod:`tokshard.core.formatting`. rich sets colors, measures characters that are two cells wide, and leaves out
+what a file or a pipe cannot show; its markup is never used.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.cli import terminal
+from tokshard.core.formatting import Facts, count, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 _LABEL_CELLS = 12
+_STRIP_LABEL_CELLS = 14
 _BAR_CELLS = 40
 _SMALLEST_BAR = 10
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -31,20 +34,46 @@ def width() -> int:
     return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
+def line(text: object = "") -> None:
+    """Print a line of results; it is never cut."""
+    terminal.say(visible(text))
+
+
+def tell(text: object) -> None:
+    """Print a line that is not a result, to stderr."""
+    terminal.tell(visible(text))
+
+
+def lines(texts: Sequence[object], limit: int, more: str = "and {rest} more") -> None:
+    """Print lines, at most ``limit`` of them, and then how many more there are.
+
+    Args:
+        texts: The lines.
+        limit: How many are printed.
+        more: The line for the rest, with ``{rest}``.
+    """
+    for text in texts[:limit]:
+        line(text)
+    if len(texts) > limit:
+        line(more.format(rest=count(len(texts) - limit)))
+
+
 def heading(text: str, detail: str = "") -> None:
     """Print what the lines below are about."""
     _say(_text(text, "bold"), *([_text(f"  {detail}", "dim")] if detail else []))
 
 
-def facts(lines: Sequence[tuple[str, object]]) -> None:
-    """Print labels and what they stand for, one under the other; an empty label goes on with the last."""
-    cells = max([_LABEL_CELLS, *(len(label) for label, _ in lines)])
-    for label, value in lines:
+def facts(facts: Facts) -> None:
+    """Print labels and their values, one below the other; an empty label continues the one above."""
+    cells = max([_LABEL_CELLS, *(len(label) for label, _ in facts)])
+    for label, value in facts:
         _say(_text(f"{label:<{cells}} ", "cyan"), _text(value))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: Sequence[int] = (0,)) -> None:
-    """Print a table; where the terminal is too narrow for it, the cells of a row one under the other.
+    """Print a table; where the terminal is too narrow for it, the cells of a row one below the other.
+
+    A :class:`~tokshard.core.formatting.Table` is printed by ``table(*found)``.
 
     Args:
         header: The names of the columns.
@@ -53,7 +82,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: Sequenc
     """
     from rich.cells import cell_len
 
-    texts = [[terminal.safe(cell) for cell in row] for row in rows]
+    texts = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(header, *texts, strict=True)]
     if _is_for_eyes() and sum(widths) + 2 * (len(widths) - 1) > width():
         _records(header, texts)
@@ -92,6 +121,27 @@ def bars(rows: Sequence[tuple[str, float, str]]) -> None:
         _say(_text(f"{label:>{labels}} │"), _text(f"{drawn:<{full}}", "green"), _text(f" {note}"))
 
 
+def strip(label: str, cells: str, note: str = "") -> None:
+    """Print a line of character cells between two edges, its label before and a note behind it."""
+    _say(_text(f"{label:>{_STRIP_LABEL_CELLS}} │"), _text(cells), _text(f"│ {note}".rstrip()))
+
+
+def filled(parts: Sequence[tuple[int, int]], total: int, cells: int) -> str:
+    """Return a bar of ``cells`` characters for 0 to ``total``, filled where the parts (first, stop) are.
+
+    Example:
+        >>> filled([(0, 50)], 100, 8), filled([(25, 30), (99, 100)], 100, 8)
+        ('████    ', '  ▍    ▏')
+    """
+    drawn = []
+    for cell in range(cells):
+        low, high = cell * total / cells, (cell + 1) * total / cells
+        share = sum(max(0.0, min(high, stop) - max(low, first)) for first, stop in parts)
+        level = round(8 * share / (high - low)) if share else 0
+        drawn.append(_EIGHTHS[max(level, 1) if share else 0])
+    return "".join(drawn)
+
+
 def bar(share: float, cells: int) -> str:
     """Return a bar that fills a share of the cells, to an eighth of one; it shows anything above 0.
 
@@ -127,7 +177,7 @@ def levels(values: Sequence[float], most: float) -> str:
 def _text(value: object, style: str = "") -> Text:
     from rich.text import Text
 
-    return Text(terminal.safe(value), style=style, no_wrap=True)
+    return Text(visible(value), style=style, no_wrap=True)
 
 
 def _say(*parts: Text) -> None:

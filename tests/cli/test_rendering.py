@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tokshard.cli import screen
+from tokshard.cli import rendering
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ ROWS = [("中文数据", "50%", "1"), ("e\u0301a", "5%", "1,000"), ("[red]x[/red
 
 
 def test_columns_are_aligned_where_characters_are_two_cells_wide(lines):
-    found = lines(80, screen.table, HEADER, ROWS)
+    found = lines(80, rendering.table, HEADER, ROWS)
     assert found == [
         "source           share  samples",
         "中文数据           50%        1",
@@ -39,7 +39,7 @@ def test_columns_are_aligned_where_characters_are_two_cells_wide(lines):
 
 
 def test_a_table_that_does_not_fit_becomes_a_list(lines):
-    assert lines(40, screen.table, (*HEADER, "more"), [(*row, "x" * 30) for row in ROWS[:1]]) == [
+    assert lines(40, rendering.table, (*HEADER, "more"), [(*row, "x" * 30) for row in ROWS[:1]]) == [
         "中文数据",
         "  share    50%",
         "  samples  1",
@@ -48,23 +48,23 @@ def test_a_table_that_does_not_fit_becomes_a_list(lines):
 
 
 def test_facts_go_on_under_their_label(lines):
-    found = lines(40, screen.facts, [("a", "x" * 60), ("", "\u202ey"), ("longer than twelve", 3)])
+    found = lines(40, rendering.facts, [("a", "x" * 60), ("", "\u202ey"), ("longer than twelve", 3)])
     assert found == [f"a{' ' * 18}{'x' * 60}", f"{' ' * 19}\\u202ey", "longer than twelve 3"]
 
 
 @pytest.mark.parametrize("columns", [40, 50, 200])
 def test_bars_fill_the_room_and_no_more(lines, columns):
-    found = lines(columns, screen.bars, [("one", 1, "1"), ("twelve", 12, "a dozen"), ("none", 0, "0")])
+    found = lines(columns, rendering.bars, [("one", 1, "1"), ("twelve", 12, "a dozen"), ("none", 0, "0")])
     assert all(cell_len(line) <= columns for line in found)
     full = min(40, columns - 16)
     assert found[1] == f"twelve │{'█' * full} a dozen"
     assert found[2] == f"  none │{' ' * full} 0"
-    assert lines(columns, screen.bars, []) == []
+    assert lines(columns, rendering.bars, []) == []
 
 
 @given(st.floats(0, 1), st.integers(1, 80))
 def test_a_bar_is_as_long_as_its_share_to_an_eighth(share, cells):
-    drawn = screen.bar(share, cells)
+    drawn = rendering.bar(share, cells)
     eighths = 8 * drawn.count("█") + sum(" ▏▎▍▌▋▊▉".index(one) for one in drawn if one != "█")
     assert eighths == max(round(share * cells * 8), 1 if share else 0)
 
@@ -72,6 +72,6 @@ def test_a_bar_is_as_long_as_its_share_to_an_eighth(share, cells):
 def test_a_curve_keeps_its_largest_values(lines):
     values = [0.0] * 640
     values[333] = 8.0
-    (found,) = lines(60, screen.curve, "off by", values, 8.0, "at most 8")
+    (found,) = lines(60, rendering.curve, "off by", values, 8.0, "at most 8")
     assert found.count("█") == 1
     assert cell_len(found) <= 60

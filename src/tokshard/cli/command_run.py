@@ -1,0 +1,98 @@
+"""One run of a command: errors become messages, progress is drawn, events are logged, the result is shown.
+
+with command_run("merge", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json) as run:
+report = tokshard.merge(MergeOptions(...), progress=run.progress)
+run.warn(report.warnings)
+run.show(report, show_report)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import typer
+
+from tokshard.cli import events, failures, rendering, terminal
+from tokshard.cli.events import EventLog
+from tokshard.cli.meter import make_meter
+from tokshard.core.progress import Progress
+
+FOUND_PROBLEMS = 1
+"""The exit code of a command that did its work and found what it looks for."""
+
+
+class Report(Protocol):
+    """A result that is a JSON document, too."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document."""
+
+
+ReportT = TypeVar("ReportT", bound=Report)
+
+
+class CommandRun:
+    """What a command does with its results, as its common options say.
+
+    Args:
+        log: The event log.
+        as_json: Whether the result is printed as JSON.
+        quiet: Whether only errors are printed, and JSON if asked for.
+        animated: Whether progress may be drawn as a bar.
+    """
+
+    def __init__(self, log: EventLog, *, as_json: bool, quiet: bool, animated: bool) -> None:
+        self.log = log
+        self.as_json = as_json
+        self.quiet = quiet
+        self._animated = animated
+
+    @property
+    def progress(self) -> Progress:
+        """A new listener for work that takes long: the terminal and the event log."""
+        return self.log.following(make_meter(quiet=self.quiet, animated=self._animated))
+
+    def warn(self, warnings: Sequence[str], hint: str | None = None) -> None:
+        """Print warnings, with a hint to the last of them, on stderr and to the event log."""
+        self.log.warnings(warnings)
+        if self.quiet or not warnings:
+            return
+        for warning in warnings:
+            rendering.tell(f"warning: {warning}")
+        if hint is not None:
+            rendering.tell(f"hint: {hint}")
+
+    def show(self, report: ReportT, view: Callable[[ReportT], object]) -> None:
+        """Print a result: as JSON, by ``view``, or not at all."""
+        if self.as_json:
+            terminal.say_json(report.to_json())
+        elif not self.quiet:
+            view(report)
+
+    def found_problems(self) -> NoReturn:
+        """End with exit code 1."""
+        raise typer.Exit(FOUND_PROBLEMS)
+
+
+@contextmanager
+def command_run(
+    command: str,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+    no_progress: bool = False,
+    log_json: str | None = None,
+) -> Iterator[CommandRun]:
+    """Run the block as a command: errors in it become messages and exit codes.
+
+    Args:
+        command: Its name, for the event log.
+        as_json: The value of ``--json``.
+        quiet: The value of ``--quiet``.
+        no_progress: The value of ``--no-progress``.
+        log_json: The value of ``--log-json``.
+    """
+    with failures.reported(as_json=as_json), events.recorded(log_json, command) as log:
+        yield CommandRun(log, as_json=as_json, quiet=quiet, animated=not no_progress)

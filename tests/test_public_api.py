@@ -1,0 +1,61 @@
+"""The names that tokshard promises, and where they are."""
+
+import importlib
+import pkgutil
+import types
+from pathlib import Path
+
+import tokshard
+
+PUBLIC = [
+    "ArrayTask",
+    "BlendRecipe",
+    "Certificate",
+    "GPTDatasetIndex",
+    "GPTSamples",
+    "IndexedDataset",
+    "IndexedDatasetBuilder",
+    "__version__",
+    "build_blending_indices",
+    "build_document_index",
+    "build_exhaustive_blending_indices",
+    "build_sample_index",
+    "build_shuffle_index",
+    "finish_tokenization",
+    "merge_datasets",
+    "tokenize_corpus",
+    "tokenize_share",
+]
+"""Removing or renaming one of these breaks a promise."""
+
+
+def module_names():
+    return [module.name for module in pkgutil.walk_packages(tokshard.__path__, "tokshard.")]
+
+
+def test_the_exported_names_are_pinned():
+    assert sorted(tokshard.__all__) == PUBLIC
+    assert dir(tokshard) == sorted(tokshard.__all__)
+    assert tokshard._HOMES.keys() == set(PUBLIC) - {"__version__"}
+
+
+def test_no_public_function_has_the_name_of_a_package_or_module():
+    taken = {name.split(".")[1] for name in module_names()}
+    assert "storage" in taken
+    assert set(tokshard.__all__) & taken == set()
+
+
+def test_every_public_name_survives_the_import_of_all_modules():
+    for name in module_names():
+        importlib.import_module(name)
+    for name, home in tokshard._HOMES.items():
+        found = getattr(tokshard, name)
+        assert found is getattr(importlib.import_module(home), name), name
+        assert not isinstance(found, types.ModuleType), name
+        assert found.__doc__, name
+
+
+def test_type_checkers_see_every_public_name():
+    source = Path(tokshard.__file__).read_text()
+    for name, home in tokshard._HOMES.items():
+        assert f"    from {home} import " in source, name
