@@ -163,7 +163,6 @@ DEFINED_TWICE = {
     "Pieces",
     "Place",
     "Places",
-    "Plan",
     "RecipeOptions",
     "Resolved",
     "Stream",

@@ -21,10 +21,8 @@ from tokshard.loader import RankLoader
 SOURCE = Path(tokshard.__file__).parent
 PAGE = FOLDER.parent / "json.md"
 IN_WORK_DIRECTORIES = {
-    "tokshard.adoption-plan/1",
-    "tokshard.merge-plan/1",
+    "tokshard.build-plan/1",
     "tokshard.publish/1",
-    "tokshard.tokenize-plan/1",
 }
 HASHED = {"tokshard.reweighted/1"}
 OWN = IN_WORK_DIRECTORIES | HASHED

@@ -18,8 +18,10 @@ WORK = {
     "inspect": inspect_dataset,
     "trace": lambda prefix: trace_document(open_dataset(prefix), 3),
     # Without the times of its files.
-    "merge": lambda prefix: replace(read_input(prefix, multimodal=False), state={}),
+    "merge": lambda prefix: replace(read_input(prefix, multimodal=False), source=None),
 }
+
+INSIDE = {"inspect": "inspection/datasets.py", "trace": "tracing/forwards.py", "merge": "merge/inputs.py"}
 
 
 def said(work, prefix):
@@ -59,7 +61,7 @@ def test_old_or_new_or_nothing(tmp_path, name, lines):
         *interleaved(
             lambda: said(WORK[name], prefix),
             lambda: publish(sets[1]),
-            inside=("reader.py", "merge/inputs.py", "inspection/datasets.py", "tracing/forwards.py"),
+            inside=("reader.py", INSIDE[name]),
             prepare=lambda: publish(sets[0]),
         )
     ]

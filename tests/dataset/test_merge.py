@@ -99,7 +99,7 @@ def test_a_merge_is_the_concatenation(plains, checkpoint_bytes):
     assert_manifest_is_true("out", [plain.bin_bytes() for plain in plains])
     assert_manifest_is_true("more", [plain.bin_bytes() for plain in [*plains, *plains]])
     summary = inspect_dataset("more", multimodal=multimodal)
-    assert summary.empty_documents == summary.manifest.dataset["empty_documents"]
+    assert summary.empty_documents == summary.manifest.dataset.empty_documents
 
 
 def assert_manifest_is_true(prefix: str, pieces: list[bytes]) -> None:
@@ -107,10 +107,10 @@ def assert_manifest_is_true(prefix: str, pieces: list[bytes]) -> None:
     units = [json.loads(line) for line in Path(f"{prefix}.tokshard/units.jsonl").read_text().splitlines()]
     digests = [content_digest(piece) for piece in pieces]
     assert [unit["tokens_xxh3_128"] for unit in units] == digests
-    assert manifest.files["bin"]["pieces_xxh3_128"] == piecewise_digest(digests)
+    assert manifest.files.bin.pieces_xxh3_128 == piecewise_digest(digests)
     assert [unit["input"] for unit in units] == list(range(len(manifest.inputs)))
-    assert manifest.files["idx"]["xxh3_128"] == file_digest(f"{prefix}.idx")
-    assert manifest.dataset["units"] == len(units)
+    assert manifest.files.idx.xxh3_128 == file_digest(f"{prefix}.idx")
+    assert manifest.dataset.units == len(units)
 
 
 def test_forms_of_one_data_set_count_once_and_the_same_argument_counts_again():

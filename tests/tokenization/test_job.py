@@ -32,7 +32,7 @@ from tokshard.storage.lock import WriterLock
 from tokshard.tokenization import encoding
 from tokshard.tokenization.job import plan_tokenization
 from tokshard.tokenization.options import TokenizeOptions
-from tokshard.tokenization.plan import make_plan
+from tokshard.tokenization.plan import make_parameters, make_plan
 from tokshard.tokenization.workers.inline import InlineExecutor
 from tokshard.tokenization.workers.processes import ProcessExecutor
 from tokshard.tokenizer.definition import load_tokenizer
@@ -342,10 +342,11 @@ def test_a_data_set_of_another_program_is_not_overwritten(tmp_path, corpus):
 
 def test_more_inputs_than_a_manifest_can_list_are_refused_at_once():
     tokenizer = load_tokenizer(None)
+    parameters = make_parameters(tokenizer, TokenizeOptions())
     few = [CorpusFile(f"{n:06d}.jsonl", 1, 1, "jsonl", "none") for n in range(50_000)]
-    assert len(make_plan(few, tokenizer, TokenizeOptions()).inputs) == 50_000
+    assert len(make_plan(few, tokenizer, parameters).inputs) == 50_000
     with pytest.raises(UsageError, match="manifest can list"):
-        make_plan(few * 4, tokenizer, TokenizeOptions())
+        make_plan(few * 4, tokenizer, parameters)
 
 
 @pytest.mark.parametrize("name", ["out.bin", "out.idx", "out.tokshard/x.jsonl"])

@@ -9,6 +9,7 @@ import pytest
 
 from tokshard import merge_datasets, tokenize_corpus
 from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.plan import MergeParameters
 from tokshard.errors import InputError
 from tokshard.inspection.datasets import inspect_dataset
 from tokshard.inspection.documents import inspect_document
@@ -16,7 +17,7 @@ from tokshard.inspection.documents import inspect_document
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 CORPORA = [SAMPLE / "hostile.jsonl", SAMPLE / "manuals.jsonl", SAMPLE / "stories.jsonl"]
 TOKENIZER = str(SAMPLE / "tokenizer.json")
-SAME = ("dataset", "files", "tokenizer", "engine", "inputs", "counts")
+SAME = ("dataset", "files", "tokenizer", "encoder", "inputs", "counts")
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +52,9 @@ def test_a_merge_of_parts_is_the_whole():
         assert {name: getattr(manifest, name) for name in SAME} == {
             name: getattr(whole, name) for name in SAME
         }
-    assert read_manifest("merged").options == {
-        "merge": ["part-0", "part-1", "part-2"],
-        "multimodal": False,
-        "eod": 0,
-        "append-eod": True,
-    }
+    assert read_manifest("merged").options == MergeParameters(
+        inputs=("part-0", "part-1", "part-2"), multimodal=False, eod_id=0, append_eod=True
+    )
     assert inspect_dataset("merged").ends_with_eod == inspect_dataset("whole").ends_with_eod
 
 
@@ -66,7 +64,7 @@ def test_other_tokenizers_are_refused_unless_allowed():
     with pytest.raises(InputError, match="a and b were made with different tokenizers: kind huggingface and"):
         merge_datasets(["a", "b"], "out")
     report = merge_datasets(["a", "b"], "out", allow_tokenizer_mismatch=True)
-    assert report.tokenizer == {}
+    assert report.tokenizer is None
     assert any("different tokenizers" in warning for warning in report.warnings)
     assert inspect_dataset("out").eod_id is None
     assert inspect_document("out", 0).text is None
@@ -91,10 +89,10 @@ def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
         "b: the tokenizer is not known, and cannot be compared",
         "b: without provenance, so the output has none",
     )
-    assert (report.tokenizer, report.provenance) == ({}, False)
-    assert "provenance.bin" not in read_manifest("out").files
+    assert (report.tokenizer, report.provenance) == (None, False)
+    assert read_manifest("out").files.provenance is None
     units = [json.loads(line) for line in Path("out.tokshard/units.jsonl").read_text().splitlines()]
     known = sum(unit["input"] == 0 for unit in units)
-    assert [unit["engine"] for unit in units[known:]] == ["unknown"]
+    assert [unit["encoder"] for unit in units[known:]] == ["unknown"]
     halves = [unit["tokens"] for unit in units[:known]], units[known]["tokens"]
     assert sum(halves[0]) == halves[1]

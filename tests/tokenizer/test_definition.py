@@ -3,12 +3,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.tokenization.definitions import added, characters, definition_of, probe, published, written
+from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import definition as module
 from tokshard.tokenizer.definition import KNOWN_EODS, added_token_ids, load_tokenizer
@@ -132,8 +134,8 @@ def test_the_identity_depends_on_content_alone(tmp_path, monkeypatch):
     fourth = load_tokenizer(".")
 
     assert first.identity == second.identity == third.identity == fourth.identity
-    assert json.loads(json.dumps(first.identity)) == first.identity
-    assert str(tmp_path) not in json.dumps(first.identity)
+    assert TokenizerIdentity(**json.loads(json.dumps(asdict(first.identity)))) == first.identity
+    assert str(tmp_path) not in json.dumps(asdict(first.identity))
     assert first.sha256 == hashlib.sha256(first.definition).hexdigest()
 
 
@@ -344,7 +346,7 @@ def test_tiktoken_files_say_their_size_without_the_library(tmp_path):
     assert (tokenizer.eod_id, tokenizer.eod_token) == (199999, "<|endoftext|>")
     assert load_tokenizer(tokenizer.path, eod="<|endofprompt|>").eod_id == 200018
     assert load_tokenizer(tokenizer.path, eod="1").eod_id == 1
-    assert load_tokenizer(write(tmp_path / "gpt2.tiktoken", "YQ== 0\n")).identity["name"] == "gpt2"
+    assert load_tokenizer(write(tmp_path / "gpt2.tiktoken", "YQ== 0\n")).identity.name == "gpt2"
 
 
 def test_a_model_file_that_is_none(tmp_path):
@@ -363,6 +365,7 @@ def test_sentencepiece_without_its_library(tmp_path, monkeypatch):
 
 HUB = """
 import json, sys
+from dataclasses import asdict
 def no_network(event, arguments):
     if event in ("socket.connect", "socket.getaddrinfo"):
         print("NETWORK", arguments)
@@ -371,7 +374,7 @@ from tokshard.errors import TokshardError
 from tokshard.tokenizer.definition import load_tokenizer
 for argument in sys.argv[1:]:
     try:
-        print(json.dumps([load_tokenizer(argument).identity, load_tokenizer(argument).path]))
+        print(json.dumps([asdict(load_tokenizer(argument).identity), load_tokenizer(argument).path]))
     except TokshardError as error:
         print(json.dumps([str(error), error.hint]))
 """
@@ -406,7 +409,7 @@ def test_tokenizers_of_the_hub_from_its_cache(tmp_path):
 
     assert first[0]["eod_token"] == "<end>"
     assert first[1].endswith(f"snapshots/{'1' * 40}/tokenizer.json")
-    assert second == [local.identity, local.path]
+    assert second == [asdict(local.identity), local.path]
     assert "cannot get the tokenizer hf:acme/absent" in absent[0]
     assert "cannot get the tokenizer hf:a/b/c" in wrong[0]
     assert "download tokenizer.json" in wrong[1]

@@ -14,6 +14,7 @@ from support.bad_products.changes import flip
 from support.dataset.twin import Plain
 from tokshard import merge_datasets, tokenize_corpus
 from tokshard.dataset.manifest import check_sizes, read_manifest
+from tokshard.dataset.plan import AdoptionParameters
 from tokshard.errors import LockedError, OutputExistsError, UsageError
 from tokshard.index_cache.fingerprint import dataset_fingerprint
 from tokshard.storage.lock import WriterLock
@@ -37,9 +38,9 @@ def test_what_was_adopted_is_sound_and_says_what_is_not_known(adopted):
     assert codes(verify(VerifyOptions(adopted, level="deep"))) == {"vocabulary-unknown"}
     manifest = read_manifest(adopted)
     check_sizes(adopted, manifest)
-    assert manifest.tokenizer == {}
-    assert manifest.engine["documents"] == {"unknown": manifest.dataset["documents"]}
-    assert manifest.options == {"adopted": True, "multimodal": False, "eod": None}
+    assert manifest.tokenizer is None
+    assert manifest.encoder.documents == {"unknown": manifest.dataset.documents}
+    assert manifest.options == AdoptionParameters(multimodal=False, eod_id=None)
     assert sorted(os.listdir(f"{adopted}.tokshard")) == ["manifest.json", "units.jsonl"]
 
 
@@ -80,7 +81,7 @@ def test_all_kinds_are_adopted(tmp_path, plain):
     plain.write(prefix)
     assert codes(verify(VerifyOptions(prefix, adopt=True))) == {"adopted"}
     assert verify(VerifyOptions(prefix, level="deep")).is_sound
-    assert read_manifest(prefix).dataset["multimodal"] == (plain.modes is not None)
+    assert read_manifest(prefix).dataset.multimodal == (plain.modes is not None)
 
 
 def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
@@ -90,7 +91,7 @@ def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
     report = verify(VerifyOptions(tmp_path / "merged", level="deep"))
     assert codes(report) <= {"vocabulary-unknown"}
     counts = read_manifest(str(tmp_path / "merged")).counts
-    assert counts["documents"] == sum(read_manifest(one).counts["documents"] for one in (adopted, other))
+    assert counts.documents == sum(read_manifest(one).counts.documents for one in (adopted, other))
 
 
 def test_an_adopted_data_set_is_replaced_only_when_forced(adopted, tmp_path):
@@ -115,7 +116,7 @@ def test_with_a_tokenizer_its_identity_and_eod_are_recorded(tmp_path):
     assert codes(verify(VerifyOptions(prefix, adopt=True, tokenizer=datasets.TOKENIZER))) == {"adopted"}
     manifest = read_manifest(prefix)
     assert manifest.tokenizer == identity
-    assert manifest.options["eod"] == identity["eod_id"]
+    assert manifest.options.eod_id == identity.eod_id
     assert verify(VerifyOptions(prefix, level="deep")).findings == ()
 
 

@@ -30,7 +30,7 @@ def prefix(tmp_path_factory):
     for trial in range(20):
         records = [{"text": f"{n} " + "ab " * 4} for n in range(20)] + [{"text": "x" * characters}]
         # A rejected record is shown: it makes odd sizes even.
-        records.append({"no": "o" * (trial % 2)})
+        records.append({"no": "o" * (trial // 2 % 2)})
         source = directory / f"{trial:02d}.jsonl"
         source.write_text("\n".join(map(json.dumps, records)) + "\n")
         made = str(directory / f"made{trial}")

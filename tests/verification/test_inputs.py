@@ -162,10 +162,10 @@ def test_eod_of_merged_data_sets_is_looked_at_where_it_is_the_same_of_all(inside
         tokenize_corpus(["a.jsonl"], name, workers=1, append_eod=append)
     merge_datasets(["a", "b"], "both")
     merge_datasets(["both", "a"], "x")
-    assert read_manifest("both").options.get("append-eod") == seen
-    assert read_manifest("x").options.get("append-eod") == seen
+    assert read_manifest("both").options.append_eod == seen
+    assert read_manifest("x").options.append_eod == seen
     assert codes(verify(VerifyOptions("both", level="deep"))) == set()
-    eod = read_manifest("both").options["eod"]
+    eod = read_manifest("both").options.eod_id
     tokens = np.fromfile("both.bin", np.uint16)
     tokens[-1] = 65 if tokens[-1] == eod else eod
     Path("both.bin").write_bytes(tokens.tobytes())

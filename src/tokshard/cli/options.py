@@ -428,8 +428,8 @@ def neutral_identifiers(prefix: str) -> dict[str, Any]:
     from tokshard.index_cache.identifiers import NEUTRAL
 
     manifest = read_manifest(prefix)
-    identity = manifest.tokenizer if manifest is not None else {}
-    return {"class": NEUTRAL, **{name: identity[name] for name in ("kind", "sha256") if name in identity}}
+    identity = manifest.tokenizer if manifest is not None else None
+    return {"class": NEUTRAL, **({"kind": identity.kind, "sha256": identity.sha256} if identity else {})}
 
 
 def ray_options(

@@ -60,8 +60,8 @@ def show_plan(plan: DryRunReport) -> None:
     terminal.say(f"outputs: {', '.join(map(terminal.safe, plan.outputs))} ({plan.state})")
     if plan.staging is not None:
         terminal.say(f"made in: {terminal.safe(plan.staging)}, then uploaded")
-    name, vocabulary = terminal.tokenizer_name(plan.tokenizer), terminal.count(plan.tokenizer["vocab_size"])
-    dtype, eod = plan.options["dtype"], plan.options["eod"]
+    name, vocabulary = terminal.tokenizer_name(plan.tokenizer), terminal.count(plan.tokenizer.vocab_size)
+    dtype, eod = plan.options["dtype"], plan.options["eod_id"]
     terminal.say(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD {eod}")
     reason = f" ({plan.engine_reason})" if plan.engine_reason else ""
     terminal.say(f"engine: {plan.engine}{terminal.safe(reason)}, {plan.workers} workers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 Facts = Sequence[tuple[str, object]]
 """Labels and their values, one below the other; an empty label continues the one above."""
@@ -117,18 +117,30 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
 
 
-def tokenizer_name(identity: dict[str, Any]) -> str:
-    """Return what to call a tokenizer: its kind, its name if it has one, and the start of its digest.
+class NamedTokenizer(Protocol):
+    """The identity of a tokenizer, see :class:`tokshard.dataset.plan.TokenizerIdentity`."""
 
-    The identity is empty for datasets that were merged from parts of which it is not known.
+    @property
+    def kind(self) -> str:
+        """The library that encodes with it."""
 
-    Example:
-        >>> tokenizer_name({"kind": "tiktoken", "name": "gpt2", "sha256": "0123456789abcdef"})
-        'tiktoken gpt2 0123456789ab'
+    @property
+    def name(self) -> str | None:
+        """The encoding, where the file alone does not define it."""
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file that defines it."""
+
+
+def tokenizer_name(identity: NamedTokenizer | None) -> str:
+    """Return a short name: the kind, the name if there is one, and the start of the digest.
+
+    The identity is None for datasets of which it is not known, or that were merged from several.
     """
-    if not identity:
+    if identity is None:
         return "not known, or not one"
-    parts = (identity["kind"], identity["name"], str(identity["sha256"])[:12])
+    parts = (identity.kind, identity.name, identity.sha256[:12])
     return visible(" ".join(str(part) for part in parts if part))
 
 

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import BinaryIO, Protocol, cast
 
-from tokshard.corpus.content import Compression, sniff
+from tokshard.corpus.content import sniff
+from tokshard.dataset.plan import Compression
 from tokshard.errors import InputError, TokshardError
 
 CHUNK_BYTES = 1 << 20

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from tokshard.dataset.plan import Compression, TextFormat
 from tokshard.errors import InputError
 
-Format = Literal["jsonl", "parquet", "arrow"]
-Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
+Format = TextFormat
 
 HEAD_BYTES = 512
 

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from tokshard.core.background import in_order
-from tokshard.corpus.content import HEAD_BYTES, Compression, Content, Format, identify, refuse_utf16
+from tokshard.corpus.content import HEAD_BYTES, Content, Format, identify, refuse_utf16
+from tokshard.dataset.plan import Compression, TextInput
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.storage.paths import GLOB_CHARACTERS, is_glob, is_remote, natural_key
 from tokshard.storage.remote import objects
@@ -62,6 +63,12 @@ class CorpusFile:
         if self.size_bytes is None:
             return None
         return self.size_bytes * (1 if self.compression == "none" else _COMPRESSED_TO_PLAIN)
+
+    def plan_input(self) -> TextInput:
+        """Return it as plans record it."""
+        return TextInput(
+            self.path, self.size_bytes, self.mtime_ns, self.format, self.compression, self.version
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object, as it stands in plans; without a version where there is none."""

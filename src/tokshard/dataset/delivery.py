@@ -208,7 +208,7 @@ def _upload(
     journal.begin()
     for prefix, manifest in outputs:
         _withdraw(delivery, prefix, manifest)
-    files = [file_of(prefix, name) for prefix, manifest in outputs for name in manifest.files]
+    files = [file_of(prefix, name) for prefix, manifest in outputs for name in manifest.files.by_name()]
     meter = _Meter(progress, sum(os.path.getsize(path) for path in files), manifests)
     try:
         for path in files:
@@ -221,7 +221,7 @@ def _upload(
 
 def _withdraw(delivery: Delivery, prefix: str, manifest: Manifest) -> None:
     """Remove the manifest that is there, and after it what the new output does not have."""
-    names = [name for name in (PROVENANCE_NAME, REJECTED_NAME) if name not in manifest.files]
+    names = [name for name in (PROVENANCE_NAME, REJECTED_NAME) if name not in manifest.files.by_name()]
     for path in (manifest_path(prefix), *(file_of(prefix, name) for name in names)):
         if objects.exists(url := delivery.url_of(path)):
             objects.remove(url)
@@ -253,8 +253,8 @@ class _Meter:
 
     def __init__(self, progress: Progress, total: int, manifests: Sequence[Manifest]) -> None:
         self._progress = progress
-        self._documents = manifests[0].dataset["documents"]
-        self._tokens = sum(one.dataset["tokens"] for one in manifests)
+        self._documents = manifests[0].dataset.documents
+        self._tokens = sum(one.dataset.tokens for one in manifests)
         self._bytes = 0
         progress.start(total, 0)
 

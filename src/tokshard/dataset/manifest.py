@@ -8,101 +8,192 @@ described in ``docs/formats/manifest.md``.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
+from tokshard.core.codec import SHA256, XXH3_128, Document, Key
+from tokshard.dataset.plan import BuildParameters, Compression, TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import identity_digest
-from tokshard.storage.jsonfile import read_json_object
+from tokshard.storage.jsonfile import read_document
+from tokshard.version import __version__
 
-SCHEMA = "tokshard.dataset/1"
 MANIFEST_NAME = "manifest.json"
 UNITS_NAME = "units.jsonl"
 PROVENANCE_NAME = "provenance.bin"
 REJECTED_NAME = "rejected.jsonl"
 SEAL = "seal"
 
+InputFormat = Literal["jsonl", "parquet", "arrow", "indexed"]
+EncoderName = Literal["reference", "fast", "unknown"]
+INDEXED: Literal["indexed"] = "indexed"
+UNKNOWN_ENCODER: Literal["unknown"] = "unknown"
+"""The encoder of documents that another program made."""
+
+_DTYPES = "u?int(8|16)|int(32|64)|float(32|64)"
+
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """The content of a manifest; every attribute is plain JSON.
+class Tool:
+    """The program that wrote a dataset."""
 
-    Attributes:
-        schema: ``"tokshard.dataset/1"``.
-        tool: Name and version of the program that wrote the dataset.
-        fingerprint: SHA-256 of everything that determines the bytes (inputs, tokenizer, options).
-        dataset: ``dtype``, ``multimodal`` and the counts ``documents``, ``sequences``, ``tokens``, ...
-        files: For ``bin``, ``idx`` and each sidecar file: ``bytes`` and ``xxh3_128`` (``bin``:
-            ``pieces_xxh3_128``, the piecewise digest over the units).
-        tokenizer: The identity of the tokenizer.
-        options: The options that determine the bytes.
-        engine: Which engine encoded, and how many documents both engines were compared on.
-        inputs: For each input: path, bytes, format, compression, counts and digest.
-        counts: Records, documents, rejected records by reason, blank lines.
+    name: Annotated[str, Key("name", "Its name.")] = "tokshard"
+    version: Annotated[str, Key("version", "Its version.")] = __version__
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRecord:
+    """What a dataset is, and how much is in it."""
+
+    dtype: Annotated[str, Key("dtype", "The dtype of the tokens.", pattern=_DTYPES)]
+    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
+    field: Annotated[str | None, Key("field", "The field of the text; null if it is not known, or not one.")]
+    units: Annotated[int, Key("units", "Units of work.", minimum=0)]
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)]
+    empty_documents: Annotated[int, Key("empty_documents", "Documents without a sequence.", minimum=0)]
+    longest_sequence: Annotated[int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)]
+    eod_in_text: Annotated[int, Key("eod_in_text", "EOD tokens that the text itself contains.", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFileRecord:
+    """The ``.bin`` file."""
+
+    size_bytes: Annotated[int, Key("bytes", "Its size.", minimum=0)]
+    pieces_xxh3_128: Annotated[
+        str, Key("pieces_xxh3_128", "The piecewise digest over its units.", pattern=XXH3_128)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file of a dataset."""
+
+    size_bytes: Annotated[int, Key("bytes", "Its size.", minimum=0)]
+    xxh3_128: Annotated[str, Key("xxh3_128", "Its digest.", pattern=XXH3_128)]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFiles:
+    """The files of a dataset."""
+
+    bin: Annotated[TokenFileRecord, Key("bin", "PREFIX.bin: the tokens.")]
+    idx: Annotated[FileRecord, Key("idx", "PREFIX.idx: the index.")]
+    units: Annotated[FileRecord, Key(UNITS_NAME, "The units of work.")]
+    provenance: Annotated[
+        FileRecord | None,
+        Key(PROVENANCE_NAME, "The place of each document's record in its input.", omit_none=True),
+    ] = None
+    rejected: Annotated[
+        FileRecord | None, Key(REJECTED_NAME, "The rejected records, if there are any.", omit_none=True)
+    ] = None
+
+    def by_name(self) -> Mapping[str, TokenFileRecord | FileRecord]:
+        """Return the files that exist: ``bin`` and ``idx``, and the names in the sidecar directory."""
+        return {"bin": self.bin, **self.digested()}
+
+    def digested(self) -> Mapping[str, FileRecord]:
+        """Return the files with a digest of the whole content: all but ``bin``."""
+        records = {
+            "idx": self.idx,
+            UNITS_NAME: self.units,
+            PROVENANCE_NAME: self.provenance,
+            REJECTED_NAME: self.rejected,
+        }
+        return {name: record for name, record in records.items() if record is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderRecord:
+    """The encoders of a dataset's text."""
+
+    documents: Annotated[
+        dict[str, int], Key("documents", "Documents by encoder: reference, fast or unknown.", minimum=0)
+    ]
+    compared: Annotated[
+        int, Key("compared", "Documents that both encoders encoded, with equal results.", minimum=0)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class InputRecord:
+    """An input: a text file, or the ``.bin`` file of a dataset without a manifest."""
+
+    path: Annotated[str, Key("path", "The path or URL, as the user named it.")]
+    size_bytes: Annotated[int | None, Key("size_bytes", "Its size; null for a stream.", minimum=0)]
+    mtime_ns: Annotated[int | None, Key("mtime_ns", "Its modification time; null where it is not known.")]
+    format: Annotated[InputFormat, Key("format", "The format of its records; indexed: tokens.")]
+    compression: Annotated[Compression, Key("compression", "Its compression.")]
+    version: Annotated[
+        str | None, Key("version", "The version (ETag) of an object in a store.", omit_none=True)
+    ]
+    content_bytes: Annotated[int, Key("content_bytes", "Its size after decompression.", minimum=0)]
+    pieces_xxh3_128: Annotated[
+        str, Key("pieces_xxh3_128", "The piecewise digest of its content over its units.", pattern=XXH3_128)
+    ]
+    records: Annotated[int, Key("records", "Records: lines that are not blank, or rows.", minimum=0)]
+    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
+    rejected: Annotated[int, Key("rejected", "Rejected records.", minimum=0)]
+    blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCounts:
+    """The records of all inputs."""
+
+    records: Annotated[int, Key("records", "Records: documents and rejected records.", minimum=0)]
+    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
+    lines: Annotated[int, Key("lines", "Lines, blank ones included, or rows.", minimum=0)]
+    blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)]
+    content_bytes: Annotated[int, Key("content_bytes", "Bytes after decompression.", minimum=0)]
+    rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)]
+
+    @property
+    def rejected_total(self) -> int:
+        """Rejected records of all reasons."""
+        return sum(self.rejected.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest(Document):
+    """The manifest of a dataset: ``PREFIX.tokshard/manifest.json``.
+
+    The seal follows from all other fields where it is not given. One that was read is what the file
+    says: ``tokshard verify`` compares it with :func:`seal_of`.
     """
 
-    schema: str
-    tool: dict[str, Any]
-    fingerprint: str
-    dataset: dict[str, Any]
-    files: dict[str, Any]
-    tokenizer: dict[str, Any]
-    options: dict[str, Any]
-    engine: dict[str, Any]
-    inputs: list[dict[str, Any]]
-    counts: dict[str, Any]
+    SCHEMA = "tokshard.dataset/1"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest as a JSON object."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    tool: Annotated[Tool, Key("tool", "The program that wrote the dataset.")]
+    fingerprint: Annotated[str, Key("fingerprint", "SHA-256 of the plan.", pattern=SHA256)]
+    dataset: Annotated[DatasetRecord, Key("dataset", "What the dataset is.")]
+    files: Annotated[DatasetFiles, Key("files", "The files of the dataset, by name.")]
+    tokenizer: Annotated[
+        TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if it is not known, or not one.")
+    ]
+    options: Annotated[BuildParameters, Key("options", "The options that determine the bytes.")]
+    encoder: Annotated[EncoderRecord, Key("encoder", "The encoders of the text.")]
+    inputs: Annotated[tuple[InputRecord, ...], Key("inputs", "The inputs, in order.")]
+    counts: Annotated[RecordCounts, Key("counts", "The records of all inputs.")]
+    seal: Annotated[str, Key(SEAL, "SHA-256 of all other fields.", pattern=SHA256)] = ""
 
-    def to_sealed_json(self) -> dict[str, Any]:
-        """Return the manifest as it is written: with its seal."""
-        value = self.to_json()
-        return {**value, SEAL: seal_of(value)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any], path: str) -> Self:
-        """Check a parsed manifest and return it.
-
-        Its seal, which manifests of early versions do not have, is held against the rest by
-        ``tokshard verify``, and not each time that a dataset is opened.
-
-        Raises:
-            IntegrityError: A field is missing, unknown, or of a wrong type; or the schema is another.
-        """
-        schema = value.get("schema")
-        if schema != SCHEMA:
-            raise IntegrityError(
-                f"{path} has the schema {schema!r}, this version of tokshard reads {SCHEMA!r}",
-                path=path,
-                field="schema",
-            )
-        if not isinstance(value.get(SEAL, ""), str):
-            raise IntegrityError(f"{path}: {SEAL} is not a str", path=path, field=SEAL)
-        value = {name: one for name, one in value.items() if name != SEAL}
-        expected = {field.name: field.type for field in fields(cls)}
-        for name in expected.keys() ^ value.keys():
-            problem = "lacks the field" if name in expected else "has the unknown field"
-            raise IntegrityError(f"{path} {problem} {name!r}", path=path, field=name)
-        for name, type_text in expected.items():
-            wanted = {"str": str, "list[dict[str, Any]]": list}.get(str(type_text), dict)
-            if not isinstance(value[name], wanted):
-                raise IntegrityError(f"{path}: {name} is not a {wanted.__name__}", path=path, field=name)
-        _check_files(value, path)
-        _check_counts(value, path)
-        return cls(**value)
+    def __post_init__(self) -> None:
+        if not self.seal:
+            object.__setattr__(self, "seal", seal_of(self.to_json()))
 
 
 def seal_of(value: dict[str, Any]) -> str:
-    """Return the SHA-256 of everything in a manifest but its seal.
+    """Return the SHA-256 of everything in a manifest, as JSON, but its seal.
 
     Example:
-        >>> seal_of({"schema": SCHEMA}) == seal_of({"schema": SCHEMA, "seal": "0"})
+        >>> seal_of({"counts": 1}) == seal_of({"counts": 1, "seal": "0"})
         True
     """
-    return identity_digest({name: one for name, one in value.items() if name != SEAL})
+    return identity_digest({name: part for name, part in value.items() if name != SEAL})
 
 
 def manifest_path(path_prefix: str) -> str:
@@ -114,18 +205,16 @@ def read_manifest(path_prefix: str) -> Manifest | None:
     """Read the manifest of the dataset at ``path_prefix``; None if it has none.
 
     Raises:
-        IntegrityError: There is one and it is damaged.
+        IntegrityError: It is damaged.
     """
-    path = manifest_path(path_prefix)
     try:
-        value = read_json_object(path)
+        return read_document(Manifest, manifest_path(path_prefix))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Manifest.from_json(value, path)
 
 
 def file_of(path_prefix: str, name: str) -> str:
-    """Return where the file lies that a manifest lists as ``name`` (``bin``, ``idx`` or a sidecar)."""
+    """Return the path of a file by its name in a manifest: ``bin``, ``idx`` or a sidecar file."""
     if name == "bin":
         return paths.bin_path(path_prefix)
     if name == "idx":
@@ -134,70 +223,20 @@ def file_of(path_prefix: str, name: str) -> str:
 
 
 def check_sizes(path_prefix: str, manifest: Manifest) -> None:
-    """Check that every file of the manifest is there with its recorded size.
+    """Check that every file of the manifest exists with its recorded size.
 
     Raises:
         IntegrityError: A file is missing or has another size.
     """
-    for name, entry in manifest.files.items():
+    for name, record in manifest.files.by_name().items():
         path = file_of(path_prefix, name)
         try:
             actual = fs.getsize(path)
         except FileNotFoundError:
             raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path) from None
-        if actual != entry["bytes"]:
+        if actual != record.size_bytes:
             raise IntegrityError(
-                f"{path} has {actual} bytes, but the manifest says {entry['bytes']}",
+                f"{path} has {actual} bytes, but the manifest says {record.size_bytes}",
                 path=path,
                 hint="the file was changed after tokshard wrote it: make it again with --force",
             )
-
-
-_DATASET_COUNTS = (
-    "units",
-    "documents",
-    "tokens",
-    "sequences",
-    "empty_documents",
-    "eod_in_text",
-    "longest_sequence",
-)
-_COUNTS = ("records", "documents", "lines", "blank_lines", "content_bytes")
-_INPUT_COUNTS = ("content_bytes", "records", "documents", "rejected", "blank_lines")
-
-
-def _check_counts(value: dict[str, Any], path: str) -> None:
-    """Check everything that programs read without asking whether it is there."""
-    texts = [("dataset.dtype", value["dataset"].get("dtype"))]
-    numbers = [(f"dataset.{name}", value["dataset"].get(name)) for name in _DATASET_COUNTS]
-    numbers += [(f"counts.{name}", value["counts"].get(name)) for name in _COUNTS]
-    numbers.append(("engine.compared", value["engine"].get("compared")))
-    for name, counts in (
-        ("engine.documents", value["engine"].get("documents")),
-        ("counts.rejected", value["counts"].get("rejected")),
-    ):
-        if not isinstance(counts, dict):
-            raise IntegrityError(f"{path}: {name} is not a dict", path=path, field=name)
-        numbers += [(f"{name}.{key}", count) for key, count in counts.items()]
-    for number, entry in enumerate(value["inputs"]):
-        if not isinstance(entry, dict):
-            raise IntegrityError(f"{path}: inputs[{number}] is not a dict", path=path, field="inputs")
-        texts.append((f"inputs[{number}].path", entry.get("path")))
-        numbers += [(f"inputs[{number}].{name}", entry.get(name)) for name in _INPUT_COUNTS]
-    for name, text in texts:
-        if not isinstance(text, str):
-            raise IntegrityError(f"{path}: {name} is {text!r}, not a text", path=path, field=name)
-    for name, count in numbers:
-        if type(count) is not int or count < 0:
-            raise IntegrityError(f"{path}: {name} is {count!r}, not a count", path=path, field=name)
-
-
-def _check_files(value: dict[str, Any], path: str) -> None:
-    for name, entry in value["files"].items():
-        paths.check_plain_name(name, path)
-        size = entry.get("bytes") if isinstance(entry, dict) else None
-        if type(size) is not int or not 0 <= size < 2**63:
-            raise IntegrityError(f"{path}: files.{name}.bytes is {size!r}", path=path, field=f"files.{name}")
-    for name in ("bin", "idx"):
-        if name not in value["files"]:
-            raise IntegrityError(f"{path} does not list {name!r}", path=path, field="files")

@@ -1,88 +1,251 @@
-"""The plan of a run: everything that determines its bytes, and how two plans differ.
+"""The plan of a build: everything that determines the bytes of the outputs.
 
-The plan is written into the work directory before anything else, so that a run is resumed only by a
-run that would have planned the same.
+A run writes its plan into the work directory before anything else, and only a run with an equal plan
+continues it. The manifest of an output holds the plan's SHA-256 as its fingerprint.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
+from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
 from tokshard.storage.digest import identity_digest
+
+TextFormat = Literal["jsonl", "parquet", "arrow"]
+Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
+TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece"]
+
+_SHOWN_INPUTS = 3
+# Where the option on the command line has another name than the parameter.
+_OPTIONS = {"fields": "field", "eod_id": "eod", "unit_bytes": "unit-size"}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run will do.
+class TokenizerIdentity:
+    """The content of a tokenizer, wherever its files are stored."""
 
-    Attributes:
-        schema: The kind of the run and the version of its plans.
-        inputs: What each input is: its ``path``, and what must not change while the run is unfinished.
-        tokenizer: The tokenizer's identity; empty where none is known.
-        options: The options that determine the bytes, by their names on the command line.
-    """
+    kind: Annotated[TokenizerKind, Key("kind", "The library that encodes with it.")]
+    name: Annotated[str | None, Key("name", "The encoding, where the file alone does not define it.")]
+    sha256: Annotated[str, Key("sha256", "SHA-256 of the file that defines it.", pattern=SHA256)]
+    vocab_size: Annotated[int, Key("vocab_size", "Tokens, added ones included.", minimum=0)]
+    max_token_id: Annotated[int, Key("max_token_id", "The largest token id.", minimum=-1)]
+    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token.", minimum=0)]
+    eod_token: Annotated[str | None, Key("eod_token", "The text of the EOD token.")]
 
-    schema: str
-    inputs: tuple[dict[str, Any], ...]
-    tokenizer: dict[str, Any]
-    options: dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class TokenizeParameters:
+    """The options of ``tokenize`` that determine the bytes."""
+
+    TAG: ClassVar = ("command", "tokenize")
+
+    fields: Annotated[tuple[str, ...], Key("fields", "The fields with the text.")]
+    append_eod: Annotated[bool, Key("append_eod", "Whether the EOD token ends each document.")]
+    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token.", minimum=0)]
+    special_tokens: Annotated[
+        bool, Key("special_tokens", "Whether the tokenizer's post-processor is applied.")
+    ]
+    dtype: Annotated[Literal["uint16", "int32"], Key("dtype", "The dtype of the tokens.")]
+    max_document_bytes: Annotated[
+        int, Key("max_document_bytes", "The size of the largest record.", minimum=1)
+    ]
+    unit_bytes: Annotated[int, Key("unit_bytes", "Input bytes of a unit of work.", minimum=1)]
+    provenance: Annotated[bool, Key("provenance", "Whether the place of each document's record is kept.")]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeParameters:
+    """The options of ``merge`` that determine the bytes, and what all its inputs have in common."""
+
+    TAG: ClassVar = ("command", "merge")
+
+    inputs: Annotated[tuple[str, ...], Key("inputs", "The path prefixes of the merged datasets.")]
+    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
+    eod_id: Annotated[
+        int | None, Key("eod_id", "The id of the EOD token; null unless it is known and the same.", minimum=0)
+    ]
+    append_eod: Annotated[
+        bool | None,
+        Key("append_eod", "Whether the EOD token ends each document; null unless it is known and the same."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionParameters:
+    """What is known of a dataset of another program, which ``verify --adopt`` wrote a manifest for."""
+
+    TAG: ClassVar = ("command", "adopt")
+
+    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
+    eod_id: Annotated[
+        int | None, Key("eod_id", "The id of the EOD token, if it ends all documents.", minimum=0)
+    ]
+
+    append_eod: ClassVar[None] = None
+    """It is not known whether the EOD token ends each document."""
+
+
+BuildParameters = TokenizeParameters | MergeParameters | AdoptionParameters
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """An input file of ``tokenize``."""
+
+    TAG: ClassVar = ("kind", "text")
+
+    path: Annotated[str, Key("path", "The path or URL, as the user named it.")]
+    size_bytes: Annotated[int | None, Key("size_bytes", "Its size; null for a stream.", minimum=0)]
+    mtime_ns: Annotated[int | None, Key("mtime_ns", "Its modification time; null where it is not known.")]
+    format: Annotated[TextFormat, Key("format", "The format of its records.")]
+    compression: Annotated[Compression, Key("compression", "Its compression.")]
+    version: Annotated[
+        str | None, Key("version", "The version (ETag) of an object in a store.", omit_none=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInput:
+    """An input of ``merge``."""
+
+    TAG: ClassVar = ("kind", "dataset")
+
+    path: Annotated[str, Key("path", "The path prefix, as the user named it.")]
+    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
+    bin_mtime_ns: Annotated[int, Key("bin_mtime_ns", "The modification time of the .bin file.")]
+    idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
+    idx_mtime_ns: Annotated[int, Key("idx_mtime_ns", "The modification time of the .idx file.")]
+    seal: Annotated[str | None, Key("seal", "The seal of the manifest, if there is one.", pattern=SHA256)]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedInput:
+    """The files of an adopted dataset, wherever they are stored."""
+
+    TAG: ClassVar = ("kind", "adopted")
+
+    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
+    bin_pieces_xxh3_128: Annotated[
+        str, Key("bin_pieces_xxh3_128", "The piecewise digest of the .bin file.", pattern=XXH3_128)
+    ]
+    idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
+    idx_xxh3_128: Annotated[str, Key("idx_xxh3_128", "The digest of the .idx file.", pattern=XXH3_128)]
+
+    path: ClassVar[str] = ""
+    """A manifest of an adopted dataset stays valid wherever the files are moved."""
+
+
+BuildInput = TextInput | DatasetInput | AdoptedInput
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan(Document):
+    """The plan of a run that builds datasets."""
+
+    SCHEMA = "tokshard.build-plan/1"
+
+    inputs: Annotated[tuple[BuildInput, ...], Key("inputs", "The inputs, in order.")]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if not known.")]
+    options: Annotated[BuildParameters, Key("options", "The options that determine the bytes.")]
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the plan."""
         return identity_digest(self.to_json())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as a JSON object."""
-        return {
-            "schema": self.schema,
-            "inputs": list(self.inputs),
-            "tokenizer": self.tokenizer,
-            "options": self.options,
-        }
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether all inputs can be read again; a pipe, which has no size, cannot."""
+        return not any(isinstance(file, TextInput) and file.size_bytes is None for file in self.inputs)
+
+    def differences(self, now: BuildPlan) -> tuple[BuildDifference, ...]:
+        """Return how another plan differs from this one, which was made before."""
+        was_command, command = self.options.TAG[1], now.options.TAG[1]
+        if was_command != command:
+            return (BuildDifference("command", "", was_command, command),)
+        return (
+            *_input_differences(self.inputs, now.inputs),
+            *_field_differences("tokenizer", "", self.tokenizer, now.tokenizer),
+            *(
+                difference
+                for difference in _field_differences("option", "", self.options, now.options)
+                if difference.name != "inputs"  # of a merge: they are compared already
+            ),
+        )
 
 
-def is_repeatable(plan: dict[str, Any]) -> bool:
-    """Tell whether the inputs of a plan can be read again; a pipe, which has no size, cannot."""
-    return all(one.get("size_bytes", 0) is not None for one in plan.get("inputs", []))
+@dataclass(frozen=True, slots=True)
+class UnreadablePlan:
+    """A plan that is damaged, or of another version: it differs from every other.
+
+    So finished work is discarded only where the user says so.
+    """
+
+    problem: str
+    is_repeatable: ClassVar[bool] = True
+
+    def differences(self, now: BuildPlan) -> tuple[BuildDifference, ...]:  # noqa: ARG002 - as of plans
+        """Return the one difference from every plan."""
+        return (BuildDifference("plan", "", self.problem, None),)
 
 
-def differences(earlier: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
-    """Say how an earlier run's plan differs from this one's, one phrase for each difference.
+@dataclass(frozen=True, slots=True)
+class BuildDifference:
+    """One difference of two plans.
+
+    Attributes:
+        kind: ``"plan"`` (the earlier one cannot be read), ``"command"``, ``"inputs"``, ``"input"``,
+            ``"tokenizer"`` or ``"option"``.
+        name: The field; for an input ``PATH: FIELD``.
+        was: Its value in the earlier plan.
+        now: Its value now.
 
     Example:
-        >>> before = {"schema": "s", "inputs": [], "tokenizer": {}, "options": {"dtype": "uint16"}}
-        >>> differences(before, {**before, "options": {"dtype": "int32"}})
-        ("--dtype was 'uint16' and is now 'int32'",)
+        >>> print(BuildDifference("option", "unit_bytes", 300, 200))
+        --unit-size was 300 and is now 200
     """
-    if earlier.get("schema") != now["schema"]:
-        return (f"the plan's schema was {earlier.get('schema')!r} and is now {now['schema']!r}",)
-    found = _input_differences(earlier.get("inputs", []), now["inputs"])
-    for name in sorted(earlier.get("tokenizer", {}).keys() | now["tokenizer"].keys()):
-        was, is_now = earlier.get("tokenizer", {}).get(name), now["tokenizer"].get(name)
-        if was != is_now:
-            found.append(f"the tokenizer's {name} was {was!r} and is now {is_now!r}")
-    for name in sorted(earlier.get("options", {}).keys() | now["options"].keys()):
-        was, is_now = earlier.get("options", {}).get(name), now["options"].get(name)
-        if was != is_now:
-            found.append(f"--{name} was {was!r} and is now {is_now!r}")
-    return tuple(found)
+
+    kind: str
+    name: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        change = f"was {self.was!r} and is now {self.now!r}"
+        if self.kind == "option":
+            return f"--{_OPTIONS.get(self.name, self.name.replace('_', '-'))} {change}"
+        if self.kind == "inputs":
+            return f"the inputs were {_names(self.was)} and are now {_names(self.now)}"
+        if self.kind == "input":
+            return f"the input {self.name} {change}"
+        if self.kind == "tokenizer":
+            return f"the tokenizer's {self.name} {change}" if self.name else f"the tokenizer {change}"
+        return f"its plan cannot be read: {self.was}" if self.kind == "plan" else f"the command {change}"
 
 
-def _input_differences(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
-    if [one.get("path") for one in earlier] != [one["path"] for one in now]:
-        return [f"the inputs were {_names(earlier)} and are now {_names(now)}"]
-    found = []
-    for was, is_now in zip(earlier, now, strict=True):
-        changed = [name for name in is_now if was.get(name) != is_now[name]]
-        found += [
-            f"the input {is_now['path']}: {name} was {was.get(name)!r} and is now {is_now[name]!r}"
-            for name in changed
-        ]
-    return found
+def _input_differences(
+    earlier: tuple[BuildInput, ...], now: tuple[BuildInput, ...]
+) -> tuple[BuildDifference, ...]:
+    paths = [[source.path for source in inputs] for inputs in (earlier, now)]
+    if paths[0] != paths[1]:
+        return (BuildDifference("inputs", "", *paths),)
+    return tuple(
+        difference
+        for was, is_now in zip(earlier, now, strict=True)
+        for difference in _field_differences("input", f"{is_now.path}: ", was, is_now)
+    )
 
 
-def _names(inputs: list[dict[str, Any]]) -> str:
-    names = ", ".join(str(one.get("path")) for one in inputs[:3])
-    return f"{names} and {len(inputs) - 3} more" if len(inputs) > 3 else names
+def _field_differences(kind: str, prefix: str, was: Any, now: Any) -> list[BuildDifference]:
+    before, after = ({} if part is None else encode(part) for part in (was, now))
+    return [
+        BuildDifference(kind, prefix + name, before.get(name), after.get(name))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _names(paths: list[str]) -> str:
+    more = f" and {len(paths) - _SHOWN_INPUTS} more" if len(paths) > _SHOWN_INPUTS else ""
+    return ", ".join(paths[:_SHOWN_INPUTS]) + more

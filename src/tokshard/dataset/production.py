@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
-from tokshard.dataset.plan import Plan, differences, is_repeatable
+from tokshard.dataset.plan import BuildPlan, UnreadablePlan
 from tokshard.dataset.publication import is_sealed, publish
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import IntegrityError, OutputExistsError, ResumeMismatchError
@@ -30,7 +29,7 @@ class Order:
         accepts: Tells whether a finished output with this manifest, made by an equal plan, will do.
     """
 
-    plan: Plan
+    plan: BuildPlan
     prefixes: tuple[str, ...]
     resume: bool
     force: bool
@@ -152,15 +151,15 @@ def _published(prefix: str) -> Manifest:
     return manifest
 
 
-def may_resume(order: Order, earlier: dict[str, Any]) -> bool:
+def may_resume(order: Order, earlier: BuildPlan | UnreadablePlan) -> bool:
     """Tell whether to go on with an unfinished run that had this plan; False means to start over.
 
     Raises:
         ResumeMismatchError: It was started with another plan, and may not be replaced.
     """
-    if not order.resume or not is_repeatable(earlier):
+    if not order.resume or not earlier.is_repeatable:
         return False
-    found = differences(earlier, order.plan.to_json())
+    found = tuple(str(difference) for difference in earlier.differences(order.plan))
     if found and not order.force:
         raise ResumeMismatchError(
             f"an unfinished run for {order.prefixes[0]} was started differently: {'; '.join(found)}",

@@ -31,7 +31,7 @@ _SCHEMA = "tokshard.publish/1"
 
 def seal(directory: str, manifests: Sequence[Manifest]) -> None:
     """Note in the work directory that everything is staged: from here on a run only goes forward."""
-    outputs = [list(manifest.files) for manifest in manifests]
+    outputs = [list(manifest.files.by_name()) for manifest in manifests]
     content = dump_json({"schema": _SCHEMA, "outputs": outputs})
     write_atomically(os.path.join(directory, PUBLISH_NAME), content)
 

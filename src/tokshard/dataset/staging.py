@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
-from tokshard.core.strict_json import dump_json, parse_json_object
-from tokshard.dataset.manifest import MANIFEST_NAME, Manifest
+from tokshard.dataset.manifest import MANIFEST_NAME, FileRecord, Manifest
 from tokshard.storage.digest import READ_BYTES
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.syscalls import Buffer
@@ -31,22 +29,20 @@ class DigestingWriter:
         self._state.update(buffer)
         self._file.write(buffer)
 
-    def entry(self) -> dict[str, Any]:
-        """Return size and digest as they stand in a manifest."""
-        return {"bytes": self._file.size_bytes, "xxh3_128": self._state.hexdigest()}
+    def record(self) -> FileRecord:
+        """Return the size and digest of what has been written."""
+        return FileRecord(self._file.size_bytes, self._state.hexdigest())
 
 
-def stage_file(
-    directory: str, k: int, name: str, write: Callable[[DigestingWriter], object]
-) -> dict[str, Any]:
+def stage_file(directory: str, k: int, name: str, write: Callable[[DigestingWriter], object]) -> FileRecord:
     """Let ``write`` write a staged file; return its entry in the manifest."""
     with AtomicFile(os.path.join(directory, f"{k}.{name}")) as file:
         digested = DigestingWriter(file)
         write(digested)
-    return digested.entry()
+    return digested.record()
 
 
-def stage_chunks(directory: str, k: int, name: str, chunks: Iterable[Buffer]) -> dict[str, Any]:
+def stage_chunks(directory: str, k: int, name: str, chunks: Iterable[Buffer]) -> FileRecord:
     """Write a staged file of chunks; return its entry in the manifest."""
 
     def write(file: DigestingWriter) -> None:
@@ -62,8 +58,8 @@ def stage_manifest(directory: str, k: int, manifest: Manifest) -> None:
     Raises:
         IntegrityError: No reader would accept it; it is not written.
     """
-    content = dump_json(manifest.to_sealed_json())
-    Manifest.from_json(parse_json_object(content, MANIFEST_NAME), MANIFEST_NAME)
+    content = manifest.to_bytes()
+    Manifest.from_bytes(content, MANIFEST_NAME)
     stage_chunks(directory, k, MANIFEST_NAME, [content])
 
 

@@ -11,15 +11,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from tokshard.core.strict_json import dump_json
-from tokshard.dataset.plan import Plan
+from tokshard.dataset.plan import BuildPlan, UnreadablePlan
 from tokshard.dataset.publication import PUBLISH_NAME, refuse_link
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.files import is_temporary, remove_tree, write_atomically
-from tokshard.storage.jsonfile import read_json_object
+from tokshard.storage.jsonfile import read_document
 from tokshard.storage.lock import WriterLock
 
 _PLAN_NAME = "plan.json"
@@ -31,11 +29,9 @@ class WorkDirectory:
 
     Attributes:
         prefix: The output prefix of the run.
-        plan_schema: The schema of its plans.
     """
 
     prefix: str
-    plan_schema: str
 
     @property
     def sidecars(self) -> str:
@@ -74,27 +70,20 @@ class WorkDirectory:
         finally:
             self.remove_if_empty()
 
-    def earlier_plan(self) -> dict[str, Any] | None:
-        """Return the plan of an unfinished run; None if there is none that had begun.
-
-        A plan that is damaged, or of another version, comes back as one that differs from every other:
-        the finished work is not thrown away unless the user says so.
-        """
+    def earlier_plan(self) -> BuildPlan | UnreadablePlan | None:
+        """Return the plan of an unfinished run; None if no run has begun."""
         try:
-            found = read_json_object(os.path.join(self.directory, _PLAN_NAME))
+            return read_document(BuildPlan, os.path.join(self.directory, _PLAN_NAME))
         except FileNotFoundError:
             return None
         except IntegrityError as error:
-            return {"schema": f"unreadable: {error}"}
-        if found.get("schema") != self.plan_schema:
-            return {"schema": found.get("schema")}
-        return found if _is_plan(found) else {"schema": "damaged"}
+            return UnreadablePlan(str(error))
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: BuildPlan) -> None:
         """Make the directory and write the plan, if an equal one is not there."""
         syscalls.make_directory(self.directory)
         if self.earlier_plan() is None:
-            write_atomically(os.path.join(self.directory, _PLAN_NAME), dump_json(plan.to_json()))
+            write_atomically(os.path.join(self.directory, _PLAN_NAME), plan.to_bytes())
 
     def sweep(self) -> None:
         """Remove temporary files that a killed run may have left.
@@ -130,14 +119,3 @@ def remove_temporary_files(directory: str) -> None:
     if os.path.isdir(directory):
         for name in filter(is_temporary, os.listdir(directory)):
             remove_tree(os.path.join(directory, name))
-
-
-def _is_plan(value: dict[str, Any]) -> bool:
-    """Tell whether a plan that was read has the parts that a plan is compared by."""
-    inputs = value.get("inputs")
-    return (
-        isinstance(inputs, list)
-        and all(isinstance(one, dict) for one in inputs)
-        and isinstance(value.get("tokenizer"), dict)
-        and isinstance(value.get("options"), dict)
-    )

@@ -37,7 +37,7 @@ class FingerprintedIndex:
         """
         bin_file, file = open_pair(path_prefix)
         manifest = read_manifest(path_prefix)
-        multimodal = manifest is not None and bool(manifest.dataset.get("multimodal"))
+        multimodal = manifest is not None and manifest.dataset.multimodal
         bin_bytes = bin_file.size_bytes
         buffer = file.map()
         table = IndexTable.from_buffer(buffer, bin_bytes=bin_bytes, multimodal=multimodal, path=file.path)
@@ -49,7 +49,7 @@ class FingerprintedIndex:
         # Another tool may have written new files beside an old manifest, which knows nothing of them.
         if manifest is not None and _describes(manifest, fingerprint):
             fingerprint["fingerprint"] = manifest.fingerprint
-            fingerprint["bin_pieces_xxh3_128"] = manifest.files["bin"].get("pieces_xxh3_128")
+            fingerprint["bin_pieces_xxh3_128"] = manifest.files.bin.pieces_xxh3_128
         return cls(path_prefix, table, fingerprint)
 
     def check(self, fingerprint: dict[str, Any]) -> None:
@@ -99,7 +99,6 @@ def fingerprint_differences(then: dict[str, Any], now: dict[str, Any]) -> list[s
 
 
 def _describes(manifest: Manifest, fingerprint: dict[str, Any]) -> bool:
-    index = manifest.files["idx"].get("xxh3_128")
-    return bool(index == fingerprint["idx_xxh3_128"]) and (
-        manifest.files["bin"]["bytes"] == fingerprint["bin_bytes"]
-    )
+    files = manifest.files
+    recorded = (files.idx.xxh3_128, files.bin.size_bytes)
+    return recorded == (fingerprint["idx_xxh3_128"], fingerprint["bin_bytes"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokshard.core.codec import encode
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.staging import DigestingWriter
 from tokshard.errors import IntegrityError
@@ -142,7 +143,7 @@ def write_blocks(
             for file, piece in zip(files.values(), pieces, strict=True):
                 file.write(piece.view(np.uint8).data)
                 tell(piece.nbytes)
-        entries = {name: file.entry() for name, file in files.items()}
+        entries = {name: encode(file.record()) for name, file in files.items()}
         for name, spec in blocks.specs.items():
             if entries[name]["bytes"] != spec.file_bytes:
                 found = entries[name]["bytes"]

@@ -87,7 +87,7 @@ def _summary(path_prefix: str, *, multimodal: bool) -> DatasetSummary:
     manifest = read_manifest(path_prefix)
     if manifest is not None:
         check_sizes(path_prefix, manifest)
-    eod_id = manifest.options.get("eod") if manifest else None
+    eod_id = manifest.options.eod_id if manifest else None
     ends, checked = _share_with_eod(dataset, eod_id) if eod_id is not None else (None, 0)
     return DatasetSummary(
         path_prefix=path_prefix,

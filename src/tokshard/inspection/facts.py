@@ -51,22 +51,22 @@ def dataset_facts(summary: DatasetSummary) -> Facts:
 
 def _manifest_facts(manifest: Manifest) -> Facts:
     identity = manifest.tokenizer
-    vocabulary = f", {count(identity['vocab_size'])} tokens" if identity else ""
-    engines = manifest.engine["documents"].items()
+    vocabulary = f", {count(identity.vocab_size)} tokens" if identity else ""
+    engines = manifest.encoder.documents.items()
     made_by = ", ".join(f"{count(documents)} documents by {name}" for name, documents in engines)
-    compared = count(manifest.engine["compared"])
+    compared = count(manifest.encoder.compared)
     lines: Facts = [
         ("tokenizer", f"{tokenizer_name(identity)}{vocabulary}"),
         ("engine", f"{made_by}; {compared} compared, no difference"),
-        ("made by", f"{manifest.tool['name']} {manifest.tool['version']}"),
+        ("made by", f"{manifest.tool.name} {manifest.tool.version}"),
     ]
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
-        rejected = f", {count(entry['rejected'])} rejected" if entry["rejected"] else ""
-        content = f"{size(entry['content_bytes'])}, {count(entry['documents'])} documents"
-        lines.append(("" if number else "inputs", f"{entry['path']}: {content}{rejected}"))
+        rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
+        content = f"{size(entry.content_bytes)}, {count(entry.documents)} documents"
+        lines.append(("" if number else "inputs", f"{entry.path}: {content}{rejected}"))
     if len(manifest.inputs) > _SHOWN_INPUTS:
         lines.append(("", f"and {len(manifest.inputs) - _SHOWN_INPUTS} more"))
-    for number, (reason, records) in enumerate(sorted(manifest.counts["rejected"].items())):
+    for number, (reason, records) in enumerate(sorted(manifest.counts.rejected.items())):
         lines.append(("" if number else "rejected", f"{count(records)} {reason}"))
     return lines
 
@@ -91,12 +91,12 @@ def tokenizer_facts(summary: TokenizerSummary) -> Facts:
     reason = f": {summary.engine_reason}" if summary.engine_reason else ""
     largest = count(summary.max_token_id)
     return [
-        ("tokenizer", f"{summary.argument} ({identity['kind']})"),
-        ("vocabulary", f"{count(identity['vocab_size'])} tokens, largest id {largest}"),
+        ("tokenizer", f"{summary.argument} ({identity.kind})"),
+        ("vocabulary", f"{count(identity.vocab_size)} tokens, largest id {largest}"),
         ("dtype", summary.dtype),
         ("EOD", f"{summary.eod_token} ({summary.eod_id})" if summary.eod_token else "pass --eod"),
         ("engine", f"{summary.engine}{reason}"),
-        ("sha256", identity["sha256"]),
+        ("sha256", identity.sha256),
     ]
 
 

@@ -75,12 +75,12 @@ def check_target(path: str) -> None:
 
 
 def _frequencies(summary: DatasetSummary, tokenizer: str | None, limit: int) -> TokenFrequencies | None:
-    identity = summary.manifest.tokenizer if summary.manifest is not None else {}
+    identity = summary.manifest.tokenizer if summary.manifest is not None else None
     return count_tokens(
         IndexedDataset(summary.path_prefix, summary.multimodal),
         limit=limit,
         tokenizer=tokenizer_of(summary.path_prefix, tokenizer),
-        vocabulary=identity.get("vocab_size"),
+        vocabulary=identity.vocab_size if identity else None,
     )
 
 

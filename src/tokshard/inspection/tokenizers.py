@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.errors import InputError
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.plan import choose_dtype
@@ -31,7 +32,7 @@ class TokenizerSummary:
     """
 
     argument: str
-    identity: dict[str, Any]
+    identity: TokenizerIdentity
     dtype: str
     eod_token: str | None
     eod_id: int | None
@@ -77,14 +78,14 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
         TokenizerError: It cannot be read.
     """
     manifest = read_manifest(path_prefix)
+    recorded = manifest.tokenizer if manifest is not None else None
     if argument is None:
-        made_with_bytes = manifest is not None and manifest.tokenizer.get("kind") == "bytes"
-        return load_tokenizer(None) if made_with_bytes else None
+        return load_tokenizer(None) if recorded is not None and recorded.kind == "bytes" else None
     tokenizer = load_tokenizer(argument, need_eod=False)
-    if manifest is not None and manifest.tokenizer and manifest.tokenizer["sha256"] != tokenizer.sha256:
+    if recorded is not None and recorded.sha256 != tokenizer.sha256:
         raise InputError(
             f"{path_prefix} was made with another tokenizer than {argument}: their SHA-256 are "
-            f"{manifest.tokenizer['sha256']} and {tokenizer.sha256}",
+            f"{recorded.sha256} and {tokenizer.sha256}",
             hint="pass the tokenizer that the dataset was made with",
         )
     return tokenizer

@@ -103,7 +103,7 @@ class Holdings:
     def _look(self, prefix: str) -> Holding:
         require_files(prefix)
         manifest = read_manifest(prefix)
-        multimodal = manifest is not None and bool(manifest.dataset.get("multimodal"))
+        multimodal = manifest is not None and manifest.dataset.multimodal
         bin_stamp, idx_stamp = FileStamp.of(bin_path(prefix)), FileStamp.of(idx_path(prefix))
         if self._digests:
             opened = FingerprintedIndex.open(prefix)
@@ -111,10 +111,11 @@ class Holdings:
         else:
             documents = _documents(prefix, idx_stamp, multimodal=multimodal)
             fingerprint = {"bin_bytes": bin_stamp.size_bytes, "idx_bytes": idx_stamp.size_bytes}
-            listed = manifest.files if manifest is not None else {}
-            same = [listed.get(name, {}).get("bytes") for name in ("bin", "idx")]
-            if manifest is not None and same == [bin_stamp.size_bytes, idx_stamp.size_bytes]:
-                fingerprint["fingerprint"] = manifest.fingerprint
+            sizes = (bin_stamp.size_bytes, idx_stamp.size_bytes)
+            if manifest is not None:
+                files = manifest.files
+                if (files.bin.size_bytes, files.idx.size_bytes) == sizes:
+                    fingerprint["fingerprint"] = manifest.fingerprint
         return Holding(prefix, documents, multimodal, fingerprint, bin_stamp, idx_stamp)
 
     def indexed(

@@ -37,7 +37,7 @@ def encode_missing(job: TokenizeJob, workspace: Workspace, executor: Executor, p
             executor.run(job.recipe(), workspace.parts, run.make_feed, run)
         run.check_complete()
         check_unchanged(job.files)
-        manifests = stage(workspace.directory, assembly, job.plan, job.plan.options["dtype"])
+        manifests = stage(workspace.directory, assembly, job.plan, job.parameters)
     finally:
         assembly.close()
         progress.finish()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, SilentProgress
 from tokshard.dataset.delivery import finished, produce_and_deliver, state
 from tokshard.dataset.manifest import Manifest
@@ -89,10 +90,10 @@ def plan_tokenization(inputs: str | Sequence[str], output: str | None = None, **
     """Say what :func:`tokenize_corpus` would do with the same arguments, without writing anything."""
     job = prepare(inputs, output, options)
     return DryRunReport(
-        inputs=job.plan.inputs,
+        inputs=tuple(file.to_json() for file in job.files),
         outputs=job.places,
-        tokenizer=job.plan.tokenizer,
-        options=job.plan.options,
+        tokenizer=job.tokenizer.identity,
+        options=encode(job.parameters),
         engine=job.engine.name,
         engine_reason=job.engine.reason,
         workers=job.workers,
@@ -108,27 +109,27 @@ def make_report(job: TokenizeJob, produced: Produced, started: float) -> Tokeniz
     outputs = tuple(
         OutputReport(
             prefix=prefix,
-            field=manifest.dataset["field"],
-            dtype=manifest.dataset["dtype"],
-            documents=manifest.dataset["documents"],
-            sequences=manifest.dataset["sequences"],
-            tokens=manifest.dataset["tokens"],
-            bin_bytes=manifest.files["bin"]["bytes"],
-            idx_bytes=manifest.files["idx"]["bytes"],
-            pieces_xxh3_128=manifest.files["bin"]["pieces_xxh3_128"],
+            field=manifest.dataset.field or "",
+            dtype=manifest.dataset.dtype,
+            documents=manifest.dataset.documents,
+            sequences=manifest.dataset.sequences,
+            tokens=manifest.dataset.tokens,
+            bin_bytes=manifest.files.bin.size_bytes,
+            idx_bytes=manifest.files.idx.size_bytes,
+            pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
         )
         for prefix, manifest in zip(job.places, manifests, strict=True)
     )
     return TokenizeReport(
         outputs=outputs,
-        tokenizer=first.tokenizer,
-        records=first.counts["records"],
-        documents=first.counts["documents"],
-        rejected=first.counts["rejected"],
-        input_bytes=sum(entry["size_bytes"] or 0 for entry in first.inputs),
-        content_bytes=first.counts["content_bytes"],
-        engine=first.engine,
-        units=first.dataset["units"],
+        tokenizer=job.tokenizer.identity,
+        records=first.counts.records,
+        documents=first.counts.documents,
+        rejected=first.counts.rejected,
+        input_bytes=sum(source.size_bytes or 0 for source in first.inputs),
+        content_bytes=first.counts.content_bytes,
+        engine={**encode(first.encoder), "differences": 0},
+        units=first.dataset.units,
         units_resumed=produced.resumed,
         up_to_date=produced.up_to_date,
         seconds=time.monotonic() - started,
@@ -140,11 +141,11 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
     found = []
     for prefix, manifest in zip(job.places, manifests, strict=True):
         data = manifest.dataset
-        if not data["tokens"]:
+        if not data.tokens:
             found.append(f"{prefix} has no tokens: Megatron cannot train on it")
-        if data["eod_in_text"] and job.options.append_eod:
+        if data.eod_in_text and job.options.append_eod:
             found.append(
                 f"{prefix}: the text of the corpus itself contains the EOD token "
-                f"{data['eod_in_text']} times; Megatron will see document ends there"
+                f"{data.eod_in_text} times; Megatron will see document ends there"
             )
     return tuple(found)

@@ -11,14 +11,14 @@ from typing import Any
 from tokshard.corpus.files import CorpusFile, discover
 from tokshard.dataset.delivery import Delivery, delivery_to
 from tokshard.dataset.manifest import Manifest
-from tokshard.dataset.plan import Plan
+from tokshard.dataset.plan import BuildPlan, TokenizeParameters
 from tokshard.dataset.production import Order
 from tokshard.errors import UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.lock import WriterLock
 from tokshard.tokenization.assembly import ErrorPolicy
 from tokshard.tokenization.options import TokenizeOptions, output_prefix
-from tokshard.tokenization.plan import make_plan
+from tokshard.tokenization.plan import make_parameters, make_plan
 from tokshard.tokenization.recipe import EngineName, Recipe
 from tokshard.tokenization.workspace import Workspace
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
@@ -43,7 +43,8 @@ class TokenizeJob:
     files: tuple[CorpusFile, ...]
     options: TokenizeOptions
     tokenizer: Tokenizer
-    plan: Plan
+    parameters: TokenizeParameters
+    plan: BuildPlan
     prefix: str
     prefixes: tuple[str, ...]
     engine: EngineDecision
@@ -104,7 +105,7 @@ class TokenizeJob:
 
     def _accepts(self, manifest: Manifest) -> bool:
         """Tell whether a finished output may stay. What came through a pipe may not: it can differ."""
-        return self.repeatable and manifest.engine["documents"].keys() <= self.accepted_engines
+        return self.repeatable and manifest.encoder.documents.keys() <= self.accepted_engines
 
     def recipe(self) -> Recipe:
         """Return how units become parts."""
@@ -116,7 +117,7 @@ class TokenizeJob:
             eod_id=self.tokenizer.eod_id,
             append_eod=options.append_eod,
             fields=options.fields,
-            dtype=self.plan.options["dtype"],
+            dtype=self.parameters.dtype,
             engine=self.engine.name,
             fallback=options.engine != "fast",
             max_document_bytes=options.max_document_bytes,
@@ -159,10 +160,11 @@ def prepare(
         _refuse_inputs_among_outputs(files, checked.output_prefixes(one))
     discovered(files, checked)
     tokenizer = load_tokenizer(checked.tokenizer, eod=checked.eod, need_eod=checked.append_eod)
-    plan = make_plan(files, tokenizer, checked)
+    parameters = make_parameters(tokenizer, checked)
+    plan = make_plan(files, tokenizer, parameters)
     engine = _choose_engine(files, tokenizer, checked)
     prefixes = checked.output_prefixes(prefix)
-    return TokenizeJob(files, checked, tokenizer, plan, prefix, prefixes, engine, delivery)
+    return TokenizeJob(files, checked, tokenizer, parameters, plan, prefix, prefixes, engine, delivery)
 
 
 def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:

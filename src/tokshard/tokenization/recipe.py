@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
+from tokshard.dataset.plan import TokenizerIdentity
+
 EngineName = Literal["reference", "fast"]
 
 
@@ -28,7 +30,7 @@ class Recipe:
     """
 
     tokenizer: str | None
-    tokenizer_identity: dict[str, Any]
+    tokenizer_identity: TokenizerIdentity
     special_tokens: bool
     eod_id: int | None
     append_eod: bool
@@ -47,4 +49,5 @@ class Recipe:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the recipe that :meth:`to_json` wrote."""
-        return cls(**{**value, "fields": tuple(value["fields"])})
+        identity = TokenizerIdentity(**value["tokenizer_identity"])
+        return cls(**{**value, "fields": tuple(value["fields"]), "tokenizer_identity": identity})

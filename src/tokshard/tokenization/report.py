@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tokshard.dataset.plan import TokenizerIdentity
+
 REPORT_SCHEMA = "tokshard.tokenize-report/1"
 DRY_RUN_SCHEMA = "tokshard.tokenize-dry-run/1"
 
@@ -57,7 +59,7 @@ class TokenizeReport:
     """
 
     outputs: tuple[OutputReport, ...]
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerIdentity
     records: int
     documents: int
     rejected: dict[str, int]
@@ -93,7 +95,7 @@ class DryRunReport:
 
     inputs: tuple[dict[str, Any], ...]
     outputs: tuple[str, ...]
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerIdentity
     options: dict[str, Any]
     engine: str
     engine_reason: str | None

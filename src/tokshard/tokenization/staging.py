@@ -6,113 +6,132 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
-    SCHEMA,
     UNITS_NAME,
+    DatasetFiles,
+    DatasetRecord,
+    EncoderRecord,
+    FileRecord,
+    InputRecord,
     Manifest,
+    RecordCounts,
+    TokenFileRecord,
+    Tool,
 )
-from tokshard.dataset.plan import Plan
+from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
 from tokshard.dataset.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
 from tokshard.storage.digest import piecewise_digest
 from tokshard.tokenization.assembly import Assembly
 from tokshard.tokenization.counts import UnitCounts
-from tokshard.version import __version__
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-def stage(directory: str, assembly: Assembly, plan: Plan, dtype: str) -> list[Manifest]:
+def stage(
+    directory: str, assembly: Assembly, plan: BuildPlan, parameters: TokenizeParameters
+) -> list[Manifest]:
     """Write every output's files into the work directory; return the manifests.
 
     Args:
         directory: The work directory.
         assembly: The assembly, with all units in it.
         plan: The plan of the run.
-        dtype: ``"uint16"`` or ``"int32"``.
+        parameters: Its options.
     """
     assembly.complete()
-    inputs = _input_entries(assembly, plan)
-    engine = _engine_entry(assembly)
+    inputs = _input_records(assembly, plan)
+    encoder = _encoder_record(assembly)
+    rejected_path = os.path.join(directory, "rejected.jsonl")
     manifests = []
-    for k, field in enumerate(plan.options["field"]):
-        files = {
-            "bin": {
-                "bytes": os.stat(os.path.join(directory, f"{k}.bin")).st_size,
-                "pieces_xxh3_128": piecewise_digest(unit["tokens_xxh3_128"][k] for unit in assembly.units()),
-            },
-            "idx": _stage_index(directory, k, assembly.counts, dtype),
-            UNITS_NAME: stage_chunks(directory, k, UNITS_NAME, _unit_lines(assembly, k)),
-        }
-        for name, source in ((PROVENANCE_NAME, "offsets"), (REJECTED_NAME, "rejected.jsonl")):
-            path = os.path.join(directory, source)
-            wanted = plan.options["provenance"] if source == "offsets" else os.path.getsize(path)
-            if wanted:
-                files[name] = stage_chunks(directory, k, name, file_chunks(path))
+    for k, field in enumerate(parameters.fields):
+        provenance: FileRecord | None = None
+        rejected: FileRecord | None = None
+        if parameters.provenance:
+            chunks = file_chunks(os.path.join(directory, "offsets"))
+            provenance = stage_chunks(directory, k, PROVENANCE_NAME, chunks)
+        if os.path.getsize(rejected_path):
+            rejected = stage_chunks(directory, k, REJECTED_NAME, file_chunks(rejected_path))
+        files = DatasetFiles(
+            bin=TokenFileRecord(
+                os.stat(os.path.join(directory, f"{k}.bin")).st_size,
+                piecewise_digest(unit["tokens_xxh3_128"][k] for unit in assembly.units()),
+            ),
+            idx=_stage_index(directory, k, assembly.counts, parameters.dtype),
+            units=stage_chunks(directory, k, UNITS_NAME, _unit_lines(assembly, k)),
+            provenance=provenance,
+            rejected=rejected,
+        )
         manifest = Manifest(
-            schema=SCHEMA,
-            tool={"name": "tokshard", "version": __version__},
+            tool=Tool(),
             fingerprint=plan.fingerprint,
-            dataset=_dataset_entry(assembly, k, field, dtype),
+            dataset=_dataset_record(assembly, k, field, parameters),
             files=files,
             tokenizer=plan.tokenizer,
             options=plan.options,
-            engine=engine,
+            encoder=encoder,
             inputs=inputs,
-            counts={
-                key: value
-                for key, value in assembly.counts.to_json().items()
-                if key not in {"fields", "compared"}
-            },
+            counts=_record_counts(assembly.counts),
         )
         stage_manifest(directory, k, manifest)
         manifests.append(manifest)
     return manifests
 
 
-def _dataset_entry(assembly: Assembly, k: int, field: str, dtype: str) -> dict[str, Any]:
-    return {
-        "dtype": dtype,
-        "multimodal": False,
-        "field": field,
-        "units": sum(1 for _ in assembly.units()),
-        "documents": assembly.counts.documents,
+def _dataset_record(assembly: Assembly, k: int, field: str, parameters: TokenizeParameters) -> DatasetRecord:
+    return DatasetRecord(
+        dtype=parameters.dtype,
+        multimodal=False,
+        field=field,
+        units=sum(1 for _ in assembly.units()),
+        documents=assembly.counts.documents,
         **asdict(assembly.counts.fields[k]),
-    }
+    )
 
 
-def _input_entries(assembly: Assembly, plan: Plan) -> list[dict[str, Any]]:
-    """Return each input's entry of the plan with what was found in it."""
-    found = [(UnitCounts(fields=[]), list[str]()) for _ in plan.inputs]
+def _record_counts(counts: UnitCounts) -> RecordCounts:
+    return RecordCounts(
+        records=counts.records,
+        documents=counts.documents,
+        lines=counts.lines,
+        blank_lines=counts.blank_lines,
+        content_bytes=counts.content_bytes,
+        rejected=counts.rejected,
+    )
+
+
+def _input_records(assembly: Assembly, plan: BuildPlan) -> tuple[InputRecord, ...]:
+    """Return each input of the plan with what was found in it."""
+    sources = [source for source in plan.inputs if isinstance(source, TextInput)]
+    found = [(UnitCounts(fields=[]), list[str]()) for _ in sources]
     for unit in assembly.units():
         counts, digests = found[unit["file"]]
         counts.add(UnitCounts.from_json({**unit["counts"], "fields": []}))
         digests.append(unit["content_xxh3_128"])
-    return [
-        {
-            **entry,
-            "content_bytes": counts.content_bytes,
-            "pieces_xxh3_128": piecewise_digest(digests),
-            "records": counts.records,
-            "documents": counts.documents,
-            "rejected": counts.rejected_total,
-            "blank_lines": counts.blank_lines,
-        }
-        for entry, (counts, digests) in zip(plan.inputs, found, strict=True)
-    ]
+    return tuple(
+        InputRecord(
+            **asdict(source),
+            content_bytes=counts.content_bytes,
+            pieces_xxh3_128=piecewise_digest(digests),
+            records=counts.records,
+            documents=counts.documents,
+            rejected=counts.rejected_total,
+            blank_lines=counts.blank_lines,
+        )
+        for source, (counts, digests) in zip(sources, found, strict=True)
+    )
 
 
-def _engine_entry(assembly: Assembly) -> dict[str, Any]:
-    """Return how many documents each engine made, and on how many both were compared."""
+def _encoder_record(assembly: Assembly) -> EncoderRecord:
     documents: dict[str, int] = {}
     for unit in assembly.units():
         documents[unit["engine"]] = documents.get(unit["engine"], 0) + unit["counts"]["documents"]
-    return {"documents": documents, "compared": assembly.counts.compared, "differences": 0}
+    return EncoderRecord(documents, assembly.counts.compared)
 
 
 def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
@@ -130,12 +149,12 @@ def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
             "sequences": counts["fields"][k]["sequences"],
             "tokens": counts["fields"][k]["tokens"],
             "tokens_xxh3_128": unit["tokens_xxh3_128"][k],
-            "engine": unit["engine"],
+            "encoder": unit["engine"],
         }
         yield (json.dumps(line, separators=(",", ":")) + "\n").encode("ascii")
 
 
-def _stage_index(directory: str, k: int, counts: UnitCounts, dtype: str) -> dict[str, Any]:
+def _stage_index(directory: str, k: int, counts: UnitCounts, dtype: str) -> FileRecord:
     from tokshard.dataset.writer import write_index
 
     def write(file: DigestingWriter) -> None:

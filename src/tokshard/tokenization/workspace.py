@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tokshard.dataset.plan import Plan
+from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.workdir import WorkDirectory, remove_temporary_files
 from tokshard.errors import IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.files import remove_tree
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.plan import PLAN_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +21,6 @@ class Workspace(WorkDirectory):
     Attributes:
         prefix: The output prefix of the run.
     """
-
-    plan_schema: str = PLAN_SCHEMA
 
     @property
     def parts(self) -> str:
@@ -35,7 +32,7 @@ class Workspace(WorkDirectory):
         """Where decompressed units wait for workers."""
         return os.path.join(self.directory, "raw")
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: BuildPlan) -> None:
         """Make the directories and write the plan, if an equal one is not there."""
         for directory in (self.directory, self.parts, self.raw):
             syscalls.make_directory(directory)

@@ -13,13 +13,12 @@ import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
+from tokshard.dataset.plan import TokenizerIdentity, TokenizerKind
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer.location import locate_tokenizer
-
-Kind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece"]
 
 BYTES_EOD: Final = "<|endoftext|>"
 BYTES_EOD_ID: Final = 256
@@ -60,7 +59,7 @@ class Tokenizer:
         definition: The content of the file at ``path``.
     """
 
-    kind: Kind
+    kind: TokenizerKind
     argument: str | None
     path: str | None
     vocab_size: int
@@ -72,17 +71,17 @@ class Tokenizer:
     definition: bytes = field(repr=False)
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """What names this tokenizer for ever, as JSON values; it depends on content, never on places."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "sha256": self.sha256,
-            "vocab_size": self.vocab_size,
-            "max_token_id": self.max_token_id,
-            "eod_id": self.eod_id,
-            "eod_token": self.eod_token,
-        }
+    def identity(self) -> TokenizerIdentity:
+        """The content of the tokenizer, wherever its files are stored."""
+        return TokenizerIdentity(
+            kind=self.kind,
+            name=self.name,
+            sha256=self.sha256,
+            vocab_size=self.vocab_size,
+            max_token_id=self.max_token_id,
+            eod_id=self.eod_id,
+            eod_token=self.eod_token,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bo
         (257, 256)
     """
     if argument is None:
-        kind: Kind = "bytes"
+        kind: TokenizerKind = "bytes"
         source = None
         definition = b"UTF-8 bytes are ids 0 to 255; 256 is <|endoftext|>"
     else:
@@ -150,7 +149,7 @@ def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bo
     )
 
 
-def reopen_tokenizer(path: str | None, identity: dict[str, Any]) -> Tokenizer:
+def reopen_tokenizer(path: str | None, identity: TokenizerIdentity) -> Tokenizer:
     """Return a tokenizer that another process has loaded, without parsing its file again.
 
     Args:
@@ -163,12 +162,12 @@ def reopen_tokenizer(path: str | None, identity: dict[str, Any]) -> Tokenizer:
     if path is None:
         return load_tokenizer(None)
     definition = _read(path)
-    if hashlib.sha256(definition).hexdigest() != identity["sha256"]:
+    if hashlib.sha256(definition).hexdigest() != identity.sha256:
         raise TokenizerError(f"the tokenizer {path} was changed during the run")
-    return Tokenizer(argument=path, path=path, definition=definition, **identity)
+    return Tokenizer(argument=path, path=path, definition=definition, **asdict(identity))
 
 
-def _kind_of(path: str) -> Kind:
+def _kind_of(path: str) -> TokenizerKind:
     if path.endswith(".tiktoken"):
         return "tiktoken"
     return "sentencepiece" if path.endswith(".model") else "huggingface"
@@ -222,7 +221,7 @@ def parse_object(content: bytes, path: str) -> dict[str, Any]:
 # The vocabulary
 
 
-def _read_vocabulary(kind: Kind, definition: bytes, path: str) -> _Vocabulary:
+def _read_vocabulary(kind: TokenizerKind, definition: bytes, path: str) -> _Vocabulary:
     if kind == "bytes":
         ids = {f"<0x{value:02X}>": value for value in range(256)} | {BYTES_EOD: BYTES_EOD_ID}
         return _Vocabulary(ids, (BYTES_EOD,), len(ids), BYTES_EOD)

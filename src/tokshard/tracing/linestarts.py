@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
-from tokshard.corpus.content import Compression
+from tokshard.dataset.plan import Compression
 from tokshard.errors import InputError
 from tokshard.storage.remote.objects import open_binary
 

@@ -8,11 +8,11 @@ only where it has some, the input itself is read, one unit of it.
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.dataset.manifest import PROVENANCE_NAME, Manifest, file_of, read_manifest
+from tokshard.dataset.manifest import PROVENANCE_NAME, InputRecord, Manifest, file_of, read_manifest
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
 from tokshard.storage.fs import isfile, realpath
@@ -64,7 +64,7 @@ class Provenance:
     @property
     def is_silent(self) -> bool:
         """Whether it knows no file of text: all of the dataset was made by another program."""
-        return all(entry.get("format") == _INDEXED for entry in self._manifest.inputs)
+        return all(entry.format == _INDEXED for entry in self._manifest.inputs)
 
     def origins(self, documents: Integers) -> list[Origin]:
         """Return where documents come from.
@@ -87,13 +87,13 @@ class Provenance:
         return [self._match(item, number) for number in self._inputs_at(path, item.kind)]
 
     def _map_begins(self) -> NDArray[np.int64] | None:
-        if PROVENANCE_NAME not in self._manifest.files:
+        if self._manifest.files.provenance is None:
             return None
         path = file_of(self.path_prefix, PROVENANCE_NAME)
         if not isfile(path):
             raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path)
         file = InputFile(path)
-        expected = 8 * int(self._manifest.dataset["documents"])
+        expected = 8 * self._manifest.dataset.documents
         if file.size_bytes != expected:
             raise IntegrityError(
                 f"{path} has {file.size_bytes} bytes, but {expected} belong to the documents of the dataset",
@@ -106,7 +106,7 @@ class Provenance:
         named = self._inputs_by_name.get(path) or self._inputs_by_name.get(self._real_path(path), [])
         indexed = kind == "document"
         inputs = self._manifest.inputs
-        return [number for number in named if (inputs[number].get("format") == _INDEXED) == indexed]
+        return [number for number in named if (inputs[number].format == _INDEXED) == indexed]
 
     @cached_property
     def _units_of(self) -> list[slice]:
@@ -117,7 +117,7 @@ class Provenance:
         """The inputs by their names as recorded, and by the files that these are now."""
         found: dict[str, list[int]] = {}
         for number, entry in enumerate(self._manifest.inputs):
-            for name in {entry["path"], _real_path(entry["path"])}:
+            for name in {entry.path, _real_path(entry.path)}:
                 found.setdefault(name, []).append(number)
         return found
 
@@ -125,7 +125,7 @@ class Provenance:
         units = self._units
         number = int(units.inputs[unit])
         entry = self._manifest.inputs[number]
-        path, kind = entry["path"], str(entry.get("format"))
+        path, kind = entry.path, entry.format
         if kind == _INDEXED:
             first = int(units.first_document[self._units_of[number].start])
             return Origin(path, kind, document=document - first, note=FOREIGN)
@@ -152,12 +152,12 @@ class Provenance:
         entry = self._manifest.inputs[number]
         if item.kind == "document":
             return self._numbered(table, item, entry)
-        if item.kind == "line" or entry.get("format") != _JSONL:
+        if item.kind == "line" or entry.format != _JSONL:
             line, lines = item.number - (item.kind == "line"), self._units.lines_of_input(table)
             if line >= lines:
                 return Match(None, f"{item.path} has {lines} lines")
             unit = table.start + _last_from(self._units.first_line[table], line)
-            return self._at_line(unit, line - int(self._units.first_line[unit]), item, entry["path"])
+            return self._at_line(unit, line - int(self._units.first_line[unit]), item, entry.path)
         if self._begins is None:
             return Match(None, f"{NO_PROVENANCE}: give the line, and not the byte")
         size = self._units.bytes_of_input(table)
@@ -165,9 +165,9 @@ class Provenance:
             return Match(None, f"{item.path} has {size} bytes of text")
         return self._at_byte(table.start + _last_from(self._units.first_byte[table], item.number), item)
 
-    def _numbered(self, table: slice, item: Item, entry: dict[str, Any]) -> Match:
-        if item.number >= entry["documents"]:
-            return Match(None, f"{item.path} has {entry['documents']} documents")
+    def _numbered(self, table: slice, item: Item, entry: InputRecord) -> Match:
+        if item.number >= entry.documents:
+            return Match(None, f"{item.path} has {entry.documents} documents")
         return Match(int(self._units.first_document[table.start]) + item.number)
 
     def _at_line(self, unit: int, line: int, item: Item, path: str) -> Match:
@@ -240,7 +240,7 @@ class Provenance:
     def _line_starts(self, unit: int, path: str) -> Integers | None:
         units = self._units
         entry = self._manifest.inputs[int(units.inputs[unit])]
-        compression = entry.get("compression")
+        compression = entry.compression
         starts = self._starts(path, compression, int(units.first_byte[unit]), int(units.sizes[unit]))
         return starts if starts is not None and starts.size == units.lines[unit] else None
 

@@ -161,7 +161,7 @@ def open_dataset(path: str) -> Subject:
     prefix = strip_data_suffix(path)
     require_files(prefix)
     manifest = read_manifest(prefix)
-    multimodal = manifest is not None and bool(manifest.dataset.get("multimodal"))
+    multimodal = manifest is not None and manifest.dataset.multimodal
     return Subject("dataset", path, {}, {prefix: multimodal})
 
 

@@ -68,9 +68,9 @@ class UnitTable:
         # A dataset that was merged without a manifest counts as one unit without lines.
         if ((lines < documents + rejected) & (lines > 0)).any():
             raise _damaged(path, "a unit has fewer lines than records")
-        if int(documents.sum()) != manifest.dataset["documents"]:
+        if int(documents.sum()) != manifest.dataset.documents:
             raise _damaged(
-                path, f"its units have {documents.sum()} documents, not {manifest.dataset['documents']}"
+                path, f"its units have {documents.sum()} documents, not {manifest.dataset.documents}"
             )
         return cls(
             inputs=inputs,
@@ -125,7 +125,7 @@ class RejectedRecords:
             IntegrityError: The file is missing or damaged.
         """
         found: list[tuple[int, int, str]] = []
-        if REJECTED_NAME in manifest.files:
+        if manifest.files.rejected is not None:
             path = file_of(path_prefix, REJECTED_NAME)
             for entry in _entries(path):
                 line, offset, reason = entry.get("line"), entry.get("offset"), entry.get("reason")

@@ -6,9 +6,23 @@ import json
 import os
 from typing import Any
 
-from tokshard.core.strict_json import dump_json
-from tokshard.dataset.manifest import SCHEMA, UNITS_NAME, Manifest, file_of, manifest_path
-from tokshard.dataset.plan import Plan
+from tokshard.dataset.manifest import (
+    INDEXED,
+    UNITS_NAME,
+    UNKNOWN_ENCODER,
+    DatasetFiles,
+    DatasetRecord,
+    EncoderRecord,
+    FileRecord,
+    InputRecord,
+    Manifest,
+    RecordCounts,
+    TokenFileRecord,
+    Tool,
+    file_of,
+    manifest_path,
+)
+from tokshard.dataset.plan import AdoptedInput, AdoptionParameters, BuildPlan
 from tokshard.dataset.publication import refuse_link
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile
@@ -22,10 +36,7 @@ from tokshard.verification.content import TokenRules, scan_tokens
 from tokshard.verification.context import VerifyContext
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.report import ProductFindings
-from tokshard.version import __version__
 
-PLAN_SCHEMA = "tokshard.adoption-plan/1"
-UNKNOWN_ENGINE = "unknown"
 PIECE_BYTES = 16 << 20
 
 
@@ -54,13 +65,13 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
         return
     index_digest = context.digest(InputFile(idx_path(prefix)))
     lines = b"".join(json.dumps(one, separators=(",", ":")).encode("ascii") + b"\n" for one in units)
-    files = {
-        "bin": {"bytes": facts.bin_bytes, "pieces_xxh3_128": piecewise_digest(pieces)},
-        "idx": {"bytes": os.stat(idx_path(prefix)).st_size, "xxh3_128": index_digest},
-        UNITS_NAME: {"bytes": len(lines), "xxh3_128": content_digest(lines)},
-    }
+    files = DatasetFiles(
+        bin=TokenFileRecord(facts.bin_bytes, piecewise_digest(pieces)),
+        idx=FileRecord(os.stat(idx_path(prefix)).st_size, index_digest),
+        units=FileRecord(len(lines), content_digest(lines)),
+    )
     manifest = _manifest(prefix, facts, files, len(units), before[1], eod, context)
-    work = WorkDirectory(prefix, PLAN_SCHEMA)
+    work = WorkDirectory(prefix)
     refuse_link(sidecar_directory(prefix))
     with work.locked():
         if _state(prefix) != before:
@@ -69,7 +80,7 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
                 hint="adopt it again when nothing writes to it any more",
             )
         write_atomically(file_of(prefix, UNITS_NAME), lines)
-        write_atomically(manifest_path(prefix), dump_json(manifest.to_sealed_json()))
+        write_atomically(manifest_path(prefix), manifest.to_bytes())
         syscalls.fsync_directory(os.path.dirname(prefix))
     findings.withdraw("unverified")
     findings.find("adopted", f"{manifest_path(prefix)} was written", path=manifest_path(prefix))
@@ -101,7 +112,7 @@ def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> tuple[list
             "sequences": stop[1] - first[1],
             "tokens": (stop[2] - first[2]) // facts.header.dtype.itemsize,
             "tokens_xxh3_128": piece,
-            "engine": UNKNOWN_ENGINE,
+            "encoder": UNKNOWN_ENCODER,
         }
         for place, (first, stop, piece) in enumerate(zip(cuts, cuts[1:], pieces, strict=False))
     ]
@@ -132,55 +143,62 @@ def _eod(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ver
 def _manifest(
     prefix: str,
     facts: IndexFacts,
-    files: dict[str, Any],
+    files: DatasetFiles,
     units: int,
     mtime_ns: int,
     eod: int | None,
     context: VerifyContext,
 ) -> Manifest:
     documents = facts.header.document_count
-    counts = {
-        "records": documents,
-        "documents": documents,
-        "blank_lines": 0,
-        "content_bytes": facts.bin_bytes,
-    }
-    source = {"path": bin_path(prefix), "size_bytes": facts.bin_bytes, "mtime_ns": mtime_ns}
-    identity = context.tokenizer.identity if context.tokenizer is not None else {}
-    options = {"adopted": True, "multimodal": facts.multimodal, "eod": eod}
-    plan = Plan(PLAN_SCHEMA, ({"bin": files["bin"], "idx": files["idx"]},), identity, options)
+    options = AdoptionParameters(multimodal=facts.multimodal, eod_id=eod)
+    tokenizer = context.tokenizer.identity if context.tokenizer is not None else None
+    adopted = AdoptedInput(
+        bin_bytes=files.bin.size_bytes,
+        bin_pieces_xxh3_128=files.bin.pieces_xxh3_128,
+        idx_bytes=files.idx.size_bytes,
+        idx_xxh3_128=files.idx.xxh3_128,
+    )
     return Manifest(
-        schema=SCHEMA,
-        tool={"name": "tokshard", "version": __version__},
-        fingerprint=plan.fingerprint,
-        dataset={
-            "dtype": facts.header.dtype.name,
-            "multimodal": facts.multimodal,
-            "field": None,
-            "units": units,
-            "documents": documents,
-            "tokens": facts.tokens,
-            "sequences": facts.header.sequence_count,
-            "empty_documents": facts.empty_documents,
-            "eod_in_text": 0,
-            "longest_sequence": facts.longest_sequence,
-        },
+        tool=Tool(),
+        fingerprint=BuildPlan((adopted,), tokenizer, options).fingerprint,
+        dataset=DatasetRecord(
+            dtype=facts.header.dtype.name,
+            multimodal=facts.multimodal,
+            field=None,
+            units=units,
+            documents=documents,
+            sequences=facts.header.sequence_count,
+            tokens=facts.tokens,
+            empty_documents=facts.empty_documents,
+            longest_sequence=facts.longest_sequence,
+            eod_in_text=0,
+        ),
         files=files,
-        tokenizer=identity,
+        tokenizer=tokenizer,
         options=options,
-        engine={"documents": {UNKNOWN_ENGINE: documents}, "compared": 0, "differences": 0},
-        inputs=[
-            {
-                **source,
-                "format": "indexed",
-                "compression": "none",
-                "content_bytes": facts.bin_bytes,
-                "pieces_xxh3_128": files["bin"]["pieces_xxh3_128"],
-                "records": documents,
-                "documents": documents,
-                "rejected": 0,
-                "blank_lines": 0,
-            }
-        ],
-        counts={**counts, "lines": 0, "rejected": {}},
+        encoder=EncoderRecord({UNKNOWN_ENCODER: documents}, compared=0),
+        inputs=(
+            InputRecord(
+                path=bin_path(prefix),
+                size_bytes=facts.bin_bytes,
+                mtime_ns=mtime_ns,
+                format=INDEXED,
+                compression="none",
+                version=None,
+                content_bytes=facts.bin_bytes,
+                pieces_xxh3_128=files.bin.pieces_xxh3_128,
+                records=documents,
+                documents=documents,
+                rejected=0,
+                blank_lines=0,
+            ),
+        ),
+        counts=RecordCounts(
+            records=documents,
+            documents=documents,
+            lines=0,
+            blank_lines=0,
+            content_bytes=facts.bin_bytes,
+            rejected={},
+        ),
     )

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.core.strict_json import MAX_JSON_BYTES
-from tokshard.dataset.manifest import PROVENANCE_NAME, REJECTED_NAME, Manifest, file_of
+from tokshard.dataset.manifest import (
+    PROVENANCE_NAME,
+    REJECTED_NAME,
+    UNKNOWN_ENCODER,
+    Manifest,
+    file_of,
+)
+from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import FileTokens, InputFile, open_data
 from tokshard.errors import TokshardError
@@ -216,7 +223,7 @@ def examine_meaning(
         StorageError, IntegrityError: A file cannot be read to its end.
     """
     dataset = IndexedDataset(prefix, multimodal=facts.multimodal, mmap=False)
-    identity = manifest.tokenizer if manifest is not None else {}
+    identity = manifest.tokenizer if manifest is not None else None
     tokenizer = _tokenizer(prefix, identity, findings, context)
     rules = _rules(identity, manifest, tokenizer)
     if rules.limit is None:
@@ -232,12 +239,12 @@ def examine_meaning(
 
 
 def _tokenizer(
-    prefix: str, identity: dict[str, Any], findings: ProductFindings, context: VerifyContext
+    prefix: str, identity: TokenizerIdentity | None, findings: ProductFindings, context: VerifyContext
 ) -> Tokenizer | None:
     given = context.tokenizer
     if given is None:
-        return load_tokenizer(None) if identity.get("kind") == "bytes" else None
-    recorded = identity.get("sha256")
+        return load_tokenizer(None) if identity is not None and identity.kind == "bytes" else None
+    recorded = identity.sha256 if identity is not None else None
     if recorded is not None and recorded != given.sha256:
         text = (
             f"{prefix} was made with another tokenizer than {given.argument}: their SHA-256 are "
@@ -247,20 +254,22 @@ def _tokenizer(
     return given
 
 
-def _rules(identity: dict[str, Any], manifest: Manifest | None, tokenizer: Tokenizer | None) -> TokenRules:
+def _rules(
+    identity: TokenizerIdentity | None, manifest: Manifest | None, tokenizer: Tokenizer | None
+) -> TokenRules:
     """Return what is known of the tokens. What the manifest says of its tokenizer comes first."""
-    largest = identity.get("max_token_id", tokenizer.max_token_id if tokenizer is not None else None)
-    limit = largest + 1 if isinstance(largest, int) else None
+    described = identity or tokenizer
+    limit = described.max_token_id + 1 if described is not None else None
     if manifest is None:
         return TokenRules(limit, None, None, None)
-    eod, appended = manifest.options.get("eod"), manifest.options.get("append-eod")
-    eod = eod if isinstance(eod, int) and 0 <= eod < 2**31 else None
-    known = isinstance(appended, bool) and _UNKNOWN_ENGINE not in manifest.engine["documents"]
+    eod, appended = manifest.options.eod_id, manifest.options.append_eod
+    eod = eod if eod is not None and eod < 2**31 else None
+    known = appended is not None and UNKNOWN_ENCODER not in manifest.encoder.documents
     return TokenRules(
         limit=limit,
         eod_id=eod,
         ends_with_eod=bool(appended) if known and eod is not None else None,
-        eod_in_text=manifest.dataset["eod_in_text"] if known and eod is not None else None,
+        eod_in_text=manifest.dataset.eod_in_text if known and eod is not None else None,
     )
 
 
@@ -286,7 +295,7 @@ def _examine_provenance(
     prefix: str, manifest: Manifest, units: Units, findings: ProductFindings, context: VerifyContext
 ) -> None:
     path = file_of(prefix, PROVENANCE_NAME)
-    if PROVENANCE_NAME not in manifest.files or not fs.isfile(path):
+    if manifest.files.provenance is None or not fs.isfile(path):
         return
     file = InputFile(path)
     edges = units.before("documents").tolist()
@@ -310,7 +319,7 @@ def _examine_provenance(
 def _examine_rejected(prefix: str, manifest: Manifest, findings: ProductFindings) -> None:
     """Count the rejected records that are listed, by reason."""
     path = file_of(prefix, REJECTED_NAME)
-    if REJECTED_NAME not in manifest.files or not fs.isfile(path):
+    if manifest.files.rejected is None or not fs.isfile(path):
         return
     found: Counter[str] = Counter()
     with fs.open_file(path) as file:
@@ -322,6 +331,6 @@ def _examine_rejected(prefix: str, manifest: Manifest, findings: ProductFindings
                     "rejected-count", f"{path}: line {found.total() + 1} is no rejected record", path=path
                 )
                 return
-    if dict(found) != manifest.counts["rejected"]:
-        text = f"{path} lists {dict(found)}, but the manifest counts {manifest.counts['rejected']}"
+    if dict(found) != manifest.counts.rejected:
+        text = f"{path} lists {dict(found)}, but the manifest counts {manifest.counts.rejected}"
         findings.find("rejected-count", text, path=path)

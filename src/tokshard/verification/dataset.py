@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, parse_json_object
+from tokshard.core.strict_json import MAX_JSON_BYTES, parse_json_object
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
-    SEAL,
     UNITS_NAME,
     Manifest,
     file_of,
@@ -57,10 +56,7 @@ def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
     except IntegrityError as error:
         findings.find_error("manifest-damaged", error, path=path)
         return None
-    if UNITS_NAME not in manifest.files:
-        findings.find("manifest-damaged", f"{path} does not list {UNITS_NAME}", path=path)
-        return None
-    if SEAL in value and (value[SEAL] != seal_of(value) or content != dump_json(value)):
+    if manifest.seal != seal_of(value) or content != manifest.to_bytes():
         text = f"{path} was changed after it was written: its seal does not belong to the rest"
         findings.find("manifest-changed", text, path=path)
     return manifest
@@ -71,7 +67,7 @@ def examine_claims(path_prefix: str, manifest: Manifest, findings: ProductFindin
     path = manifest_path(path_prefix)
     for text in _contradictions(manifest):
         findings.find("manifest-count", f"{path}: {text}", path=path)
-    for name, entry in manifest.files.items():
+    for name, record in manifest.files.by_name().items():
         listed = file_of(path_prefix, name)
         if not fs.isfile(listed):
             if name not in {"bin", "idx"}:
@@ -80,12 +76,12 @@ def examine_claims(path_prefix: str, manifest: Manifest, findings: ProductFindin
                 )
             continue
         actual = fs.getsize(listed)
-        if actual != entry["bytes"]:
-            text = f"{listed} has {actual} bytes, but the manifest says {entry['bytes']}"
+        if actual != record.size_bytes:
+            text = f"{listed} has {actual} bytes, but the manifest says {record.size_bytes}"
             findings.find("file-size", text, path=listed)
     for name in (PROVENANCE_NAME, REJECTED_NAME):
         stray = os.path.join(sidecar_directory(path_prefix), name)
-        if name not in manifest.files and fs.lexists(stray):
+        if name not in manifest.files.by_name() and fs.lexists(stray):
             findings.find("file-unlisted", f"{stray} is there, but the manifest does not list it", path=stray)
 
 
@@ -104,33 +100,31 @@ def examine_index_claims(
     }
     path = manifest_path(path_prefix)
     for name, value in found.items():
-        if data.get(name) != value:
-            text = f"{path}: dataset.{name} is {data.get(name)!r}, but the index has {value!r}"
+        recorded = getattr(data, name)
+        if recorded != value:
+            text = f"{path}: dataset.{name} is {recorded!r}, but the index has {value!r}"
             findings.find("manifest-index", text, path=path)
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
     data, counts = manifest.dataset, manifest.counts
-    rejected = sum(counts["rejected"].values())
-    if counts["records"] != counts["documents"] + rejected:
-        yield (
-            f"{counts['records']} records are not {counts['documents']} documents "
-            f"and {rejected} rejected records"
-        )
-    if data["documents"] != counts["documents"]:
-        yield f"dataset.documents is {data['documents']}, but counts.documents is {counts['documents']}"
-    made = sum(manifest.engine["documents"].values())
-    if made != data["documents"]:
-        yield f"engines made {made} documents of {data['documents']}"
-    sums = {name: counts[name] for name in _SUMMED} | {"rejected": rejected}
+    rejected = counts.rejected_total
+    if counts.records != counts.documents + rejected:
+        yield f"{counts.records} records are not {counts.documents} documents and {rejected} rejected records"
+    if data.documents != counts.documents:
+        yield f"dataset.documents is {data.documents}, but counts.documents is {counts.documents}"
+    encoded = sum(manifest.encoder.documents.values())
+    if encoded != data.documents:
+        yield f"encoders made {encoded} documents of {data.documents}"
+    sums = {name: getattr(counts, name) for name in _SUMMED} | {"rejected": rejected}
     for name, value in sums.items():
-        total = sum(entry[name] for entry in manifest.inputs)
+        total = sum(getattr(source, name) for source in manifest.inputs)
         if total != value:
             yield f"{name} of all inputs sum to {total}, but the count is {value}"
-    places = manifest.files.get(PROVENANCE_NAME)
-    if places is not None and places["bytes"] != 8 * data["documents"]:
-        size, count = places["bytes"], data["documents"]
-        yield f"{PROVENANCE_NAME} has {size} bytes, not 8 for each of {count} documents"
+    provenance = manifest.files.provenance
+    if provenance is not None and provenance.size_bytes != 8 * data.documents:
+        size = provenance.size_bytes
+        yield f"{PROVENANCE_NAME} has {size} bytes, not 8 for each of {data.documents} documents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +184,7 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
             findings.find("unverified", f"{prefix} has no manifest, so nothing is known of its content")
     with unreadable_found(findings, idx_path(prefix)):
         bin_bytes = open_data(bin_path(prefix)).size_bytes
-        multimodal = bool(manifest.dataset.get("multimodal")) if manifest is not None else None
+        multimodal = manifest.dataset.multimodal if manifest is not None else None
         facts = examine_index(idx_path(prefix), bin_bytes, findings, context.runner, multimodal=multimodal)
     if manifest is not None and fs.lexists(file_of(prefix, UNITS_NAME)):
         with unreadable_found(findings, prefix):
@@ -209,8 +203,8 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
         with unreadable_found(findings, prefix):
             _examine_boundaries(prefix, facts, units, findings)
         findings.counts |= {
-            "records": manifest.counts["records"],
-            "rejected": sum(manifest.counts["rejected"].values()),
+            "records": manifest.counts.records,
+            "rejected": sum(manifest.counts.rejected.values()),
         }
     return DatasetFacts(prefix, facts, manifest, units)
 
@@ -252,19 +246,18 @@ def _examine_boundaries(
 def _examine_digests(facts: DatasetFacts, findings: ProductFindings, context: VerifyContext) -> None:
     if facts.manifest is None:
         return
-    whole = [name for name in facts.manifest.files if name != "bin"]
+    whole = facts.manifest.files.digested()
 
     def check_file(name: str) -> tuple[str, str] | None:
         path = file_of(facts.prefix, name)
         if not fs.isfile(path):
             return None
-        wanted = facts.manifest.files[name].get("xxh3_128") if facts.manifest else None
-        if context.digest(InputFile(path)) == wanted:
+        if context.digest(InputFile(path)) == whole[name].xxh3_128:
             return None
         return ("idx-digest" if name == "idx" else "file-digest", path)
 
-    sizes = sum(facts.manifest.files[name]["bytes"] for name in whole)
-    for found in context.runner.run(check_file, whole, sizes):
+    sizes = sum(record.size_bytes for record in whole.values())
+    for found in context.runner.run(check_file, list(whole), sizes):
         if found is not None:
             code, path = found
             findings.find(code, f"{path} is not what was written: its digest is another", path=path)
@@ -296,8 +289,8 @@ def _examine_pieces(
 def _piece_text(facts: DatasetFacts, units: Units, unit: int, places: list[int]) -> str:
     documents = units.before("documents")
     number = int(units.column("input")[unit])
-    inputs = facts.manifest.inputs if facts.manifest else []
-    source = f" from {inputs[number]['path']}" if number < len(inputs) else ""
+    inputs = facts.manifest.inputs if facts.manifest else ()
+    source = f" from {inputs[number].path}" if number < len(inputs) else ""
     return (
         f"{bin_path(facts.prefix)}: bytes {places[unit]} to {places[unit + 1]} are not what was written "
         f"(documents {documents[unit]} to {documents[unit + 1] - 1}{source})"

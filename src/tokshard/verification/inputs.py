@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
-from tokshard.corpus.content import Compression, Format
+from tokshard.corpus.content import Format
 from tokshard.corpus.tables import read_rows, table_groups
 from tokshard.corpus.units import RowUnit
-from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.manifest import InputRecord, Manifest
+from tokshard.dataset.plan import BuildParameters, TokenizeParameters
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, MissingExtraError
 from tokshard.verification.context import VerifyContext
 from tokshard.verification.report import ProductFindings
 from tokshard.verification.units import Units
 
-_PLAIN = ("jsonl", "indexed")
 # Records that were passed over while they were decompressed: their bytes are in no digest.
 _NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
 
@@ -39,16 +39,16 @@ def examine_inputs(
         context: The options and threads.
     """
     here = []
-    for number, entry in enumerate(manifest.inputs):
-        if entry.get("size_bytes") is not None and os.path.isfile(entry["path"]):
+    for number, source in enumerate(manifest.inputs):
+        if source.size_bytes is not None and os.path.isfile(source.path):
             here.append(number)
-    missing = [entry["path"] for number, entry in enumerate(manifest.inputs) if number not in set(here)]
+    missing = [source.path for number, source in enumerate(manifest.inputs) if number not in set(here)]
     if missing:
         text = f"{len(missing)} of {len(manifest.inputs)} inputs are not here, the first is {missing[0]}"
         findings.find("input-missing", text)
     partly = []
     for number in here:
-        path = manifest.inputs[number]["path"]
+        path = manifest.inputs[number].path
         try:
             change = _change(manifest, units, number, context)
         except _SizeOnlyError:
@@ -71,36 +71,38 @@ class _SizeOnlyError(Exception):
 def _change(manifest: Manifest, units: Units, number: int, context: VerifyContext) -> str | None:
     """Say how an input differs from what was read; None if it does not."""
     entry = manifest.inputs[number]
-    path, own = entry["path"], np.flatnonzero(units.column("input") == number).tolist()
+    path, own = entry.path, np.flatnonzero(units.column("input") == number).tolist()
     try:
         size = os.stat(path).st_size
-        if size != entry["size_bytes"]:
-            return f"it has {size} bytes, but had {entry['size_bytes']}"
-        if entry.get("format") in get_args(Format) and entry["format"] != "jsonl":
-            return _change_of_table(path, entry, manifest, units, own, context)
-        if entry.get("format") not in _PLAIN:
-            raise _SizeOnlyError
-        if entry.get("compression") == "none":
+        if size != entry.size_bytes:
+            return f"it has {size} bytes, but had {entry.size_bytes}"
+        if entry.format == "parquet" or entry.format == "arrow":  # noqa: PLR1714 - narrows the type
+            return _change_of_table(path, entry.format, entry, manifest, units, own, context)
+        if entry.compression == "none":
             return _change_of_plain(InputFile(path), units, own, context)
-        if entry.get("compression") not in get_args(Compression):
+        if entry.rejected and not _NOT_DIGESTED.isdisjoint(manifest.counts.rejected):
             raise _SizeOnlyError
-        if entry["rejected"] and not _NOT_DIGESTED.isdisjoint(manifest.counts["rejected"]):
-            raise _SizeOnlyError
-        return _change_of_stream(path, entry["compression"], units, own, context)
+        return _change_of_stream(path, entry.compression, units, own, context)
     except (InputError, OSError, CorruptStreamError) as error:
         return f"it cannot be read any more: {error}"
 
 
 def _change_of_table(
-    path: str, entry: dict[str, Any], manifest: Manifest, units: Units, own: list[int], context: VerifyContext
+    path: str,
+    table_format: Format,
+    entry: InputRecord,
+    manifest: Manifest,
+    units: Units,
+    own: list[int],
+    context: VerifyContext,
 ) -> str | None:
     how = text_options(manifest.options)
-    if how is None or entry.get("compression") != "none":
+    if how is None or entry.compression != "none":
         raise _SizeOnlyError
     rows = units.column("lines")
     try:
         wanted = [(int(rows[unit]), units.content[unit]) for unit in own]
-        return change_of_table(path, entry["format"], wanted, how, context)
+        return change_of_table(path, table_format, wanted, how, context)
     except MissingExtraError:
         raise _SizeOnlyError from None
 
@@ -180,19 +182,14 @@ class _Cut:
 _BATCH_BYTES = 4 << 20
 
 
-def text_options(options: dict[str, Any]) -> tuple[str, int] | None:
+def text_options(options: BuildParameters) -> tuple[str, int] | None:
     """Return the column and the longest document of a run, where the digests of its tables follow from both.
 
     With several columns they do not: texts of all columns are mixed there, a batch at a time. A merge
     records neither.
-
-    Example:
-        >>> text_options({"field": ["text"], "max-document-bytes": 100})
-        ('text', 100)
     """
-    fields, limit = options.get("field"), options.get("max-document-bytes")
-    if isinstance(fields, list) and len(fields) == 1 and isinstance(fields[0], str) and type(limit) is int:
-        return fields[0], limit
+    if isinstance(options, TokenizeParameters) and len(options.fields) == 1:
+        return options.fields[0], options.max_document_bytes
     return None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.dataset.manifest import UNITS_NAME, Manifest, file_of
+from tokshard.dataset.manifest import UNITS_NAME, InputRecord, Manifest, file_of
 from tokshard.dataset.source import InputFile
 from tokshard.storage.digest import piecewise_digest
 from tokshard.verification.report import ProductFindings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COUNTS = ("input", "unit", "content_bytes", "lines", "documents", "rejected", "sequences", "tokens")
 _DIGESTS = ("content_xxh3_128", "tokens_xxh3_128")
-_FIELDS = {*_COUNTS, *_DIGESTS, "engine"}
+_FIELDS = {*_COUNTS, *_DIGESTS, "encoder"}
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -32,13 +32,13 @@ class Units:
             rejected, sequences, tokens.
         content: The digest of each unit's input.
         tokens: The digest of each unit's piece of the ``.bin``.
-        engines: The documents that each engine made.
+        encoders: The documents that each encoder made.
     """
 
     counts: NDArray[np.int64]
     content: tuple[str, ...]
     tokens: tuple[str, ...]
-    engines: dict[str, int]
+    encoders: dict[str, int]
 
     def column(self, name: str) -> NDArray[np.int64]:
         """Return one of the columns."""
@@ -68,15 +68,15 @@ def read_units(path_prefix: str, findings: ProductFindings) -> Units | None:
         findings.find("units-damaged", f"{path}: line {number} is no unit", path=path)
     if wrong:
         return None
-    engines: dict[str, int] = {}
+    encoders: dict[str, int] = {}
     for one in found:
-        engines[one["engine"]] = engines.get(one["engine"], 0) + one["documents"]
+        encoders[one["encoder"]] = encoders.get(one["encoder"], 0) + one["documents"]
     table = np.array([[one[name] for name in _COUNTS] for one in found], np.int64)
     return Units(
         counts=table.reshape(-1, len(_COUNTS)),
         content=tuple(one["content_xxh3_128"] for one in found),
         tokens=tuple(one["tokens_xxh3_128"] for one in found),
-        engines=engines,
+        encoders=encoders,
     )
 
 
@@ -90,7 +90,7 @@ def _parse(line: bytes, found: list[dict[str, Any]]) -> bool:
         and value.keys() == _FIELDS
         and all(type(value[name]) is int and 0 <= value[name] < 2**62 for name in _COUNTS)
         and all(_is_digest(value[name]) for name in _DIGESTS)
-        and isinstance(value["engine"], str)
+        and isinstance(value["encoder"], str)
     )
     if good:
         found.append(value)
@@ -102,17 +102,17 @@ def _is_digest(value: Any) -> bool:
 
 
 def examine_units(path_prefix: str, units: Units, manifest: Manifest, findings: ProductFindings) -> None:
-    """Hold the units against the manifest: counts, order, engines and digests."""
+    """Hold the units against the manifest: counts, order, encoders and digests."""
     path = file_of(path_prefix, UNITS_NAME)
     for text in _count_problems(units, manifest):
         findings.find("units-count", f"{path}: {text}", path=path)
-    if piecewise_digest(units.tokens) != manifest.files["bin"].get("pieces_xxh3_128"):
+    if piecewise_digest(units.tokens) != manifest.files.bin.pieces_xxh3_128:
         text = f"{path}: the digests of its pieces of the .bin do not make the one in the manifest"
         findings.find("units-digest", text, path=path)
-    for number, (entry, content) in enumerate(zip(manifest.inputs, _by_input(units, manifest), strict=True)):
-        if piecewise_digest(content) != entry.get("pieces_xxh3_128"):
+    for number, (source, content) in enumerate(zip(manifest.inputs, _by_input(units, manifest), strict=True)):
+        if piecewise_digest(content) != source.pieces_xxh3_128:
             text = (
-                f"{path}: the digests of input {number} ({entry['path']}) do not make its one in the manifest"
+                f"{path}: the digests of input {number} ({source.path}) do not make its one in the manifest"
             )
             findings.find("units-digest", text, path=path)
 
@@ -128,24 +128,24 @@ def _by_input(units: Units, manifest: Manifest) -> list[list[str]]:
 def _count_problems(units: Units, manifest: Manifest) -> Iterator[str]:
     data, counts = manifest.dataset, manifest.counts
     expected = {
-        "documents": data["documents"],
-        "sequences": data["sequences"],
-        "tokens": data["tokens"],
-        "rejected": sum(counts["rejected"].values()),
-        "lines": counts["lines"],
-        "content_bytes": counts["content_bytes"],
+        "documents": data.documents,
+        "sequences": data.sequences,
+        "tokens": data.tokens,
+        "rejected": counts.rejected_total,
+        "lines": counts.lines,
+        "content_bytes": counts.content_bytes,
     }
-    if len(units.counts) != data["units"]:
-        yield f"there are {len(units.counts)} units, but the manifest says {data['units']}"
+    if len(units.counts) != data.units:
+        yield f"there are {len(units.counts)} units, but the manifest says {data.units}"
     for name, value in expected.items():
         if int(units.column(name).sum()) != value:
             yield f"its {name} sum to {units.column(name).sum()}, but the manifest says {value}"
-    if units.engines != manifest.engine["documents"]:
-        yield f"its documents by engine are {units.engines}, not {manifest.engine['documents']}"
+    if units.encoders != manifest.encoder.documents:
+        yield f"its documents by encoder are {units.encoders}, not {manifest.encoder.documents}"
     inputs = units.column("input")
     numbers = units.column("unit")
-    for number, entry in enumerate(manifest.inputs):
-        yield from _input_problems(units, inputs == number, number, entry)
+    for number, source in enumerate(manifest.inputs):
+        yield from _input_problems(units, inputs == number, number, source)
     same = np.diff(inputs) == 0
     if (np.diff(inputs) < 0).any() or (np.diff(numbers)[same] <= 0).any():
         yield "units are not in their order"
@@ -154,12 +154,13 @@ def _count_problems(units: Units, manifest: Manifest) -> Iterator[str]:
 
 
 def _input_problems(
-    units: Units, which: NDArray[np.bool_], number: int, entry: dict[str, Any]
+    units: Units, which: NDArray[np.bool_], number: int, source: InputRecord
 ) -> Iterator[str]:
     for name in ("content_bytes", "documents", "rejected"):
         value = int(units.column(name)[which].sum())
-        if value != entry[name]:
-            yield f"its {name} of input {number} sum to {value}, but the manifest says {entry[name]}"
+        recorded = getattr(source, name)
+        if value != recorded:
+            yield f"its {name} of input {number} sum to {value}, but the manifest says {recorded}"
 
 
 def units_off_boundaries(units: Units, boundaries: Sequence[tuple[int, int]]) -> list[int]:

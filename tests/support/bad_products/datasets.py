@@ -317,9 +317,9 @@ def eod_count(directory):
 
 
 def undecodable(directory):
-    """Tokens beyond the tokenizer that is given, of a dataset that says nothing of its own."""
+    """Tokens beyond the tokenizer, of a dataset whose manifest allows them."""
     prefix = sound(directory, tokenizer=TOKENIZER)
-    edit_manifest(prefix, lambda value: value["tokenizer"].update(max_token_id=65535, sha256=None))
+    edit_manifest(prefix, lambda value: value["tokenizer"].update(max_token_id=65535))
     replace_tokens(prefix, lambda tokens: tokens.__setitem__(0, 60000))
     return prefix
 

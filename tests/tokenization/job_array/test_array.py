@@ -211,7 +211,7 @@ def test_units_of_an_engine_that_is_not_accepted_any_more_are_made_again(corpus)
         report = run_task(corpus, index, 2, engine="reference")
         assert report.units_resumed == 0
     assert report.state == "published"
-    assert manifest("x")["engine"]["documents"].keys() == {"reference"}
+    assert manifest("x")["encoder"]["documents"].keys() == {"reference"}
 
 
 def test_an_ordinary_run_goes_on_where_tasks_have_stopped(corpus):

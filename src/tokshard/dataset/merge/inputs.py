@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tokshard.dataset.columns import IndexColumns, read_header
 from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
-from tokshard.dataset.manifest import PROVENANCE_NAME, UNITS_NAME, Manifest, check_sizes, read_manifest
+from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
+from tokshard.dataset.plan import DatasetInput, TokenizerIdentity
 from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError
-from tokshard.storage.digest import identity_digest
 from tokshard.storage.paths import bin_path, idx_path
 
 
@@ -26,7 +25,7 @@ class MergeInput:
         prefix: Its path prefix, as the user named it.
         header: The header of its index.
         bin_bytes: The size of its ``.bin``.
-        state: What must not change until the merge ends: sizes and modification times of both files.
+        source: What must not change until the merge ends: sizes and modification times of both files.
         tokens: Its tokens.
         empty_documents: Its documents without a sequence.
         longest_sequence: Tokens of its longest sequence.
@@ -36,7 +35,7 @@ class MergeInput:
     prefix: str
     header: IndexHeader
     bin_bytes: int
-    state: dict[str, int]
+    source: DatasetInput
     tokens: int
     empty_documents: int
     longest_sequence: int
@@ -44,7 +43,7 @@ class MergeInput:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts of its index, by their names in a manifest."""
+        """The counts of its index, by their names in :class:`~tokshard.dataset.manifest.DatasetRecord`."""
         return {
             "documents": self.header.document_count,
             "sequences": self.header.sequence_count,
@@ -54,19 +53,14 @@ class MergeInput:
         }
 
     @property
-    def tokenizer(self) -> dict[str, Any]:
-        """The identity of its tokenizer; empty where it is not known."""
-        return self.manifest.tokenizer if self.manifest else {}
+    def tokenizer(self) -> TokenizerIdentity | None:
+        """The identity of its tokenizer; None where it is not known."""
+        return self.manifest.tokenizer if self.manifest else None
 
     @property
     def has_provenance(self) -> bool:
         """Whether it is known where its documents came from."""
-        return self.manifest is not None and PROVENANCE_NAME in self.manifest.files
-
-    def plan_entry(self) -> dict[str, Any]:
-        """Return what a plan says of it."""
-        manifest = identity_digest(self.manifest.to_json()) if self.manifest else None
-        return {"path": self.prefix, **self.state, "manifest": manifest}
+        return self.manifest is not None and self.manifest.files.provenance is not None
 
     def columns(self, *, multimodal: bool) -> IndexColumns:
         """Open the index again; it is closed when the columns are dropped."""
@@ -78,7 +72,7 @@ class MergeInput:
         Raises:
             InputError: A size or modification time is another.
         """
-        if _state(self.prefix) != self.state:
+        if _source(self.prefix, self.manifest) != self.source:
             raise InputError(
                 f"{self.prefix} was changed while it was merged",
                 hint="run again with --no-resume when nothing writes to it any more",
@@ -100,18 +94,19 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
 
 
 def _read_input(prefix: str, *, multimodal: bool) -> MergeInput:
-    state = _state(prefix)
+    manifest = read_manifest(prefix)
+    source = _source(prefix, manifest)
     _refuse_other_kind(prefix, multimodal=multimodal)
-    columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(state["bin_bytes"])
+    columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(source.bin_bytes)
     result = MergeInput(
         prefix=prefix,
         header=columns.header,
-        bin_bytes=state["bin_bytes"],
-        state=state,
-        tokens=state["bin_bytes"] // columns.header.dtype.itemsize,
+        bin_bytes=source.bin_bytes,
+        source=source,
+        tokens=source.bin_bytes // columns.header.dtype.itemsize,
         empty_documents=sum(int((piece == 0).sum()) for piece in columns.sequences_per_document()),
         longest_sequence=max((int(piece.max()) for piece in columns.sequence_lengths.pieces()), default=0),
-        manifest=read_manifest(prefix),
+        manifest=manifest,
     )
     if result.manifest is not None:
         _check_manifest(result, result.manifest)
@@ -139,15 +134,23 @@ def check_together(inputs: Sequence[MergeInput]) -> None:
         )
 
 
-def _state(prefix: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, path in (("bin", bin_path(prefix)), ("idx", idx_path(prefix))):
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            raise MissingFileError(f"{path} is not there any more", path=path) from None
-        found |= {f"{name}_bytes": status.st_size, f"{name}_mtime_ns": status.st_mtime_ns}
-    return found
+def _source(prefix: str, manifest: Manifest | None) -> DatasetInput:
+    tokens, index = _status(bin_path(prefix)), _status(idx_path(prefix))
+    return DatasetInput(
+        path=prefix,
+        bin_bytes=tokens.st_size,
+        bin_mtime_ns=tokens.st_mtime_ns,
+        idx_bytes=index.st_size,
+        idx_mtime_ns=index.st_mtime_ns,
+        seal=manifest.seal if manifest else None,
+    )
+
+
+def _status(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        raise MissingFileError(f"{path} is not there any more", path=path) from None
 
 
 def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
@@ -170,12 +173,11 @@ def _check_manifest(one: MergeInput, manifest: Manifest) -> None:
     check_sizes(one.prefix, manifest)
     expected = {**one.counts, "dtype": one.header.dtype.name}
     for name, value in expected.items():
-        if manifest.dataset.get(name) != value:
+        recorded = getattr(manifest.dataset, name)
+        if recorded != value:
             raise IntegrityError(
-                f"{one.prefix} has {name} {value}, but its manifest says {manifest.dataset.get(name)!r}",
+                f"{one.prefix} has {name} {value}, but its manifest says {recorded!r}",
                 path=one.prefix,
                 field=f"dataset.{name}",
                 hint="the dataset was changed after tokshard wrote it: make it again",
             )
-    if UNITS_NAME not in manifest.files:
-        raise IntegrityError(f"the manifest of {one.prefix} does not list {UNITS_NAME}", path=one.prefix)

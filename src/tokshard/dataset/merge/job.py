@@ -11,7 +11,7 @@ from tokshard.core.progress import Progress, SilentProgress
 from tokshard.dataset.merge import arguments, sidecars
 from tokshard.dataset.merge.copying import TokenCopy
 from tokshard.dataset.merge.inputs import MergeInput, check_together, read_input
-from tokshard.dataset.merge.plan import PLAN_SCHEMA, make_plan, tokenizer_mismatch
+from tokshard.dataset.merge.plan import make_plan, tokenizer_mismatch
 from tokshard.dataset.merge.report import MergeDryRunReport, MergeReport
 from tokshard.dataset.production import Order, Produced, produce
 from tokshard.dataset.publication import seal
@@ -108,6 +108,7 @@ class _Job:
     """Everything that is known before the first byte is copied."""
 
     inputs: tuple[MergeInput, ...]
+    multimodal: bool
     order: Order
     work: WorkDirectory
     warnings: tuple[str, ...]
@@ -138,8 +139,9 @@ def _prepare(
     plan = make_plan(checked, multimodal=multimodal, allow_tokenizer_mismatch=allow_tokenizer_mismatch)
     return _Job(
         inputs=checked,
+        multimodal=multimodal,
         order=Order(plan=plan, prefixes=(prefix,), resume=resume, force=force),
-        work=WorkDirectory(prefix, PLAN_SCHEMA),
+        work=WorkDirectory(prefix),
         warnings=_warnings(checked),
     )
 
@@ -154,7 +156,7 @@ def _make(job: _Job, progress: Progress) -> int:
     finally:
         copy.close()
         progress.finish()
-    manifests = sidecars.stage(directory, job.inputs, copy.digests, job.order.plan)
+    manifests = sidecars.stage(directory, job.inputs, copy.digests, job.order.plan, multimodal=job.multimodal)
     for one in job.inputs:
         one.check_unchanged()
     seal(directory, manifests)
@@ -188,14 +190,14 @@ def _report(job: _Job, produced: Produced, started: float) -> MergeReport:
     return MergeReport(
         prefix=job.work.prefix,
         inputs=len(job.inputs),
-        dtype=data["dtype"],
-        multimodal=data["multimodal"],
-        documents=data["documents"],
-        sequences=data["sequences"],
-        tokens=data["tokens"],
-        bin_bytes=manifest.files["bin"]["bytes"],
-        idx_bytes=manifest.files["idx"]["bytes"],
-        pieces_xxh3_128=manifest.files["bin"]["pieces_xxh3_128"],
+        dtype=data.dtype,
+        multimodal=data.multimodal,
+        documents=data.documents,
+        sequences=data.sequences,
+        tokens=data.tokens,
+        bin_bytes=manifest.files.bin.size_bytes,
+        idx_bytes=manifest.files.idx.size_bytes,
+        pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
         tokenizer=manifest.tokenizer,
         provenance=all(one.has_provenance for one in job.inputs),
         bytes_resumed=produced.resumed,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tokshard.dataset.plan import TokenizerIdentity
+
 REPORT_SCHEMA = "tokshard.merge-report/1"
 DRY_RUN_SCHEMA = "tokshard.merge-dry-run/1"
 
@@ -24,7 +26,7 @@ class MergeReport:
         bin_bytes: Size of the ``.bin`` file.
         idx_bytes: Size of the ``.idx`` file.
         pieces_xxh3_128: Piecewise digest of the ``.bin`` file.
-        tokenizer: The tokenizer's identity; empty where it is not known, or not one.
+        tokenizer: The tokenizer's identity; None where it is not known, or not one.
         provenance: Whether it is known where each document came from.
         bytes_resumed: Bytes of tokens that an earlier run had copied.
         up_to_date: Whether everything was there already and nothing was done.
@@ -42,7 +44,7 @@ class MergeReport:
     bin_bytes: int
     idx_bytes: int
     pieces_xxh3_128: str
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerIdentity | None
     provenance: bool
     bytes_resumed: int
     up_to_date: bool
@@ -63,7 +65,7 @@ class MergeDryRunReport:
         inputs: Each input's prefix, its counts and the size of its ``.bin``.
         dtype: The token dtype.
         multimodal: Whether there are modes.
-        tokenizer: The tokenizer's identity; empty where it is not known, or not one.
+        tokenizer: The tokenizer's identity; None where it is not known, or not one.
         state: ``"new"``, ``"resume"``, ``"up-to-date"`` or ``"exists"``.
         warnings: What the user should know, one sentence each.
     """
@@ -72,7 +74,7 @@ class MergeDryRunReport:
     inputs: tuple[dict[str, Any], ...]
     dtype: str
     multimodal: bool
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerIdentity | None
     state: str
     warnings: tuple[str, ...]
 

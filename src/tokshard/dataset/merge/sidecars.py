@@ -9,33 +9,45 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from tokshard.core.codec import encode
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
 from tokshard.dataset.manifest import (
+    INDEXED,
     PROVENANCE_NAME,
     REJECTED_NAME,
-    SCHEMA,
     UNITS_NAME,
+    UNKNOWN_ENCODER,
+    DatasetFiles,
+    DatasetRecord,
+    EncoderRecord,
+    FileRecord,
+    InputRecord,
     Manifest,
+    RecordCounts,
+    TokenFileRecord,
+    Tool,
     file_of,
 )
 from tokshard.dataset.merge.inputs import MergeInput
-from tokshard.dataset.merge.plan import common_option
-from tokshard.dataset.plan import Plan
+from tokshard.dataset.merge.plan import common
+from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
 from tokshard.dataset.writer import write_index
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.digest import file_digest, piecewise_digest
 from tokshard.storage.paths import bin_path
-from tokshard.version import __version__
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-UNKNOWN_ENGINE = "unknown"
-
 
 def stage(
-    directory: str, inputs: Sequence[MergeInput], digests: Mapping[int, str], plan: Plan
+    directory: str,
+    inputs: Sequence[MergeInput],
+    digests: Mapping[int, str],
+    plan: BuildPlan,
+    *,
+    multimodal: bool,
 ) -> list[Manifest]:
     """Write everything but the tokens into the work directory; return the manifest in a list.
 
@@ -44,53 +56,45 @@ def stage(
         inputs: The inputs.
         digests: The XXH3-128 of the ``.bin`` of each input without a manifest, by its number.
         plan: The plan of the run.
+        multimodal: Whether the inputs have modes.
 
     Raises:
         IntegrityError: A sidecar file of an input is not what its manifest says.
     """
     pieces: list[str] = []
-    files = {
-        "bin": {"bytes": sum(one.bin_bytes for one in inputs)},
-        "idx": _stage_index(directory, inputs, multimodal=plan.options["multimodal"]),
-        UNITS_NAME: stage_chunks(directory, 0, UNITS_NAME, _unit_lines(inputs, digests, pieces)),
-    }
-    files["bin"]["pieces_xxh3_128"] = piecewise_digest(pieces)
+    index = _stage_index(directory, inputs, multimodal=multimodal)
+    units = stage_chunks(directory, 0, UNITS_NAME, _unit_lines(inputs, digests, pieces))
+    provenance: FileRecord | None = None
+    rejected: FileRecord | None = None
     if all(one.has_provenance for one in inputs):
-        chunks = _concatenated(inputs, PROVENANCE_NAME)
-        files[PROVENANCE_NAME] = stage_chunks(directory, 0, PROVENANCE_NAME, chunks)
-    if any(one.manifest and REJECTED_NAME in one.manifest.files for one in inputs):
-        files[REJECTED_NAME] = stage_chunks(directory, 0, REJECTED_NAME, _concatenated(inputs, REJECTED_NAME))
+        provenance = stage_chunks(directory, 0, PROVENANCE_NAME, _concatenated(inputs, PROVENANCE_NAME))
+    if any(one.manifest and one.manifest.files.rejected for one in inputs):
+        rejected = stage_chunks(directory, 0, REJECTED_NAME, _concatenated(inputs, REJECTED_NAME))
+    tokens = TokenFileRecord(sum(one.bin_bytes for one in inputs), piecewise_digest(pieces))
     manifest = Manifest(
-        schema=SCHEMA,
-        tool={"name": "tokshard", "version": __version__},
+        tool=Tool(),
         fingerprint=plan.fingerprint,
-        dataset=_dataset_entry(inputs, len(pieces), multimodal=plan.options["multimodal"]),
-        files=files,
+        dataset=_dataset_record(inputs, len(pieces), multimodal=multimodal),
+        files=DatasetFiles(tokens, index, units, provenance, rejected),
         tokenizer=plan.tokenizer,
-        options={"merge": [one.prefix for one in inputs], **plan.options, **_ends(inputs)},
-        engine=_engine_entry(inputs),
-        inputs=input_entries(inputs, digests),
+        options=plan.options,
+        encoder=_encoder_record(inputs),
+        inputs=input_records(inputs, digests),
         counts=_counts(inputs),
     )
     stage_manifest(directory, 0, manifest)
     return [manifest]
 
 
-def _ends(inputs: Sequence[MergeInput]) -> dict[str, bool]:
-    """Return whether documents end with EOD, where that is known and the same of all inputs."""
-    appended = common_option(inputs, "append-eod")
-    return {"append-eod": appended} if isinstance(appended, bool) else {}
-
-
-def input_entries(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the entries of all inputs of the inputs; one without a manifest is an input itself."""
-    entries: list[dict[str, Any]] = []
+def input_records(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> tuple[InputRecord, ...]:
+    """Return the inputs of all inputs; one without a manifest is an input itself."""
+    records: list[InputRecord] = []
     for number, one in enumerate(inputs):
         if one.manifest is not None:
-            entries += one.manifest.inputs
+            records += one.manifest.inputs
         else:
-            entries.append(_foreign_entry(one, digests.get(number, "0" * 32)))
-    return entries
+            records.append(_foreign_record(one, digests.get(number, "0" * 32)))
+    return tuple(records)
 
 
 def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
@@ -99,7 +103,7 @@ def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
     Raises:
         InputError: There are too many.
     """
-    size = len(dump_json({"inputs": input_entries(inputs, {})}))
+    size = len(dump_json([encode(record) for record in input_records(inputs, {})]))
     if size > MAX_JSON_BYTES // 2:
         raise InputError(
             f"the manifest would need {size} bytes to list the inputs of all {len(inputs)} datasets, "
@@ -108,7 +112,7 @@ def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
         )
 
 
-def _stage_index(directory: str, inputs: Sequence[MergeInput], *, multimodal: bool) -> dict[str, Any]:
+def _stage_index(directory: str, inputs: Sequence[MergeInput], *, multimodal: bool) -> FileRecord:
     """Write the index from those of the inputs, of which one is open at a time."""
 
     def lengths() -> Iterator[NDArray[Any]]:
@@ -166,11 +170,11 @@ def _units(one: MergeInput, digest: str) -> Iterator[dict[str, Any]]:
             "sequences": one.header.sequence_count,
             "tokens": one.tokens,
             "tokens_xxh3_128": digest,
-            "engine": UNKNOWN_ENGINE,
+            "encoder": UNKNOWN_ENCODER,
         }
         return
     path = file_of(one.prefix, UNITS_NAME)
-    if file_digest(path) != one.manifest.files[UNITS_NAME]["xxh3_128"]:
+    if file_digest(path) != one.manifest.files.units.xxh3_128:
         raise _damaged(one, UNITS_NAME)
     with open(path, "rb") as file:
         for line in file:
@@ -178,7 +182,7 @@ def _units(one: MergeInput, digest: str) -> Iterator[dict[str, Any]]:
 
 
 def _check_pieces(one: MergeInput, manifest: Manifest, pieces: Sequence[str]) -> None:
-    if piecewise_digest(pieces) != manifest.files["bin"].get("pieces_xxh3_128"):
+    if piecewise_digest(pieces) != manifest.files.bin.pieces_xxh3_128:
         raise IntegrityError(
             f"{one.prefix}: the digests in {UNITS_NAME} do not make the one in the manifest", path=one.prefix
         )
@@ -187,13 +191,14 @@ def _check_pieces(one: MergeInput, manifest: Manifest, pieces: Sequence[str]) ->
 def _concatenated(inputs: Sequence[MergeInput], name: str) -> Iterator[bytes]:
     """Yield a sidecar file of all inputs that have it, each held against its digest."""
     for one in inputs:
-        if one.manifest is None or name not in one.manifest.files:
+        record = one.manifest.files.digested().get(name) if one.manifest else None
+        if record is None:
             continue
         state = xxhash.xxh3_128()
         for chunk in file_chunks(file_of(one.prefix, name)):
             state.update(chunk)
             yield chunk
-        if state.hexdigest() != one.manifest.files[name]["xxh3_128"]:
+        if state.hexdigest() != record.xxh3_128:
             raise _damaged(one, name)
 
 
@@ -206,60 +211,60 @@ def _damaged(one: MergeInput, name: str) -> IntegrityError:
     )
 
 
-def _dataset_entry(inputs: Sequence[MergeInput], units: int, *, multimodal: bool) -> dict[str, Any]:
-    fields = {one.manifest.dataset.get("field") if one.manifest else None for one in inputs}
+def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: bool) -> DatasetRecord:
     counts = [one.counts for one in inputs]
-    return {
-        "dtype": inputs[0].header.dtype.name,
-        "multimodal": multimodal,
-        "field": fields.pop() if len(fields) == 1 else None,
-        "units": units,
-        **{name: sum(one[name] for one in counts) for name in counts[0]},
-        "longest_sequence": max(one["longest_sequence"] for one in counts),
-        "eod_in_text": sum(one.manifest.dataset["eod_in_text"] for one in inputs if one.manifest),
-    }
+    totals = {name: sum(count[name] for count in counts) for name in counts[0]}
+    return DatasetRecord(
+        dtype=inputs[0].header.dtype.name,
+        multimodal=multimodal,
+        field=common([one.manifest.dataset.field if one.manifest else None for one in inputs]),
+        units=units,
+        **{**totals, "longest_sequence": max(count["longest_sequence"] for count in counts)},
+        eod_in_text=sum(one.manifest.dataset.eod_in_text for one in inputs if one.manifest),
+    )
 
 
-def _foreign_entry(one: MergeInput, digest: str) -> dict[str, Any]:
-    return {
-        "path": bin_path(one.prefix),
-        "size_bytes": one.bin_bytes,
-        "mtime_ns": one.state["bin_mtime_ns"],
-        "format": "indexed",
-        "compression": "none",
-        "content_bytes": one.bin_bytes,
-        "pieces_xxh3_128": piecewise_digest([digest]),
-        **_foreign_counts(one),
-        "rejected": 0,
-    }
-
-
-def _foreign_counts(one: MergeInput) -> dict[str, Any]:
+def _foreign_record(one: MergeInput, digest: str) -> InputRecord:
     documents = one.header.document_count
-    return {"records": documents, "documents": documents, "blank_lines": 0}
+    return InputRecord(
+        path=bin_path(one.prefix),
+        size_bytes=one.bin_bytes,
+        mtime_ns=one.source.bin_mtime_ns,
+        format=INDEXED,
+        compression="none",
+        version=None,
+        content_bytes=one.bin_bytes,
+        pieces_xxh3_128=piecewise_digest([digest]),
+        records=documents,
+        documents=documents,
+        rejected=0,
+        blank_lines=0,
+    )
 
 
-def _engine_entry(inputs: Sequence[MergeInput]) -> dict[str, Any]:
+def _encoder_record(inputs: Sequence[MergeInput]) -> EncoderRecord:
     documents: Counter[str] = Counter()
     compared = 0
     for one in inputs:
         if one.manifest is None:
-            documents[UNKNOWN_ENGINE] += one.header.document_count
+            documents[UNKNOWN_ENCODER] += one.header.document_count
         else:
-            documents.update(one.manifest.engine["documents"])
-            compared += one.manifest.engine["compared"]
-    return {"documents": dict(documents), "compared": compared, "differences": 0}
+            documents.update(one.manifest.encoder.documents)
+            compared += one.manifest.encoder.compared
+    return EncoderRecord(dict(documents), compared)
 
 
-def _counts(inputs: Sequence[MergeInput]) -> dict[str, Any]:
-    total: Counter[str] = Counter()
+def _counts(inputs: Sequence[MergeInput]) -> RecordCounts:
     rejected: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for one in inputs:
-        found = (
+        documents = one.header.document_count
+        counts = (
             one.manifest.counts
             if one.manifest
-            else {**_foreign_counts(one), "lines": 0, "content_bytes": one.bin_bytes, "rejected": {}}
+            else RecordCounts(documents, documents, 0, 0, one.bin_bytes, {})
         )
-        rejected.update(found["rejected"])
-        total.update({name: value for name, value in found.items() if name != "rejected"})
-    return {**total, "rejected": dict(rejected)}
+        rejected.update(counts.rejected)
+        for name in ("records", "documents", "lines", "blank_lines", "content_bytes"):
+            total[name] += getattr(counts, name)
+    return RecordCounts(**total, rejected=dict(rejected))

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokshard.core.progress import Progress, SilentProgress
-from tokshard.dataset.plan import differences
 from tokshard.dataset.production import Produced, may_resume, recover
 from tokshard.errors import LockedError, UsageError
 from tokshard.storage.lock import Holder, holder_of
@@ -185,7 +184,7 @@ class _Attempt:
         if self._looks == _LOOKS_IN_SILENCE:
             self._progress.message(f"waiting for {holder.process}, which looks at what is finished")
         earlier = self._workspace.earlier_plan()
-        if earlier is not None and differences(earlier, self._job.plan.to_json()):
+        if earlier is not None and earlier.differences(self._job.plan):
             raise error
         return None if holder.shared or holder.purpose == CHECKING or earlier is None else holder.process
 

@@ -1,0 +1,37 @@
+"""Files that were written once by this version of each format are read, and written back byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tokshard.dataset.manifest import Manifest, seal_of
+from tokshard.dataset.plan import BuildPlan
+
+GOLDEN = Path(__file__).parents[1] / "golden/formats"
+DOCUMENTS = {
+    "dataset-1.json": Manifest,
+    "build-plan-tokenize-1.json": BuildPlan,
+    "build-plan-merge-1.json": BuildPlan,
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_is_read_and_written_back(name):
+    content = (GOLDEN / name).read_bytes()
+    assert DOCUMENTS[name].from_bytes(content, name).to_bytes() == content
+
+
+def test_the_seal_of_the_manifest():
+    manifest = Manifest.from_bytes((GOLDEN / "dataset-1.json").read_bytes(), "x")
+    assert manifest.seal == seal_of(manifest.to_json())
+
+
+def test_fingerprints_of_plans():
+    tokenize, merge = (
+        BuildPlan.from_bytes((GOLDEN / name).read_bytes(), name)
+        for name in ("build-plan-tokenize-1.json", "build-plan-merge-1.json")
+    )
+    assert tokenize.fingerprint == "87ae414dfb7f584c4af2aeb3d7aeb0aa795896c65e43b3329e9460d0a0760add"
+    assert merge.fingerprint == "6471ff8bdbac99b344daa62dbdcf64a21d1fa50c1245d0315864407ce75d390f"
