@@ -133,7 +133,7 @@ def violations(events, roots):
 
 def is_allowed(event, directory, arguments, roots):
     if event == "subprocess.Popen":
-        return shlex.quote("tokshard.tokenization.workers.nursery") in arguments[1]
+        return shlex.quote("tokshard.tokenization.workers.forkserver") in arguments[1]
     if event == "os.fork":
         return True  # workers, which are watched as well
     if event == "socket.sendmsg":

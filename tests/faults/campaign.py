@@ -114,14 +114,14 @@ def command(arguments: list[str], inputs: str, hook: Callable[[], None] | None) 
 
     assembly.CHECKPOINT_UNITS = 3  # several checkpoints in a small run
     copying.CHECKPOINT_BYTES = 700
-    original = encoder.UnitEncoder.make
+    original = encoder.UnitEncoder.encode
 
-    def traced(self: Any, task: Any, report: Any) -> Any:
+    def traced(self: Any, task: Any) -> Any:
         with open("encoded.txt", "a") as log:
             log.write(f"{task.key.part_name}\n")
-        return original(self, task, report)
+        return original(self, task)
 
-    encoder.UnitEncoder.make = traced
+    encoder.UnitEncoder.encode = traced
     if hook:
         hook()
     sys.argv = ["tokshard", *(word.replace("{in}", inputs) for word in arguments)]

@@ -18,11 +18,11 @@ import campaign
 
 def main() -> None:
     from tokshard.cli.main import main as command
-    from tokshard.tokenization.workers import handles
+    from tokshard.tokenization.workers import pool
 
     wanted = json.loads(sys.argv[1])
     campaign.apply_control(wanted["control"])
-    handles._END_SECONDS = 600.0  # the nursery must see its workers end, or they are not counted
+    pool._END_SECONDS = 600.0  # the forkserver must see its workers end, or they are not counted
     sys.argv = ["tokshard", *wanted["arguments"]]
     try:
         command()

@@ -25,7 +25,7 @@ import pytest
 from faults.campaign import digest, outputs
 from faults.processes import HERE, SAMPLE_DATA, TOKENIZER, scratch_directory
 from tokshard import tokenize_corpus
-from tokshard.tokenization.workers.inline import InlineExecutor
+from tokshard.tokenization.workers.executor import InlineExecutor
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -44,8 +44,8 @@ if wanted["control"]:
     import unordered_assembler
     unordered_assembler.append_in_order_of_completion()
 from tokshard import tokenize_corpus
-from tokshard.tokenization.workers.processes import ProcessExecutor
-executor = ProcessExecutor(wanted["workers"])
+from tokshard.tokenization.workers.pool import ProcessPool
+executor = ProcessPool(wanted["workers"])
 tokenize_corpus(wanted["inputs"], wanted["output"], executor=executor, **wanted["options"])
 """
 

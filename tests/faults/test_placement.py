@@ -14,7 +14,7 @@ from tokshard import tokenize_corpus
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import IntegrityError
 from tokshard.tokenization.part import PartReader
-from tokshard.tokenization.workers.inline import InlineExecutor
+from tokshard.tokenization.workers.executor import InlineExecutor
 
 UNIT_BYTES = 50_000
 SMALL_UNIT_BYTES = 10_000

@@ -29,7 +29,7 @@ from support.storage.support import open_descriptors
 from tokshard import tokenize_corpus
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import WorkerError
-from tokshard.tokenization.workers.processes import ProcessExecutor
+from tokshard.tokenization.workers.pool import ProcessPool
 
 KILLS = int(os.environ.get("TOKSHARD_KILLS", "5"))
 SEED = int(os.environ.get("TOKSHARD_SEED", "1"))
@@ -201,7 +201,7 @@ class AtFirstUpdate(SilentProgress):
         action()
 
 
-def tokenize_here(directory: Path, executor: ProcessExecutor, action=lambda: None):
+def tokenize_here(directory: Path, executor: ProcessPool, action=lambda: None):
     return tokenize_corpus(
         str(directory / "corpus.jsonl"),
         str(directory / "out/x"),
@@ -226,13 +226,13 @@ def children() -> set[int]:
     return found
 
 
-def first_pid(executor: ProcessExecutor) -> int:
+def first_pid(executor: ProcessPool) -> int:
     """The process of a worker that has begun, which is not always the first that was ordered."""
     return next(worker.pid for worker in executor._workers if worker.pid)
 
 
 def test_a_stopped_worker_is_taken_for_dead(directory):
-    executor = ProcessExecutor(2)
+    executor = ProcessPool(2)
     before = children()
 
     def stop() -> None:
@@ -246,7 +246,7 @@ def test_a_stopped_worker_is_taken_for_dead(directory):
 
 
 def test_a_stopped_parent_of_the_workers_is_taken_for_dead(directory):
-    executor = ProcessExecutor(2, silence_seconds=2.5)
+    executor = ProcessPool(2, silence_seconds=2.5)
     before = children()
     os.kill(executor.start().pid, signal.SIGSTOP)
     with pytest.raises(WorkerError, match=r"ordered has not answered for 2.5 s at unit 0"):
@@ -255,7 +255,7 @@ def test_a_stopped_parent_of_the_workers_is_taken_for_dead(directory):
 
 
 def test_a_killed_parent_of_the_workers_is_named_and_takes_them_along(directory):
-    executor = ProcessExecutor(2)
+    executor = ProcessPool(2)
     before = children()
     group = executor.start().pid
 
@@ -291,7 +291,7 @@ def test_kill_dash_nine_of_the_main_process_takes_a_stopped_worker_along(directo
 
 
 def test_failed_runs_leave_nothing_behind_in_the_process_and_the_executor_may_be_used_again(directory):
-    executor = ProcessExecutor(2)
+    executor = ProcessPool(2)
     before = children()
 
     def kill() -> None:
@@ -315,11 +315,11 @@ SUSPENDED = """
 import sys
 from tokshard import tokenize_corpus
 from tokshard.core.progress import SilentProgress
-from tokshard.tokenization.workers.processes import ProcessExecutor
-executor = ProcessExecutor(2)
+from tokshard.tokenization.workers.pool import ProcessPool
+executor = ProcessPool(2)
 class Begun(SilentProgress):
     def update(self, progress):
-        executor._silence_seconds = 10  # not while the nursery starts, which says nothing
+        executor._silence_seconds = 10  # not while the forkserver starts, which says nothing
 tokenize_corpus("corpus.jsonl", "out/x", executor=executor, tokenizer=sys.argv[1], engine="reference",
                 unit_bytes=12000, progress=Begun())
 """

@@ -12,11 +12,11 @@ from support.tokenization.jobs import TOKENIZER, write_jsonl
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import IntegrityError, StorageError
-from tokshard.tokenization import encoded
+from tokshard.tokenization import encoded_unit
 from tokshard.tokenization import encoder as encoder_module
+from tokshard.tokenization.encoded_unit import Placement
 from tokshard.tokenization.encoder import Task, UnitEncoder
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.placement import Place
 from tokshard.tokenization.preparation import prepare
 
 FIELDS = ("text", "title")
@@ -30,10 +30,10 @@ def make(tmp_path, monkeypatch):
     parts = tmp_path / "parts"
     parts.mkdir()
     options = {"tokenizer": TOKENIZER, "engine": "reference", "fields": FIELDS}
-    encoder = UnitEncoder(prepare(source, str(tmp_path / "x"), options).recipe(), str(parts))
+    encoder = UnitEncoder(prepare(source, str(tmp_path / "x"), options).spec(), str(parts))
     monkeypatch.setattr(encoder_module, "read_documents", partial(read_documents, batch_bytes=300))
     unit = LineUnit(0, 0, True, source, 0, os.path.getsize(source))
-    return lambda: encoder.make(Task(unit, source, 0), lambda *_: None)
+    return lambda: list(encoder.encode(Task(unit, source, 0)))[-1]
 
 
 def part_of(folder: Path) -> PartReader:
@@ -55,16 +55,16 @@ def streams_of(folder: Path) -> dict[str, bytes]:
         return streams
 
 
-def place_in(folder: Path, *offsets: int) -> Place:
+def place_in(folder: Path, *offsets: int) -> Placement:
     paths = tuple(str(folder / f"{k}.bin") for k in range(2))
     for path in paths:
         Path(path).touch()
-    return Place(UnitKey(0, 0), paths, offsets)
+    return Placement(UnitKey(0, 0), paths, offsets)
 
 
 def test_placed_and_whole_and_written_as_it_comes_are_the_same(tmp_path, make, monkeypatch):
     unit = make()
-    sizes = unit.measured.sizes
+    sizes = unit.held.sizes
     unit.commit()
     expected = streams_of(tmp_path)
     assert sizes == (len(expected["tokens.0"]), len(expected["tokens.1"]))
@@ -76,11 +76,11 @@ def test_placed_and_whole_and_written_as_it_comes_are_the_same(tmp_path, make, m
     with part_of(tmp_path) as part:
         assert part.placed("tokens.0") == range(7, 7 + sizes[0])
         assert part.token_bytes == sizes
-    monkeypatch.setattr(encoded, "HELD_BYTES", 100)
+    monkeypatch.setattr(encoded_unit, "HELD_BYTES", 100)
     unit = make()
     assert not unit.is_held
     assert unit.held_bytes == 0
-    assert unit.measured.sizes == sizes
+    assert unit.held.sizes == sizes
     unit.commit()
     assert streams_of(tmp_path) == expected
 
@@ -123,7 +123,7 @@ def test_a_file_of_tokens_that_is_not_there_is_not_made(tmp_path, make):
 
 @pytest.mark.parametrize("held_bytes", [100, 1 << 20])
 def test_nothing_is_left_of_a_unit_that_fails(tmp_path, make, monkeypatch, held_bytes):
-    monkeypatch.setattr(encoded, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(encoded_unit, "HELD_BYTES", held_bytes)
     seen = []
 
     def fail(*_: object) -> None:
@@ -131,7 +131,7 @@ def test_nothing_is_left_of_a_unit_that_fails(tmp_path, make, monkeypatch, held_
         if len(seen) == 4:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(encoded.EncodedUnit, "add_batch", lambda *_: fail())
+    monkeypatch.setattr(encoded_unit.EncodedUnit, "add", lambda *_: fail())
     with pytest.raises(ZeroDivisionError):
         make()
     assert not os.listdir(tmp_path / "parts")

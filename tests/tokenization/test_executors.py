@@ -7,6 +7,7 @@ import subprocess
 import tarfile
 import threading
 import time
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -17,22 +18,20 @@ from hypothesis import strategies as st
 from support.tokenization.feeding import PATIENCE_SECONDS, Fed
 from support.tokenization.jobs import TOKENIZER, write_jsonl
 from tokshard import errors
+from tokshard.core.worker_errors import WorkerCrashError, error_from_json, error_to_json
 from tokshard.corpus.units import LineUnit
-from tokshard.tokenization.encoder import Outcome, Task
+from tokshard.tokenization.encoded_unit import Placements
+from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.placement import Measured, Place, Placement
 from tokshard.tokenization.preparation import prepare
-from tokshard.tokenization.workers import messages
-from tokshard.tokenization.workers.handles import NurseryHandle, WorkerHandle
-from tokshard.tokenization.workers.inline import InlineExecutor
-from tokshard.tokenization.workers.messages import WorkerCrashError, error_from_json, error_to_json
-from tokshard.tokenization.workers.processes import ProcessExecutor
+from tokshard.tokenization.workers.executor import InlineExecutor
+from tokshard.tokenization.workers.pool import ForkServer, ProcessPool, Worker, to_line
 
-EXECUTORS = {"inline": InlineExecutor, "one": lambda: ProcessExecutor(1), "three": lambda: ProcessExecutor(3)}
+EXECUTORS = {"inline": InlineExecutor, "one": lambda: ProcessPool(1), "three": lambda: ProcessPool(3)}
 
 
 class Notes:
-    """A listener that notes what it is told, and may have enough of it."""
+    """Notes what an executor reports, and may have enough of it."""
 
     def __init__(self, patience: int | None = None) -> None:
         self.outcomes: list[Outcome] = []
@@ -44,56 +43,44 @@ class Notes:
             a + b for a, b in zip(self.progress, (content_bytes, documents, tokens), strict=True)
         ]
 
-    def locate(self, unit: Measured) -> list[Place] | None:
-        return None
-
     def finished(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         if len(self.outcomes) == self.patience:
             raise KeyError("enough")
 
 
-class Never(Notes):
-    """Says of no unit where it goes, and not that it goes nowhere."""
+class Never:
+    """Finds no position of any unit."""
 
-    def locate(self, unit: Measured) -> list[Place]:
+    def locate(self, unit) -> list:
         return []
 
 
-class Placing(Notes):
-    """Lets tokens be written to their place in a file."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.path = folder / "0.bin"
-        self.path.touch()
-        self.placement = Placement(UnitKey(0, 0), [str(self.path)], [0])
-
-    def locate(self, unit: Measured) -> list[Place]:
-        return self.placement.locate(unit)
-
-
 class Work:
-    """Inputs, a recipe for them, and a directory for the parts."""
+    """Inputs, a specification for them, and a directory for the parts."""
 
     def __init__(self, folder: Path, paths: list[Path], **options) -> None:
         self.folder = folder
         self.paths = paths
         self.parts = folder / "parts"
-        self.recipe = prepare([str(path) for path in paths], "x", options).recipe()
+        self.spec = prepare([str(path) for path in paths], "x", options).spec()
 
-    def run(self, executor, listener=None, recipe=None, **options) -> dict[str, str]:
+    def run(self, executor, notes=None, placements=None, spec=None, **options) -> dict[str, str]:
         """Run; return the digests of the parts."""
         for path in self.parts.glob("*"):
             path.unlink()
         self.parts.mkdir(exist_ok=True)
 
-        def make_feed(wake):
-            fed = Fed(self.paths, self.folder / "raw", **options)
-            fed.feed._wake = wake
-            return fed.feed
-
-        executor.run(recipe or self.recipe, str(self.parts), make_feed, listener or Notes())
+        notes = notes or Notes()
+        with (
+            Fed(self.paths, self.folder / "raw", **options).feed as feed,
+            closing(executor.run(spec or self.spec, str(self.parts), feed, placements)) as events,
+        ):
+            for event in events:
+                if isinstance(event, BatchProgress):
+                    notes.encoded(*event)
+                else:
+                    notes.finished(event)
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.parts.iterdir()}
 
 
@@ -122,7 +109,9 @@ def test_every_unit_becomes_the_same_part_once(work, name):
 
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_units_that_are_never_given_a_place_are_committed_in_the_end(work, name):
-    assert work.run(EXECUTORS[name](), Never(), unit_bytes=500) == work.run(InlineExecutor(), unit_bytes=500)
+    assert work.run(EXECUTORS[name](), placements=Never(), unit_bytes=500) == work.run(
+        InlineExecutor(), unit_bytes=500
+    )
 
 
 def tokens_in_parts(folder: Path) -> bytes:
@@ -142,49 +131,51 @@ def tokens_in_parts(folder: Path) -> bytes:
 def test_placed_tokens_are_those_of_whole_parts_in_their_order(work, name):
     work.run(InlineExecutor(), unit_bytes=500)
     expected = tokens_in_parts(work.folder)
-    placing = Placing(work.folder)
-    work.run(EXECUTORS[name](), placing, unit_bytes=500)
+    path = work.folder / "0.bin"
+    path.touch()
+    placements = Placements(UnitKey(0, 0), [str(path)], [0])
+    work.run(EXECUTORS[name](), placements=placements, unit_bytes=500)
     assert tokens_in_parts(work.folder) == expected
     with PartReader(str(work.parts / "000000-000000000.part")) as first:
         assert first.placed("tokens.0") is not None
     if name == "one":  # units come in order, so that each finds its place at once
-        assert placing.path.read_bytes() == expected
+        assert path.read_bytes() == expected
 
 
 def test_workers_have_the_memory_of_one_process_and_no_thread_is_there_when_they_are_forked(work):
     class Looking(Notes):
         def encoded(self, *counts: int) -> None:
             super().encoded(*counts)
-            nursery = executor.start()
+            forkserver = executor.start()
             deadline = time.monotonic() + PATIENCE_SECONDS
             while (
-                len(os.listdir(f"/proc/{nursery.pid}/task")) > 1
+                len(os.listdir(f"/proc/{forkserver.pid}/task")) > 1
             ):  # one that was joined takes a moment to go
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            group = os.getpgid(nursery.pid)
-            assert group == nursery.pid != os.getpgrp()
+            group = os.getpgid(forkserver.pid)
+            assert group == forkserver.pid != os.getpgrp()
             assert {os.getpgid(worker.pid) for worker in executor._workers if worker.pid} == {group}
 
-    executor = ProcessExecutor(2)
+    executor = ProcessPool(2)
     notes = Looking()
     work.run(executor, notes, unit_bytes=500)
     assert notes.progress[1] == 120
 
 
-def test_a_nursery_that_is_started_early_is_used_or_ended(work):
-    with ProcessExecutor(2) as executor:
-        nursery = executor.start()
-        assert executor.start() is nursery
-    assert not os.path.exists(f"/proc/{nursery.pid}")
-    with ProcessExecutor(2) as executor:
-        nursery = executor.start()
+def test_a_forkserver_that_is_started_early_is_used_or_ended(work):
+    with ProcessPool(2) as executor:
+        forkserver = executor.start()
+        assert executor.start() is forkserver
+    assert not os.path.exists(f"/proc/{forkserver.pid}")
+    with ProcessPool(2) as executor:
+        forkserver = executor.start()
         assert work.run(executor, unit_bytes=2000) == work.run(InlineExecutor(), unit_bytes=2000)
-        assert not os.path.exists(f"/proc/{nursery.pid}")
+        assert not os.path.exists(f"/proc/{forkserver.pid}")
 
 
 def test_an_executor_may_be_used_again(work):
-    executor = ProcessExecutor(2)
+    executor = ProcessPool(2)
     assert work.run(executor, unit_bytes=2000) == work.run(executor, unit_bytes=2000)
     with pytest.raises(KeyError, match="enough"):
         work.run(executor, Notes(1), unit_bytes=2000)
@@ -193,14 +184,14 @@ def test_an_executor_may_be_used_again(work):
 
 def test_no_more_workers_are_started_than_there_are_units(work, monkeypatch):
     started = count()
-    original = NurseryHandle.fork
-    monkeypatch.setattr(NurseryHandle, "fork", lambda nursery: (next(started), original(nursery))[1])
-    assert len(work.run(ProcessExecutor(5), unit_bytes=1 << 20)) == 3
+    original = ForkServer.fork
+    monkeypatch.setattr(ForkServer, "fork", lambda forkserver: (next(started), original(forkserver))[1])
+    assert len(work.run(ProcessPool(5), unit_bytes=1 << 20)) == 3
     assert next(started) <= 3
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
-def test_what_the_listener_raises_ends_the_run(work, name):
+def test_an_exception_of_the_consumer_ends_the_run(work, name):
     executor = EXECUTORS[name]()
     threads = set(threading.enumerate())
     with pytest.raises(KeyError, match="enough"):
@@ -226,9 +217,9 @@ def test_a_tokenizer_changed_meanwhile_ends_the_run(work, name):
     with Path(TOKENIZER).open("rb") as file:
         other = work.folder / "tokenizer.json"
         other.write_bytes(file.read().replace(b"word", b"drow", 1) + b" ")
-    recipe = type(work.recipe).from_json({**work.recipe.to_json(), "tokenizer": str(other)})
+    spec = EncodingSpec.from_json({**work.spec.to_json(), "tokenizer": str(other)})
     with pytest.raises(errors.TokenizerError, match="was changed during the run"):
-        work.run(EXECUTORS[name](), recipe=recipe)
+        work.run(EXECUTORS[name](), spec=spec)
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -266,7 +257,7 @@ ERRORS = st.one_of(
 
 @given(error=ERRORS)
 def test_errors_survive_the_way_to_the_job(error):
-    arrived = error_from_json(json.loads(messages.to_line(error_to_json(error))))
+    arrived = error_from_json(json.loads(to_line(error_to_json(error))))
     assert type(arrived) is type(error)
     assert (arrived.message, arrived.hint, arrived.exit_code) == (error.message, error.hint, error.exit_code)
 
@@ -287,17 +278,17 @@ def test_tasks_survive_the_way_to_the_worker(elided, name, numbers):
     file, index, begin, end, below = numbers
     unit = LineUnit(file, index, True, name, begin, end, elided=tuple(elided), stream_error=name)
     task = Task(unit, name, below)
-    line = messages.to_line(messages.task_to_json(task))
+    line = to_line(task.to_json())
     assert line.count(b"\n") == 1
-    assert messages.task_from_json(json.loads(line)) == task
+    assert Task.from_json(json.loads(line)) == task
 
 
-def worker_of(program: str) -> tuple[WorkerHandle, queue.Queue, subprocess.Popen]:
+def worker_of(program: str) -> tuple[Worker, queue.Queue, subprocess.Popen]:
     """A worker that is a shell script whose stdin and stdout are the connection."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(["sh", "-c", program], stdin=theirs.fileno(), stdout=theirs.fileno())
-    worker = WorkerHandle(0, ours)
+    worker = Worker(0, ours)
     events: queue.Queue = queue.Queue()
     worker.listen_to(events)
     return worker, events, process

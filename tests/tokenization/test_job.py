@@ -33,8 +33,8 @@ from tokshard.tokenization import encoding
 from tokshard.tokenization.job import plan_tokenization
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.plan import make_parameters, make_plan
-from tokshard.tokenization.workers.inline import InlineExecutor
-from tokshard.tokenization.workers.processes import ProcessExecutor
+from tokshard.tokenization.workers.executor import InlineExecutor
+from tokshard.tokenization.workers.pool import ProcessPool
 from tokshard.tokenizer.definition import load_tokenizer
 
 EOD = 256
@@ -142,7 +142,7 @@ def test_several_inputs_are_one_corpus_in_order(tmp_path):
 
 def test_processes_and_this_process_write_the_same(tmp_path):
     inputs = str(SAMPLE / "stories.jsonl")
-    for name, executor in (("a", InlineExecutor()), ("b", ProcessExecutor(2)), ("c", None)):
+    for name, executor in (("a", InlineExecutor()), ("b", ProcessPool(2)), ("c", None)):
         tokenize_corpus(
             inputs,
             str(tmp_path / name),
@@ -226,7 +226,7 @@ def test_fail_names_the_first_bad_record(tmp_path, workers):
     first = next(one for one in expected if one["outcome"] not in {"accepted", "blank"})
     with pytest.raises(BadRecordError) as caught:
         tokenize_corpus(
-            str(path), str(tmp_path / "a"), unit_bytes=200, executor=ProcessExecutor(workers), workers=workers
+            str(path), str(tmp_path / "a"), unit_bytes=200, executor=ProcessPool(workers), workers=workers
         )
     assert (caught.value.line, caught.value.reason) == (first["line"], first["outcome"])
     assert f"hostile.jsonl:{first['line']}" in caught.value.message

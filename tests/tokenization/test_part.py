@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokshard.errors import IntegrityError
-from tokshard.tokenization.counts import FieldCounts, UnitCounts
-from tokshard.tokenization.part import PartReader, PartWriter, UnitKey
+from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, PartWriter, UnitCounts, UnitKey
 
-COUNTS = UnitCounts(records=3, documents=2, rejected={"not-object": 1}, fields=[FieldCounts(tokens=7)])
-HEADER = {
-    "unit": [2, 5],
-    "last": False,
-    "engine": "fast",
-    "input_bytes": 11,
-    "content_xxh3_128": "00" * 16,
-    "counts": COUNTS.to_json(),
-}
+COUNTS = UnitCounts(records=3, documents=2, rejected={"not-object": 1}, fields=(FieldCounts(tokens=7),))
+HEADER = PartHeader(
+    file=2,
+    unit=5,
+    last=False,
+    encoder="fast",
+    input_bytes=11,
+    content_xxh3_128="00" * 16,
+    counts=COUNTS,
+)
 
 
 def write(path, pieces):
@@ -37,7 +37,7 @@ def test_streams_come_back_in_order(tmp_path_factory, pieces):
     write(path, pieces)
     with PartReader(str(path)) as part:
         assert part.unit == UnitKey(2, 5)
-        assert (part.last, part.engine, part.input_bytes, part.counts) == (False, "fast", 11, COUNTS)
+        assert part.header == HEADER
         for stream in {name for name, _ in pieces}:
             expected = b"".join(data for name, data in pieces if name == stream)
             assert part.read(stream) == expected

@@ -7,8 +7,8 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokshard.tokenization.encoded_unit import HeldUnit, Placement, Placements
 from tokshard.tokenization.part import UnitKey
-from tokshard.tokenization.placement import Measured, Place, Placement
 
 files = st.lists(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4), max_size=4
@@ -18,17 +18,17 @@ files = st.lists(
 @given(files=files, begin=st.tuples(st.integers(0, 9), st.integers(0, 9)), data=st.data())
 def test_places_are_running_sums(files, begin, data):
     units = [
-        Measured(UnitKey(number, index), index == len(sizes) - 1, size)
+        HeldUnit(UnitKey(number, index), index == len(sizes) - 1, size)
         for number, sizes in enumerate(files)
         for index, size in enumerate(sizes)
     ]
     paths = ("0.bin", "1.bin")
     columns = [accumulate([unit.sizes[k] for unit in units], initial=begin[k]) for k in range(2)]
     expected = [
-        Place(unit.key, paths, offsets)
+        Placement(unit.key, paths, offsets)
         for unit, offsets in zip(units, zip(*columns, strict=True), strict=False)
     ]
-    placement = Placement(UnitKey(0, 0), paths, begin)
+    placement = Placements(UnitKey(0, 0), paths, begin)
     found, known = [], set()
     for unit in data.draw(st.permutations(units)):
         found += placement.locate(unit)

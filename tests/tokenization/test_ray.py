@@ -5,6 +5,7 @@ import json
 import os
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,27 +13,14 @@ from hypothesis import strategies as st
 
 from support.tokenization.feeding import Fed
 from support.tokenization.jobs import TOKENIZER, write_jsonl
+from tokshard.core.worker_errors import error_from_json
 from tokshard.errors import UsageError
-from tokshard.tokenization.encoder import Outcome
+from tokshard.tokenization.encoder import BatchProgress, Outcome
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.preparation import prepare
-from tokshard.tokenization.workers import messages
-from tokshard.tokenization.workers.node import encode
-from tokshard.tokenization.workers.ray import _Encoding, _errands, _Parts
+from tokshard.tokenization.workers.ray import _IncomingParts, _tasks, encode_on_node
 
 UNIT_BYTES = 100
-
-
-class Notes:
-    def __init__(self):
-        self.outcomes: list[Outcome] = []
-        self.documents = 0
-
-    def encoded(self, content_bytes, documents, tokens):
-        self.documents += documents
-
-    def finished(self, outcome):
-        self.outcomes.append(outcome)
 
 
 class Work:
@@ -48,38 +36,42 @@ class Work:
         self.directory.mkdir()
         for key in done:
             (self.directory / key.part_name).touch()
-        self.parts = _Parts(str(self.directory))
+        self.parts = _IncomingParts(str(self.directory))
         os.mkdir(self.parts.incoming)
         options = {"tokenizer": TOKENIZER, "engine": "reference", "unit_bytes": UNIT_BYTES}
         self.job = prepare([str(path) for path in self.paths], str(folder / "out"), options)
-        self.notes = Notes()
+        self.outcomes: list[Outcome] = []
+        self.documents = 0
         feed = Fed(self.paths, folder / "raw", unit_bytes=UNIT_BYTES, done=done).feed
         feed.leave_streams()
-        encoding = _Encoding(self.parts, self.job.recipe(), self.notes)
-        self.errands = list(_errands(feed, encoding, self.parts, lambda: slots))
+        self.tasks = list(_tasks(feed, self.job.spec(), self.parts, SimpleNamespace(slots=slots)))
 
-    def run(self, errand, *, answers=None):
-        """Do an errand here, or only until it has answered so often."""
-        if (arguments := errand.arguments()) is None:
+    def run(self, task, *, answers=None):
+        """Do an task here, or only until it has answered so often."""
+        if (arguments := task.arguments()) is None:
             return
         call = json.loads(json.dumps(arguments))
-        for number, (answer, content) in zip(count(), encode(call, Path(TOKENIZER).read_bytes())):
+        for number, (answer, content) in zip(count(), encode_on_node(call, Path(TOKENIZER).read_bytes())):
             if number == answers:
                 return
             if content:
                 Path(self.parts.incoming, answer["file"]).write_bytes(content)
-            errand.receive(json.loads(json.dumps(answer)))
+            for event in task.receive(json.loads(json.dumps(answer))):
+                if isinstance(event, BatchProgress):
+                    self.documents += event.documents
+                else:
+                    self.outcomes.append(event)
 
     @property
     def keys(self):
-        return sorted(outcome.key for outcome in self.notes.outcomes)
+        return sorted(outcome.key for outcome in self.outcomes)
 
 
 def units_of(folder, contents):
     """Return all units of some files, by encoding all of them."""
     work = Work(folder, contents, slots=1)
-    for errand in work.errands:
-        work.run(errand)
+    for task in work.tasks:
+        work.run(task)
     return work.keys
 
 
@@ -89,14 +81,14 @@ CONTENTS = st.lists(st.tuples(st.sampled_from(["", ".gz"]), TEXTS), min_size=1, 
 
 @settings(max_examples=25, deadline=None)
 @given(contents=CONTENTS, slots=st.integers(1, 9), data=st.data())
-def test_errands_are_exactly_the_units_that_are_not_done(tmp_path_factory, contents, slots, data):
+def test_tasks_are_exactly_the_units_that_are_not_done(tmp_path_factory, contents, slots, data):
     everything = units_of(tmp_path_factory.mktemp("all"), contents)
     done = frozenset(data.draw(st.sets(st.sampled_from(everything))))
     work = Work(tmp_path_factory.mktemp("rest"), contents, slots=slots, done=done)
-    for errand in work.errands:
+    for task in work.tasks:
         if (lost_after := data.draw(st.sampled_from([None, 0, 1, 2]))) is not None:
-            work.run(errand, answers=lost_after)
-        work.run(errand)
+            work.run(task, answers=lost_after)
+        work.run(task)
     assert work.keys == sorted(set(everything) - done), "each of them once"
     for key in work.keys:
         with PartReader(str(work.directory / key.part_name)) as part:
@@ -107,7 +99,7 @@ def test_errands_are_exactly_the_units_that_are_not_done(tmp_path_factory, conte
 def test_a_large_compressed_file_is_shared_and_small_ones_are_not(tmp_path):
     contents = [(".gz", ["abc" * 40] * 200), (".gz", ["a"]), ("", ["abc"])]
     work = Work(tmp_path, contents, slots=6)
-    shares = [errand.label for errand in work.errands]
+    shares = [task.label for task in work.tasks]
     assert shares.count(f"unit 0 of {work.paths[1]}") == 1
     assert len([label for label in shares if label.endswith(f"of {work.paths[0]}")]) > 2
 
@@ -117,7 +109,7 @@ def test_parts_come_back_where_their_directory_is_not_to_be_seen(tmp_path):
     aside = tmp_path / "aside"
     os.rename(work.parts.incoming, aside)
     answers = [
-        one for errand in work.errands for one in encode(errand.arguments(), Path(TOKENIZER).read_bytes())
+        one for task in work.tasks for one in encode_on_node(task.arguments(), Path(TOKENIZER).read_bytes())
     ]
     os.rename(aside, work.parts.incoming)
     assert not os.listdir(work.parts.incoming)
@@ -133,9 +125,9 @@ def test_an_input_that_is_another_one_on_the_node_is_said(tmp_path):
         file.write(b"\n")
     os.unlink(work.paths[1])
     found = []
-    for errand in work.errands:
-        ((answer, _),) = encode(errand.arguments(), Path(TOKENIZER).read_bytes())
-        found.append(str(messages.error_from_json(answer["error"])))
+    for task in work.tasks:
+        ((answer, _),) = encode_on_node(task.arguments(), Path(TOKENIZER).read_bytes())
+        found.append(str(error_from_json(answer["error"])))
     assert "bytes on the node" in found[0]
     assert "where the run began" in found[0]
     assert f"{work.paths[1]} is not there on the node" in found[1]
@@ -143,8 +135,8 @@ def test_an_input_that_is_another_one_on_the_node_is_said(tmp_path):
 
 def test_what_was_whole_at_the_end_of_a_stopped_run_is_kept(tmp_path):
     work = Work(tmp_path, [("", ["abc" * 30] * 9)], slots=1)
-    for errand in work.errands:
-        list(encode(errand.arguments(), Path(TOKENIZER).read_bytes()))
+    for task in work.tasks:
+        list(encode_on_node(task.arguments(), Path(TOKENIZER).read_bytes()))
     Path(work.parts.incoming, ".x.part.1-1.tokshard-tmp").touch()
     work.parts.keep_all()
     names = sorted(path.name for path in work.directory.glob("*.part"))

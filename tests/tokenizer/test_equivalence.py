@@ -11,7 +11,7 @@ from support.tokenization.jobs import TOKENIZER, manifest, pair, write_jsonl
 from tokshard import tokenize_corpus
 from tokshard.errors import BadRecordError, EncoderMismatchError
 from tokshard.tokenization.encoder import _texts_of
-from tokshard.tokenization.workers.inline import InlineExecutor
+from tokshard.tokenization.workers.executor import InlineExecutor
 from tokshard.tokenizer import encoders, equivalence
 from tokshard.tokenizer.encoders import EncodedBatch
 

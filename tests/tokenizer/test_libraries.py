@@ -13,7 +13,7 @@ from support.tokenization.jobs import SAMPLE, TOKENIZER, texts_of
 from tokshard import tokenize_corpus
 from tokshard.errors import TokenizerError
 from tokshard.tokenization.options import TokenizeOptions
-from tokshard.tokenization.workers import starting
+from tokshard.tokenization.workers import local, pool
 from tokshard.tokenizer import libraries
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
@@ -79,16 +79,6 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
         load_tokenizer(str(path))
 
 
-class Spoken:
-    """A connection that keeps what is sent."""
-
-    def __init__(self):
-        self.messages = []
-
-    def send(self, message):
-        self.messages.append(json.loads(message))
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -102,11 +92,11 @@ class Spoken:
         ({"tokenizer": __file__}, []),
     ],
 )
-def test_a_nursery_is_told_of_files_at_hand(options, expected):
-    process = object.__new__(starting.NurseryProcess)
-    process.connection = Spoken()
-    process.expect(TokenizeOptions(**options))
-    assert process.connection.messages == expected
+def test_the_forkserver_is_told_of_files_at_hand(options, expected, monkeypatch):
+    messages = []
+    monkeypatch.setattr(pool.ForkServer, "_send", lambda _, message: messages.append(message))
+    object.__new__(pool.ForkServer).expect(TokenizeOptions(**options))
+    assert messages == expected
 
 
 def wait_until_idle(pid):
@@ -120,7 +110,7 @@ def wait_until_idle(pid):
 
 
 def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch):
-    """The nursery loads one file ahead; by the time the job reads it, it is another."""
+    """The forkserver loads one file ahead; by the time the job reads it, it is another."""
     definition = json.loads(Path(TOKENIZER).read_bytes())
     path = tmp_path / "tokenizer.json"
     path.write_bytes(Path(TOKENIZER).read_bytes())
@@ -129,8 +119,8 @@ def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch)
     corpus.write_bytes(
         b"".join(json.dumps({"text": text.upper() * 40}).encode() + b"\n" for text in TEXTS * 3)
     )
-    assert corpus.stat().st_size > starting.INLINE_BYTES
-    expect = starting.NurseryProcess.expect
+    assert corpus.stat().st_size > local.INLINE_BYTES
+    expect = pool.ForkServer.expect
 
     def expecting(process, options):
         expect(process, options)
@@ -138,7 +128,7 @@ def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch)
         path.write_text(json.dumps(other))
 
     libraries_of_job = {"tokenizer": str(path), "engine": "fast", "eod": "<|endoftext|>", "workers": 1}
-    monkeypatch.setattr(starting.NurseryProcess, "expect", expecting)
+    monkeypatch.setattr(pool.ForkServer, "expect", expecting)
     tokenize_corpus(str(corpus), str(tmp_path / "early"), **libraries_of_job)
     monkeypatch.undo()
     tokenize_corpus(str(corpus), str(tmp_path / "plain"), **{**libraries_of_job, "engine": "reference"})

@@ -47,7 +47,6 @@ from tokshard.tokenization.options import (
 
 if TYPE_CHECKING:
     from tokshard.tokenization.workers.executor import Executor as Encoder
-    from tokshard.tokenization.workers.local import EarlyExecutor
 
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
@@ -278,7 +277,7 @@ def tokenize(
             "keep_staging": keep_staging,
         }
         # Wrong options fail here, before anything heavy is imported.
-        checked = TokenizeOptions(**options)
+        TokenizeOptions(**options)
         output_prefix(inputs, output)
         array = ArrayWish(array_task, finish, emit, tasks, image)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
@@ -287,8 +286,6 @@ def tokenize(
         if array.emit is not None:
             terminal.say(job_file(context, array).rstrip())
             return
-        if encoder is None and alone and not dry_run:
-            encoder = _begin(inputs, checked)
         from tokshard.tokenization import job
 
         if dry_run:
@@ -311,16 +308,6 @@ def tokenize(
             report = job.tokenize_corpus(inputs, output, executor=encoder, progress=meter, **options)
         warn(report.warnings, log=log, quiet=quiet)
         _show(report, show_report, as_json=as_json, quiet=quiet)
-
-
-def _begin(inputs: list[str], options: TokenizeOptions) -> EarlyExecutor:
-    """Let the parent process of the workers import what it needs while this one does so, too."""
-    from tokshard.tokenization.workers.starting import start_ahead
-
-    ahead = start_ahead(inputs, options)
-    from tokshard.tokenization.workers.local import EarlyExecutor
-
-    return EarlyExecutor(None, ahead)
 
 
 def _show(report: Any, show: Callable[[Any], None], *, as_json: bool, quiet: bool) -> None:

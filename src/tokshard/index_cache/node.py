@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from tokshard.cluster.task import Answer, Message, on_node
 from tokshard.core.thread_runner import ThreadRunner
+from tokshard.core.worker_errors import error_to_json
 from tokshard.errors import InputError
 from tokshard.index_cache.fingerprint import fingerprint_differences
 from tokshard.index_cache.provision import provide
 from tokshard.index_cache.request import IndexRequest
 from tokshard.index_cache.task import Datasets, plan_tasks
-from tokshard.tokenization.workers.messages import error_to_json
 
 _HINT = "datasets and the cache must lie on a file system that all nodes share"
 

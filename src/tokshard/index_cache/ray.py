@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from tokshard.cluster.connection import Calls, Connection
 from tokshard.cluster.options import RayOptions
-from tokshard.cluster.retryable_tasks import run_errands
+from tokshard.cluster.retryable_tasks import run_retryable
 from tokshard.cluster.task import Message
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
+from tokshard.core.worker_errors import error_from_json
 from tokshard.index_cache.provision import Action
 from tokshard.index_cache.task import IndexTask
 from tokshard.storage import syscalls
 from tokshard.storage.files import temporary_path
 from tokshard.storage.fs import abspath
-from tokshard.tokenization.workers.messages import error_from_json
 
 _FUNCTION = "tokshard.index_cache.node:build"
 
@@ -59,8 +59,8 @@ def build_on_ray(
                 _IndexErrand(task, {**common, "probe": probes[task.wanted.entry.directory]}, progress)
                 for task in tasks
             ]
-            waiting = iter(errands)
-            run_errands(connection, lambda: next(waiting, None), retries=options.retries)
+            for _ in run_retryable(connection, iter(errands), retries=options.retries):
+                pass
         return [errand.action or "found" for errand in errands]
     finally:
         listener.finish()

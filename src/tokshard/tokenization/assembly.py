@@ -9,7 +9,7 @@ there, because a part is removed only after the checkpoint that covers it. Each 
 a run goes on from the last checkpoint before a damaged line, and makes again what came after.
 
 Tokens may have been written to their place in ``K.bin`` by those who encoded them, see
-:mod:`tokshard.tokenization.placement`. So that file is cut to its size at the very end only.
+:mod:`tokshard.tokenization.encoded_unit`. So that file is cut to its size at the very end only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from tokshard.core.codec import XXH3_128, Key, decode, encode
+from tokshard.corpus.records import RejectedRecord
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile, SharedFile
-from tokshard.storage.journal import Journal, read_checkpoints
-from tokshard.tokenization.counts import FieldCounts, UnitCounts
-from tokshard.tokenization.part import PartReader, UnitKey, token_file
-from tokshard.tokenization.placement import Placement
+from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints
+from tokshard.tokenization.encoded_unit import Placements
+from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts, UnitKey, token_file
 
 JOURNAL = "units.jsonl"
 CHECKPOINT_BYTES = 64 << 20
@@ -71,6 +72,16 @@ class ErrorPolicy:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class AssembledUnit:
+    """A unit in the journal of the work directory."""
+
+    header: Annotated[PartHeader, Key("part", "The part that was appended.")]
+    tokens_xxh3_128: Annotated[
+        tuple[str, ...], Key("tokens_xxh3_128", "Digest of each field's tokens.", pattern=XXH3_128)
+    ]
+
+
 class Assembly:
     """The streams of one run.
 
@@ -80,7 +91,7 @@ class Assembly:
         offsets: Whether the offsets of documents are kept.
         input_names: Names of the inputs, for errors and for the list of rejected records.
         policy: What to do with rejected records.
-        accepts_engine: Tells whether a unit that an engine of this name made may stay.
+        accepts: The encoders whose units may stay.
 
     Raises:
         IntegrityError: The files are shorter than the journal says.
@@ -94,20 +105,20 @@ class Assembly:
         offsets: bool,
         input_names: Sequence[str],
         policy: ErrorPolicy,
-        accepts_engine: frozenset[str],
+        accepts: frozenset[str],
     ) -> None:
         self._directory = directory
         self._input_names = input_names
         self._policy = policy
         self._streams = _stream_names(field_count, offsets=offsets)
         self.next = UnitKey(0, 0)
-        self.counts = UnitCounts(fields=[FieldCounts() for _ in range(field_count)])
+        self.counts = UnitCounts(fields=(FieldCounts(),) * field_count)
         self.input_bytes_done = 0
         self._lines_of_file = 0
         self._uncommitted: list[str] = []
         self._covered: list[str] = []
         self._uncommitted_bytes = 0
-        sizes, journal_bytes = self._recover(accepts_engine)
+        sizes, journal_bytes = self._recover(accepts)
         self._journal = Journal(os.path.join(directory, JOURNAL), journal_bytes)
         self._token_files = {
             stream: SharedFile(os.path.join(directory, token_file(stream)), sizes.get(token_file(stream), 0))
@@ -120,10 +131,10 @@ class Assembly:
             for stream, name in self._streams.items()
         }
 
-    def placement(self) -> Placement:
-        """Return what finds the places of the tokens of all units from :attr:`next` on."""
+    def placements(self) -> Placements:
+        """Return the positions of the tokens of all units from :attr:`next` on, as they become known."""
         files = self._token_files.values()
-        return Placement(self.next, [file.path for file in files], [file.size_bytes for file in files])
+        return Placements(self.next, [file.path for file in files], [file.size_bytes for file in files])
 
     def append(self, part: PartReader) -> None:
         """Append the part of the next unit.
@@ -189,17 +200,19 @@ class Assembly:
             syscalls.unlink(path)
         self._covered = []
 
-    def units(self) -> Iterator[dict[str, Any]]:
-        """Yield the journal's unit lines in order."""
+    def units(self) -> Iterator[AssembledUnit]:
+        """Yield the assembled units in order."""
         with open(os.path.join(self._directory, JOURNAL), "rb") as file:
             for line in file:
                 entry = json.loads(line)
                 if "checkpoint" not in entry:
-                    yield entry
+                    del entry["line_xxh3_128"]
+                    yield decode(AssembledUnit, entry, file.name)
 
-    def refuse(self, key: UnitKey, record: Sequence[Any]) -> InputError:
-        """Return the error for a rejected record: (offset, line in unit, reason, detail, excerpt)."""
-        offset, line, *what = record
+    def refuse(self, key: UnitKey, record: RejectedRecord) -> InputError:
+        """Return the error for a rejected record of the next unit."""
+        what = record.reason, record.detail, record.excerpt
+        offset, line = record.offset, record.line
         return self._policy.refuse(self._input_names[key.file], self._lines_of_file + line, offset, *what)
 
     def close(self) -> None:
@@ -215,7 +228,7 @@ class Assembly:
         lines = rejected.splitlines()
         allowed = limit - self.counts.rejected_total
         if len(lines) > allowed:
-            raise self.refuse(self.next, json.loads(lines[max(0, allowed)]))
+            raise self.refuse(self.next, RejectedRecord(*json.loads(lines[max(0, allowed)])))
 
     def _rejected_lines(self, rejected: bytes) -> bytes:
         result = []
@@ -233,37 +246,47 @@ class Assembly:
         return "".join(result).encode("ascii")
 
     def _count(self, part: PartReader) -> None:
-        entry = {
-            "file": part.unit.file,
-            "unit": part.unit.index,
-            "last": part.last,
-            "engine": part.engine,
-            "input_bytes": part.input_bytes,
-            "content_xxh3_128": part.content_digest,
-            "tokens_xxh3_128": [part.digest(f"tokens.{k}") for k in range(len(part.counts.fields))],
-            "counts": part.counts.to_json(),
-        }
-        self._journal.append(entry)
-        self._advance(entry)
+        digests = tuple(part.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))
+        unit = AssembledUnit(part.header, digests)
+        self._journal.append(encode(unit))
+        self._advance(unit)
 
-    def _advance(self, entry: dict[str, Any]) -> None:
-        counts = UnitCounts.from_json(entry["counts"])
-        self.counts.add(counts)
-        self.input_bytes_done += entry["input_bytes"]
-        self.next = self.next.following(last=entry["last"])
-        self._lines_of_file = 0 if entry["last"] else self._lines_of_file + counts.lines
+    def _advance(self, unit: AssembledUnit) -> None:
+        header = unit.header
+        self.counts += header.counts
+        self.input_bytes_done += header.input_bytes
+        self.next = self.next.following(last=header.last)
+        self._lines_of_file = 0 if header.last else self._lines_of_file + header.counts.lines
 
-    def _recover(self, accepts_engine: frozenset[str]) -> tuple[dict[str, int], int]:
+    def _recover(self, accepts: frozenset[str]) -> tuple[dict[str, int], int]:
         """Count what the journal covers; return the file sizes at its last usable checkpoint and its own."""
         sizes: dict[str, int] = {}
         end = 0
-        for checkpoint in read_checkpoints(
-            os.path.join(self._directory, JOURNAL), accepts=lambda unit: unit["engine"] in accepts_engine
-        ):
-            for unit in checkpoint.entries:
+        for units, checkpoint in read_assembled(self._directory, accepts):
+            for unit in units:
                 self._advance(unit)
             sizes, end = checkpoint.sizes, checkpoint.journal_bytes
         return sizes, end
+
+
+def read_assembled(
+    directory: str, accepts: frozenset[str]
+) -> Iterator[tuple[list[AssembledUnit], Checkpoint]]:
+    """Yield the units up to each checkpoint of the journal in a work directory.
+
+    Args:
+        directory: The work directory.
+        accepts: The encoders whose units may stay; nothing comes after a unit of another one.
+    """
+    path = os.path.join(directory, JOURNAL)
+    for checkpoint in read_checkpoints(path, accepts=lambda entry: _encoder_of(entry) in accepts):
+        yield [decode(AssembledUnit, entry, path) for entry in checkpoint.entries], checkpoint
+
+
+def _encoder_of(entry: dict[str, Any]) -> Any:
+    """Return the encoder of a journal's entry; None for one of another version of tokshard."""
+    part = entry.get("part")
+    return part.get("encoder") if isinstance(part, dict) else None
 
 
 def _stream_names(field_count: int, *, offsets: bool) -> dict[str, str]:

@@ -1,19 +1,19 @@
-"""The encoder: turns one unit into one committed part. Each worker has one."""
+"""The encoder of units: turns a unit of work into an encoded unit. Each worker has one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from tokshard.corpus.records import DocumentBatch, RejectedRecord, read_documents
-from tokshard.corpus.units import Unit
-from tokshard.tokenization.encoded import EncodedUnit
-from tokshard.tokenization.packing import pack_documents
+from tokshard.corpus.units import Unit, unit_from_json
+from tokshard.dataset.plan import TokenizerIdentity
+from tokshard.tokenization.encoded_unit import EncodedUnit
+from tokshard.tokenization.packing import PackedDocuments, pack_documents
 from tokshard.tokenization.part import UnitKey
-from tokshard.tokenization.recipe import Recipe
 from tokshard.tokenizer import encoders, equivalence
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.tokenizer.structure import FastEncoderRefusedError
@@ -22,15 +22,60 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+EncoderName = Literal["reference", "fast"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingSpec:
+    """Everything besides the unit itself that determines a part's bytes. It crosses processes as JSON.
+
+    Attributes:
+        tokenizer: Local path of the tokenizer, or None for the built-in one.
+        tokenizer_identity: The identity that the tokenizer at that path must have.
+        special_tokens: Whether the tokenizer's post-processor applies (BOS and so on).
+        eod_id: Id of the EOD token, or None.
+        append_eod: Whether it is appended to documents.
+        fields: The JSON fields or columns to encode.
+        dtype: ``"uint16"`` or ``"int32"``.
+        encoder: The encoder to use.
+        fallback: Whether the reference encoder may serve if the fast one refuses the tokenizer.
+        max_document_bytes: Longest record, in bytes.
+        max_rejected: A unit stops after more rejected records than this; None for no limit.
+        offsets: Whether parts hold the offset of each document.
+    """
+
+    tokenizer: str | None
+    tokenizer_identity: TokenizerIdentity
+    special_tokens: bool
+    eod_id: int | None
+    append_eod: bool
+    fields: tuple[str, ...]
+    dtype: str
+    encoder: EncoderName
+    fallback: bool
+    max_document_bytes: int
+    max_rejected: int | None
+    offsets: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the specification as a message between processes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what :meth:`to_json` described."""
+        identity = TokenizerIdentity(**value["tokenizer_identity"])
+        return cls(**{**value, "fields": tuple(value["fields"]), "tokenizer_identity": identity})
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One unit to encode.
 
     Attributes:
-        unit: What to read.
-        name: What to call the input in errors.
-        compare_below: Documents before this position of the input are all compared by the gate.
+        unit: The unit.
+        name: The name of the input in errors.
+        compare_below: All documents before this position of the input are encoded by both encoders.
     """
 
     unit: Unit
@@ -39,137 +84,174 @@ class Task:
 
     @property
     def key(self) -> UnitKey:
-        """Which unit it is."""
-        return UnitKey(self.unit.file, self.unit.index)
+        """The unit."""
+        return UnitKey.of(self.unit)
 
     @property
     def outcome(self) -> Outcome:
-        """What becomes of it when its part is committed."""
+        """The outcome when its part is committed."""
         return Outcome(self.key, self.unit.input_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the task as a message between processes."""
+        return {"unit": self.unit.to_json(), "name": self.name, "compare_below": self.compare_below}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what :meth:`to_json` described."""
+        return cls(unit_from_json(value["unit"]), value["name"], value["compare_below"])
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a task.
+    """The outcome of a task.
 
     Attributes:
-        key: Which unit.
-        input_bytes: On-disk input bytes that the unit stands for.
-        refused: The record at which the unit was given up, because the recipe allows no more rejected
-            ones; None if the part was committed.
+        key: The unit.
+        input_bytes: On-disk input bytes that the unit covers.
+        refused: The record at which encoding stopped, because no more rejected records are allowed;
+            None if the part was committed.
     """
 
     key: UnitKey
     input_bytes: int
     refused: RejectedRecord | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome as a message between processes."""
+        record = self.refused
+        return {
+            "key": [self.key.file, self.key.index],
+            "input_bytes": self.input_bytes,
+            "refused": record and [record.offset, record.line, record.reason, record.detail, record.excerpt],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what :meth:`to_json` described."""
+        refused = RejectedRecord(*value["refused"]) if value["refused"] else None
+        return cls(UnitKey(*value["key"]), value["input_bytes"], refused)
+
+
+class BatchProgress(NamedTuple):
+    """A batch has been encoded: its size."""
+
+    content_bytes: int
+    documents: int
+    tokens: int
+
 
 class UnitEncoder:
-    """Encodes units by a recipe.
+    """Encodes units.
 
     Args:
-        recipe: What to do with each unit.
+        spec: How to encode.
         parts_directory: Where parts are committed.
 
     Attributes:
         parts_directory: The same; it may be changed between two units.
 
     Raises:
-        TokenizerError: The tokenizer is not the one that the recipe names, or the fast engine refuses it.
+        TokenizerError: The tokenizer is not that of the specification, or the fast encoder refuses it.
     """
 
-    def __init__(self, recipe: Recipe, parts_directory: str) -> None:
+    def __init__(self, spec: EncodingSpec, parts_directory: str) -> None:
         import numpy as np
 
-        self._recipe = recipe
+        self._spec = spec
         self.parts_directory = parts_directory
-        self._dtype = np.dtype(recipe.dtype)
-        tokenizer = reopen_tokenizer(recipe.tokenizer, recipe.tokenizer_identity)
-        self._reference = _LateReference(tokenizer, special_tokens=recipe.special_tokens)
-        self._engine = self._choose_engine(tokenizer)
+        self._dtype = np.dtype(spec.dtype)
+        tokenizer = reopen_tokenizer(spec.tokenizer, spec.tokenizer_identity)
+        self._reference = _LateReference(tokenizer, special_tokens=spec.special_tokens)
+        self._encoder = self._choose_encoder(tokenizer)
 
-    def _choose_engine(self, tokenizer: Tokenizer) -> encoders.Encoder:
-        if self._recipe.engine == "fast":
+    def _choose_encoder(self, tokenizer: Tokenizer) -> encoders.Encoder:
+        if self._spec.encoder == "fast":
             try:
                 # The job has checked the definition already.
                 return encoders.fast_encoder(
-                    tokenizer, special_tokens=self._recipe.special_tokens, checked=True
+                    tokenizer, special_tokens=self._spec.special_tokens, checked=True
                 )
             except FastEncoderRefusedError:
-                if not self._recipe.fallback:
+                if not self._spec.fallback:
                     raise
         return self._reference
 
     def load_reference(self) -> None:
-        """Load the reference engine now, for the comparison of the fast one with it."""
+        """Load the reference encoder now, for the comparison of the fast one with it."""
         self._reference.load()
 
-    def encode(self, task: Task, report: Callable[[int, int, int], None]) -> Outcome:
-        """Encode a unit and commit its part, with the tokens in it.
+    def encode(self, task: Task) -> Iterator[BatchProgress | EncodedUnit | Outcome]:
+        """Encode a unit.
 
-        Args:
-            task: The unit.
-            report: Called after each batch with the content bytes, documents and tokens it had.
+        Yields:
+            The size of each batch; last the encoded unit, to be committed, or the outcome if a record
+            was rejected that may not be.
         """
-        made = self.make(task, report)
-        if isinstance(made, Outcome):
-            return made
-        made.commit()
-        return task.outcome
-
-    def make(self, task: Task, report: Callable[[int, int, int], None]) -> EncodedUnit | Outcome:
-        """Encode a unit; return it for being committed, or what became of it if it was given up.
-
-        The arguments are those of :meth:`encode`.
-        """
-        path = os.path.join(self.parts_directory, task.key.part_name)
-        with EncodedUnit(path, task.key, task.unit, self._recipe, self._engine.name) as unit:
-            batches = read_documents(
-                task.unit, self._recipe.fields, max_document_bytes=self._recipe.max_document_bytes
-            )
-            for batch in batches:
-                tokens_before = unit.tokens
+        spec = self._spec
+        with EncodedUnit(
+            os.path.join(self.parts_directory, task.key.part_name),
+            task.unit,
+            fields=len(spec.fields),
+            item_bytes=self._dtype.itemsize,
+            keeps_offsets=spec.offsets,
+            encoder=self._encoder.name,
+        ) as unit:
+            for batch in read_documents(task.unit, spec.fields, max_document_bytes=spec.max_document_bytes):
+                tokens_before = unit.counts.tokens
                 self._encode_batch(batch, task, unit)
-                if (refused := unit.over_limit) is not None:
+                if spec.max_rejected is not None and len(unit.rejected) > spec.max_rejected:
                     unit.discard()
-                    return Outcome(task.key, 0, refused)
-                report(len(batch.raw), len(batch.offsets), unit.tokens - tokens_before)
-        return unit
+                    yield Outcome(task.key, 0, unit.rejected[spec.max_rejected])
+                    return
+                yield BatchProgress(len(batch.raw), len(batch.offsets), unit.counts.tokens - tokens_before)
+        yield unit
+
+    def encode_to_part(self, task: Task) -> Iterator[BatchProgress | Outcome]:
+        """Encode a unit and commit its part, with the tokens in it; the outcome comes last."""
+        for event in self.encode(task):
+            if isinstance(event, EncodedUnit):
+                event.commit()
+                yield task.outcome
+            else:
+                yield event
 
     def _encode_batch(self, batch: DocumentBatch, task: Task, unit: EncodedUnit) -> None:
         compared = 0
-        for number, texts in enumerate(batch.texts):
-            encoded = self._engine.encode(texts)
-            if self._engine.name == "fast":
+        fields: list[PackedDocuments] = []
+        for texts, sequences in zip(batch.texts, batch.sequences_per_document, strict=True):
+            encoded = self._encoder.encode(texts)
+            if self._encoder.name == "fast":
                 chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
                 compared = len(chosen)
-                chosen_texts = _texts_of(chosen, batch.sequences_per_document[number])
+                chosen_texts = _texts_of(chosen, sequences)
                 equivalence.compare(texts, encoded, chosen_texts, self._reference, task.name)
-            packed = pack_documents(
-                encoded.ids,
-                encoded.offsets,
-                batch.sequences_per_document[number],
-                dtype=self._dtype,
-                eod_id=self._recipe.eod_id,
-                append_eod=self._recipe.append_eod,
+            fields.append(
+                pack_documents(
+                    encoded.ids,
+                    encoded.offsets,
+                    sequences,
+                    dtype=self._dtype,
+                    eod_id=self._spec.eod_id,
+                    append_eod=self._spec.append_eod,
+                )
             )
-            unit.add_field(number, packed)
-        unit.add_batch(batch, compared)
+        unit.add(batch, fields, compared)
 
 
 class _LateReference:
-    """The reference engine, loaded when it is first needed: a worker may never have a text to compare."""
+    """The reference encoder, loaded when it is first needed: a worker may never have a text to compare."""
 
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
         self._make = partial(encoders.reference_encoder, tokenizer, special_tokens=special_tokens)
-        self._engine: encoders.Encoder | None = None
+        self._encoder: encoders.Encoder | None = None
 
     def load(self) -> encoders.Encoder:
-        if self._engine is None:
-            self._engine = self._make()
-        return self._engine
+        if self._encoder is None:
+            self._encoder = self._make()
+        return self._encoder
 
     def encode(self, texts: list[str]) -> encoders.EncodedBatch:
         return self.load().encode(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import closing
 
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.corpus.files import check_unchanged
@@ -10,9 +10,9 @@ from tokshard.corpus.records import RejectedRecord
 from tokshard.dataset.publication import seal
 from tokshard.errors import IntegrityError
 from tokshard.tokenization.assembly import Assembly, ErrorPolicy
-from tokshard.tokenization.encoder import Outcome
+from tokshard.tokenization.encoded_unit import HeldUnit
+from tokshard.tokenization.encoder import BatchProgress
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.placement import Measured, Place
 from tokshard.tokenization.preparation import TokenizeJob
 from tokshard.tokenization.staging import stage
 from tokshard.tokenization.workers.executor import Executor
@@ -28,13 +28,13 @@ def encode_missing(job: TokenizeJob, workspace: Workspace, executor: Executor, p
         offsets=job.options.provenance,
         input_names=[file.path for file in job.files],
         policy=ErrorPolicy(job.options.on_error == "skip", job.options.max_errors),
-        accepts_engine=job.accepted_engines,
+        accepts=job.accepted_engines,
     )
     try:
         run = _Encoding(job, workspace, assembly, progress)
         progress.start(_total_bytes(job), run.bytes_done)
         if assembly.next < UnitKey(len(job.files), 0):
-            executor.run(job.recipe(), workspace.parts, run.make_feed, run)
+            run.encode(executor)
         run.check_complete()
         check_unchanged(job.files)
         manifests = stage(workspace.directory, assembly, job.plan, job.parameters)
@@ -46,7 +46,7 @@ def encode_missing(job: TokenizeJob, workspace: Workspace, executor: Executor, p
 
 
 class _Encoding:
-    """The listener of an executor: appends parts in order, and knows what is done."""
+    """The encoding of the units that are not finished; parts are appended to the assembly in order."""
 
     def __init__(
         self, job: TokenizeJob, workspace: Workspace, assembly: Assembly, progress: Progress
@@ -55,58 +55,49 @@ class _Encoding:
         self._workspace = workspace
         self._assembly = assembly
         self._progress = progress
-        self._feed: Feed | None = None
         self._refused: dict[UnitKey, RejectedRecord] = {}
         self.resumed = sum(1 for _ in assembly.units()) if assembly.next > UnitKey(0, 0) else 0
         self.bytes_done = assembly.input_bytes_done
         self._ready: set[UnitKey] = set()
         self._documents = assembly.counts.documents
-        self._tokens = sum(one.tokens for one in assembly.counts.fields)
-        self._placement = assembly.placement()
+        self._tokens = assembly.counts.tokens
+        self._placements = assembly.placements()
         for part in workspace.usable_parts(assembly.next, job.accepted_engines):
             self._ready.add(part.unit)
-            self.locate(Measured(part.unit, part.last, part.token_bytes))
-            self._documents += part.counts.documents
-            self._tokens += sum(one.tokens for one in part.counts.fields)
-            self.bytes_done += part.input_bytes
+            self._placements.locate(HeldUnit(part.unit, part.header.last, part.token_bytes))
+            self._documents += part.header.counts.documents
+            self._tokens += part.header.counts.tokens
+            self.bytes_done += part.header.input_bytes
             self.resumed += 1
         self._assemble()
 
-    def make_feed(self, wake: Callable[[], None]) -> Feed:
-        """Make the feed of what is not done yet."""
-        self._feed = Feed(
-            self._job.files,
-            unit_bytes=self._job.options.unit_bytes,
-            max_document_bytes=self._job.options.max_document_bytes,
-            raw_directory=self._workspace.raw,
-            is_done=lambda key: key < self._assembly.next or key in self._ready,
-            file_is_done=lambda number: number < self._assembly.next.file,
-            streams=self._job.workers,
-            wake=wake,
-        )
-        return self._feed
-
-    def encoded(self, content_bytes: int, documents: int, tokens: int) -> None:  # noqa: ARG002
-        """See :class:`~tokshard.tokenization.workers.executor.Listener`."""
-        self._documents += documents
-        self._tokens += tokens
-        self._tell()
-
-    def locate(self, unit: Measured) -> list[Place]:
-        """See :class:`~tokshard.tokenization.workers.executor.Listener`."""
-        return self._placement.locate(unit)
-
-    def finished(self, outcome: Outcome) -> None:
-        """See :class:`~tokshard.tokenization.workers.executor.Listener`."""
-        if outcome.refused is not None:
-            self._refused[outcome.key] = outcome.refused
-            if self._feed is not None:
-                self._feed.limit_to(outcome.key)
-        else:
-            self._ready.add(outcome.key)
-            self.bytes_done += outcome.input_bytes
-        self._assemble()
-        self._tell()
+    def encode(self, executor: Executor) -> None:
+        """Encode what is missing."""
+        with (
+            Feed(
+                self._job.files,
+                range(self._assembly.next.file, len(self._job.files)),
+                unit_bytes=self._job.options.unit_bytes,
+                max_document_bytes=self._job.options.max_document_bytes,
+                raw_directory=self._workspace.raw,
+                is_done=lambda key: key < self._assembly.next or key in self._ready,
+                streams=self._job.workers,
+            ) as feed,
+            closing(executor.run(self._job.spec(), self._workspace.parts, feed, self._placements)) as events,
+        ):
+            for event in events:
+                if isinstance(event, BatchProgress):
+                    self._documents += event.documents
+                    self._tokens += event.tokens
+                elif event.refused is not None:
+                    self._refused[event.key] = event.refused
+                    feed.limit_to(event.key)
+                    self._assemble()
+                else:
+                    self._ready.add(event.key)
+                    self.bytes_done += event.input_bytes
+                    self._assemble()
+                self._progress.update(self._state())
 
     def check_complete(self) -> None:
         """Check, at the end, that every unit of every file has been assembled."""
@@ -120,14 +111,11 @@ class _Encoding:
                 self._assembly.append(part)
             self._ready.discard(key)
         if (record := self._refused.get(self._assembly.next)) is not None:
-            raise self._assembly.refuse(
-                self._assembly.next,
-                (record.offset, record.line, record.reason, record.detail, record.excerpt),
-            )
+            raise self._assembly.refuse(self._assembly.next, record)
 
-    def _tell(self) -> None:
+    def _state(self) -> ProgressUpdate:
         rejected = self._assembly.counts.rejected_total
-        self._progress.update(ProgressUpdate(self.bytes_done, self._documents, self._tokens, rejected))
+        return ProgressUpdate(self.bytes_done, self._documents, self._tokens, rejected)
 
 
 def _total_bytes(job: TokenizeJob) -> int | None:

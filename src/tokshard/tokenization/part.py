@@ -1,7 +1,7 @@
-"""A part: what a worker makes of one unit, as one file that is complete or absent.
+"""Parts: the result of encoding one unit, as one file that is complete or absent.
 
 Layout (little endian): data, then a JSON footer, then the footer's length in bytes as ``u64``, its
-XXH3-128 (16 bytes), and the magic ``TOKPART2``. The data consists of named
+XXH3-128 (16 bytes), and the magic ``TOKPART3``. The data consists of named
 *streams*, each a list of extents in the order written:
 
 =================  =========================================================
@@ -21,24 +21,27 @@ run uses what an earlier one has left, so a part that a power cut has damaged is
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from tokshard.core.strict_json import parse_json_object
+from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.corpus.units import Unit
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.syscalls import Buffer
-from tokshard.tokenization.counts import UnitCounts
 
-_MAGIC = b"TOKPART2"
+_MAGIC = b"TOKPART3"
 _TAIL = struct.Struct("<Q16s8s")
 _COPY_BYTES = 1 << 20
+_PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,10 +51,21 @@ class UnitKey:
     file: int
     index: int
 
+    @classmethod
+    def of(cls, unit: Unit) -> Self:
+        """Return the key of a unit."""
+        return cls(unit.file, unit.index)
+
     @property
     def part_name(self) -> str:
         """The file name of the unit's part."""
         return f"{self.file:06d}-{self.index:09d}.part"
+
+    @classmethod
+    def of_part(cls, name: str) -> Self | None:
+        """Return the unit of a part's file name; None for other names."""
+        found = _PART_NAME.fullmatch(name)
+        return cls(int(found[1]), int(found[2])) if found else None
 
     def following(self, *, last: bool) -> UnitKey:
         """Return the unit after this one, which is the ``last`` of its file or is not."""
@@ -68,6 +82,125 @@ def token_file(stream: str) -> str:
     return f"{int(stream.removeprefix('tokens.'))}.bin"
 
 
+@dataclass(frozen=True, slots=True)
+class FieldCounts:
+    """The counts of one field of a unit, or of many units."""
+
+    tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)] = 0
+    sequences: Annotated[int, Key("sequences", "Sequences, none of them empty.", minimum=0)] = 0
+    empty_documents: Annotated[int, Key("empty_documents", "Documents without a token.", minimum=0)] = 0
+    eod_in_text: Annotated[
+        int, Key("eod_in_text", "EOD tokens that come from the text itself.", minimum=0)
+    ] = 0
+    longest_sequence: Annotated[
+        int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)
+    ] = 0
+
+    def __add__(self, other: FieldCounts) -> FieldCounts:
+        return FieldCounts(
+            self.tokens + other.tokens,
+            self.sequences + other.sequences,
+            self.empty_documents + other.empty_documents,
+            self.eod_in_text + other.eod_in_text,
+            max(self.longest_sequence, other.longest_sequence),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCounts:
+    """The counts of one unit, or of many: ``records == documents + sum(rejected.values())``."""
+
+    records: Annotated[int, Key("records", "Lines that are not blank, or rows.", minimum=0)] = 0
+    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)] = 0
+    lines: Annotated[int, Key("lines", "Lines, blank ones included, or rows.", minimum=0)] = 0
+    blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)] = 0
+    content_bytes: Annotated[int, Key("content_bytes", "Decompressed input bytes.", minimum=0)] = 0
+    compared: Annotated[int, Key("compared", "Documents that both encoders encoded.", minimum=0)] = 0
+    rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)] = (
+        dataclasses.field(default_factory=dict)
+    )
+    fields: Annotated[tuple[FieldCounts, ...], Key("fields", "The counts of each field.")] = ()
+
+    def __add__(self, other: UnitCounts) -> UnitCounts:
+        """Return the counts of both; the fields of each are the same, or one has none."""
+        reasons = self.rejected | other.rejected
+        return UnitCounts(
+            self.records + other.records,
+            self.documents + other.documents,
+            self.lines + other.lines,
+            self.blank_lines + other.blank_lines,
+            self.content_bytes + other.content_bytes,
+            self.compared + other.compared,
+            {reason: self.rejected.get(reason, 0) + other.rejected.get(reason, 0) for reason in reasons},
+            tuple(mine + theirs for mine, theirs in zip(self.fields, other.fields, strict=True)),
+        )
+
+    @property
+    def rejected_total(self) -> int:
+        """Rejected records of all reasons."""
+        return sum(self.rejected.values())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all fields."""
+        return sum(field.tokens for field in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """One stream of a part."""
+
+    extents: Annotated[
+        tuple[tuple[int, int], ...], Key("extents", "Offset and size of each piece in the part.", minimum=0)
+    ]
+    xxh3_128: Annotated[str, Key("xxh3_128", "Digest of the stream.", pattern=XXH3_128)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the stream."""
+        return sum(size for _, size in self.extents)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStream:
+    """A stream of tokens that is stored at its final position in the output, outside of the part."""
+
+    offset: Annotated[int, Key("offset", "Where it begins in the output, in bytes.", minimum=0)]
+    size_bytes: Annotated[int, Key("size_bytes", "Its size.", minimum=0)]
+    xxh3_128: Annotated[str, Key("xxh3_128", "Digest of the stream.", pattern=XXH3_128)]
+
+
+@dataclass(frozen=True, slots=True)
+class PartHeader:
+    """The unit that a part was made of, and its counts."""
+
+    file: Annotated[int, Key("input", "Number of the input.", minimum=0)]
+    unit: Annotated[int, Key("unit", "Number of the unit in its input.", minimum=0)]
+    last: Annotated[bool, Key("last", "Whether the unit is the last of its input.")]
+    encoder: Annotated[str, Key("encoder", "The encoder that encoded the unit.")]
+    input_bytes: Annotated[int, Key("input_bytes", "On-disk input bytes that it covers.", minimum=0)]
+    content_xxh3_128: Annotated[
+        str, Key("content_xxh3_128", "Digest of its decompressed input.", pattern=XXH3_128)
+    ]
+    counts: Annotated[UnitCounts, Key("counts", "Its counts.")]
+
+    @property
+    def key(self) -> UnitKey:
+        """The unit."""
+        return UnitKey(self.file, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class PartFooter(Document):
+    """The JSON footer of a part."""
+
+    SCHEMA = "tokshard.part/1"
+
+    header: Annotated[PartHeader, Key("header", "The unit and its counts.")]
+    streams: Annotated[dict[str, StreamEntry], Key("streams", "The streams in the part.")]
+    placed: Annotated[dict[str, PlacedStream], Key("placed", "The streams stored in the output.")]
+
+
 class PartWriter:
     """Writes the part of one unit; a context manager that commits the file when left normally.
 
@@ -79,7 +212,7 @@ class PartWriter:
         self._file = AtomicFile(path, durable=False)
         self._extents: dict[str, list[tuple[int, int]]] = {}
         self._digests: dict[str, Any] = {}
-        self._placed: dict[str, dict[str, Any]] = {}
+        self._placed: dict[str, PlacedStream] = {}
 
     def __enter__(self) -> Self:
         self._file.__enter__()
@@ -101,15 +234,15 @@ class PartWriter:
     def place(self, stream: str, buffers: Sequence[Buffer], offset: int) -> None:
         """Note that a stream of tokens, made of ``buffers``, lies in the output from ``offset`` on."""
         size = sum(memoryview(buffer).nbytes for buffer in buffers)
-        self._placed[stream] = {"offset": offset, "bytes": size, "xxh3_128": content_digest(*buffers)}
+        self._placed[stream] = PlacedStream(offset, size, content_digest(*buffers))
 
-    def finish(self, header: dict[str, Any]) -> None:
-        """Write the footer: ``header`` and the table of streams."""
+    def finish(self, header: PartHeader) -> None:
+        """Write the footer."""
         streams = {
-            name: {"extents": self._extents[name], "xxh3_128": self._digests[name].hexdigest()}
+            name: StreamEntry(tuple(self._extents[name]), self._digests[name].hexdigest())
             for name in self._extents
         }
-        content = {**header, "streams": streams, "placed": self._placed}
+        content = PartFooter(header, streams, self._placed).to_json()
         footer = json.dumps(content, separators=(",", ":")).encode()
         self._file.write(footer)
         self._file.write(_TAIL.pack(len(footer), bytes.fromhex(content_digest(footer)), _MAGIC))
@@ -139,46 +272,29 @@ class PartReader:
         self._buffer = bytearray(_COPY_BYTES)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._footer = self._read_footer()
-            self.unit = UnitKey(*self._footer["unit"])
-            self.counts = UnitCounts.from_json(self._footer["counts"])
-        except (KeyError, TypeError, ValueError) as error:
+            footer = self._read_footer()
+        except (ValueError, IntegrityError) as error:
             self.close()
             raise IntegrityError(f"{path} is not a complete part: {error}", path=path) from error
-
-    @property
-    def last(self) -> bool:
-        """Whether the unit is the last of its file."""
-        return bool(self._footer["last"])
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine that encoded the unit."""
-        return str(self._footer["engine"])
-
-    @property
-    def input_bytes(self) -> int:
-        """On-disk input bytes that the unit stands for."""
-        return int(self._footer["input_bytes"])
-
-    @property
-    def content_digest(self) -> str:
-        """XXH3-128 of the unit's decompressed input."""
-        return str(self._footer["content_xxh3_128"])
+        self.header = footer.header
+        self.unit = footer.header.key
+        self._streams = footer.streams
+        self._placed = footer.placed
 
     def digest(self, stream: str) -> str:
         """Return the recorded XXH3-128 of a stream."""
-        return str((self._footer["placed"].get(stream) or self._stream(stream))["xxh3_128"])
+        return (self._placed.get(stream) or self._streams[stream]).xxh3_128
 
     @property
     def token_bytes(self) -> tuple[int, ...]:
-        """The bytes of each field's tokens, wherever they lie."""
-        return tuple(self._size(f"tokens.{k}") for k in range(len(self.counts.fields)))
+        """The bytes of each field's tokens, wherever they are stored."""
+        names = (f"tokens.{k}" for k in range(len(self.header.counts.fields)))
+        return tuple((self._placed.get(name) or self._streams[name]).size_bytes for name in names)
 
     def placed(self, stream: str) -> range | None:
-        """Return where the stream lies in the output, in bytes; None if it lies in the part."""
-        entry = self._footer["placed"].get(stream)
-        return entry and range(entry["offset"], entry["offset"] + entry["bytes"])
+        """Return the bytes of the output that hold the stream; None if the part holds it."""
+        entry = self._placed.get(stream)
+        return None if entry is None else range(entry.offset, entry.offset + entry.size_bytes)
 
     def chunks(self, stream: str) -> Iterator[memoryview]:
         """Yield a stream that is not placed in pieces of at most 1 MiB, and check its digest at the end.
@@ -188,8 +304,7 @@ class PartReader:
         Raises:
             IntegrityError: The stream is not what was written.
         """
-        entry = self._stream(stream)
-        return self._checked(self._descriptor, entry["extents"], stream)
+        return self._checked(self._descriptor, self._streams[stream].extents, stream)
 
     def read(self, stream: str) -> bytes:
         """Return a whole stream; see :meth:`chunks`."""
@@ -201,10 +316,10 @@ class PartReader:
         Raises:
             IntegrityError: One of them is damaged.
         """
-        for stream in self._footer["streams"]:
+        for stream in self._streams:
             for _ in self.chunks(stream):
                 pass
-        for stream in self._footer["placed"]:
+        for stream in self._placed:
             self._verify_placed(stream)
 
     def close(self) -> None:
@@ -219,14 +334,9 @@ class PartReader:
     def __exit__(self, *arguments: object) -> None:
         self.close()
 
-    def _size(self, stream: str) -> int:
-        if (place := self.placed(stream)) is not None:
-            return len(place)
-        return sum(size for _, size in self._stream(stream)["extents"])
-
     def _verify_placed(self, stream: str) -> None:
         work_directory = os.path.dirname(os.path.dirname(self.path))
-        entry = self._footer["placed"][stream]
+        entry = self._placed[stream]
         try:
             descriptor = os.open(
                 os.path.join(work_directory, token_file(stream)),
@@ -237,7 +347,7 @@ class PartReader:
                 f"{self.path}: the tokens cannot be read: {error}", path=self.path
             ) from error
         try:
-            for _ in self._checked(descriptor, [(entry["offset"], entry["bytes"])], stream):
+            for _ in self._checked(descriptor, [(entry.offset, entry.size_bytes)], stream):
                 pass
         finally:
             os.close(descriptor)
@@ -257,11 +367,7 @@ class PartReader:
         if state.hexdigest() != self.digest(stream):
             raise IntegrityError(f"{self.path}: the stream {stream} is damaged", path=self.path, field=stream)
 
-    def _stream(self, name: str) -> dict[str, Any]:
-        entry: dict[str, Any] = self._footer["streams"][name]
-        return entry
-
-    def _read_footer(self) -> dict[str, Any]:
+    def _read_footer(self) -> PartFooter:
         size = os.fstat(self._descriptor).st_size
         tail = os.pread(self._descriptor, _TAIL.size, max(0, size - _TAIL.size))
         if len(tail) != _TAIL.size:
@@ -272,4 +378,4 @@ class PartReader:
         content = os.pread(self._descriptor, length, size - _TAIL.size - length)
         if bytes.fromhex(content_digest(content)) != digest:
             raise ValueError("a damaged footer")
-        return parse_json_object(content, self.path)
+        return PartFooter.from_bytes(content, self.path)

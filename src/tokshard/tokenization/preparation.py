@@ -17,9 +17,9 @@ from tokshard.errors import UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.lock import WriterLock
 from tokshard.tokenization.assembly import ErrorPolicy
+from tokshard.tokenization.encoder import EncoderName, EncodingSpec
 from tokshard.tokenization.options import TokenizeOptions, output_prefix
 from tokshard.tokenization.plan import make_parameters, make_plan
-from tokshard.tokenization.recipe import EngineName, Recipe
 from tokshard.tokenization.workspace import Workspace
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal
@@ -32,7 +32,7 @@ _LARGE_BYTES = 1 << 62
 class EngineDecision:
     """The engine that will encode, and why it is not the fast one; None if it is."""
 
-    name: EngineName
+    name: EncoderName
     reason: str | None
 
 
@@ -107,10 +107,10 @@ class TokenizeJob:
         """Tell whether a finished output may stay. What came through a pipe may not: it can differ."""
         return self.repeatable and manifest.encoder.documents.keys() <= self.accepted_engines
 
-    def recipe(self) -> Recipe:
+    def spec(self) -> EncodingSpec:
         """Return how units become parts."""
         options = self.options
-        return Recipe(
+        return EncodingSpec(
             tokenizer=self.tokenizer.path,
             tokenizer_identity=self.tokenizer.identity,
             special_tokens=options.special_tokens,
@@ -118,7 +118,7 @@ class TokenizeJob:
             append_eod=options.append_eod,
             fields=options.fields,
             dtype=self.parameters.dtype,
-            engine=self.engine.name,
+            encoder=self.engine.name,
             fallback=options.engine != "fast",
             max_document_bytes=options.max_document_bytes,
             max_rejected=ErrorPolicy(options.on_error == "skip", options.max_errors).limit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from tokshard.dataset.manifest import (
@@ -26,7 +26,7 @@ from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
 from tokshard.dataset.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
 from tokshard.storage.digest import piecewise_digest
 from tokshard.tokenization.assembly import Assembly
-from tokshard.tokenization.counts import UnitCounts
+from tokshard.tokenization.part import UnitCounts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ def stage(
         files = DatasetFiles(
             bin=TokenFileRecord(
                 os.stat(os.path.join(directory, f"{k}.bin")).st_size,
-                piecewise_digest(unit["tokens_xxh3_128"][k] for unit in assembly.units()),
+                piecewise_digest(unit.tokens_xxh3_128[k] for unit in assembly.units()),
             ),
             idx=_stage_index(directory, k, assembly.counts, parameters.dtype),
             units=stage_chunks(directory, k, UNITS_NAME, _unit_lines(assembly, k)),
@@ -108,48 +108,51 @@ def _record_counts(counts: UnitCounts) -> RecordCounts:
 def _input_records(assembly: Assembly, plan: BuildPlan) -> tuple[InputRecord, ...]:
     """Return each input of the plan with what was found in it."""
     sources = [source for source in plan.inputs if isinstance(source, TextInput)]
-    found = [(UnitCounts(fields=[]), list[str]()) for _ in sources]
+    counts = [UnitCounts()] * len(sources)
+    digests: list[list[str]] = [[] for _ in sources]
     for unit in assembly.units():
-        counts, digests = found[unit["file"]]
-        counts.add(UnitCounts.from_json({**unit["counts"], "fields": []}))
-        digests.append(unit["content_xxh3_128"])
+        header = unit.header
+        counts[header.file] += replace(header.counts, fields=())
+        digests[header.file].append(header.content_xxh3_128)
     return tuple(
         InputRecord(
             **asdict(source),
-            content_bytes=counts.content_bytes,
-            pieces_xxh3_128=piecewise_digest(digests),
-            records=counts.records,
-            documents=counts.documents,
-            rejected=counts.rejected_total,
-            blank_lines=counts.blank_lines,
+            content_bytes=found.content_bytes,
+            pieces_xxh3_128=piecewise_digest(pieces),
+            records=found.records,
+            documents=found.documents,
+            rejected=found.rejected_total,
+            blank_lines=found.blank_lines,
         )
-        for source, (counts, digests) in zip(sources, found, strict=True)
+        for source, found, pieces in zip(sources, counts, digests, strict=True)
     )
 
 
 def _encoder_record(assembly: Assembly) -> EncoderRecord:
     documents: dict[str, int] = {}
     for unit in assembly.units():
-        documents[unit["engine"]] = documents.get(unit["engine"], 0) + unit["counts"]["documents"]
+        made = unit.header.counts.documents
+        documents[unit.header.encoder] = documents.get(unit.header.encoder, 0) + made
     return EncoderRecord(documents, assembly.counts.compared)
 
 
 def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
     """Yield the lines of an output's units.jsonl: the journal's, for one field."""
     for unit in assembly.units():
-        counts = unit["counts"]
+        header = unit.header
+        counts = header.counts
         line = {
-            "input": unit["file"],
-            "unit": unit["unit"],
-            "content_bytes": counts["content_bytes"],
-            "content_xxh3_128": unit["content_xxh3_128"],
-            "lines": counts["lines"],
-            "documents": counts["documents"],
-            "rejected": sum(counts["rejected"].values()),
-            "sequences": counts["fields"][k]["sequences"],
-            "tokens": counts["fields"][k]["tokens"],
-            "tokens_xxh3_128": unit["tokens_xxh3_128"][k],
-            "encoder": unit["engine"],
+            "input": header.file,
+            "unit": header.unit,
+            "content_bytes": counts.content_bytes,
+            "content_xxh3_128": header.content_xxh3_128,
+            "lines": counts.lines,
+            "documents": counts.documents,
+            "rejected": counts.rejected_total,
+            "sequences": counts.fields[k].sequences,
+            "tokens": counts.fields[k].tokens,
+            "tokens_xxh3_128": unit.tokens_xxh3_128[k],
+            "encoder": header.encoder,
         }
         yield (json.dumps(line, separators=(",", ":")) + "\n").encode("ascii")
 

@@ -42,8 +42,8 @@ class Workspace(WorkDirectory):
         """Return where the part of a unit lies."""
         return os.path.join(self.parts, key.part_name)
 
-    def usable_parts(self, first: UnitKey, engines: frozenset[str]) -> Iterator[PartReader]:
-        """Yield the intact parts from ``first`` on that an accepted engine made; remove all else."""
+    def usable_parts(self, first: UnitKey, encoders: frozenset[str]) -> Iterator[PartReader]:
+        """Yield the intact parts from ``first`` on that an accepted encoder made; remove all else."""
         for name in sorted(os.listdir(self.parts)):
             path = os.path.join(self.parts, name)
             # A pipe must not even be opened: that would wait for ever.
@@ -51,7 +51,11 @@ class Workspace(WorkDirectory):
                 try:
                     with PartReader(path) as part:
                         part.verify()
-                        if part.unit >= first and part.engine in engines and part.unit.part_name == name:
+                        if (
+                            part.unit >= first
+                            and part.header.encoder in encoders
+                            and part.unit.part_name == name
+                        ):
                             yield part
                             continue
                 except IntegrityError:

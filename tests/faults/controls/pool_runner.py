@@ -12,8 +12,7 @@ import time
 
 from tokshard.corpus.files import discover
 from tokshard.corpus.planning import plan_units
-from tokshard.tokenization.encoder import Task, UnitEncoder
-from tokshard.tokenization.recipe import Recipe
+from tokshard.tokenization.encoder import EncodingSpec, Task, UnitEncoder
 from tokshard.tokenizer.definition import load_tokenizer
 
 CORPUS, DIRECTORY = sys.argv[1:]
@@ -22,7 +21,7 @@ UNIT_BYTES = 500_000
 
 def make_encoder() -> UnitEncoder:
     path = os.environ["TOKENIZER"]
-    recipe = Recipe(
+    spec = EncodingSpec(
         tokenizer=path,
         tokenizer_identity=load_tokenizer(path).identity,
         special_tokens=False,
@@ -30,13 +29,13 @@ def make_encoder() -> UnitEncoder:
         append_eod=True,
         fields=("text",),
         dtype="uint16",
-        engine="reference",
+        encoder="reference",
         fallback=True,
         max_document_bytes=64_000_000,
         max_rejected=0,
         offsets=True,
     )
-    return UnitEncoder(recipe, DIRECTORY)
+    return UnitEncoder(spec, DIRECTORY)
 
 
 def encode(task: Task) -> int:
@@ -45,7 +44,8 @@ def encode(task: Task) -> int:
             file.write(str(os.getpid()))
         os.replace("holder.new", "holder")
         time.sleep(3600)
-    return make_encoder().encode(task, lambda *_: None).key.index
+    *_, outcome = make_encoder().encode_to_part(task)
+    return outcome.key.index
 
 
 if __name__ == "__main__":

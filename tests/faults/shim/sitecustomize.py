@@ -38,23 +38,23 @@ def _begun():
 
 def _install():
     if held := os.environ.get("TOKSHARD_SHIM_HELD"):
-        from tokshard.tokenization import encoded
+        from tokshard.tokenization import encoded_unit
 
-        encoded.HELD_BYTES = int(held)  # before the worker's module takes it over
+        encoded_unit.HELD_BYTES = int(held)  # before the worker's module takes it over
     from tokshard.tokenization.encoder import UnitEncoder
 
-    original = UnitEncoder.make
+    original = UnitEncoder.encode
     wanted = os.environ.get("TOKSHARD_SHIM_UNIT")
 
-    def make(self, task, report):
+    def encode(self, task):
         if log := os.environ.get("TOKSHARD_SHIM_LOG"):
             with open(log, "a") as file:
                 file.write(f"{task.key.part_name} {os.getpid()}\n")
         if wanted is None or int(wanted) == task.key.index:
             _misbehave()
-        return original(self, task, report)
+        return original(self, task)
 
-    UnitEncoder.make = make
+    UnitEncoder.encode = encode
     if at := os.environ.get("TOKSHARD_SHIM_CALL"):
         _fail_at(*at.split())
 
@@ -82,5 +82,5 @@ def _fail_at(name, k, what):
 
 
 # Workers are forked by it, and begin with what it has loaded.
-if "tokshard.tokenization.workers.nursery" in sys.orig_argv or os.environ.get("TOKSHARD_SHIM_MAIN"):
+if "tokshard.tokenization.workers.forkserver" in sys.orig_argv or os.environ.get("TOKSHARD_SHIM_MAIN"):
     _install()

@@ -29,7 +29,7 @@ from tokshard.errors import InputError, OutputExistsError, ResumeMismatchError, 
 from tokshard.storage.remote import upload
 from tokshard.tokenization.job import plan_tokenization, tokenize_corpus
 from tokshard.tokenization.report import TokenizeReport
-from tokshard.tokenization.workers.inline import InlineExecutor
+from tokshard.tokenization.workers.executor import InlineExecutor
 
 PART_BYTES = 100_000
 UNIT_BYTES = 50_000

@@ -18,8 +18,8 @@ from tokshard.corpus.files import discover
 from tokshard.errors import InputError, ResumeMismatchError, StorageError, TokenizerError, UsageError
 from tokshard.storage import readahead
 from tokshard.tokenization.job import tokenize_corpus
-from tokshard.tokenization.workers.inline import InlineExecutor
-from tokshard.tokenization.workers.processes import ProcessExecutor
+from tokshard.tokenization.workers.executor import InlineExecutor
+from tokshard.tokenization.workers.pool import ProcessPool
 from tokshard.tokenizer.definition import load_tokenizer
 
 STORIES = (SAMPLE / "stories.jsonl").read_bytes()
@@ -80,7 +80,7 @@ def test_worker_processes_read_ranges_through_a_network_that_fails(bucket: Bucke
         first(3, SLOW_DOWN),
     )
     tokenize_corpus(str(tmp_path / "here.jsonl"), str(tmp_path / "local"), unit_bytes=100_000)
-    tokenize_corpus(url, str(tmp_path / "remote"), unit_bytes=100_000, executor=ProcessExecutor(2))
+    tokenize_corpus(url, str(tmp_path / "remote"), unit_bytes=100_000, executor=ProcessPool(2))
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
     ranges = [one.range for one in bucket.proxy.reads("there.jsonl") if one.range and one.range[1] > 512]
     assert max(end - begin for begin, end in ranges) < 200_000, "a worker reads its unit, not the file"
@@ -156,9 +156,9 @@ def test_an_object_that_changes_during_the_run_is_noticed(bucket: Bucket, tmp_pa
     url = bucket.put("web.jsonl", pack(STORIES))
 
     class Changing(InlineExecutor):
-        def run(self, recipe, parts_directory, make_feed, listener) -> None:
+        def run(self, *arguments):
             bucket.put("web.jsonl", pack(MANUALS + MANUALS))
-            super().run(recipe, parts_directory, make_feed, listener)
+            yield from super().run(*arguments)
 
     with pytest.raises(InputError, match="was changed while it was read"):
         tokenize_corpus(url, str(tmp_path / "out"), executor=Changing())

@@ -33,14 +33,14 @@ class Fed:
         raw.mkdir(exist_ok=True)
         self.feed = Feed(
             discover([str(path) for path in paths]),
+            [number for number in range(len(paths)) if number not in done_files],
             unit_bytes=unit_bytes,
             max_document_bytes=64_000_000,
             raw_directory=str(raw),
             is_done=done.__contains__,
-            file_is_done=done_files.__contains__,
             streams=streams,
-            wake=self.ready.set,
         )
+        self.feed.wake = self.ready.set
 
     def next(self) -> Task | None:
         """Wait for the next task; None when none will come any more."""

@@ -31,8 +31,9 @@ from tokshard.errors import (
     UsageError,
 )
 from tokshard.storage.lock import WriterLock
+from tokshard.tokenization.encoder import Outcome
 from tokshard.tokenization.part import UnitKey
-from tokshard.tokenization.workers.processes import ProcessExecutor
+from tokshard.tokenization.workers.pool import ProcessPool
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_task_that_comes_again_does_nothing(corpus):
 
 def test_worker_processes_encode_a_share(corpus):
     for index in range(2):
-        run_task(corpus, index, 2, executor=ProcessExecutor(2))
+        run_task(corpus, index, 2, executor=ProcessPool(2))
     assert content("x") == expected(corpus)
 
 
@@ -227,19 +228,15 @@ class StoppedError(Exception):
 
 def stopping_after(units):
     """Return an executor that encodes some units and is then killed, as far as its job can tell."""
-    from tokshard.tokenization.workers.inline import InlineExecutor
+    from tokshard.tokenization.workers.executor import InlineExecutor
 
     class Stopping(InlineExecutor):
-        def run(self, recipe, parts_directory, make_feed, listener):
-            finished, left = listener.finished, iter(range(units))
-
-            def count(outcome):
-                if next(left, None) is None:
+        def run(self, *arguments):
+            left = iter(range(units))
+            for event in super().run(*arguments):
+                if isinstance(event, Outcome) and next(left, None) is None:
                     raise StoppedError
-                finished(outcome)
-
-            listener.finished = count
-            super().run(recipe, parts_directory, make_feed, listener)
+                yield event
 
     return Stopping()
 
@@ -365,11 +362,11 @@ def test_more_bad_records_in_one_unit_than_are_allowed_stop_its_task(tmp_path, m
 
 
 def test_an_input_that_is_changed_meanwhile_is_seen(corpus):
-    from tokshard.tokenization.workers.inline import InlineExecutor
+    from tokshard.tokenization.workers.executor import InlineExecutor
 
     class Changing(InlineExecutor):
         def run(self, *arguments):
-            super().run(*arguments)
+            yield from super().run(*arguments)
             os.utime("a.jsonl", ns=(1, 1))
 
     with pytest.raises(InputError, match=r"a\.jsonl was changed while it was read"):
@@ -382,10 +379,10 @@ def test_a_task_leaves_to_an_ordinary_run_what_that_does(corpus):
     """Its plan is equal, so all that the task could do is done."""
     seen = []
 
-    class Asking(ProcessExecutor):
+    class Asking(ProcessPool):
         def run(self, *arguments):
             seen.append(run_task(corpus, 0, 2))
-            super().run(*arguments)
+            yield from super().run(*arguments)
 
     tokenize_corpus(corpus, "x", executor=Asking(1), **OPTIONS)
     (report,) = seen
@@ -395,18 +392,18 @@ def test_a_task_leaves_to_an_ordinary_run_what_that_does(corpus):
 
 
 def test_a_task_is_locked_out_by_a_run_that_makes_something_else(corpus):
-    class Asking(ProcessExecutor):
+    class Asking(ProcessPool):
         def run(self, *arguments):
             with pytest.raises(LockedError):
                 run_task(corpus, 0, 2)
-            super().run(*arguments)
+            yield from super().run(*arguments)
 
     tokenize_corpus(corpus[:1], "x", executor=Asking(1), **OPTIONS)
     assert content("x") == expected(corpus[:1])
 
 
 def test_runs_that_would_write_alone_are_locked_out_by_a_task(corpus):
-    from tokshard.tokenization.workers.inline import InlineExecutor
+    from tokshard.tokenization.workers.executor import InlineExecutor
 
     class Asking(InlineExecutor):
         def run(self, *arguments):
@@ -414,7 +411,7 @@ def test_runs_that_would_write_alone_are_locked_out_by_a_task(corpus):
                 with pytest.raises(LockedError, match=r"and perhaps others, which share it, holds x"):
                     attempt(corpus)
             other.append(run_task(corpus, 1, 2).state)
-            super().run(*arguments)
+            yield from super().run(*arguments)
 
     other: list[str] = []
     assert run_task(corpus, 0, 2, executor=Asking()).state == "published"
@@ -467,13 +464,13 @@ def test_decompressed_units_lie_in_a_private_directory_that_goes_with_the_task(c
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     seen = []
-    from tokshard.tokenization.workers.inline import InlineExecutor
+    from tokshard.tokenization.workers.executor import InlineExecutor
 
     class Looking(InlineExecutor):
-        def run(self, recipe, parts_directory, make_feed, listener):
+        def run(self, *arguments):
             (mine,) = scratch.iterdir()
             seen.append(mine.stat().st_mode & 0o777)
-            super().run(recipe, parts_directory, make_feed, listener)
+            yield from super().run(*arguments)
 
     run_task(corpus, 0, 1, executor=Looking())
     assert seen == [0o700]

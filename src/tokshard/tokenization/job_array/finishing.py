@@ -10,13 +10,14 @@ from tokshard.dataset.delivery import produce_and_deliver
 from tokshard.dataset.production import Order, Produced, may_resume
 from tokshard.dataset.publication import is_sealed
 from tokshard.errors import UnfinishedError
+from tokshard.tokenization.encoded_unit import Placements
+from tokshard.tokenization.encoder import EncodingSpec
 from tokshard.tokenization.encoding import encode_missing
+from tokshard.tokenization.job_array.shares import Deal
 from tokshard.tokenization.job_array.survey import Lack, Survey
 from tokshard.tokenization.preparation import TokenizeJob
-from tokshard.tokenization.recipe import Recipe
-from tokshard.tokenization.workers.executor import Listener
+from tokshard.tokenization.workers.executor import Events
 from tokshard.tokenization.workers.feed import Feed
-from tokshard.tokenization.workers.shares import Deal
 from tokshard.tokenization.workspace import Workspace
 
 CHECKING = "checking"
@@ -109,12 +110,13 @@ class _Nobody:
 
     def run(
         self,
-        recipe: Recipe,  # noqa: ARG002 - the signature of executors
+        spec: EncodingSpec,  # noqa: ARG002 - the signature of executors
         parts_directory: str,  # noqa: ARG002
-        make_feed: Callable[[Callable[[], None]], Feed],  # noqa: ARG002
-        listener: Listener,  # noqa: ARG002
-    ) -> None:
+        feed: Feed,  # noqa: ARG002
+        placements: Placements | None,  # noqa: ARG002
+    ) -> Events:
         self._complain()
+        yield from ()
 
 
 def _check_finished(job: TokenizeJob, workspace: Workspace, tasks: int | None) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.corpus.files import CorpusFile, check_unchanged
@@ -13,23 +12,22 @@ from tokshard.storage.paths import is_remote
 from tokshard.storage.remote.objects import open_binary
 from tokshard.storage.scratch import scratch_directory
 from tokshard.tokenization.assembly import ErrorPolicy
-from tokshard.tokenization.encoder import Outcome
+from tokshard.tokenization.encoder import BatchProgress
+from tokshard.tokenization.job_array.shares import Deal
 from tokshard.tokenization.job_array.survey import Survey
 from tokshard.tokenization.job_array.task import ArrayTask
 from tokshard.tokenization.part import UnitKey
-from tokshard.tokenization.placement import Measured
 from tokshard.tokenization.preparation import TokenizeJob, plain_bytes
 from tokshard.tokenization.workers.executor import Executor
 from tokshard.tokenization.workers.feed import Feed
 from tokshard.tokenization.workers.local import default_executor
-from tokshard.tokenization.workers.shares import Deal
 from tokshard.tokenization.workspace import Workspace
 
 _COUNT_BYTES = 1 << 22
 
 
 class Share:
-    """The share of a task, and what becomes of it: the listener of its executor.
+    """The share of a task, and what becomes of it: encoded by an executor.
 
     Nothing is ever removed: what looks half-done may be under way elsewhere.
 
@@ -55,7 +53,7 @@ class Share:
         self._survey = Survey(job, workspace)
         self._files = [number for number in range(len(job.files)) if task.index in self._deal.members(number)]
         self.encoded_units = self.documents = self.tokens = 0
-        self.resumed = sum(self._is_mine(key) for key, _ in self._survey.assembled)
+        self.resumed = sum(self._is_mine(key) for key in self._survey.assembled)
         self._bytes_done = 0
         self._ready: set[UnitKey] = set()
         for key in filter(self._is_mine, self._survey.present()):
@@ -78,37 +76,40 @@ class Share:
         self._progress.start(disk_bytes, self._bytes_done)
         try:
             with self._scratch() as raw:
-                chosen.run(
-                    self._job.recipe(), self._workspace.parts, lambda wake: self._feed(raw, wake), self
-                )
+                self._run(chosen, raw)
             check_unchanged(files)
         finally:
             self._progress.finish()
 
-    def encoded(self, content_bytes: int, documents: int, tokens: int) -> None:  # noqa: ARG002
-        """See :class:`~tokshard.tokenization.workers.executor.Listener`."""
-        self.documents += documents
-        self.tokens += tokens
-        self._tell()
-
-    def locate(self, unit: Measured) -> None:
-        """Say that tokens stay in their parts: the assembly's files are for who holds the lock alone."""
-
-    def finished(self, outcome: Outcome) -> None:
-        """See :class:`~tokshard.tokenization.workers.executor.Listener`."""
-        if outcome.refused is not None:
-            raise self._refusal(outcome.key, outcome.refused)
-        self.encoded_units += 1
-        self._bytes_done += outcome.input_bytes
-        self._tell()
+    def _run(self, executor: Executor, raw: str) -> None:
+        with (
+            Feed(
+                self._job.files,
+                [number for number in self._files if self._needs_opening(number)],
+                unit_bytes=self._job.options.unit_bytes,
+                max_document_bytes=self._job.options.max_document_bytes,
+                raw_directory=raw,
+                is_done=self._needs_nothing,
+                streams=self._job.workers,
+            ) as feed,
+            # The assembly's files are only for who holds the lock alone: tokens stay in their parts.
+            closing(executor.run(self._job.spec(), self._workspace.parts, feed, None)) as events,
+        ):
+            for event in events:
+                if isinstance(event, BatchProgress):
+                    self.documents += event.documents
+                    self.tokens += event.tokens
+                elif event.refused is not None:
+                    raise self._refusal(event.key, event.refused)
+                else:
+                    self.encoded_units += 1
+                    self._bytes_done += event.input_bytes
+                self._progress.update(ProgressUpdate(self._bytes_done, self.documents, self.tokens))
 
     def _scratch(self) -> AbstractContextManager[str]:
         """Return where decompressed units wait, if there are any."""
         streamed = any(self._job.files[number].is_stream for number in self._files)
         return scratch_directory() if streamed else nullcontext("")
-
-    def _tell(self) -> None:
-        self._progress.update(ProgressUpdate(self._bytes_done, self.documents, self.tokens))
 
     def _is_mine(self, key: UnitKey) -> bool:
         return self._deal.owner(key) == self._task.index
@@ -116,28 +117,12 @@ class Share:
     def _needs_nothing(self, key: UnitKey) -> bool:
         return not self._is_mine(key) or key in self._ready or self._survey.is_assembled(key)
 
-    def _file_needs_nothing(self, number: int) -> bool:
-        """Tell whether a file need not be opened: a compressed one would be decompressed for nothing."""
-        if self._task.index not in self._deal.members(number):
-            return True
+    def _needs_opening(self, number: int) -> bool:
+        """Tell whether to open a file: a compressed one would be decompressed for nothing if all is done."""
         if not self._job.files[number].is_stream:
-            return False
+            return True
         count = self._survey.stream_units(number)
-        return count is not None and all(
-            self._needs_nothing(UnitKey(number, index)) for index in range(count)
-        )
-
-    def _feed(self, raw: str, wake: Callable[[], None]) -> Feed:
-        return Feed(
-            self._job.files,
-            unit_bytes=self._job.options.unit_bytes,
-            max_document_bytes=self._job.options.max_document_bytes,
-            raw_directory=raw,
-            is_done=self._needs_nothing,
-            file_is_done=self._file_needs_nothing,
-            streams=self._job.workers,
-            wake=wake,
-        )
+        return count is None or not all(self._needs_nothing(UnitKey(number, index)) for index in range(count))
 
     def _refusal(self, key: UnitKey, record: RejectedRecord) -> InputError:
         options = self._job.options

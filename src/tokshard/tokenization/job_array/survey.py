@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tokshard.corpus.planning import plan_units
 from tokshard.errors import IntegrityError
-from tokshard.storage.journal import read_checkpoints
-from tokshard.tokenization.assembly import JOURNAL
-from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenization.assembly import read_assembled
+from tokshard.tokenization.job_array.shares import Deal
+from tokshard.tokenization.part import PartHeader, PartReader, UnitKey
 from tokshard.tokenization.preparation import TokenizeJob
-from tokshard.tokenization.workers.shares import Deal
 from tokshard.tokenization.workspace import Workspace
-
-_PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +41,6 @@ class Lack:
         return {deal.owner(UnitKey(self.file, index)) for index in self.units}
 
 
-@dataclass(frozen=True, slots=True)
-class PartFacts:
-    """What the footer of a finished part says.
-
-    Attributes:
-        last: Whether its unit is the last of its file.
-        input_bytes: On-disk input bytes that the unit stands for.
-        documents: Documents in it.
-        tokens: Tokens of all fields.
-    """
-
-    last: bool
-    input_bytes: int
-    documents: int
-    tokens: int
-
-
 class Survey:
     """The state of a work directory at one moment.
 
@@ -72,11 +52,12 @@ class Survey:
     def __init__(self, job: TokenizeJob, workspace: Workspace) -> None:
         self._job = job
         self._workspace = workspace
-        self.assembled = list(_assembled(workspace.directory, job.accepted_engines))
+        self.assembled: list[UnitKey] = []
         self._next = UnitKey(0, 0)
-        if self.assembled:
-            last, is_last = self.assembled[-1]
-            self._next = UnitKey(last.file + 1, 0) if is_last else UnitKey(last.file, last.index + 1)
+        for units, _ in read_assembled(workspace.directory, job.accepted_engines):
+            for unit in units:
+                self.assembled.append(unit.header.key)
+                self._next = unit.header.key.following(last=unit.header.last)
         self._present: dict[int, set[int]] = {}
         for key in _named_parts(workspace.parts):
             self._present.setdefault(key.file, set()).add(key.index)
@@ -91,8 +72,8 @@ class Survey:
         """Tell whether a unit is in the assembly already, and needs no part any more."""
         return key < self._next
 
-    def part(self, key: UnitKey) -> PartFacts | None:
-        """Return what the part of a unit says; None if there is none that may stay.
+    def part(self, key: UnitKey) -> PartHeader | None:
+        """Return the header of a unit's part; None if there is none that may stay.
 
         Only its footer is looked at: the content is checked when it is assembled.
         """
@@ -101,10 +82,8 @@ class Survey:
             if not stat.S_ISREG(os.lstat(path).st_mode):
                 return None
             with PartReader(path) as part:
-                if part.unit != key or part.engine not in self._job.accepted_engines:
-                    return None
-                tokens = sum(one.tokens for one in part.counts.fields)
-                return PartFacts(part.last, part.input_bytes, part.counts.documents, tokens)
+                accepted = part.unit == key and part.header.encoder in self._job.accepted_engines
+                return part.header if accepted else None
         except (IntegrityError, FileNotFoundError):
             return None
 
@@ -154,20 +133,6 @@ class Survey:
         return max(assembled, max(self._present.get(file, ()), default=-1) + 1)
 
 
-def _assembled(directory: str, engines: frozenset[str]) -> Iterator[tuple[UnitKey, bool]]:
-    """Yield the units that the journal covers, and whether each is the last of its file."""
-    for checkpoint in read_checkpoints(
-        os.path.join(directory, JOURNAL), accepts=lambda unit: unit["engine"] in engines
-    ):
-        for unit in checkpoint.entries:
-            yield UnitKey(unit["file"], unit["unit"]), unit["last"]
-
-
 def _named_parts(directory: str) -> Iterator[UnitKey]:
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return
-    for name in names:
-        if found := _PART_NAME.fullmatch(name):
-            yield UnitKey(int(found[1]), int(found[2]))
+    with suppress(FileNotFoundError):
+        yield from filter(None, map(UnitKey.of_part, os.listdir(directory)))

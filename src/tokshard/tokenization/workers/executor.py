@@ -1,51 +1,65 @@
-"""What every executor does: encodes all tasks of a feed and tells a listener."""
+"""Executors: where units are encoded. The simplest one encodes in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Generator
 from typing import Protocol
 
-from tokshard.tokenization.encoder import Outcome
-from tokshard.tokenization.placement import Measured, Place
-from tokshard.tokenization.recipe import Recipe
+from tokshard.tokenization.encoded_unit import EncodedUnit, Placements
+from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, UnitEncoder
 from tokshard.tokenization.workers.feed import Feed
 
-
-class Listener(Protocol):
-    """Who is told what happens. An exception raised by it ends the execution."""
-
-    def encoded(self, content_bytes: int, documents: int, tokens: int) -> None:
-        """A batch has been encoded."""
-
-    def locate(self, unit: Measured) -> list[Place] | None:
-        """A unit has been encoded and is held in memory; return the places that are now known.
-
-        They may be those of other units that are held. None means that tokens are to stay in the parts. An
-        executor that always leaves them there need not ask.
-        """
-
-    def finished(self, outcome: Outcome) -> None:
-        """A unit has been finished."""
+Events = Generator[BatchProgress | Outcome, None, None]
+"""The progress of the workers, and the outcome of each unit once it is committed."""
 
 
 class Executor(Protocol):
     """Encodes all tasks of a feed."""
 
     def run(
-        self,
-        recipe: Recipe,
-        parts_directory: str,
-        make_feed: Callable[[Callable[[], None]], Feed],
-        listener: Listener,
-    ) -> None:
-        """Encode until the feed is exhausted.
+        self, spec: EncodingSpec, parts_directory: str, feed: Feed, placements: Placements | None
+    ) -> Events:
+        """Encode until the feed is exhausted; close the iterator to stop early.
 
         Args:
-            recipe: What to do with each unit.
+            spec: How to encode.
             parts_directory: Where parts are committed.
-            make_feed: Makes the feed, given what it is to call when a task has become ready.
-            listener: Who is told what happens, in this thread.
+            feed: The tasks.
+            placements: Finds the positions of tokens in the output; None if all tokens stay in their parts.
+                An executor may leave them there in any case.
+
+        Yields:
+            The progress of the workers, and the outcome of each unit once it is committed.
 
         Raises:
             TokshardError: The first error of a worker or of the feed.
         """
+
+
+class InlineExecutor:
+    """Encodes in this process, one unit after the other."""
+
+    def run(
+        self, spec: EncodingSpec, parts_directory: str, feed: Feed, placements: Placements | None
+    ) -> Events:
+        """See :class:`Executor`."""
+        ready = threading.Event()
+        feed.wake = ready.set
+        encoder = None
+        while True:
+            ready.clear()
+            if (task := feed.take()) is not None:
+                encoder = encoder or UnitEncoder(spec, parts_directory)
+                for event in encoder.encode(task):
+                    if not isinstance(event, EncodedUnit):
+                        yield event
+                        continue
+                    # If all units before it have been encoded, its tokens go to their position at once.
+                    found = placements.locate(event.held) if placements else []
+                    event.commit(found[0] if found and event.is_held else None)
+                    yield task.outcome
+            elif feed.exhausted:
+                return
+            else:
+                ready.wait()

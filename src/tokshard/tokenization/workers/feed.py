@@ -1,4 +1,4 @@
-"""The feed: tasks in the order of the inputs, taken one by one as workers become free.
+"""The feed: the tasks of a run in the order of the inputs, taken one by one as workers become free.
 
 Plain files and tables are cut without reading them. Compressed files and pipes are decompressed by
 threads, several files at once, each a few units ahead of the workers; or they are left to workers that
@@ -10,8 +10,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.planning import plan_units
@@ -20,7 +21,6 @@ from tokshard.corpus.units import Unit
 from tokshard.errors import UsageError
 from tokshard.tokenization.encoder import Task
 from tokshard.tokenization.part import UnitKey
-from tokshard.tokenization.workers.shares import Stream
 from tokshard.tokenizer.equivalence import FIRST_BYTES
 
 _UNITS_AHEAD = 2
@@ -36,47 +36,73 @@ class _Source(Protocol):
         """Return the next unit if there is one right now."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamInput:
+    """An input that can be read only from its beginning, and how it is cut.
+
+    Attributes:
+        number: The number of the input.
+        file: The input.
+        unit_bytes: The size of a unit in the decompressed stream.
+        max_document_bytes: The longest line that can become a document.
+        compare_below: All documents before this position are encoded by both encoders.
+    """
+
+    number: int
+    file: CorpusFile
+    unit_bytes: int
+    max_document_bytes: int
+    compare_below: int
+
+
 class Feed:
-    """Tasks for the workers.
+    """Tasks for the workers; use as a context manager.
 
     Args:
         files: The inputs.
+        numbers: The numbers of those of them that have units to encode.
         unit_bytes: Size of a unit.
         max_document_bytes: Longest record.
         raw_directory: Where decompressed units wait for their workers.
-        is_done: Tells whether a unit needs no work any more.
-        file_is_done: Tells whether a whole file needs none.
+        is_done: Tells whether a unit is finished, or another process encodes it.
         streams: How many compressed files to read at once.
-        wake: Called from another thread when a unit has become ready.
+
+    Attributes:
+        wake: Called from another thread when a unit has become ready; set by the executor.
     """
 
     def __init__(
         self,
         files: Sequence[CorpusFile],
+        numbers: Iterable[int],
         *,
         unit_bytes: int,
         max_document_bytes: int,
         raw_directory: str,
         is_done: Callable[[UnitKey], bool],
-        file_is_done: Callable[[int], bool],
         streams: int,
-        wake: Callable[[], None],
     ) -> None:
         self._files = files
         self._unit_bytes = unit_bytes
         self._max_document_bytes = max_document_bytes
         self._raw_directory = raw_directory
         self._is_done = is_done
-        self._wake = wake
+        self.wake: Callable[[], object] = lambda: None
         self._streams = streams
         self._compare_below = first_bytes(files)
-        self._waiting = iter([number for number in range(len(files)) if not file_is_done(number)])
+        self._waiting = iter(list(numbers))
         self._active: list[_Source] = []
         self._readers: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._limit: UnitKey | None = None
         self._leaves_streams = False
-        self._left: Stream | None = None
+        self._left: StreamInput | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        self.stop()
 
     @property
     def files(self) -> Sequence[CorpusFile]:
@@ -97,7 +123,7 @@ class Feed:
                 )
         self._leaves_streams = True
 
-    def take_stream(self) -> Stream | None:
+    def take_stream(self) -> StreamInput | None:
         """Return the compressed file whose turn it is, if :meth:`take` has returned None for it."""
         left, self._left = self._left, None
         return left
@@ -150,7 +176,7 @@ class Feed:
         if not file.is_stream:
             self._active.append(_PlannedSource(plan_units(number, file, self._unit_bytes), self._is_done))
         elif self._leaves_streams:
-            self._left = Stream(
+            self._left = StreamInput(
                 number, file, self._unit_bytes, self._max_document_bytes, self._compare_below.get(number, 0)
             )
         else:
@@ -162,7 +188,7 @@ class Feed:
                 self._raw_directory,
                 skip=lambda index: self._is_done(UnitKey(number, index)),
             )
-            source = _StreamedSource(units, self._stopped, self._wake)
+            source = _StreamedSource(units, self._stopped, self.wake)
             self._active.append(source)
             self._readers.append(source.reader)
         return True
@@ -210,7 +236,7 @@ class _PlannedSource:
 class _StreamedSource:
     """Units that a thread makes by decompressing a file."""
 
-    def __init__(self, units: Iterator[Unit], stopped: threading.Event, wake: Callable[[], None]) -> None:
+    def __init__(self, units: Iterator[Unit], stopped: threading.Event, wake: Callable[[], object]) -> None:
         self._ready: queue.Queue[Unit | BaseException | None] = queue.Queue(_UNITS_AHEAD)
         self._stopped = stopped
         self._wake = wake

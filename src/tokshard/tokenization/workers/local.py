@@ -1,28 +1,29 @@
-"""Where a job encodes if it is not told: on this machine, in this process or in worker processes."""
+"""The executor of a job that was given none: this process, or worker processes on this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Sequence
 from typing import Self
 
 from tokshard.corpus.files import CorpusFile
+from tokshard.tokenization.encoded_unit import Placements
+from tokshard.tokenization.encoder import EncodingSpec
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.preparation import plain_bytes
-from tokshard.tokenization.recipe import Recipe
-from tokshard.tokenization.workers.executor import Executor, Listener
+from tokshard.tokenization.workers.executor import Events, Executor, InlineExecutor
 from tokshard.tokenization.workers.feed import Feed
-from tokshard.tokenization.workers.inline import InlineExecutor
-from tokshard.tokenization.workers.processes import ProcessExecutor
-from tokshard.tokenization.workers.starting import INLINE_BYTES, NurseryProcess
+from tokshard.tokenization.workers.pool import ProcessPool
+
+# Worker processes need about half a second to start; below this size they do not pay.
+INLINE_BYTES = 4 << 20
 
 
-def default_executor(content_bytes: int, workers: int) -> InlineExecutor | ProcessExecutor:
+def default_executor(content_bytes: int, workers: int) -> InlineExecutor | ProcessPool:
     """Return where to encode on this machine: worker processes pay only where there is enough to do."""
     if content_bytes <= INLINE_BYTES:
         return InlineExecutor()
-    return ProcessExecutor(workers)
+    return ProcessPool(workers)
 
 
 class EarlyExecutor:
@@ -32,13 +33,11 @@ class EarlyExecutor:
 
     Args:
         given: The executor that the job is to use, or None.
-        ahead: A nursery that was started ahead.
     """
 
-    def __init__(self, given: Executor | None, ahead: NurseryProcess | None = None) -> None:
+    def __init__(self, given: Executor | None) -> None:
         self._chosen = given
-        self._ahead = ahead
-        self._started: ProcessExecutor | None = None
+        self._started: ProcessPool | None = None
 
     def begin(self, files: Sequence[CorpusFile], options: TokenizeOptions) -> None:
         """Choose an executor for these inputs if none was given, and start its processes.
@@ -49,32 +48,21 @@ class EarlyExecutor:
         if self._chosen is None:
             workers = options.workers or len(os.sched_getaffinity(0))
             self._chosen = default_executor(plain_bytes(files), workers)
-            if isinstance(self._chosen, ProcessExecutor):
+            if isinstance(self._chosen, ProcessPool):
                 self._started = self._chosen
-                if self._ahead is None:
-                    self._ahead = NurseryProcess()
-                    self._ahead.expect(options)
-                self._started.start(self._ahead)
+                self._started.start().expect(options)
 
     def run(
-        self,
-        recipe: Recipe,
-        parts_directory: str,
-        make_feed: Callable[[Callable[[], None]], Feed],
-        listener: Listener,
-    ) -> None:
+        self, spec: EncodingSpec, parts_directory: str, feed: Feed, placements: Placements | None
+    ) -> Events:
         """See :class:`~tokshard.tokenization.workers.executor.Executor`."""
         if self._chosen is None:
             raise RuntimeError("a job begins with its inputs, before anything is run")
-        self._chosen.run(recipe, parts_directory, make_feed, listener)
+        return self._chosen.run(spec, parts_directory, feed, placements)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *arguments: object) -> None:
         if self._started is not None:
             self._started.end()
-        if self._ahead is not None:
-            self._ahead.kill()

@@ -1,20 +1,23 @@
 """Units encoded on the nodes of a Ray cluster.
 
 A unit of a plain file or table is a task. A compressed file is read from its beginning by everybody who
-needs any of it, so it becomes some *shares*: tasks that decompress it and encode every n-th unit.
+needs any of it, so it becomes some *slices*: tasks that decompress it and encode every n-th unit.
 
 The parts are committed in a directory of this run among the parts, under a name that nobody can know by
 chance. A node that sees that directory shares the file system with this process and writes there; any
 other sends the bytes of its parts, and the gateway writes them. Only this process moves parts to their
 names, so a task that outlives its run (its node was cut off, say) can do no harm to the next.
+
+:func:`encode_on_node` runs on the nodes; everything else where the run was started.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
-import re
 import secrets
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,24 +25,29 @@ from dataclasses import asdict, replace
 
 from tokshard.cluster.connection import Calls, Connection
 from tokshard.cluster.options import RayOptions
-from tokshard.cluster.retryable_tasks import Errand, run_errands
-from tokshard.cluster.task import Message
-from tokshard.errors import StorageError
+from tokshard.cluster.retryable_tasks import run_retryable
+from tokshard.cluster.task import Answer, Message, on_node
+from tokshard.core.worker_errors import error_from_json, error_to_json
+from tokshard.corpus.files import CorpusFile
+from tokshard.corpus.streams import stream_units
+from tokshard.errors import InputError, StorageError
 from tokshard.storage import syscalls
-from tokshard.storage.files import remove_tree
+from tokshard.storage.files import remove_tree, write_atomically
 from tokshard.storage.fs import abspath
-from tokshard.tokenization.encoder import Task
+from tokshard.storage.paths import is_remote
+from tokshard.storage.scratch import scratch_directory
+from tokshard.tokenization.encoded_unit import Placements
+from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task, UnitEncoder
 from tokshard.tokenization.part import UnitKey
-from tokshard.tokenization.recipe import Recipe
-from tokshard.tokenization.workers import messages
-from tokshard.tokenization.workers.executor import Listener
-from tokshard.tokenization.workers.feed import Feed
-from tokshard.tokenization.workers.shares import Stream
+from tokshard.tokenization.workers.executor import Events
+from tokshard.tokenization.workers.feed import Feed, StreamInput
 
-_FUNCTION = "tokshard.tokenization.workers.node:encode"
-_PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
-# Each share decompresses the whole file, which is about ten times as fast as encoding it.
-_MOST_SHARES = 32
+_FUNCTION = "tokshard.tokenization.workers.ray:encode_on_node"
+# Each slice decompresses the whole file, which is about ten times as fast as encoding it.
+_MOST_SLICES = 32
+_HINT_INPUTS = "every node reads the inputs: store them on a shared file system or in an object store"
+
+_Events = tuple[BatchProgress, Outcome]
 
 
 class RayExecutor:
@@ -50,7 +58,8 @@ class RayExecutor:
 
     Example:
         >>> executor = RayExecutor(RayOptions(address="auto", cpus_per_task=2))
-        >>> tokenize_corpus("web/*.jsonl", "out/web", executor=executor)  # doctest: +SKIP
+        >>> options = TokenizeOptions(inputs=["web/*.jsonl"], output="out/web")  # doctest: +SKIP
+        >>> tokenize(options, executor=executor)  # doctest: +SKIP
     """
 
     def __init__(self, options: RayOptions) -> None:
@@ -58,21 +67,20 @@ class RayExecutor:
 
     def run(
         self,
-        recipe: Recipe,
+        spec: EncodingSpec,
         parts_directory: str,
-        make_feed: Callable[[Callable[[], None]], Feed],
-        listener: Listener,
-    ) -> None:
+        feed: Feed,
+        placements: Placements | None,  # noqa: ARG002 - tokens stay in their parts
+    ) -> Events:
         """See :class:`~tokshard.tokenization.workers.executor.Executor`."""
-        feed = make_feed(lambda: None)
         feed.leave_streams()
-        parts = _Parts(parts_directory)
-        encoding = _Encoding(parts, recipe, listener)
+        parts = _IncomingParts(parts_directory)
         syscalls.make_directory(parts.incoming)
         try:
-            with Connection(self._options, Calls(_FUNCTION, recipe.tokenizer, parts.incoming)) as connection:
-                errands = _errands(feed, encoding, parts, lambda: connection.slots)
-                run_errands(connection, lambda: next(errands, None), retries=self._options.retries)
+            with Connection(self._options, Calls(_FUNCTION, spec.tokenizer, parts.incoming)) as connection:
+                tasks = _tasks(feed, spec, parts, connection)
+                for events in run_retryable(connection, tasks, retries=self._options.retries):
+                    yield from events
         except BaseException:
             parts.keep_all()
             raise
@@ -81,55 +89,45 @@ class RayExecutor:
                 remove_tree(parts.incoming)
 
 
-class _Parts:
-    """The parts of a run, and those that have just been committed and not been told of yet."""
+class _IncomingParts:
+    """The parts of a run, and those that have just been committed and not been reported yet."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self.incoming = os.path.join(os.path.abspath(directory), f"incoming-{secrets.token_hex(16)}")
-        self.there: defaultdict[int, set[int]] = defaultdict(set)
-        for name in os.listdir(directory):
-            if found := _PART_NAME.fullmatch(name):
-                self.there[int(found[1])].add(int(found[2]))
+        self.present: defaultdict[int, set[int]] = defaultdict(set)
+        for key in filter(None, map(UnitKey.of_part, os.listdir(directory))):
+            self.present[key.file].add(key.index)
 
-    def keep(self, key: UnitKey) -> None:
-        """Move a part to its name."""
-        self._move(key.part_name)
+    def keep(self, name: str) -> None:
+        """Move a part to its final name."""
+        syscalls.replace(os.path.join(self.incoming, name), os.path.join(self._directory, name))
 
     def keep_all(self) -> None:
         """Move all parts that are whole, at the end of a run that was stopped."""
-        for name in filter(_PART_NAME.fullmatch, os.listdir(self.incoming)):
-            self._move(name)
+        for name in filter(UnitKey.of_part, os.listdir(self.incoming)):
+            self.keep(name)
 
-    def _move(self, name: str) -> None:
-        syscalls.replace(os.path.join(self.incoming, name), os.path.join(self._directory, name))
+    def receive(self, answer: Message) -> _Events:
+        """Take an answer about a unit.
 
-
-class _Encoding:
-    """What all errands of a run have in common: what every call says, and what becomes of every answer."""
-
-    def __init__(self, parts: _Parts, recipe: Recipe, listener: Listener) -> None:
-        self.call: Message = {"recipe": recipe.to_json(), "parts": parts.incoming}
-        self._parts = parts
-        self._listener = listener
-
-    def take(self, answer: Message) -> UnitKey:
-        """Take an answer; return the unit it is about."""
+        Raises:
+            TokshardError: The node reports an error.
+        """
         if "error" in answer:
-            raise messages.error_from_json(answer["error"])
-        outcome = messages.outcome_from_json(answer["outcome"])
+            raise error_from_json(answer["error"])
+        outcome = Outcome.from_json(answer["outcome"])
         if outcome.refused is None:
-            self._parts.keep(outcome.key)
-        self._listener.encoded(*answer["progress"])
-        self._listener.finished(outcome)
-        return outcome.key
+            self.keep(outcome.key.part_name)
+        return BatchProgress(*answer["progress"]), outcome
 
 
-class _UnitErrand:
-    """One unit that can be read at any place."""
+class _UnitTask:
+    """One unit that any node can read for itself."""
 
-    def __init__(self, encoding: _Encoding, task: Task, size_bytes: int) -> None:
-        self._encoding = encoding
+    def __init__(self, spec: EncodingSpec, parts: _IncomingParts, task: Task, size_bytes: int) -> None:
+        self._spec = spec
+        self._parts = parts
         self._task = task
         self._size_bytes = size_bytes
         self._is_answered = False
@@ -142,23 +140,32 @@ class _UnitErrand:
         if self._is_answered:
             return None
         unit = replace(self._task.unit, path=abspath(self._task.unit.path))
-        task = messages.task_to_json(replace(self._task, unit=unit))
-        return {**self._encoding.call, "task": task, "size_bytes": self._size_bytes}
+        return {
+            "spec": self._spec.to_json(),
+            "parts": self._parts.incoming,
+            "task": replace(self._task, unit=unit).to_json(),
+            "size_bytes": self._size_bytes,
+        }
 
-    def receive(self, answer: Message) -> None:
-        self._encoding.take(answer)
+    def receive(self, answer: Message) -> _Events:
+        events = self._parts.receive(answer)
         self._is_answered = True
+        return events
 
 
-class _ShareErrand:
+class _StreamSliceTask:
     """Every n-th unit of a compressed file, from some unit on, except those that are done."""
 
-    def __init__(self, encoding: _Encoding, stream: Stream, first: int, step: int, done: set[int]) -> None:
-        self._encoding = encoding
+    def __init__(
+        self, spec: EncodingSpec, parts: _IncomingParts, stream: StreamInput, first: int, step: int
+    ) -> None:
+        self._spec = spec
+        self._parts = parts
         self._stream = stream
         self._next = first
         self._step = step
-        self._done = {index for index in done if index >= first and (index - first) % step == 0}
+        present = parts.present[stream.number]
+        self._done = {index for index in present if index >= first and (index - first) % step == 0}
         self._pass_over_done()
 
     @property
@@ -168,16 +175,19 @@ class _ShareErrand:
     def arguments(self) -> Message:
         file = replace(self._stream.file, path=abspath(self._stream.file.path))
         return {
-            **self._encoding.call,
+            "spec": self._spec.to_json(),
+            "parts": self._parts.incoming,
             "stream": asdict(replace(self._stream, file=file)),
             "first": self._next,
             "step": self._step,
             "done": sorted(self._done),
         }
 
-    def receive(self, answer: Message) -> None:
-        self._done.add(self._encoding.take(answer).index)
+    def receive(self, answer: Message) -> _Events:
+        progress, outcome = self._parts.receive(answer)
+        self._done.add(outcome.key.index)
         self._pass_over_done()
+        return progress, outcome
 
     def _pass_over_done(self) -> None:
         while self._next in self._done:
@@ -185,24 +195,168 @@ class _ShareErrand:
             self._next += self._step
 
 
-def _errands(feed: Feed, encoding: _Encoding, parts: _Parts, slots: Callable[[], int]) -> Iterator[Errand]:
-    """Yield the errands of a feed, in the order of the inputs."""
+def _tasks(
+    feed: Feed, spec: EncodingSpec, parts: _IncomingParts, cluster: Connection
+) -> Iterator[_UnitTask | _StreamSliceTask]:
+    """Yield the tasks of a feed, in the order of the inputs."""
     total = sum(file.size_bytes or 0 for file in feed.files if file.is_stream)
     while True:
         if (task := feed.take()) is not None:
-            yield _UnitErrand(encoding, task, feed.files[task.unit.file].size_bytes or 0)
+            yield _UnitTask(spec, parts, task, feed.files[task.unit.file].size_bytes or 0)
         elif (stream := feed.take_stream()) is not None:
-            assembled = next(i for i in itertools.count() if not feed.is_done(UnitKey(stream.number, i)))
-            step = _share_count(stream, slots(), total)
-            for first in range(assembled, assembled + step):
-                yield _ShareErrand(encoding, stream, first, step, parts.there[stream.number])
+            begin = next(i for i in itertools.count() if not feed.is_done(UnitKey(stream.number, i)))
+            step = _slice_count(stream, cluster.slots, total)
+            for first in range(begin, begin + step):
+                yield _StreamSliceTask(spec, parts, stream, first, step)
         else:
             return
 
 
-def _share_count(stream: Stream, slots: int, total_bytes: int) -> int:
-    """Return into how many shares to divide a compressed file, so that all files together fill the slots."""
+def _slice_count(stream: StreamInput, slots: int, total_bytes: int) -> int:
+    """Return the number of slices of a compressed file, so that all files together fill the slots."""
     size = stream.file.size_bytes or 0
     fair = -(-slots * size // total_bytes) if total_bytes else 1
     units = -(-(stream.file.plain_bytes or 0) // stream.unit_bytes)
-    return max(1, min(fair, units, _MOST_SHARES))
+    return max(1, min(fair, units, _MOST_SLICES))
+
+
+# On the nodes
+
+
+def encode_on_node(arguments: Message, tokenizer: bytes) -> Iterator[Answer]:
+    """Encode a unit or a slice of a compressed file; runs in a worker process of Ray.
+
+    A part is committed among those of the run if their directory is visible here, which takes a shared
+    file system; otherwise it is written to a directory of the task, and its bytes are returned.
+
+    Args:
+        arguments: ``spec``, ``parts`` (where to commit), and either ``task`` and ``size_bytes`` of its
+            input, or ``stream``, ``first``, ``step`` and ``done``: every step-th unit from the first on,
+            except those.
+        tokenizer: The content of the tokenizer's file; nothing for the built-in one.
+
+    Yields:
+        For each unit ``outcome`` and ``progress`` (content bytes, documents and tokens), and the part if
+        this node cannot commit it; or at the end an ``error``.
+    """
+    host = socket.gethostname()
+    try:
+        with scratch_directory() as scratch:
+            encoder = _encoder(arguments["spec"], tokenizer)
+            is_shared = os.path.isdir(arguments["parts"])
+            encoder.parts_directory = arguments["parts"] if is_shared else scratch
+            totals = [0, 0, 0]  # since the outcome before
+            for event in _encode(encoder, arguments, scratch, host):
+                if isinstance(event, BatchProgress):
+                    totals = [total + number for total, number in zip(totals, event, strict=True)]
+                    continue
+                answer = {"outcome": event.to_json(), "progress": totals}
+                totals = [0, 0, 0]
+                if is_shared or event.refused is not None:
+                    yield answer, b""
+                else:
+                    name = event.key.part_name
+                    yield {**answer, "file": name}, _take(os.path.join(scratch, name))
+    except Exception as error:  # noqa: BLE001 - the job raises it
+        yield {"error": error_to_json(on_node(error, host))}, b""
+
+
+_encoders: dict[str, UnitEncoder] = {}
+
+
+def _encoder(spec: Message, tokenizer: bytes) -> UnitEncoder:
+    """Return the encoder of a specification, which a worker process of Ray makes once: it serves one run."""
+    described = json.dumps(spec, sort_keys=True)
+    if described not in _encoders:
+        opened = EncodingSpec.from_json(spec)
+        with scratch_directory() as scratch:
+            if opened.tokenizer is not None:
+                path = os.path.join(scratch, os.path.basename(opened.tokenizer))
+                write_atomically(path, tokenizer)
+                opened = replace(opened, tokenizer=path)
+            _encoders[described] = UnitEncoder(opened, scratch)
+    return _encoders[described]
+
+
+def _encode(
+    encoder: UnitEncoder, arguments: Message, scratch: str, host: str
+) -> Iterator[BatchProgress | Outcome]:
+    if "task" in arguments:
+        task = Task.from_json(arguments["task"])
+        _check_input(task.unit.path, arguments["size_bytes"], host)
+        yield from encoder.encode_to_part(task)
+        return
+    described = arguments["stream"]
+    stream = StreamInput(**{**described, "file": CorpusFile(**described["file"])})
+    _check_input(stream.file.path, stream.file.size_bytes or 0, host)
+    first, step, done = arguments["first"], arguments["step"], frozenset(arguments["done"])
+    yield from encode_stream(
+        encoder,
+        stream,
+        directory=scratch,
+        wanted=lambda index: index >= first and (index - first) % step == 0 and index not in done,
+    )
+
+
+def encode_stream(
+    encoder: UnitEncoder, stream: StreamInput, *, directory: str, wanted: Callable[[int], bool]
+) -> Iterator[BatchProgress | Outcome]:
+    """Decompress a file in this process and encode the wanted units one after the other.
+
+    A cluster has no driver that could decompress for all: whoever has a slice of a compressed file
+    reads the whole of it. That is cheap beside encoding while the slice is not much below a tenth.
+
+    Args:
+        encoder: Encodes each unit and commits its part.
+        stream: The input.
+        directory: Where the decompressed unit is stored meanwhile: one that no other process uses.
+        wanted: Tells which units to encode, by their numbers.
+
+    Yields:
+        The progress and the outcome of each wanted unit; nothing after one that was refused.
+
+    Raises:
+        InputError: The input cannot be read.
+        StorageError: A decompressed unit or a part cannot be written.
+    """
+    for unit in stream_units(
+        stream.number,
+        stream.file,
+        stream.unit_bytes,
+        stream.max_document_bytes,
+        directory,
+        skip=lambda index: not wanted(index),
+    ):
+        for event in encoder.encode_to_part(Task(unit, stream.file.path, stream.compare_below)):
+            yield event
+            if isinstance(event, Outcome) and event.refused is not None:
+                return
+
+
+def _take(path: str) -> bytes:
+    """Return the content of a file, and remove it."""
+    with open(path, "rb") as file:
+        content = file.read()
+    syscalls.unlink(path)
+    return content
+
+
+def _check_input(path: str, size_bytes: int, host: str) -> None:
+    """Check that an input is the same on this node as where the run was started.
+
+    Raises:
+        InputError: It does not exist, or has another size.
+    """
+    if is_remote(path):
+        return
+    try:
+        found = os.stat(path).st_size
+    except FileNotFoundError:
+        raise InputError(f"the input {path} is not there on the node {host}", hint=_HINT_INPUTS) from None
+    except OSError as error:
+        raise InputError(f"cannot read {path} on the node {host}: {error.strerror}") from error
+    if found != size_bytes:
+        raise InputError(
+            f"the input {path} has {found} bytes on the node {host}, but {size_bytes} where the run began",
+            hint=_HINT_INPUTS,
+        )

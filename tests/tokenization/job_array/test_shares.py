@@ -12,10 +12,12 @@ from support.tokenization.jobs import TOKENIZER
 from support.tokenization_job_array.corpora import lines
 from tokshard.corpus.files import CorpusFile, discover
 from tokshard.corpus.planning import plan_units
-from tokshard.tokenization.encoder import UnitEncoder
+from tokshard.tokenization.encoder import BatchProgress, UnitEncoder
+from tokshard.tokenization.job_array.shares import Deal
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.preparation import prepare
-from tokshard.tokenization.workers.shares import Deal, Stream, encode_stream
+from tokshard.tokenization.workers.feed import StreamInput
+from tokshard.tokenization.workers.ray import encode_stream
 
 
 def plain(number: int, size: int) -> CorpusFile:
@@ -94,14 +96,18 @@ def test_a_stream_encoded_by_several_gives_the_parts_of_its_units(tmp_path, modu
     (file,) = discover([str(path)])
     documents = []
     for remainder in reversed(range(modulus)):
-        outcomes = encode_stream(
-            UnitEncoder(job.recipe(), str(parts)),
-            Stream(0, file, 1000, 64_000_000, 0),
+        events = encode_stream(
+            UnitEncoder(job.spec(), str(parts)),
+            StreamInput(0, file, 1000, 64_000_000, 0),
             directory=str(raw),
             wanted=lambda index, remainder=remainder: index % modulus == remainder,
-            report=lambda _, count, __: documents.append(count),
         )
-        keys = [outcome.key for outcome in outcomes]
+        keys = []
+        for event in events:
+            if isinstance(event, BatchProgress):
+                documents.append(event.documents)
+            else:
+                keys.append(event.key)
         assert {key.index % modulus for key in keys} == {remainder}
         assert keys == sorted(keys)
     assert list(raw.iterdir()) == []
@@ -111,6 +117,6 @@ def test_a_stream_encoded_by_several_gives_the_parts_of_its_units(tmp_path, modu
     for one in found:
         with PartReader(str(one)) as part:
             part.verify()
-            ends.append(part.last)
+            ends.append(part.header.last)
     assert ends == [False] * (len(found) - 1) + [True]
     assert sum(documents) == len(lines(7, 9000).splitlines())

@@ -7,12 +7,9 @@ inputs with their sizes, and the number of tasks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from tokshard.corpus.files import CorpusFile
-from tokshard.corpus.streams import stream_units
-from tokshard.tokenization.encoder import Outcome, Task, UnitEncoder
 from tokshard.tokenization.part import UnitKey
 
 # So many pieces of work to a task: enough for an even deal, few enough for each to open few files.
@@ -60,63 +57,3 @@ class Deal:
     def members(self, file: int) -> tuple[int, ...]:
         """Return the tasks that the units of a file can belong to."""
         return self._members[file]
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """An input that can be read only from its beginning, and how it is cut.
-
-    Attributes:
-        number: The number of the input.
-        file: The input.
-        unit_bytes: The size of a unit in the decompressed stream.
-        max_document_bytes: The longest line that can become a document.
-        compare_below: Documents before this position are all compared by the gate.
-    """
-
-    number: int
-    file: CorpusFile
-    unit_bytes: int
-    max_document_bytes: int
-    compare_below: int
-
-
-def encode_stream(
-    encoder: UnitEncoder,
-    stream: Stream,
-    *,
-    directory: str,
-    wanted: Callable[[int], bool],
-    report: Callable[[int, int, int], None],
-) -> Iterator[Outcome]:
-    """Decompress a file in this process and encode the wanted units one after the other.
-
-    A cluster has no driver that could decompress for all: whoever has a share of a compressed file
-    reads the whole of it. That is cheap beside encoding while the share is not much below a tenth.
-
-    Args:
-        encoder: Encodes each unit and commits its part.
-        stream: The input.
-        directory: Where the decompressed unit lies meanwhile: one that no other process uses.
-        wanted: Tells which units to encode, by their numbers.
-        report: Called after each batch with the content bytes, documents and tokens it had.
-
-    Yields:
-        The outcome of each wanted unit. After one that was refused no more come.
-
-    Raises:
-        InputError: The input cannot be read.
-        StorageError: A decompressed unit or a part cannot be written.
-    """
-    for unit in stream_units(
-        stream.number,
-        stream.file,
-        stream.unit_bytes,
-        stream.max_document_bytes,
-        directory,
-        skip=lambda index: not wanted(index),
-    ):
-        outcome = encoder.encode(Task(unit, stream.file.path, stream.compare_below), report)
-        yield outcome
-        if outcome.refused is not None:
-            return
