@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokshard.blending.greedy import check_source_count
+from tokshard.blending.order import check_source_count
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.index_cache.cache import gpt_specs

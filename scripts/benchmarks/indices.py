@@ -107,10 +107,10 @@ sizes = values.tolist()
 arrays = [numpy.zeros(sum(sizes), numpy.int16), numpy.zeros(sum(sizes), numpy.int64)]
 helpers.build_exhaustive_blending_indices(*arrays, sizes, len(sizes))
 """
-TOKSHARD_GREEDY = "from tokshard.blending.greedy import build_blending_indices\n"
+TOKSHARD_GREEDY = "from tokshard.blending.order import build_blending_indices\n"
 TOKSHARD_GREEDY_WARMING = "build_blending_indices(numpy.ones(9) / 9, 100_000)\n"
 TOKSHARD_GREEDY_CALL = "arrays = build_blending_indices(numpy.array(values), number)\n"
-TOKSHARD_EXHAUSTIVE = "from tokshard.blending.exhaustive import build_exhaustive_blending_indices\n"
+TOKSHARD_EXHAUSTIVE = "from tokshard.blending.order import build_exhaustive_blending_indices\n"
 TOKSHARD_EXHAUSTIVE_WARMING = "build_exhaustive_blending_indices(numpy.full(9, 100_000))\n"
 TOKSHARD_EXHAUSTIVE_CALL = "arrays = build_exhaustive_blending_indices(numpy.array(values))\n"
 

@@ -140,7 +140,7 @@ def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray
 
 def write_world(directory: Path, count: int) -> None:
     """Write two datasets, their blend and a plan."""
-    from tokshard.blending.exhaustive import build_exhaustive_blending_indices
+    from tokshard.blending.order import build_exhaustive_blending_indices
     from tokshard.sharding.options import PlanRequest, StreamRequest
     from tokshard.sharding.planning import plan_shards
     from tokshard.sharding.publication import write_plan

@@ -40,12 +40,11 @@ def words(count: int) -> list[str]:
 
 def link(names: list[str], samples: int, mixture: list[str]) -> None:
     """Build the index of the first dataset, and give all others the same under their own names."""
-    from tokshard.blending.config import BuilderConfig
-    from tokshard.blending.forms import parse_words
-    from tokshard.blending.outline import outline_blend
+    from tokshard.blending.options import BuilderConfig
+    from tokshard.blending.plan import plan_requests
+    from tokshard.blending.recipe_files import parse_words
     from tokshard.cli.options import neutral_identifiers
     from tokshard.gpt_index.sizes import Sizes
-    from tokshard.gpt_index.splits import parse_split
     from tokshard.index_cache.cache import Cache
     from tokshard.index_cache.job import build_indices
     from tokshard.index_cache.sidecar import Sidecar
@@ -54,9 +53,9 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
         sequence_length=SEQUENCE_LENGTH,
         sizes=Sizes(samples, 0, 0),
         tokenizer=neutral_identifiers(names[0]),
-        split=parse_split("1,0,0"),
+        split="1,0,0",
     )
-    (outline,) = outline_blend(parse_words(mixture), config)
+    (outline,) = plan_requests(parse_words(mixture), config)
     (first,) = build_indices(outline.requests[:1], cache_directory="cache")
     sidecar = Sidecar.read(first.entry.sidecar_path)
     for name, request in zip(names[1:], outline.requests[1:], strict=True):

@@ -12,8 +12,7 @@ from tokshard.version import __version__
 
 if TYPE_CHECKING:
     from tokshard.blending.certificate import Certificate
-    from tokshard.blending.exhaustive import build_exhaustive_blending_indices
-    from tokshard.blending.greedy import build_blending_indices
+    from tokshard.blending.order import build_blending_indices, build_exhaustive_blending_indices
     from tokshard.blending.recipe import BlendRecipe
     from tokshard.dataset.builder import IndexedDatasetBuilder
     from tokshard.dataset.merge.job import merge_datasets
@@ -63,9 +62,9 @@ _HOMES = {
     "VerifiedProduct": "tokshard.verification.report",
     "VerifyOptions": "tokshard.verification.options",
     "VerifyReport": "tokshard.verification.report",
-    "build_blending_indices": "tokshard.blending.greedy",
+    "build_blending_indices": "tokshard.blending.order",
     "build_document_index": "tokshard.gpt_index.indices",
-    "build_exhaustive_blending_indices": "tokshard.blending.exhaustive",
+    "build_exhaustive_blending_indices": "tokshard.blending.order",
     "build_sample_index": "tokshard.gpt_index.indices",
     "build_shuffle_index": "tokshard.gpt_index.indices",
     "finish_tokenization": "tokshard.tokenization.job_array.job",

@@ -155,15 +155,12 @@ def class_names() -> Counter[str]:
 
 DEFINED_TWICE = {
     "Course",
-    "Coverage",
     "Executor",
     "Finding",
     "Location",
     "Origin",
     "Pieces",
     "Places",
-    "RecipeOptions",
-    "Resolved",
     "Texts",
     "Wanted",
     "_Entry",

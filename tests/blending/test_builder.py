@@ -7,13 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.blending.support import config_for, greedy, write_dataset, write_sources
-from tokshard.blending.builder import _proportional_draws, plan_blend
 from tokshard.blending.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
-from tokshard.blending.forms import parse_per_split_words, parse_words
-from tokshard.blending.outline import outline_blend
+from tokshard.blending.plan import _proportional_draws, plan_blend, plan_requests
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source, with_own_seeds
-from tokshard.blending.resolution import SourceSupply, resolve, share_out
-from tokshard.blending.sizes import smallest_surplus, source_sizes, with_surplus
+from tokshard.blending.recipe_files import parse_per_split_words, parse_words
+from tokshard.blending.weights import (
+    SourceTokens,
+    resolve,
+    share_out,
+    smallest_surplus,
+    source_sizes,
+    with_surplus,
+)
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.sizes import Sizes
 
@@ -78,20 +83,15 @@ def test_weights_make_megatrons_sizes(sources):
     assert [one.request.num_samples for one in train.sources] == [16, 30, 59]
     drawn = greedy(list(train.weights), 102)[0]
     assert [one.draws for one in train.sources] == [drawn.count(place) for place in range(3)]
-    old = plan_blend(
-        parse_words(["1", sources[0], "2", sources[1], "4", sources[2]]), config_for(100, old_sizes=True)
-    )
-    assert [one.request.num_samples for one in old.splits[0].sources] == [15, 29, 58]
-    assert old.splits[0].size == 102
 
 
 def test_the_outline_needs_no_data(sources):
     words = ["0.7", "no/web", "0.3", "no/code"]
-    train = outline_blend(parse_words(words), config_for(100))[0]
+    train = plan_requests(parse_words(words), config_for(100))[0]
     assert [request.num_samples for request in train.requests] == [71, 31]
     real = ["0.7", sources[0], "0.3", sources[1]]
     plan = plan_blend(parse_words(real), config_for(100))
-    outlines = outline_blend(parse_words(real), config_for(100))
+    outlines = plan_requests(parse_words(real), config_for(100))
     assert [one.description().text() for one in outlines] == [one.description().text() for one in plan.splits]
     assert [one for outline in outlines for one in outline.requests] == list(plan.requests)
 
@@ -154,13 +154,11 @@ def test_an_overrun_is_refused_with_the_smallest_surplus_that_works(tmp_path):
     assert plan(needed).splits[0].sources[0].epochs.epochs == 2
     with pytest.raises(UsageError, match="would draw"):
         plan(needed - 1e-6)
-    old = config_for(100, split="100", sequence_length=8, old_sizes=True)
-    assert plan_blend(parse_words(words), old).splits[0].sources[0].request.num_samples == 91
 
 
 def test_an_overrun_in_proportion_is_refused_with_the_largest_size_that_works():
     # In exact arithmetic there is none. Here the sources are said to have fewer samples than they have.
-    outline = outline_blend(parse_words(["a", "b"]), config_for(20, split="100"))[0]
+    outline = plan_requests(parse_words(["a", "b"]), config_for(20, split="100"))[0]
     assert _proportional_draws(outline, [0.75, 0.25], [15, 5], 20) == [15, 5]
     with pytest.raises(UsageError, match="would draw 3 samples of 'b', which has 2 in one epoch") as caught:
         _proportional_draws(outline, [0.75, 0.25], [15, 2], 20)
@@ -202,7 +200,7 @@ def capped_case():
 @given(case=capped_case(), size=st.integers(1, 400), temperature=st.sampled_from([1.0, 0.5, 3.0]))
 @settings(max_examples=150, deadline=None)
 def test_no_source_is_drawn_beyond_its_cap_and_the_rest_keep_their_proportions(case, size, temperature):
-    supplies = [SourceSupply(tokens * 8, 8, 1) for _, tokens, _ in case]
+    supplies = [SourceTokens(tokens * 8, 8, 1) for _, tokens, _ in case]
     mixture = Mixture(
         tuple(Source(f"s{i}", weight, max_epochs=cap) for i, (weight, _, cap) in enumerate(case)),
         temperature=temperature,
@@ -212,7 +210,7 @@ def test_no_source_is_drawn_beyond_its_cap_and_the_rest_keep_their_proportions(c
         for supply, (_, _, cap) in zip(supplies, case, strict=True)
     ]
     try:
-        found = resolve(mixture, size, supplies, old=False)
+        found = resolve(mixture, size, supplies)
     except UsageError:
         # Only where all are capped, and the caps hold hardly more than is asked for, if that.
         assert None not in caps
@@ -323,7 +321,7 @@ def test_arguments_and_json_of_a_plan_are_read_back_as_the_same_plan(sources):
 
 
 def test_splits_of_their_own_are_emitted_as_such(sources, tmp_path):
-    from tokshard.blending.forms import read_per_split
+    from tokshard.blending.recipe_files import read_per_split
 
     recipe = parse_per_split_words(["1", sources[0], "2", sources[1]], [sources[2]], None)
     plan = plan_blend(recipe, config_for(30, None))

@@ -4,10 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.blending.support import covered, deviations
-from tokshard.blending import coverage, kernels
-from tokshard.blending.coverage import measure_coverage
-from tokshard.blending.drift import measure_drift
-from tokshard.blending.greedy import build_blending_indices, normalize
+from tokshard.blending import certificate, kernels
+from tokshard.blending.certificate import measure_coverage, measure_weight_errors
+from tokshard.blending.order import build_blending_indices, normalize
 from tokshard.errors import IntegrityError
 from tokshard.gpt_index.compilation import compiled, has_numba
 from tokshard.gpt_index.index import GPTDatasetIndex
@@ -34,12 +33,12 @@ def indexes(draw):
 def test_documents_and_tokens_are_counted_as_one_by_one(case, places):
     lengths, index, draws = case
     arguments = (lengths, index.document_index, index.shuffle_index, draws, index.plan.sequence_length)
-    before = coverage._PLACES_AT_ONCE
-    coverage._PLACES_AT_ONCE = places
+    before = certificate._PLACES_AT_ONCE
+    certificate._PLACES_AT_ONCE = places
     try:
         found = measure_coverage(*arguments)
     finally:
-        coverage._PLACES_AT_ONCE = before
+        certificate._PLACES_AT_ONCE = before
     right = covered(
         lengths.tolist(), index.document_index.tolist(), index.shuffle_index.tolist(), *arguments[3:]
     )
@@ -77,17 +76,17 @@ def test_one_pass_over_one_epoch_counts_as_all_passes_do(case, pieces):
     documents = documents[np.sort(once)]
     samples = int(lengths[documents].sum()) // index.plan.sequence_length
     drawn = (np.random.RandomState(draws).random_sample(samples) < 0.7).astype(np.uint8)
-    before, results = coverage._ENTRIES_OF_A_CALL, []
-    coverage._ENTRIES_OF_A_CALL = pieces
+    before, results = certificate._ENTRIES_OF_A_CALL, []
+    certificate._ENTRIES_OF_A_CALL = pieces
     try:
-        for cover in (coverage._cover_once, coverage._cover):
+        for cover in (certificate._cover_once, certificate._cover):
             for choose in (compiled, lambda kernel: kernel):
                 totals = np.array([0, 99, 0, 99, 0])
                 split = range(first, first + count)
                 cover(lengths, documents, split, drawn, index.plan.sequence_length, totals, choose)
                 results.append(totals.tolist())
     finally:
-        coverage._ENTRIES_OF_A_CALL = before
+        certificate._ENTRIES_OF_A_CALL = before
     assert results[1:] == results[:1] * 3
 
 
@@ -132,7 +131,7 @@ def test_arrays_that_contradict_each_other_are_refused(document_index, shuffle_i
 def test_deviations_are_those_of_every_prefix(weights, size):
     shares = normalize(weights)
     arrays = build_blending_indices(shares, size)
-    drift = measure_drift(*arrays, shares, [size] * len(shares))
+    drift = measure_weight_errors(*arrays, shares, [size] * len(shares))
     lag, lead = deviations(arrays[0].tolist(), shares)
     np.testing.assert_allclose(drift.lag, lag, atol=1e-9)
     np.testing.assert_allclose(drift.lead, lead, atol=1e-9)
@@ -143,12 +142,12 @@ def test_deviations_are_those_of_every_prefix(weights, size):
 
 def test_many_small_sources_make_a_deviation_above_one():
     shares = normalize([0.9, *[0.002] * 50])
-    drift = measure_drift(*build_blending_indices(shares, 5000), shares, [5000] * 51)
+    drift = measure_weight_errors(*build_blending_indices(shares, 5000), shares, [5000] * 51)
     assert 1.75 < max(drift.lag) < 1.85
 
 
 def test_draws_out_of_range_are_counted():
     arrays = np.array([0, 1, 0, 0], np.int16), np.array([0, 0, 1, 2])
-    assert measure_drift(*arrays, [0.75, 0.25], [2, 1]).out_of_range == 1
+    assert measure_weight_errors(*arrays, [0.75, 0.25], [2, 1]).out_of_range == 1
     with pytest.raises(IntegrityError, match="sources"):
-        measure_drift(*arrays, [1.0], [9])
+        measure_weight_errors(*arrays, [1.0], [9])

@@ -18,11 +18,10 @@ from support.blending.support import (
 )
 from tokshard.blending import job
 from tokshard.blending.document import BlendDocument
-from tokshard.blending.forms import parse_per_split_words, parse_words
-from tokshard.blending.job import blend
+from tokshard.blending.job import build_blend
 from tokshard.blending.recheck import recheck
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source
-from tokshard.blending.toml import read_recipe
+from tokshard.blending.recipe_files import parse_per_split_words, parse_words, read_recipe
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, MissingFileError, OutputExistsError, TokshardError
 from tokshard.index_cache.description import read_description
@@ -35,26 +34,26 @@ def words(sources, weights=(0.5, 0.2, 0.3)):
 @pytest.fixture
 def made(tmp_path):
     sources = write_sources(tmp_path / "data")
-    return sources, blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", workers=1)
+    return sources, build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", workers=1)
 
 
 def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_descriptions(tmp_path):
     sources = write_sources(tmp_path / "data")
-    weighted = blend(words(sources), config_for(120, 10, 5), tmp_path / "weighted").document
-    every = blend(parse_words(sources), config_for(None, 9, 5), tmp_path / "every").document
+    weighted = build_blend(words(sources), config_for(120, 10, 5), tmp_path / "weighted").document
+    every = build_blend(parse_words(sources), config_for(None, 9, 5), tmp_path / "every").document
     for document, name, right in (
-        (weighted, "train", lambda split: greedy(list(split.weights), split.size)),
-        (weighted, "test", lambda split: greedy(list(split.weights), split.size)),
-        (every, "train", lambda split: exhaustive(split.weights)),
-        (every, "valid", lambda split: greedy(list(split.weights), split.size)),
+        (weighted, "train", lambda split: greedy(list(split.order.weights), split.order.size)),
+        (weighted, "test", lambda split: greedy(list(split.order.weights), split.order.size)),
+        (every, "train", lambda split: exhaustive([int(size) for size in split.order.weights])),
+        (every, "valid", lambda split: greedy(list(split.order.weights), split.order.size)),
     ):
         split = document.splits[name]
-        arrays = [np.load(split.dataset_index), np.load(split.dataset_sample_index)]
+        arrays = [np.load(split.order.dataset_index), np.load(split.order.dataset_sample_index)]
         assert [array.tolist() for array in arrays] == list(right(split))
         assert [array.dtype for array in arrays] == [np.int16, np.int64]
-        description = read_description(split.description)
+        description = read_description(split.order.description)
         assert (
-            os.path.basename(split.dataset_index)
+            os.path.basename(split.order.dataset_index)
             == f"{description.hash()}-BlendedDataset-{name}-dataset_index.npy"
         )
         assert [one.hash() for one in description.datasets] == [source.hash for source in split.sources]
@@ -64,10 +63,10 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
 def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
     sources, report = made
     split = report.document.splits["train"]
-    order = np.load(split.dataset_index).tolist()
-    lag, lead = deviations(order, split.weights)
+    order = np.load(split.order.dataset_index).tolist()
+    lag, lead = deviations(order, split.order.weights)
     certificate = split.certificate
-    assert certificate.largest_deviation == pytest.approx(max(*lag, *lead))
+    assert certificate.weight_error == pytest.approx(max(*lag, *lead))
     assert (certificate.samples, certificate.draws_out_of_range) == (len(order), 0)
     lengths = {
         prefix: [1 + (7 * i + n) % 40 for i in range(count)]
@@ -86,9 +85,10 @@ def test_a_second_run_finds_everything_and_writes_the_same_document(made, tmp_pa
     sources = made[0]
     before = snapshot(tmp_path / "mix" / "cache")
     document = (tmp_path / "mix" / "blend.json").read_bytes()
-    again = blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
-    assert {one.action for one in again.indices} == {"found"}
-    assert set(again.blends.values()) == {"found"}
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    assert [(entry.split, entry.action) for entry in again.entries] == [
+        (split, "found") for split in ("train", "valid", "test") for _ in (*sources, "the order")
+    ]
     assert snapshot(tmp_path / "mix" / "cache") == before
     assert (tmp_path / "mix" / "blend.json").read_bytes() == document
 
@@ -96,13 +96,13 @@ def test_a_second_run_finds_everything_and_writes_the_same_document(made, tmp_pa
 def test_another_blend_is_not_replaced_unless_told(made, tmp_path):
     sources, report = made
     with pytest.raises(OutputExistsError, match="another blend"):
-        blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix")
+        build_blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix")
     assert BlendDocument.read(str(tmp_path / "mix")).id == report.document.id
-    other = blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix", force=True)
+    other = build_blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix", force=True)
     assert BlendDocument.read(str(tmp_path / "mix")).id == other.document.id != report.document.id
     (tmp_path / "mix" / "blend.json").write_text("{}")
     with pytest.raises(OutputExistsError):
-        blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
 
 
 def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):
@@ -115,7 +115,7 @@ def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):
     moved = BlendDocument.read(str(tmp_path / "moved"))
     assert moved.id == read.id
     assert recheck(moved) == []
-    assert moved.splits["train"].dataset_index.startswith(str(tmp_path / "moved"))
+    assert moved.splits["train"].order.dataset_index.startswith(str(tmp_path / "moved"))
 
 
 def test_all_kinds_of_splits_are_documented(tmp_path):
@@ -123,13 +123,13 @@ def test_all_kinds_of_splits_are_documented(tmp_path):
     recipe = parse_per_split_words(
         ["2", sources[0], "1", sources[1]], sources[1:], [sources[0]], multiple_validation_sets=True
     )
-    document = blend(
+    document = build_blend(
         recipe, config_for(50, 3, 4), tmp_path / "mix", cache_directory=tmp_path / "elsewhere"
     ).document
     read = BlendDocument.read(str(tmp_path / "mix"))
     assert read == document
     assert list(read.splits) == ["train", "valid.0", "valid.1", "test"]
-    assert [split.dataset_index is None for split in read.splits.values()] == [False, True, True, True]
+    assert [split.order is None for split in read.splits.values()] == [False, True, True, True]
     assert read.splits["test"].sources[0].draws == read.splits["test"].samples
     stored = json.loads((tmp_path / "mix" / "blend.json").read_text())
     assert stored["splits"]["test"]["sources"][0]["prefix"] == "data/source0"
@@ -145,6 +145,11 @@ def rewrite(path, change):
     array = np.load(path)
     change(array)
     np.save(path, array)
+
+
+def orders(report):
+    """Return what was done about the order of each split."""
+    return {entry.split: entry.action for entry in report.entries if entry.prefix is None}
 
 
 def falsify(array):
@@ -170,19 +175,21 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
         return found
 
     source, where = split.sources[1], "splits.train.sources[1]"
-    assert after(lambda: rewrite(split.dataset_index, falsify)) == {("wrong-order", "splits.train.blend")}
-    assert after(lambda: rewrite(split.dataset_sample_index, falsify)) == {
-        ("wrong-order", "splits.train.blend")
+    assert after(lambda: rewrite(split.order.dataset_index, falsify)) == {
+        ("wrong-order", "splits.train.order")
     }
-    assert after(lambda: np.save(split.dataset_index, np.load(split.dataset_index)[1:])) == {
-        ("wrong-order", "splits.train.blend")
+    assert after(lambda: rewrite(split.order.dataset_sample_index, falsify)) == {
+        ("wrong-order", "splits.train.order")
     }
-    assert after(lambda: os.remove(split.dataset_index)) == {("unreadable", "splits.train.blend")}
+    assert after(lambda: np.save(split.order.dataset_index, np.load(split.order.dataset_index)[1:])) == {
+        ("wrong-order", "splits.train.order")
+    }
+    assert after(lambda: os.remove(split.order.dataset_index)) == {("unreadable", "splits.train.order")}
     assert after(
-        lambda: Path(split.description).write_bytes(
-            Path(report.document.splits["valid"].description).read_bytes()
+        lambda: Path(split.order.description).write_bytes(
+            Path(report.document.splits["valid"].order.description).read_bytes()
         )
-    ) == {("wrong-hash", "splits.train.blend")}
+    ) == {("wrong-hash", "splits.train.order")}
     assert after(lambda: Path(source.description).write_text("x")) == {("unreadable", where)}
     assert after(lambda: np.save(source.shuffle_index, np.load(source.shuffle_index)[1:])) == {
         ("wrong-order", where)
@@ -212,7 +219,7 @@ def test_a_source_written_anew_while_it_is_blended_gets_no_certificate(tmp_path,
 
     monkeypatch.setattr(job, "order_of", meanwhile)
     with pytest.raises(IntegrityError, match="has changed while its indexes were built"):
-        blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", workers=1)
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", workers=1)
     assert not (tmp_path / "mix" / "blend.json").exists()
 
 
@@ -226,7 +233,7 @@ def test_a_document_changed_by_hand_is_refused(made, tmp_path):
                 del at[name]
                 yield name
                 at[name] = inner
-                if name not in {"recipe", "tool", "resolved", "sizes", "tokenizer", "fingerprint"}:
+                if name not in {"weight", "tool", "tokenizer", "fingerprint"}:
                     yield from changes(inner)
         elif isinstance(at, list) and at and isinstance(at[0], dict):
             yield from changes(at[0])
@@ -253,14 +260,17 @@ def test_a_document_changed_by_hand_is_refused(made, tmp_path):
         (("splits", "train", "samples"), 5),
         (("splits", "train", "sources", 0, "draws"), -1),
         (("splits", "train", "sources", 0, "draws"), True),
-        (("splits", "train", "sources", 0, "hash"), "../../x"),
+        (("splits", "train", "sources", 0, "index"), "../../x"),
+        (("splits", "train", "sources", 0, "index"), f"../{'0' * 32}-GPTDataset-train"),
+        (("splits", "train", "sources", 0, "index"), f"{'0' * 32}-GPTDataset-valid"),
         (("splits", "train", "sources", 0, "prefix"), "a\0b"),
-        (("splits", "train", "sources", 0, "files", "shuffle_index"), "../../etc/passwd"),
-        (("splits", "train", "blend", "weights"), [1.0]),
-        (("splits", "train", "blend", "size"), -1),
-        (("splits", "train", "blend", "files", "dataset_index"), "/etc/passwd"),
+        (("splits", "train", "sources", 0, "index"), "../../etc/passwd"),
+        (("splits", "train", "order", "weights"), [1.0]),
+        (("splits", "train", "order", "size"), -1),
+        (("splits", "train", "order", "index"), "/etc/passwd"),
+        (("splits", "train", "order"), None),
         (("splits", "train", "certificate", "tokens"), "many"),
-        (("splits", "train", "certificate", "drift"), [None]),
+        (("splits", "train", "certificate", "weight_error_curve"), [None]),
         (("splits", "train", "certificate", "sources", 0, "epochs"), "2"),
     ],
 )
@@ -284,18 +294,18 @@ def test_a_document_that_is_not_there_is_said_to_be(tmp_path):
 def test_a_blend_of_megatrons_own_is_compared_and_taken_over(made, tmp_path):
     sources, report = made
     split = report.document.splits["train"]
-    sidecar = split.description.replace("description.txt", "tokshard.json")
+    sidecar = split.order.description.replace("description.txt", "tokshard.json")
     os.remove(sidecar)
-    again = blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
-    assert again.blends == {"train": "verified", "valid": "found", "test": "found"}
-    rewrite(split.dataset_index, falsify)
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    assert orders(again) == {"train": "verified", "valid": "found", "test": "found"}
+    rewrite(split.order.dataset_index, falsify)
     for _ in range(2):
         with pytest.raises(TokshardError, match="train blend"):
-            blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+            build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
         if os.path.exists(sidecar):
             os.remove(sidecar)
-    again = blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
-    assert again.blends["train"] == "rebuilt"
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
+    assert orders(again)["train"] == "rebuilt"
     assert recheck(again.document) == []
 
 
@@ -304,12 +314,12 @@ def test_a_cap_of_whole_epochs_is_one_for_every_token(tmp_path):
     mixture = Mixture(
         (Source(sources[0], 0.5, max_epochs=2), Source(sources[1], 0.3), Source(sources[2], 0.2))
     )
-    document = blend(BlendRecipe(mixture), config_for(500, 5, 5), tmp_path / "mix").document
+    document = build_blend(BlendRecipe(mixture), config_for(500, 5, 5), tmp_path / "mix").document
     capped, *others = document.splits["train"].certificate.sources
     assert (capped.token_most, capped.document_most) == (2, 2)
     assert 1.9 < capped.epochs <= 2
     assert capped.share < capped.available / 500
-    shares = [one.target_share for one in others]
+    shares = [one.weight for one in others]
     assert shares[0] / shares[1] == pytest.approx(1.5)
     assert recheck(document) == []
 
@@ -318,19 +328,19 @@ def test_the_recipe_of_the_sample_data_is_one():
     path = Path(__file__).parents[2] / "sample_data" / "recipe.toml"
     recipe = read_recipe(str(path))
     assert [os.path.basename(source.prefix) for source in recipe.mixture.sources] == ["stories", "manuals"]
-    assert recipe.options.num_samples == (8000, 100, 0)
+    assert recipe.defaults.num_samples == (8000, 100, 0)
 
 
 def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_path):
     sources, report = made
     split = report.document.splits["train"]
-    right = Path(split.dataset_index).read_bytes()
-    rewrite(split.dataset_index, falsify)
+    right = Path(split.order.dataset_index).read_bytes()
+    rewrite(split.order.dataset_index, falsify)
     with pytest.raises(IntegrityError, match="train blend"):
-        blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
-    again = blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
-    assert again.blends == {"train": "rebuilt", "valid": "found", "test": "found"}
-    assert Path(split.dataset_index).read_bytes() == right
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
+    assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
+    assert Path(split.order.dataset_index).read_bytes() == right
     assert recheck(again.document) == []
 
 
@@ -341,9 +351,9 @@ def test_a_source_index_that_was_changed_is_never_certified(made, tmp_path):
     right = Path(index).read_bytes()
     rewrite(index, turn_round)
     with pytest.raises(IntegrityError, match=r"the train index of .* does not have the digest"):
-        blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     assert Path(report.document.path).read_bytes() == certified
-    again = blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert Path(index).read_bytes() == right
     assert again.document.id == report.document.id
 
@@ -353,15 +363,17 @@ def test_another_blend_is_refused_before_anything_is_built(made, tmp_path):
     before = snapshot(tmp_path / "mix")
     for other in (words(sources, (0.5, 0.3, 0.2)), words(sources[:2], (0.5, 0.5))):
         with pytest.raises(OutputExistsError, match="another blend"):
-            blend(other, config_for(120, 10, 0), tmp_path / "mix")
+            build_blend(other, config_for(120, 10, 0), tmp_path / "mix")
     assert snapshot(tmp_path / "mix") == before
-    forced = blend(words(sources, (0.5, 0.3, 0.2)), config_for(120, 10, 0), tmp_path / "mix", force=True)
+    forced = build_blend(
+        words(sources, (0.5, 0.3, 0.2)), config_for(120, 10, 0), tmp_path / "mix", force=True
+    )
     assert forced.document.id != report.document.id
 
 
 def test_a_run_that_was_ended_anywhere_is_gone_on_with(tmp_path):
     sources = write_sources(tmp_path / "data")
-    whole = blend(words(sources), config_for(120, 10, 0), tmp_path / "whole").document
+    whole = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "whole").document
     right = {name: content for name, (content, _) in snapshot(whole.cache_directory).items()}
     for number, name in enumerate(sorted(right)):
         if name.endswith(".lock"):
@@ -370,7 +382,7 @@ def test_a_run_that_was_ended_anywhere_is_gone_on_with(tmp_path):
         shutil.copytree(tmp_path / "whole", mix)
         os.remove(mix / "blend.json")
         os.remove(mix / "cache" / os.path.basename(name))
-        again = blend(words(sources), config_for(120, 10, 0), mix)
+        again = build_blend(words(sources), config_for(120, 10, 0), mix)
         assert again.document.id == whole.id
         found = {os.path.basename(path): content for path, (content, _) in snapshot(mix / "cache").items()}
         assert found == {os.path.basename(path): content for path, content in right.items()}

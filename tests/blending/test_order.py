@@ -5,9 +5,16 @@ from hypothesis import strategies as st
 
 from support.blending.support import exhaustive, greedy
 from tokshard.blending import kernels
-from tokshard.blending.exhaustive import build_exhaustive_blending_indices
-from tokshard.blending.greedy import build_blending_indices, normalize
-from tokshard.blending.order import CompiledOrder, PlainOrder, blend_blocks, build, count_draws
+from tokshard.blending.order import (
+    CompiledOrder,
+    PlainOrder,
+    blend_blocks,
+    build,
+    build_blending_indices,
+    build_exhaustive_blending_indices,
+    count_draws,
+    normalize,
+)
 from tokshard.errors import UsageError
 from tokshard.gpt_index.compilation import has_numba
 

@@ -185,7 +185,7 @@ def test_assert_hit_covers_indexes_and_blends(workshop):
     victim.write_bytes(victim.read_bytes()[:-2] + b"\1\0")
     damaged = run(*options, "--assert-hit", "--json")
     assert (damaged.returncode, damaged.json["schema"]) == (1, "tokshard.blend-hits/1")
-    assert [one["name"] for one in damaged.json["files"] if one["state"] != "fresh"] == ["the blend"]
+    assert [entry["prefix"] for entry in damaged.json["entries"] if entry["condition"] != "fresh"] == [None]
     assert run(*options).returncode == 6
     assert run(*options, "--rebuild").returncode == 0
     assert run(*options, "--assert-hit", "--quiet").returncode == 0

@@ -242,7 +242,7 @@ def test_an_unknown_field_deep_inside_is_seen(printed):
     changed["blend"]["splits"]["train"]["certificate"]["sources"][0]["surprise"] = 1
     assert defects_of(changed)
     changed = copy.deepcopy(certificate)
-    changed["indices"][0]["hash"] = "0"
+    changed["entries"][0]["hash"] = "0"
     assert defects_of(changed)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from tokshard.core.codec import SHA256, Document, Key, decode, encode
+from tokshard.core.codec import SHA256, Document, Key, NotStored, decode, encode
 from tokshard.core.json_schema import documents, file_name, json_schema
 from tokshard.errors import IntegrityError, UsageError
 
@@ -242,6 +242,18 @@ def test_a_class_must_name_each_field_once():
     for cls in (Nameless, Twice):
         with pytest.raises(TypeError):
             decode(cls, {}, "x.json")
+
+
+def test_a_field_that_is_not_stored_is_in_no_json():
+    @dataclass
+    class Placed:
+        x: Annotated[int, Key("x", "One.")]
+        directory: Annotated[str, NotStored()] = ""
+
+    assert encode(Placed(1, "/data")) == {"x": 1}
+    assert decode(Placed, {"x": 1}, "x.json") == Placed(1, "")
+    with pytest.raises(IntegrityError, match="directory"):
+        decode(Placed, {"x": 1, "directory": "/data"}, "x.json")
 
 
 def test_the_schemas_of_all_documents_are_valid():

@@ -6,8 +6,8 @@ import os
 
 from oracle.configurations import SPLITS, Configuration
 from tokshard import IndexedDataset
-from tokshard.blending.config import BuilderConfig
-from tokshard.blending.job import blend
+from tokshard.blending.job import build_blend
+from tokshard.blending.options import BuilderConfig
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.gpt_index.index import GPTDatasetIndex
@@ -28,7 +28,7 @@ def build(configuration: Configuration, cache_directory: str | None) -> None:
         build_indices(index_requests(configuration), cache_directory=cache_directory, workers=1)
     else:
         recipe, config = blend_recipe(configuration), builder_config(configuration)
-        blend(recipe, config, "mix", cache_directory=cache_directory, workers=1)
+        build_blend(recipe, config, "mix", cache_directory=cache_directory, workers=1)
 
 
 def index_requests(configuration: Configuration) -> list[IndexRequest]:
@@ -108,7 +108,7 @@ def builder_config(configuration: Configuration) -> BuilderConfig:
     return BuilderConfig(
         sequence_length=configuration.sequence_length,
         sizes=Sizes(*configuration.sizes),
-        split=parse_split(configuration.split or "1"),
+        split=configuration.split or "1",
         seed=configuration.seed,
         surplus=configuration.surplus,
         tokenizer=configuration.tokenizer,

@@ -13,8 +13,7 @@ from oracle.comparison import EQUAL, campaign, compare
 from oracle.configurations import random_configuration
 from oracle.reference import Megatron
 from oracle.support import shared
-from tokshard.blending.exhaustive import build_exhaustive_blending_indices
-from tokshard.blending.greedy import build_blending_indices
+from tokshard.blending.order import build_blending_indices, build_exhaustive_blending_indices
 from tokshard.errors import UsageError
 
 pytestmark = pytest.mark.oracle

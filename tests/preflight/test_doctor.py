@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.index_cache.cache_support import write_dataset
-from tokshard.blending.config import BuilderConfig
-from tokshard.blending.job import blend
+from tokshard.blending.job import build_blend
+from tokshard.blending.options import BuilderConfig
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
-from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.description import GPTDatasetDescription
 from tokshard.preflight.candidates import Candidate, candidates_of_launch, identifiers_of_launch
 from tokshard.preflight.examination import diagnose
@@ -55,11 +54,11 @@ def prepare(launch: LaunchArguments, version="0.19", **changes) -> None:
     config = BuilderConfig(
         sequence_length=launch.seq_length,
         sizes=launch.sizes(),
-        split=parse_split(launch.split or "969, 30, 1"),
+        split=launch.split or "969, 30, 1",
         tokenizer=identifiers_of_launch(launch, version),
         **changes,
     )
-    blend(
+    build_blend(
         recipe_of_launch(launch, Places()), config, "mix", cache_directory=launch.data_cache_path, force=True
     )
 
@@ -159,10 +158,8 @@ def test_a_cache_of_another_tokenizer_is_not_taken_for_the_jobs(data):
 
 def test_neutral_names_are_those_of_no_job(data):
     sizes = HEALTHY.sizes()
-    config = BuilderConfig(
-        sequence_length=16, sizes=sizes, split=parse_split("9,1"), tokenizer={"class": "tokshard"}
-    )
-    blend(recipe_of_launch(HEALTHY, Places()), config, "mix", cache_directory="cache")
+    config = BuilderConfig(sequence_length=16, sizes=sizes, split="9,1", tokenizer={"class": "tokshard"})
+    build_blend(recipe_of_launch(HEALTHY, Places()), config, "mix", cache_directory="cache")
     for launch in (HEALTHY, replace(HEALTHY, tokenizer_type=None, tokenizer_model=None)):
         assert {one.state for one in diagnose(launch).lookups} == {"missing"}
         assert not diagnose(launch).is_healthy
@@ -194,7 +191,7 @@ def test_one_defect_hides_no_other_split(data):
         "data/few, test",
     ]
     assert [one.split for one in diagnosis.lookups] == ["train", "valid", "test"]
-    assert [part.plan is None for part in diagnosis.outlooks] == [False, True, True]
+    assert [not part.sources for part in diagnosis.splits] == [False, True, True]
 
 
 @pytest.mark.parametrize(

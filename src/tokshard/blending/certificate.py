@@ -1,123 +1,107 @@
-"""The certificate of a blend: what it holds of each source, measured from the files themselves."""
+"""The certificate of a blend: the content of a split, measured from the files themselves.
+
+Documents are those of Megatron's document index: sequences of the dataset. Sequences without tokens are
+not counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tokshard.blending.coverage import Coverage, measure_coverage
-from tokshard.blending.drift import measure_drift
+import numpy as np
+
+from tokshard.blending.kernels import cover_documents, cover_once, place_documents
+from tokshard.core.codec import Key
 from tokshard.errors import IntegrityError
+from tokshard.gpt_index.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-ARITHMETIC = "product rounded before difference"
-"""How lags are computed. Megatron's builds for ARM fuse the two operations and order ties otherwise."""
+ARITHMETIC = "rounded-product"
+"""The lag is computed with the product rounded before the difference, as by Megatron on x86-64. Its builds
+for ARM fuse the two operations, which orders ties otherwise."""
+
+CURVE_POINTS = 64
+_DRAWS_AT_ONCE = 1 << 18
+# The places of so many appearances are held at once, or of an eighth of them all: each part costs a pass
+# over the document index.
+_PLACES_AT_ONCE = 1 << 22
+_MOST_PASSES = 8
+# About a tenth of a second: signals are handled between two calls.
+_ENTRIES_OF_A_CALL = 1 << 22
+_NEVER = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCertificate:
-    """What a split holds of one source.
+    """The samples, tokens and documents that a split reads of one source."""
 
-    Attributes:
-        prefix: The dataset.
-        samples: The samples that are drawn of it.
-        available: The samples that its index has.
-        tokens: The tokens of the drawn samples, without padding.
-        documents: Its sequences in the split that have tokens; Megatron's document index counts these.
-        documents_drawn: How many of them are seen at all.
-        epochs: ``tokens`` over the tokens of the split.
-        document_least: How often the least seen document is; any token of it counts.
-        document_most: How often the most seen document is.
-        token_least: How often the least seen token is.
-        token_most: How often the most seen token is.
-        target_share: The share of the samples that was asked for.
-        share: The share that it has.
-        largest_lag: How many samples it is behind its share at most, at any prefix.
-        largest_lead: How many it is ahead at most.
-    """
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    samples: Annotated[int, Key("samples", "Samples drawn.", minimum=0)]
+    available: Annotated[int, Key("available", "Samples of its index.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens of the drawn samples, without padding.", minimum=0)]
+    documents: Annotated[int, Key("documents", "Documents of the split.", minimum=0)]
+    documents_drawn: Annotated[int, Key("documents_drawn", "Documents seen at all.", minimum=0)]
+    epochs: Annotated[float, Key("epochs", "Tokens drawn over the tokens of the split.", minimum=0)]
+    document_least: Annotated[
+        int, Key("document_least", "Times that the least seen document is seen, any token of it.", minimum=0)
+    ]
+    document_most: Annotated[
+        int, Key("document_most", "Times that the most seen document is seen.", minimum=0)
+    ]
+    token_least: Annotated[int, Key("token_least", "Times that the least seen token is seen.", minimum=0)]
+    token_most: Annotated[int, Key("token_most", "Times that the most seen token is seen.", minimum=0)]
+    weight: Annotated[float, Key("weight", "Share of the samples that was asked for.", minimum=0, maximum=1)]
+    share: Annotated[float, Key("share", "Share of the samples drawn.", minimum=0, maximum=1)]
+    largest_lag: Annotated[
+        float, Key("largest_lag", "Samples that the source is behind its weight at most, at any prefix.")
+    ]
+    largest_lead: Annotated[
+        float, Key("largest_lead", "Samples that the source is ahead at most, at any prefix.")
+    ]
 
-    prefix: str
-    samples: int
-    available: int
-    tokens: int
-    documents: int
-    documents_drawn: int
-    epochs: float
-    document_least: int
-    document_most: int
-    token_least: int
-    token_most: int
-    target_share: float
-    share: float
-    largest_lag: float
-    largest_lead: float
+    @property
+    def weight_error(self) -> float:
+        """The largest distance from the weight at any prefix, in samples."""
+        return max(self.largest_lag, self.largest_lead)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a split holds.
+    """The content of a split, counted from its files."""
 
-    Attributes:
-        samples: The samples of the split.
-        tokens: The tokens of all of them, without padding.
-        largest_deviation: The largest distance of any source from its share at any prefix, in samples.
-            It is below 1 for two sources, and mostly for more; but not always.
-        drift: The largest deviation in each of up to 64 equal parts of the split.
-        draws_out_of_range: Draws of samples that a source does not have; always 0 where Megatron can
-            train.
-        arithmetic: How the order of the blend was computed.
-        sources: One for each source, in order.
-    """
-
-    samples: int
-    tokens: int
-    largest_deviation: float
-    drift: tuple[float, ...]
-    draws_out_of_range: int
-    arithmetic: str
-    sources: tuple[SourceCertificate, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the certificate as a JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Read a certificate back.
-
-        Raises:
-            IntegrityError: A field is missing, unknown, or of a wrong kind.
-        """
-        names = {field.name for field in fields(cls)}
-        if not isinstance(value, dict) or value.keys() != names or not isinstance(value["sources"], list):
-            raise IntegrityError(f"{path}: a certificate does not have its fields", path=path)
-        counts = [value[name] for name in ("samples", "tokens", "draws_out_of_range")]
-        drift = value["drift"]
-        numbers = [value["largest_deviation"], *(drift if isinstance(drift, list) else [None])]
-        if not all(map(_is_count, counts)) or not all(map(_is_number, numbers)):
-            raise IntegrityError(f"{path}: a number of a certificate is none", path=path)
-        sources = tuple(_source(entry, path) for entry in value["sources"])
-        return cls(**{**value, "drift": tuple(drift), "sources": sources})
+    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens of all samples, without padding.", minimum=0)]
+    weight_error: Annotated[
+        float,
+        Key("weight_error", "Largest distance of any source from its weight at any prefix, in samples."),
+    ]
+    weight_error_curve: Annotated[
+        tuple[float, ...],
+        Key("weight_error_curve", "Largest weight error in each of up to 64 equal parts of the split."),
+    ]
+    draws_out_of_range: Annotated[
+        int, Key("draws_out_of_range", "Draws of samples that a source does not have.", minimum=0)
+    ]
+    arithmetic: Annotated[str, Key("arithmetic", "How lags are computed.", pattern="[a-z-]+")]
+    sources: Annotated[tuple[SourceCertificate, ...], Key("sources", "One for each source, in order.")]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceArrays:
-    """What is measured of a source.
+    """The arrays of a source that are measured.
 
     Attributes:
-        prefix: The dataset, as the certificate names it.
-        share: The share that was asked for.
+        prefix: The path prefix of the dataset, as the certificate names it.
         lengths: The tokens of all its sequences: int32.
         document_index: Its document index.
         shuffle_index: Its shuffle index.
     """
 
     prefix: str
-    share: float
     lengths: NDArray[np.int32]
     document_index: NDArray[np.int32]
     shuffle_index: NDArray[Any]
@@ -125,7 +109,7 @@ class SourceArrays:
 
 def measure(
     blend: tuple[NDArray[np.int16], NDArray[np.int64]] | None,
-    shares: Sequence[float],
+    weights: Sequence[float],
     available: Sequence[int],
     sources: Iterable[SourceArrays],
     sequence_length: int,
@@ -134,7 +118,7 @@ def measure(
 
     Args:
         blend: The dataset index and the dataset sample index; None where the split is one source whole.
-        shares: The share of each source.
+        weights: The share of the samples that is asked of each source; their sum is 1.
         available: The samples of each source's index.
         sources: The sources, in order; each is let go before the next is asked for.
         sequence_length: The tokens of a sample.
@@ -142,39 +126,36 @@ def measure(
     Raises:
         IntegrityError: The arrays contradict each other.
     """
-    curve: tuple[float, ...]
     if blend is None:
-        draws, lags, leads, curve, outside = [available[0]], [0.0], [0.0], (0.0,), 0
+        errors = WeightErrors.of_one_source(available[0])
     else:
-        drift = measure_drift(*blend, shares, available)
-        draws, lags, leads = drift.draws.tolist(), drift.lag.tolist(), drift.lead.tolist()
-        curve, outside = drift.curve, drift.out_of_range
-    total = sum(draws)
+        errors = measure_weight_errors(*blend, weights, available)
     certificates = tuple(
-        _certify(source, count, total, len(source.shuffle_index), lag, lead, sequence_length)
-        for source, count, lag, lead in zip(sources, draws, lags, leads, strict=True)
+        _certify(source, place, weights[place], errors, sequence_length)
+        for place, source in zip(range(len(weights)), sources, strict=True)
     )
     return Certificate(
-        samples=total,
-        tokens=sum(one.tokens for one in certificates),
-        largest_deviation=max(*lags, *leads),
-        drift=curve,
-        draws_out_of_range=outside,
+        samples=int(errors.draws.sum()),
+        tokens=sum(certificate.tokens for certificate in certificates),
+        weight_error=max(certificate.weight_error for certificate in certificates),
+        weight_error_curve=errors.curve,
+        draws_out_of_range=errors.out_of_range,
         arithmetic=ARITHMETIC,
         sources=certificates,
     )
 
 
 def _certify(
-    source: SourceArrays, draws: int, total: int, available: int, lag: float, lead: float, length: int
+    source: SourceArrays, place: int, weight: float, errors: WeightErrors, sequence_length: int
 ) -> SourceCertificate:
-    seen: Coverage = measure_coverage(
-        source.lengths, source.document_index, source.shuffle_index, draws, length
+    draws, total = int(errors.draws[place]), int(errors.draws.sum())
+    seen = measure_coverage(
+        source.lengths, source.document_index, source.shuffle_index, draws, sequence_length
     )
     return SourceCertificate(
         prefix=source.prefix,
         samples=draws,
-        available=available,
+        available=len(source.shuffle_index),
         tokens=seen.tokens,
         documents=seen.documents,
         documents_drawn=seen.documents_drawn,
@@ -183,27 +164,233 @@ def _certify(
         document_most=seen.document_most,
         token_least=seen.token_least,
         token_most=seen.token_most,
-        target_share=source.share,
+        weight=weight,
         share=draws / total if total else 0.0,
-        largest_lag=lag,
-        largest_lead=lead,
+        largest_lag=float(errors.lag[place]),
+        largest_lead=float(errors.lead[place]),
     )
 
 
-def _source(value: Any, path: str) -> SourceCertificate:
-    names = {field.name: str(field.type) for field in fields(SourceCertificate)}
-    if not isinstance(value, dict) or value.keys() != names.keys():
-        raise IntegrityError(f"{path}: a source of a certificate does not have its fields", path=path)
-    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
-    for name, kind in names.items():
-        if type(value[name]) not in kinds[kind]:
-            raise IntegrityError(f"{path}: {name} of a certificate is {value[name]!r}", path=path, field=name)
-    return SourceCertificate(**value)
+@dataclass(frozen=True, slots=True)
+class WeightErrors:
+    """Distances of a blend from its weights, in samples.
+
+    Attributes:
+        draws: How often each source is drawn: int64 of shape (sources,).
+        lag: The largest distance of each source behind its weight: float64 of shape (sources,).
+        lead: The largest distance ahead of it, likewise.
+        curve: The largest distance of any source in each of up to 64 equal parts of the blend.
+        out_of_range: Draws of a sample that the source does not have.
+    """
+
+    draws: NDArray[np.int64]
+    lag: NDArray[np.float64]
+    lead: NDArray[np.float64]
+    curve: tuple[float, ...]
+    out_of_range: int
+
+    @classmethod
+    def of_one_source(cls, samples: int) -> WeightErrors:
+        """Return those of a split that is one source whole: there are none."""
+        return cls(np.array([samples]), np.zeros(1), np.zeros(1), (0.0,), 0)
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+def measure_weight_errors(
+    dataset_index: NDArray[np.int16],
+    dataset_sample_index: NDArray[np.int64],
+    weights: Sequence[float],
+    available: Sequence[int],
+) -> WeightErrors:
+    """Measure the largest distance of each source from its weight, at any prefix of the blend.
+
+    Between two draws of a source it only falls behind, and a draw moves it ahead by one: so it is enough
+    to look just before and just after each draw, and at the end. Memory does not depend on the size.
+
+    Args:
+        dataset_index: The source of each sample.
+        dataset_sample_index: Which sample of its source it is.
+        weights: The weight of each source; their sum is 1.
+        available: The samples that each source has.
+
+    Raises:
+        IntegrityError: The dataset index names a source that is not there.
+
+    Example:
+        >>> from tokshard.blending.order import build_blending_indices
+        >>> errors = measure_weight_errors(*build_blending_indices([0.9, 0.1], 100), [0.9, 0.1], [100, 100])
+        >>> errors.draws.tolist(), [round(float(lag), 2) for lag in errors.lag]
+        ([90, 10], [0.8, 0.1])
+    """
+    size, sources = len(dataset_index), len(weights)
+    weight, limits = np.array(weights, np.float64), np.array(available, np.int64)
+    draws, curve = np.zeros(sources, np.int64), np.zeros(min(CURVE_POINTS, max(size, 1)))
+    lag, lead = np.zeros(sources), np.zeros(sources)
+    out_of_range = 0
+    for first in range(0, size, _DRAWS_AT_ONCE):
+        source = dataset_index[first : first + _DRAWS_AT_ONCE].astype(np.int64)
+        sample = dataset_sample_index[first : first + _DRAWS_AT_ONCE]
+        if source.min() < 0 or source.max() >= sources:
+            raise IntegrityError(f"the dataset index names sources that the blend of {sources} does not have")
+        step = np.arange(first, first + len(source), dtype=np.float64)
+        behind = weight[source] * step - sample
+        ahead = (sample + 1) - weight[source] * (step + 1)
+        np.maximum.at(lag, source, behind)
+        np.maximum.at(lead, source, ahead)
+        part = np.arange(first, first + len(source)) * len(curve) // size
+        np.maximum.at(curve, part, np.maximum(behind, ahead))
+        out_of_range += int(np.count_nonzero((sample < 0) | (sample >= limits[source])))
+        draws += np.bincount(source, minlength=sources)
+    at_end = weight * size - draws
+    lag = np.maximum(lag, at_end)
+    curve[-1] = max(curve[-1], float(np.abs(at_end).max()))
+    return WeightErrors(draws, lag, lead, tuple(curve.tolist()), out_of_range)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in {int, float}
+@dataclass(frozen=True, slots=True)
+class SourceCoverage:
+    """What the first samples of an index show of a dataset. Documents without tokens are not counted.
+
+    Attributes:
+        documents: The entries of the split that have tokens: what Megatron calls documents here are
+            the sequences of the dataset.
+        documents_drawn: How many of them are seen at all.
+        document_least: How often the least seen document is, where any token of it counts.
+        document_most: How often the most seen document is.
+        token_least: How often the least seen token is.
+        token_most: How often the most seen token is.
+        tokens: The tokens of all samples together, without padding and without the extra token.
+        tokens_per_epoch: The tokens of the split.
+    """
+
+    documents: int
+    documents_drawn: int
+    document_least: int
+    document_most: int
+    token_least: int
+    token_most: int
+    tokens: int
+    tokens_per_epoch: int
+
+
+def measure_coverage(
+    lengths: NDArray[np.int32],
+    document_index: NDArray[np.int32],
+    shuffle_index: NDArray[Any],
+    draws: int,
+    sequence_length: int,
+) -> SourceCoverage:
+    """Count what the first ``draws`` samples of an index show.
+
+    The peak of memory is a byte for each sample and about a byte for each entry of the document index.
+
+    Args:
+        lengths: The tokens of all sequences of the dataset: int32.
+        document_index: The document index: int32. Each document of the split is in it once an epoch.
+        shuffle_index: The shuffle index.
+        draws: How many samples are drawn.
+        sequence_length: The tokens of a sample.
+
+    Raises:
+        IntegrityError: The arrays do not belong together.
+
+    Example:
+        >>> lengths, shuffled = np.array([6, 4], np.int32), np.array([1, 0], np.uint32)
+        >>> seen = measure_coverage(lengths, np.array([1, 0], np.int32), shuffled, 1, 4)
+        >>> seen.documents_drawn, seen.tokens, seen.token_least, seen.token_most
+        (1, 4, 0, 1)
+    """
+    first, count = _documents(document_index, len(lengths))
+    epochs = len(document_index) // count
+    drawn = _drawn(shuffle_index, draws)
+    worth = len(document_index) + len(drawn) >= WORTH_COMPILING // 10 and has_numba()
+    choose: Callable[[Any], Any] = compiled if worth else _as_it_is
+    totals = np.array([0, _NEVER, 0, _NEVER, 0], np.int64)
+    cover = _cover_once if len(document_index) == count else _cover
+    cover(lengths, document_index, range(first, first + count), drawn, sequence_length, totals, choose)
+    own = lengths[first : first + count]
+    per_epoch = int(own.sum(dtype=np.int64))
+    return SourceCoverage(
+        documents=int(np.count_nonzero(own)),
+        documents_drawn=int(totals[0]),
+        document_least=int(totals[1]),
+        document_most=int(totals[2]),
+        token_least=int(totals[3]),
+        token_most=int(totals[4]),
+        tokens=_tokens(drawn, sequence_length, per_epoch * epochs),
+        tokens_per_epoch=per_epoch,
+    )
+
+
+def _cover_once(
+    lengths: NDArray[np.int32],
+    document_index: NDArray[np.int32],
+    documents: range,
+    drawn: NDArray[np.uint8],
+    sequence_length: int,
+    totals: NDArray[np.int64],
+    choose: Callable[[Any], Any],
+) -> None:
+    kernel, token = choose(cover_once), 0
+    seen = np.zeros(len(documents), np.uint8)
+    for at in range(0, len(document_index), _ENTRIES_OF_A_CALL):
+        piece = document_index[at : at + _ENTRIES_OF_A_CALL]
+        token = kernel(lengths, piece, documents.start, seen, drawn, sequence_length, token, totals)
+    _check_seen(seen, 1)
+
+
+def _cover(
+    lengths: NDArray[np.int32],
+    document_index: NDArray[np.int32],
+    documents: range,
+    drawn: NDArray[np.uint8],
+    sequence_length: int,
+    totals: NDArray[np.int64],
+    choose: Callable[[Any], Any],
+) -> None:
+    epochs = len(document_index) // len(documents)
+    rows = max(_PLACES_AT_ONCE // epochs, -(-len(documents) // _MOST_PASSES), 1)
+    for first in documents[::rows]:
+        places = np.empty((min(rows, documents.stop - first), epochs), np.int64)
+        seen = np.zeros(len(places), np.int64)
+        choose(place_documents)(lengths, document_index, first, places, seen)
+        _check_seen(seen, epochs)
+        choose(cover_documents)(lengths, first, places, drawn, sequence_length, totals)
+
+
+def _check_seen(seen: NDArray[Any], epochs: int) -> None:
+    if (seen != epochs).any():
+        raise IntegrityError("the document index does not hold every document of its split once an epoch")
+
+
+def _documents(document_index: NDArray[np.int32], available: int) -> tuple[int, int]:
+    """Return the first document of the split and how many there are."""
+    if not len(document_index):
+        raise IntegrityError("the document index is empty")
+    first, last = int(document_index.min()), int(document_index.max())
+    if first < 0 or last >= available:
+        raise IntegrityError(
+            f"the document index names the documents {first} to {last}, but the dataset has {available}"
+        )
+    return first, last - first + 1
+
+
+def _drawn(shuffle_index: NDArray[Any], draws: int) -> NDArray[np.uint8]:
+    """Return for each sample, in the order of the stream, whether it is drawn."""
+    drawn = np.zeros(len(shuffle_index), np.uint8)
+    chosen = shuffle_index[:draws]
+    if len(chosen) < draws or (draws and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(drawn)):
+        raise IntegrityError(f"the shuffle index of {len(drawn)} samples does not hold {draws} of them")
+    drawn[chosen] = 1
+    return drawn
+
+
+def _as_it_is(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return kernel
+
+
+def _tokens(drawn: NDArray[np.uint8], sequence_length: int, stream_tokens: int) -> int:
+    """Count the tokens of the drawn samples; only those at the end of the stream can be short."""
+    whole = min(stream_tokens // sequence_length, len(drawn))
+    rest = stream_tokens - whole * sequence_length
+    short = bool(drawn[whole : whole + 1].any())
+    return int(np.count_nonzero(drawn[:whole])) * sequence_length + (rest if short else 0)

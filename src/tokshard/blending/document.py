@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Any, Literal
 
 from tokshard.blending.certificate import Certificate
-from tokshard.errors import IntegrityError, MissingFileError
-from tokshard.gpt_index.splits import SPLITS
-from tokshard.index_cache.cache import BLEND_ARRAYS, GPT_ARRAYS
+from tokshard.blending.options import BuilderConfig
+from tokshard.blending.plan import Kind
+from tokshard.blending.recipe import BlendRecipe
+from tokshard.blending.weights import BlendWeights, shares_of
+from tokshard.core.codec import SHA256, Document, Key, NotStored, encode
+from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import write_atomically
@@ -19,57 +22,105 @@ from tokshard.storage.jsonfile import dump_readable_json, read_json_object
 from tokshard.storage.paths import check_plain_name, is_remote
 from tokshard.version import __version__
 
-SCHEMA = "tokshard.blend/1"
 DOCUMENT_NAME = "blend.json"
-KINDS = ("single", "weighted", "proportional", "exhaustive")
 
-_BUILDER_FIELDS = (
-    "sequence_length",
-    "sizes",
-    "split",
-    "seed",
-    "surplus",
-    "old_sizes",
-    "extra_token",
-    "drop_last_partial",
-    "tokenizer",
-    "path_as",
-)
-_SOURCE_FILES = ("description", *GPT_ARRAYS)
-_BLEND_FILES = ("description", *BLEND_ARRAYS)
+HASH = "[0-9a-f]{32}"
 
 
 @dataclass(frozen=True, slots=True)
 class BlendSource:
-    """A source of a split.
+    """A source of a split, and the index that it is read by.
 
     Attributes:
-        prefix: The path prefix of the dataset.
-        training_path: The path prefix that entered the hash.
-        hash: The hash in the names of its index files.
-        description: The path of the index's description.
-        document_index: The path of its document index.
-        sample_index: The path of its sample index.
-        shuffle_index: The path of its shuffle index.
-        samples: The samples of the index.
-        draws: The samples that the split reads: 0 to ``draws - 1``.
-        seed: The seed of its shuffles.
-        share: The share of the split that was asked for.
-        fingerprint: What identified the dataset when the index was built.
+        index: The path prefix of its index files, as a dataset has one.
     """
 
-    prefix: str
-    training_path: str
-    hash: str
-    description: str
-    document_index: str
-    sample_index: str
-    shuffle_index: str
-    samples: int
-    draws: int
-    seed: int
-    share: float
-    fingerprint: dict[str, Any]
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    training_path: Annotated[str, Key("training_path", "Path prefix in the hash of the index.")]
+    index: Annotated[
+        str,
+        Key(
+            "index",
+            "Names of the index files in the cache directory, without -description.txt, -document_index.npy, "
+            "-sample_index.npy and -shuffle_index.npy.",
+            pattern=f"(?:.*/)?{HASH}-GPTDataset-(?:train|valid|test)",
+        ),
+    ]
+    samples: Annotated[int, Key("samples", "Samples of the index.", minimum=0)]
+    draws: Annotated[int, Key("draws", "Samples that the split reads: 0 to draws - 1.", minimum=0)]
+    seed: Annotated[int, Key("seed", "Seed of its shuffles.", minimum=0)]
+    fingerprint: Annotated[
+        dict[str, Any], Key("fingerprint", "What identified the dataset when its index was built.")
+    ]
+
+    @property
+    def hash(self) -> str:
+        """The hash in the names of its index files."""
+        return _hash_of(self.index)
+
+    @property
+    def description(self) -> str:
+        """The path of the index's description."""
+        return f"{self.index}-description.txt"
+
+    @property
+    def document_index(self) -> str:
+        """The path of its document index."""
+        return f"{self.index}-document_index.npy"
+
+    @property
+    def sample_index(self) -> str:
+        """The path of its sample index."""
+        return f"{self.index}-sample_index.npy"
+
+    @property
+    def shuffle_index(self) -> str:
+        """The path of its shuffle index."""
+        return f"{self.index}-shuffle_index.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class BlendOrderFiles:
+    """The files that hold the order of a blended split.
+
+    Attributes:
+        index: The path prefix of the files.
+    """
+
+    index: Annotated[
+        str,
+        Key(
+            "index",
+            "Names of the files in the cache directory, without -description.txt, -dataset_index.npy and "
+            "-dataset_sample_index.npy.",
+            pattern=f"(?:.*/)?{HASH}-BlendedDataset-(?:train|valid|test)",
+        ),
+    ]
+    weights: Annotated[
+        tuple[float, ...],
+        Key("weights", "Weights in the hash: normalized; the samples of each source in an exhaustive blend."),
+    ]
+    size: Annotated[int | None, Key("size", "Size in the hash; null in an exhaustive blend.", minimum=0)]
+
+    @property
+    def hash(self) -> str:
+        """The hash in the names of the files."""
+        return _hash_of(self.index)
+
+    @property
+    def description(self) -> str:
+        """The path of the blend's description."""
+        return f"{self.index}-description.txt"
+
+    @property
+    def dataset_index(self) -> str:
+        """The path of the dataset index."""
+        return f"{self.index}-dataset_index.npy"
+
+    @property
+    def dataset_sample_index(self) -> str:
+        """The path of the dataset sample index."""
+        return f"{self.index}-dataset_sample_index.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,53 +129,103 @@ class BlendSplit:
 
     Attributes:
         name: ``"train"``, ``"valid"``, ``"test"``, or ``"valid.0"`` and so on.
-        split: ``"train"``, ``"valid"`` or ``"test"``.
-        kind: ``"single"``: one source and no blend, so sample k is sample k of the source. ``"weighted"``,
-            ``"proportional"`` or ``"exhaustive"``: the order is in the two arrays of the blend.
-        samples: The samples of the split.
-        sources: The sources, in the order of their numbers.
-        certificate: What it holds.
-        blend_hash: The hash in the names of the blend's files; None for a single source, as all below.
-        description: The path of the blend's description.
-        dataset_index: The path of the dataset index.
-        dataset_sample_index: The path of the dataset sample index.
-        weights: The weights in the hash.
-        size: The size in the hash, which is None for an exhaustive blend.
+
+    Raises:
+        UsageError: The fields contradict each other.
     """
 
-    name: str
-    split: str
-    kind: str
-    samples: int
-    sources: tuple[BlendSource, ...]
-    certificate: Certificate
-    blend_hash: str | None = None
-    description: str | None = None
-    dataset_index: str | None = None
-    dataset_sample_index: str | None = None
-    weights: tuple[float, ...] | None = None
-    size: int | None = None
+    split: Annotated[Literal["train", "valid", "test"], Key("split", "Split that it belongs to.")]
+    kind: Annotated[
+        Kind,
+        Key("kind", "single: one source, whose sample k is sample k; else the order is in `order`."),
+    ]
+    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
+    order: Annotated[BlendOrderFiles | None, Key("order", "Order of a blend; null for a single source.")]
+    sources: Annotated[tuple[BlendSource, ...], Key("sources", "Sources, in the order of their numbers.")]
+    certificate: Annotated[Certificate, Key("certificate", "What the files hold, as it was measured.")]
+    name: Annotated[str, NotStored()] = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "single") != (self.order is None):
+            raise UsageError(f"kind is {self.kind}, which does not fit its order")
+        if self.order is not None and len(self.order.weights) != len(self.sources):
+            raise UsageError("weights are not one number for each source")
+        if not self.sources or len(self.certificate.sources) != len(self.sources):
+            raise UsageError("the certificate is not one of these sources")
+        if sum(source.draws for source in self.sources) != self.samples:
+            raise UsageError(f"samples is {self.samples}, not the sum of the draws")
+        for files in (self.order, *self.sources):
+            if files is not None and not files.index.endswith(f"-{self.split}"):
+                raise UsageError(f"index {files.index!r} is not one of {self.split}")
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of the samples that is asked of each source; their sum is 1."""
+        if self.order is None:
+            return (1.0,)
+        return shares_of(self.order.weights, self.order.size)
 
 
 @dataclass(frozen=True, slots=True)
-class BlendDocument:
-    """The content of ``blend.json``, with all paths as they can be opened.
+class BlendDocument(Document):
+    """The content of ``blend.json``.
+
+    In memory all paths are as they can be opened; in the file, paths inside its directory are relative
+    to it, and index files are named without the cache directory.
 
     Attributes:
         directory: The directory of the document.
-        cache_directory: The directory of the index files, Megatron's ``--data-cache-path``.
-        recipe: The recipe as it was given, as JSON.
-        resolved: What Megatron is told: weights and size, for all splits or for each, as JSON.
-        builder: The builder's parameters, as JSON: ``sequence_length``, ``seed``, ``extra_token``, ...
-        splits: The splits that have data, by name.
     """
 
-    directory: str
-    cache_directory: str
-    recipe: dict[str, Any]
-    resolved: list[Any]
-    builder: dict[str, Any]
-    splits: Mapping[str, BlendSplit]
+    SCHEMA = "tokshard.blend/1"
+
+    tool: Annotated[dict[str, str], Key("tool", "Name and version of the writer.")]
+    id: Annotated[
+        str,
+        Key("id", "SHA-256 of what the blend is; not of where it lies or what was measured.", pattern=SHA256),
+    ]
+    recipe: Annotated[BlendRecipe, Key("recipe", "Recipe as it was given.")]
+    resolved: Annotated[
+        tuple[BlendWeights | None, ...],
+        Key("resolved", "What Megatron is given, for all splits or for each of train, valid and test."),
+    ]
+    builder: Annotated[BuilderConfig, Key("builder", "Parameters of Megatron's dataset builder.")]
+    cache_directory: Annotated[
+        str, Key("cache_directory", "Directory of the index files: Megatron's --data-cache-path.")
+    ]
+    splits: Annotated[
+        dict[str, BlendSplit],
+        Key("splits", "Splits that have data, by name: train, valid (or valid.0, valid.1, ...), test."),
+    ]
+    directory: Annotated[str, NotStored()] = ""
+
+    def __post_init__(self) -> None:
+        for name, split in self.splits.items():
+            if name.partition(".")[0] != split.split:
+                raise UsageError(f"splits.{name} is one of {split.split}")
+
+    @classmethod
+    def of(
+        cls,
+        directory: str,
+        cache_directory: str,
+        recipe: BlendRecipe,
+        resolved: tuple[BlendWeights | None, ...],
+        builder: BuilderConfig,
+        splits: tuple[BlendSplit, ...],
+    ) -> BlendDocument:
+        """Return the document of a blend that was built."""
+        by_name = {split.name: split for split in splits}
+        return cls(
+            tool={"name": "tokshard", "version": __version__},
+            id=_identity(builder, by_name),
+            recipe=recipe,
+            resolved=resolved,
+            builder=builder,
+            cache_directory=cache_directory,
+            splits=by_name,
+            directory=directory,
+        )
 
     @property
     def path(self) -> str:
@@ -134,37 +235,17 @@ class BlendDocument:
     @property
     def sequence_length(self) -> int:
         """The tokens of a sample, without the extra one."""
-        return int(self.builder["sequence_length"])
+        return self.builder.sequence_length
 
     @property
     def seed(self) -> int:
         """The seed of all shuffles whose source has none of its own."""
-        return int(self.builder["seed"])
+        return self.builder.seed
 
     @property
     def extra_token(self) -> bool:
         """Whether each sample has one token more, so that every token has its next as label."""
-        return bool(self.builder["extra_token"])
-
-    @property
-    def id(self) -> str:
-        """The SHA-256 of what the blend is: all but where it lies, and what was measured."""
-        splits = {name: _identity(split) for name, split in self.splits.items()}
-        builder = {name: value for name, value in self.builder.items() if name != "path_as"}
-        return identity_digest({"builder": builder, "splits": splits})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document as it is written: paths inside its directory are relative to it."""
-        return {
-            "schema": SCHEMA,
-            "tool": {"name": "tokshard", "version": __version__},
-            "id": self.id,
-            "recipe": self.recipe,
-            "resolved": self.resolved,
-            "builder": self.builder,
-            "cache_directory": self._stored(self.cache_directory),
-            "splits": {name: self._split_json(split) for name, split in self.splits.items()},
-        }
+        return self.builder.extra_token
 
     def write(self) -> None:
         """Write the document, atomically.
@@ -173,13 +254,14 @@ class BlendDocument:
             UsageError: It is too large to be read back.
             StorageError: The disk is full or broken.
         """
+        stored = _with_paths(self, lambda path: relative_inside(path, self.directory), os.path.basename)
         hint = "merge some of the sources with tokshard merge, or give them shorter paths"
-        content = dump_readable_json(self.to_json(), self.path, hint=hint)
+        content = dump_readable_json(stored.to_json(), self.path, hint=hint)
         syscalls.make_directory(self.directory)
         write_atomically(self.path, content)
 
     @classmethod
-    def read(cls, path: str) -> Self:
+    def read(cls, path: str) -> BlendDocument:
         """Read a document strictly.
 
         Args:
@@ -198,185 +280,66 @@ class BlendDocument:
             raise MissingFileError(
                 f"there is no blend at {path}", path=path, hint="tokshard blend makes one"
             ) from None
-        document = cls(**_Reader(path).document(value))
-        if document.id != value["id"]:
+        stored = cls.from_json(value, path)
+        if _identity(stored.builder, stored.splits) != stored.id:
             raise IntegrityError(
                 f"{path}: id does not belong to the rest: the document was changed", path=path, field="id"
             )
-        return document
+        directory = os.path.dirname(path)
 
-    def _split_json(self, split: BlendSplit) -> dict[str, Any]:
-        blend = None
-        if split.blend_hash is not None:
-            blend = {
-                "hash": split.blend_hash,
-                "weights": list(split.weights or ()),
-                "size": split.size,
-                "files": {name: os.path.basename(getattr(split, name)) for name in _BLEND_FILES},
-            }
-        return {
-            "split": split.split,
+        def opened(place: str) -> str:
+            if "\0" in place:
+                raise IntegrityError(f"{path}: a path holds a NUL character", path=path)
+            return place if is_remote(place) else os.path.normpath(os.path.join(directory, place))
+
+        cache = opened(stored.cache_directory)
+        document = _with_paths(stored, opened, lambda name: os.path.join(cache, check_plain_name(name, path)))
+        return replace(document, directory=directory)
+
+
+def _with_paths(
+    document: BlendDocument, data: Callable[[str], str], index: Callable[[str], str]
+) -> BlendDocument:
+    """Return the document with other paths of the datasets and the cache, and of the index files."""
+    splits = {
+        name: replace(
+            split,
+            name=name,
+            order=split.order and replace(split.order, index=index(split.order.index)),
+            sources=tuple(
+                replace(source, prefix=data(source.prefix), index=index(source.index))
+                for source in split.sources
+            ),
+        )
+        for name, split in document.splits.items()
+    }
+    return replace(document, cache_directory=data(document.cache_directory), splits=splits)
+
+
+def _hash_of(index: str) -> str:
+    return os.path.basename(index).partition("-")[0]
+
+
+def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
+    """Return the SHA-256 of what a blend is; hashes cover weights, sizes and the names of the datasets."""
+    parameters = encode(builder)
+    del parameters["path_as"]
+    described = {
+        name: {
             "kind": split.kind,
             "samples": split.samples,
-            "blend": blend,
-            "sources": [self._source_json(source) for source in split.sources],
-            "certificate": split.certificate.to_json(),
+            "hash": None if split.order is None else split.order.hash,
+            "sources": [
+                {
+                    "hash": source.hash,
+                    "samples": source.samples,
+                    "draws": source.draws,
+                    "seed": source.seed,
+                    "fingerprint": source.fingerprint,
+                }
+                for source in split.sources
+            ],
         }
-
-    def _source_json(self, source: BlendSource) -> dict[str, Any]:
-        return {
-            "prefix": self._stored(source.prefix),
-            "training_path": source.training_path,
-            "samples": source.samples,
-            "draws": source.draws,
-            "share": source.share,
-            "seed": source.seed,
-            "hash": source.hash,
-            "files": {name: os.path.basename(getattr(source, name)) for name in _SOURCE_FILES},
-            "fingerprint": source.fingerprint,
-        }
-
-    def _stored(self, path: str) -> str:
-        return relative_inside(path, self.directory)
-
-
-def _identity(split: BlendSplit) -> dict[str, Any]:
-    sources = [
-        {name: getattr(source, name) for name in ("hash", "samples", "draws", "seed", "share", "fingerprint")}
-        for source in split.sources
-    ]
-    names = ("split", "kind", "samples", "blend_hash")
-    return {**{name: getattr(split, name) for name in names}, "sources": sources}
-
-
-class _Reader:
-    """Reads a document and knows its name, for errors."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._directory = os.path.dirname(path)
-
-    def document(self, value: dict[str, Any]) -> dict[str, Any]:
-        if value.get("schema") != SCHEMA:
-            raise self._wrong(
-                "schema", f"is {value.get('schema')!r}, this version of tokshard reads {SCHEMA!r}"
-            )
-        names = ("schema", "tool", "id", "recipe", "resolved", "builder", "cache_directory", "splits")
-        self._keys(value, names, "the document")
-        for name in ("tool", "recipe", "builder", "splits"):
-            self._kind(value, name, dict)
-        self._kind(value, "resolved", list)
-        self._builder(value["builder"])
-        cache = self._opened(self._kind(value, "cache_directory", str))
-        splits = {name: self._split(name, entry, cache) for name, entry in value["splits"].items()}
-        return {
-            "directory": self._directory,
-            "cache_directory": cache,
-            "recipe": value["recipe"],
-            "resolved": value["resolved"],
-            "builder": value["builder"],
-            "splits": splits,
-        }
-
-    def _builder(self, builder: dict[str, Any]) -> None:
-        self._keys(builder, _BUILDER_FIELDS, "builder")
-        for name in ("sequence_length", "seed"):
-            self._count(builder, name)
-        if builder["sequence_length"] < 1:
-            raise self._wrong("sequence_length", "is 0")
-        for name in ("extra_token", "drop_last_partial"):
-            self._kind(builder, name, bool)
-
-    def _split(self, name: str, value: Any, cache: str) -> BlendSplit:
-        self._keys(value, ("split", "kind", "samples", "blend", "sources", "certificate"), name)
-        if value["split"] not in SPLITS or name.partition(".")[0] != value["split"]:
-            raise self._wrong(f"splits.{name}.split", f"is {value['split']!r}")
-        if value["kind"] not in KINDS or (value["kind"] == "single") != (value["blend"] is None):
-            raise self._wrong(f"splits.{name}.kind", f"is {value['kind']!r}, which does not fit")
-        entries = self._kind(value, "sources", list)
-        split = BlendSplit(
-            name=name,
-            split=value["split"],
-            kind=value["kind"],
-            samples=self._count(value, "samples"),
-            sources=tuple(self._source(entry, value["split"], cache) for entry in entries),
-            certificate=Certificate.from_json(value["certificate"], self._path),
-        )
-        if sum(source.draws for source in split.sources) != split.samples:
-            raise self._wrong(f"splits.{name}.samples", f"is {split.samples}, not the sum of the draws")
-        return split if value["blend"] is None else self._with_blend(split, value["blend"], cache)
-
-    def _with_blend(self, split: BlendSplit, value: Any, cache: str) -> BlendSplit:
-        self._keys(value, ("hash", "weights", "size", "files"), "a blend")
-        weights = self._kind(value, "weights", list)
-        if len(weights) != len(split.sources) or not all(type(one) in {int, float} for one in weights):
-            raise self._wrong("weights", "are not one number for each source")
-        if value["size"] is not None:
-            self._count(value, "size")
-        return replace(
-            split,
-            blend_hash=self._hash(value),
-            weights=tuple(weights),
-            size=value["size"],
-            **self._files(value, _BLEND_FILES, f"BlendedDataset-{split.split}", cache),
-        )
-
-    def _source(self, value: Any, split: str, cache: str) -> BlendSource:
-        texts = ("prefix", "training_path")
-        names = ("samples", "draws", "share", "seed", "hash", "files", "fingerprint")
-        self._keys(value, (*texts, *names), "a source")
-        for name in texts:
-            self._kind(value, name, str)
-        if type(value["share"]) not in {int, float}:
-            raise self._wrong("share", f"is {value['share']!r}")
-        return BlendSource(
-            prefix=self._opened(value["prefix"]),
-            training_path=value["training_path"],
-            hash=self._hash(value),
-            share=value["share"],
-            fingerprint=self._kind(value, "fingerprint", dict),
-            samples=self._count(value, "samples"),
-            draws=self._count(value, "draws"),
-            seed=self._count(value, "seed"),
-            **self._files(value, _SOURCE_FILES, f"GPTDataset-{split}", cache),
-        )
-
-    def _files(self, value: dict[str, Any], names: tuple[str, ...], stem: str, cache: str) -> dict[str, Any]:
-        files = self._kind(value, "files", dict)
-        self._keys(files, names, "files")
-        for name in names:
-            suffix = "txt" if name == "description" else "npy"
-            if files[name] != f"{value['hash']}-{stem}-{name}.{suffix}":
-                raise self._wrong(f"files.{name}", f"is {files[name]!r}, which is not the name of that file")
-        return {name: os.path.join(cache, check_plain_name(files[name], self._path)) for name in names}
-
-    def _hash(self, value: dict[str, Any]) -> str:
-        text = self._kind(value, "hash", str)
-        if len(text) != 32 or not set(text) <= set("0123456789abcdef"):
-            raise self._wrong("hash", f"is {text!r}")
-        return str(text)
-
-    def _opened(self, stored: str) -> str:
-        if "\0" in stored:
-            raise self._wrong("prefix", "holds a NUL character")
-        return stored if is_remote(stored) else os.path.normpath(os.path.join(self._directory, stored))
-
-    def _keys(self, value: Any, names: tuple[str, ...], what: str) -> None:
-        if not isinstance(value, dict):
-            raise self._wrong(what, "is no object")
-        for name in sorted(value.keys() ^ set(names)):
-            problem = "lacks the field" if name in names else "has the unknown field"
-            raise self._wrong(what, f"{problem} {name!r}")
-
-    def _kind(self, value: dict[str, Any], name: str, kind: type) -> Any:
-        if type(value.get(name)) is not kind:
-            raise self._wrong(name, f"is {value.get(name)!r}, not of the kind {kind.__name__}")
-        return value[name]
-
-    def _count(self, value: dict[str, Any], name: str) -> int:
-        if self._kind(value, name, int) < 0:
-            raise self._wrong(name, f"is {value[name]}")
-        return int(value[name])
-
-    def _wrong(self, field: str, problem: str) -> IntegrityError:
-        return IntegrityError(f"{self._path}: {field} {problem}", path=self._path, field=field)
+        for name, split in splits.items()
+    }
+    return identity_digest({"builder": parameters, "splits": described})

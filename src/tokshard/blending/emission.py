@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from tokshard.blending.builder import BlendPlan
-from tokshard.blending.config import DEFAULT_SURPLUS
+from tokshard.blending.options import DEFAULT_SURPLUS
+from tokshard.blending.plan import BlendPlan
 from tokshard.blending.recipe import Mixture, check_prefix
-from tokshard.blending.resolution import Resolved
+from tokshard.blending.weights import BlendWeights
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import SPLITS
 
@@ -34,7 +34,7 @@ def emit_megatron_args(
     words: list[str] = []
     if plan.recipe.mixture is not None:
         words += ["--data-path", *_checked_words(plan, plan.recipe.mixture, plan.resolved[0])]
-        words += ["--split", str(config.split.text)]
+        words += ["--split", str(config.split)]
     else:
         for name, mixture, resolved in zip(SPLITS, plan.recipe.per_split or (), plan.resolved, strict=True):
             if mixture is not None:
@@ -48,7 +48,7 @@ def emit_megatron_args(
         words += size_arguments
     elif config.sizes.train is not None:
         words += ["--train-samples", str(config.sizes.train)]
-    if config.surplus != DEFAULT_SURPLUS and not config.old_sizes:
+    if config.surplus != DEFAULT_SURPLUS:
         words += ["--mid-level-dataset-surplus", repr(config.surplus)]
     return words if cache_directory is None else [*words, "--data-cache-path", cache_directory]
 
@@ -95,7 +95,7 @@ def emit_megatron_words(plan: BlendPlan) -> str:
     return " ".join(words) + "\n"
 
 
-def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: Resolved | None) -> list[str]:
+def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | None) -> list[str]:
     words = _words(plan, mixture, resolved)
     for word in words:
         if word.startswith("-"):
@@ -106,7 +106,7 @@ def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: Resolved | None)
     return words
 
 
-def _words(plan: BlendPlan, mixture: Mixture, resolved: Resolved | None) -> list[str]:
+def _words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | None) -> list[str]:
     prefixes = []
     for source in mixture.sources:
         if source.seed is not None and source.seed != plan.config.seed:

@@ -1,29 +1,35 @@
-"""The job of blending: plan, build or find every index, write the blends, measure, and certify."""
+"""The job of blending: plan, build or reuse every index, write the orders, measure, and certify."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tokshard.blending.builder import BlendPlan, SplitPlan, plan_blend
 from tokshard.blending.certificate import Certificate, SourceArrays, measure
-from tokshard.blending.config import BuilderConfig
-from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
-from tokshard.blending.exhaustive import exhaustive_order
-from tokshard.blending.greedy import greedy_order
-from tokshard.blending.order import blend_blocks
+from tokshard.blending.document import (
+    DOCUMENT_NAME,
+    HASH,
+    BlendDocument,
+    BlendOrderFiles,
+    BlendSource,
+    BlendSplit,
+)
+from tokshard.blending.options import BuilderConfig
+from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
+from tokshard.blending.plan import BlendPlan, Kind, SplitPlan, plan_blend
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.cluster.options import RayOptions
+from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.progress import Progress
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
-from tokshard.index_cache.cache import Cache, CacheEntry, blend_specs, load
+from tokshard.index_cache.cache import Cache, CacheEntry, Specs, State, blend_specs, examine, load
 from tokshard.index_cache.fingerprint import FingerprintedIndex
-from tokshard.index_cache.job import build_indices
+from tokshard.index_cache.job import build_indices, check_indices
 from tokshard.index_cache.npy import Blocks
-from tokshard.index_cache.provision import Wanted, provide
+from tokshard.index_cache.provision import Action, Wanted, provide
 from tokshard.index_cache.report import IndexReport
 from tokshard.index_cache.sidecar import Origin
 from tokshard.storage.fs import abspath
@@ -36,43 +42,138 @@ CACHE_NAME = "cache"
 MAX_INDICES = 25_000
 """Sources of all splits together: about two kilobytes each, of the 64 MiB that are read back."""
 
-REPORT_SCHEMA = "tokshard.blend-report/1"
+
+@dataclass(frozen=True, slots=True)
+class EntryOutcome:
+    """One entry of the cache, and how the blend came by it."""
+
+    split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
+    prefix: Annotated[
+        str | None, Key("prefix", "Path prefix of the dataset; null for the order of the blend.")
+    ]
+    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
+    action: Annotated[
+        Action | None,
+        Key("action", "found: it was fresh; verified: Megatron's own, and right; built; rebuilt."),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class BlendReport:
-    """What :func:`blend` has done.
+class BlendReport(Document):
+    """A blend that was built, and how.
 
     Attributes:
-        document: The blend, as it was written.
-        plan: What it was made by.
-        indices: What was done about each index of a source.
-        blends: For each blended split ``"found"``, ``"verified"``, ``"built"`` or ``"rebuilt"``.
-        warnings: What the user should know, one sentence each.
-        seconds: How long it took.
+        plan: The plan that it was built by.
     """
 
-    document: BlendDocument
-    plan: BlendPlan
-    indices: tuple[IndexReport, ...]
-    blends: dict[str, str]
-    warnings: tuple[str, ...]
-    seconds: float
+    SCHEMA = "tokshard.blend-report/1"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with a ``schema`` field."""
-        return {
-            "schema": REPORT_SCHEMA,
-            "path": self.document.path,
-            "blend": self.document.to_json(),
-            "indices": [report.to_json() for report in self.indices],
-            "blends": self.blends,
-            "warnings": list(self.warnings),
-            "seconds": self.seconds,
-        }
+    path: Annotated[str, Key("path", "Path of blend.json.")]
+    document: Annotated[BlendDocument, Key("blend", "Content of blend.json, with paths that can be opened.")]
+    entries: Annotated[tuple[EntryOutcome, ...], Key("entries", "Entries of the cache.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+    seconds: Annotated[float, Key("seconds", "Seconds that it took.", minimum=0)]
+    plan: Annotated[BlendPlan | None, NotStored()] = None
 
 
-def blend(
+@dataclass(frozen=True, slots=True)
+class SourceForecast:
+    """One source of a split, as it would be built."""
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    weight: Annotated[float, Key("weight", "Share of the samples that is asked for.", minimum=0, maximum=1)]
+    draws: Annotated[int, Key("draws", "Samples that the split reads.", minimum=0)]
+    num_samples: Annotated[
+        int | None, Key("num_samples", "Samples asked of its index; null for one epoch.", minimum=0)
+    ]
+    samples: Annotated[int, Key("samples", "Samples of its index.", minimum=0)]
+    epochs: Annotated[int, Key("epochs", "Epochs of its index.", minimum=0)]
+    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of one epoch.", minimum=0)]
+    epochs_drawn: Annotated[
+        float, Key("epochs_drawn", "Tokens of the samples that are read over those of one epoch.", minimum=0)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitForecast:
+    """One split, as it would be built."""
+
+    name: Annotated[str, Key("name", "train, valid, test, or valid.0 and so on.")]
+    kind: Annotated[Kind, Key("kind", "single: one source and no blend.")]
+    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
+    size: Annotated[
+        int | None, Key("size", "Size in the hash; null for a single source or all samples.", minimum=0)
+    ]
+    sources: Annotated[tuple[SourceForecast, ...], Key("sources", "Sources, in order.")]
+
+    @classmethod
+    def of(cls, split: SplitPlan) -> SplitForecast:
+        """Return the forecast of a split whose datasets were read."""
+        sources = tuple(
+            SourceForecast(
+                prefix=source.request.prefix,
+                weight=share,
+                draws=source.draws,
+                num_samples=source.request.num_samples,
+                samples=source.epochs.samples,
+                epochs=source.epochs.epochs,
+                tokens_per_epoch=source.epochs.tokens_per_epoch,
+                epochs_drawn=source.draws * source.epochs.sequence_length / source.epochs.tokens_per_epoch,
+            )
+            for source, share in zip(split.sources, split.shares, strict=True)
+        )
+        return cls(split.name, split.kind, split.samples, split.size, sources)
+
+
+@dataclass(frozen=True, slots=True)
+class BlendDryRun(Document):
+    """A blend as it would be built.
+
+    Attributes:
+        plan: The plan that it would be built by.
+    """
+
+    SCHEMA = "tokshard.blend-dry-run/1"
+
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+    splits: Annotated[tuple[SplitForecast, ...], Key("splits", "Splits that have data.")]
+    plan: Annotated[BlendPlan | None, NotStored()] = None
+
+    @classmethod
+    def of(cls, plan: BlendPlan) -> BlendDryRun:
+        """Return the dry run of a plan."""
+        return cls(plan.warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryState:
+    """The condition of one entry of the cache."""
+
+    split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
+    prefix: Annotated[
+        str | None, Key("prefix", "Path prefix of the dataset; null for the order of the blend.")
+    ]
+    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
+    condition: Annotated[
+        State,
+        Key(
+            "condition", "fresh, stale, damaged, missing, or foreign: Megatron's own, not known to be right."
+        ),
+    ]
+    detail: Annotated[str, Key("detail", "Why.")]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendHits(Document):
+    """The conditions of all entries of a cache that a blend needs."""
+
+    SCHEMA = "tokshard.blend-hits/1"
+
+    is_fresh: Annotated[bool, Key("fresh", "Whether all of them are fresh.")]
+    entries: Annotated[tuple[EntryState, ...], Key("entries", "Entries of the cache.")]
+
+
+def build_blend(
     recipe: BlendRecipe,
     config: BuilderConfig,
     output: str | os.PathLike[str],
@@ -85,13 +186,12 @@ def blend(
 ) -> BlendReport:
     """Build everything that a training run needs for a mixture, and certify it.
 
-    The files in the cache are Megatron's own, under its names, byte for byte; ``OUTPUT/blend.json`` says
-    what they are and comes last. A run with the same arguments finds what is there and builds nothing.
-    The peak of memory is that of the indexes which are built at once; the order of a blend is made and
-    written in pieces.
+    The files in the cache are Megatron's own, under its names, byte for byte; ``OUTPUT/blend.json`` is
+    written last. A run with the same arguments finds what is there and builds nothing. The peak of memory
+    is that of the indexes which are built at once; the order of a blend is made and written in blocks.
 
     Args:
-        recipe: What is wanted.
+        recipe: The recipe.
         config: The builder's parameters.
         output: The directory of ``blend.json``.
         cache_directory: Megatron's ``--data-cache-path``; None for ``OUTPUT/cache``.
@@ -99,10 +199,10 @@ def blend(
             nodes must see the datasets and the cache directory.
         rebuild: Whether to replace indexes that are stale, damaged or Megatron's own.
         force: Whether to replace another blend at ``output``.
-        progress: Who is told of the progress.
+        progress: The receiver of progress events.
 
     Raises:
-        UsageError: What is wanted cannot be; see :func:`tokshard.blending.builder.plan_blend`.
+        UsageError: The recipe cannot be built; see :func:`tokshard.blending.plan.plan_blend`.
         InputError: A dataset is missing, or has nothing in a split.
         OutputExistsError: There is another blend at ``output``, or a stale index in the cache.
         IntegrityError: A dataset or an index is damaged.
@@ -124,108 +224,126 @@ def blend(
         digests=True,
         progress=progress,
     )
-    remaining, splits, blends = iter(reports), {}, {}
+    remaining, splits, outcomes = iter(reports), [], []
     for split in plan.splits:
         own = [next(remaining) for _ in split.sources]
-        entry, action = _provide_blend(split, cache, rebuild=rebuild)
-        if action is not None:
-            blends[split.name] = action
-        splits[split.name] = _describe(split, own, entry)
-    document = BlendDocument(
-        directory, cache, recipe.to_json(), _resolved_json(plan), _builder_json(plan.config), splits
-    )
+        outcomes += [
+            EntryOutcome(split.name, report.request.prefix, report.entry.hash, report.action)
+            for report in own
+        ]
+        entry = None
+        if (description := split.description()) is not None:
+            entry = Cache(cache).blended_files(description)
+            action = _build_order(split, entry, blend_specs(description), rebuild=rebuild)
+            outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
+        splits.append(_describe(split, own, entry))
+    document = BlendDocument.of(directory, cache, recipe, plan.resolved, plan.config, tuple(splits))
     _refuse_other(document, force=force)
     document.write()
-    return BlendReport(document, plan, tuple(reports), blends, plan.warnings, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return BlendReport(document.path, document, tuple(outcomes), plan.warnings, seconds, plan)
+
+
+def check_hits(
+    plan: BlendPlan, cache_directory: str, *, workers: int | None = None, progress: Progress | None = None
+) -> BlendHits:
+    """Examine everything in a cache that a plan needs; all arrays are read whole.
+
+    Raises:
+        UsageError, InputError, IntegrityError, StorageError: See
+            :func:`tokshard.index_cache.job.check_indices`.
+    """
+    reports = iter(
+        check_indices(plan.requests, cache_directory=cache_directory, workers=workers, progress=progress)
+    )
+    entries = []
+    for split in plan.splits:
+        for request in split.requests:
+            report = next(reports)
+            entries.append(
+                EntryState(split.name, request.prefix, report.entry.hash, report.state, report.reason)
+            )
+        if (description := split.description()) is not None:
+            entry = Cache(cache_directory).blended_files(description)
+            origin = Origin(dataset={}, options={}, counts={})
+            found = examine(entry, blend_specs(description), origin, digests=True)
+            entries.append(EntryState(split.name, None, entry.hash, found.state, found.reason))
+    return BlendHits(all(entry.condition == "fresh" for entry in entries), tuple(entries))
 
 
 def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:
-    """Return the order of a blended split from its first sample on, in pieces: int16 and int64."""
+    """Return the order of a blended split from its first sample on, in blocks: int16 and int64."""
     weights = split.weights or ()
     if split.size is None:
         return blend_blocks(*exhaustive_order([int(weight) for weight in weights]))
     return blend_blocks(greedy_order(weights, split.size), split.size)
 
 
-def _provide_blend(split: SplitPlan, cache: str, *, rebuild: bool) -> tuple[CacheEntry | None, str | None]:
-    description = split.description()
-    if description is None:
-        return None, None
-    entry = Cache(cache).blended_files(description)
+def _build_order(split: SplitPlan, entry: CacheEntry, specs: Specs, *, rebuild: bool) -> Action:
     origin = Origin(dataset={}, options={}, counts={"samples": split.samples})
-    wanted = Wanted(entry, blend_specs(description), origin, f"the {split.name} blend")
+    wanted = Wanted(entry, specs, origin, f"the {split.name} blend")
     if not rebuild:
         wanted.refuse(wanted.examine(digests=True))
-    return entry, provide(wanted, lambda: Blocks(wanted.specs, lambda: order_of(split)), rebuild=rebuild)
+    return provide(wanted, lambda: Blocks(wanted.specs, lambda: order_of(split)), rebuild=rebuild)
 
 
 def _describe(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry | None) -> BlendSplit:
     sources = tuple(
         BlendSource(
-            prefix=abspath(one.request.prefix),
-            training_path=one.request.training_path,
-            hash=report.entry.hash,
-            description=report.entry.description_path,
-            document_index=report.entry.array_path("document_index"),
-            sample_index=report.entry.array_path("sample_index"),
-            shuffle_index=report.entry.array_path("shuffle_index"),
+            prefix=abspath(source.request.prefix),
+            training_path=source.request.training_path,
+            index=os.path.join(report.entry.directory, report.entry.stem),
             samples=report.plan.samples,
-            draws=one.draws,
-            seed=one.request.seed,
-            share=one.share,
+            draws=source.draws,
+            seed=source.request.seed,
             fingerprint=report.dataset,
         )
-        for one, report in zip(split.sources, reports, strict=True)
+        for source, report in zip(split.sources, reports, strict=True)
     )
-    certificate = _certify(split, reports, entry)
-    plain = BlendSplit(
-        name=split.name,
-        split=split.split,
+    order = None
+    if entry is not None:
+        weights = tuple(map(float, split.weights or ()))
+        order = BlendOrderFiles(os.path.join(entry.directory, entry.stem), weights, split.size)
+    return BlendSplit(
+        split=split.split,  # type: ignore[arg-type]
         kind=split.kind,
         samples=split.samples,
+        order=order,
         sources=sources,
-        certificate=certificate,
-    )
-    if entry is None:
-        return plain
-    return replace(
-        plain,
-        blend_hash=entry.hash,
-        description=entry.description_path,
-        dataset_index=entry.array_path("dataset_index"),
-        dataset_sample_index=entry.array_path("dataset_sample_index"),
-        weights=split.weights,
-        size=split.size,
+        certificate=_certify(split, reports, entry),
+        name=split.name,
     )
 
 
 def _certify(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry | None) -> Certificate:
-    """Measure a split, and hold it against the plan.
+    """Measure a split and compare it with the plan.
 
     Raises:
-        IntegrityError: What is there is not what was planned, or a dataset has changed meanwhile.
+        IntegrityError: The files are not those that were planned, or a dataset has changed meanwhile.
     """
     arrays = load(entry) if entry is not None else None
 
     def sources() -> Iterator[SourceArrays]:
-        for one, report in zip(split.sources, reports, strict=True):
-            dataset = FingerprintedIndex.open(one.request.prefix)
+        for source, report in zip(split.sources, reports, strict=True):
+            dataset = FingerprintedIndex.open(source.request.prefix)
             dataset.check(report.dataset)
-            lengths = dataset.table.sequence_lengths
             index = load(report.entry)
             yield SourceArrays(
-                one.request.prefix, one.share, lengths, index["document_index"], index["shuffle_index"]
+                source.request.prefix,
+                dataset.table.sequence_lengths,
+                index["document_index"],
+                index["shuffle_index"],
             )
 
     certificate = measure(
         None if arrays is None else (arrays["dataset_index"], arrays["dataset_sample_index"]),
-        [one.share for one in split.sources],
+        split.shares,
         [report.plan.samples for report in reports],
         sources(),
         split.sources[0].request.sequence_length,
     )
-    planned = [one.draws for one in split.sources]
-    if [one.samples for one in certificate.sources] != planned or certificate.draws_out_of_range:
+    planned = [source.draws for source in split.sources]
+    if [source.samples for source in certificate.sources] != planned or certificate.draws_out_of_range:
         path = reports[0].entry.description_path if entry is None else entry.description_path
         raise IntegrityError(
             f"the {split.name} split does not hold the samples that were planned",
@@ -233,30 +351,6 @@ def _certify(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry
             hint="run the same command with --rebuild",
         )
     return certificate
-
-
-def _resolved_json(plan: BlendPlan) -> list[Any]:
-    return [
-        None
-        if one is None
-        else {"weights": None if one.weights is None else list(one.weights), "size": one.size}
-        for one in plan.resolved
-    ]
-
-
-def _builder_json(config: BuilderConfig) -> dict[str, Any]:
-    return {
-        "sequence_length": config.sequence_length,
-        "sizes": asdict(config.sizes),
-        "split": config.split.text,
-        "seed": config.seed,
-        "surplus": config.surplus,
-        "old_sizes": config.old_sizes,
-        "extra_token": config.extra_token,
-        "drop_last_partial": config.drop_last_partial,
-        "tokenizer": config.tokenizer,
-        "path_as": [list(pair) for pair in config.path_as],
-    }
 
 
 def _check_before(plan: BlendPlan, path: str, *, force: bool) -> None:
@@ -278,11 +372,7 @@ def _check_before(plan: BlendPlan, path: str, *, force: bool) -> None:
 
 
 def _refuse_other(document: BlendDocument, *, force: bool) -> None:
-    """Refuse to replace another blend; only now is it known what the datasets are.
-
-    Raises:
-        OutputExistsError: There is one.
-    """
+    """Refuse to replace another blend; only now is it known what the datasets are."""
     there = None if force else _read_other(document.path)
     if there is not None and there.id != document.id:
         raise _another_blend(document.path)
@@ -305,8 +395,8 @@ def _another_blend(path: str) -> OutputExistsError:
 
 def _orders_of_document(document: BlendDocument) -> dict[str, Any]:
     return {
-        split.name: (split.blend_hash, [(one.hash, one.draws) for one in split.sources])
-        for split in document.splits.values()
+        name: (split.order and split.order.hash, [(source.hash, source.draws) for source in split.sources])
+        for name, split in document.splits.items()
     }
 
 
@@ -314,6 +404,6 @@ def _orders_of_plan(plan: BlendPlan) -> dict[str, Any]:
     found = {}
     for split in plan.splits:
         blended = split.description()
-        draws = [(one.request.description().hash(), one.draws) for one in split.sources]
+        draws = [(source.request.description().hash(), source.draws) for source in split.sources]
         found[split.name] = (None if blended is None else blended.hash(), draws)
     return found

@@ -1,14 +1,16 @@
-"""The order in which a blend draws from its sources, made piece by piece."""
+"""Megatron's orders of a blend: by weights, and of every sample once; made whole or in blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tokshard.blending.kernels import FEW_CLASSES, blend_steps
+from tokshard.blending.recipe import MAX_SOURCES
+from tokshard.errors import UsageError
 from tokshard.gpt_index.compilation import compiled, has_numba
 
 if TYPE_CHECKING:
@@ -17,10 +19,103 @@ if TYPE_CHECKING:
 DATASET_INDEX = np.dtype("<i2")
 DATASET_SAMPLE_INDEX = np.dtype("<i8")
 
-# A step of the twin in numpy takes some microseconds; numba needs half a second to be ready.
+# A step of the plain order takes some microseconds; numba needs half a second to be ready.
 _WORTH_COMPILING_STEPS = 100_000
 # About a tenth of a second: signals are handled between two calls.
 _STEPS_OF_A_CALL = 1 << 20
+# The lags are computed in float64, where larger counts would not differ from their neighbours.
+_MAX_TOTAL = 2**53
+
+
+def build_blending_indices(
+    weights: Sequence[float] | NDArray[np.float64], size: int
+) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Return the order of a blend by weights, as Megatron Core's function of this name builds it.
+
+    At step k (0 to size - 1) the lag of source i is ``weights[i] * max(k, 1) - draws of i so far``, with
+    the product rounded before the difference is taken: what Megatron computes on x86-64. The source with
+    the largest lag is drawn, of equals the first. Megatron's builds for ARM fuse the two operations and
+    order equal lags otherwise.
+
+    The time of a step hardly depends on the number of sources, see
+    :func:`tokshard.blending.kernels.blend_steps`. The peak of memory is the result: 10 bytes a sample.
+
+    Args:
+        weights: A positive weight for each of up to 32,766 sources, float64. They are used as they are:
+            a blend that keeps its proportions needs a sum of 1.
+        size: The samples of the blend.
+
+    Returns:
+        The dataset index, int16 of shape (size,): which source each sample comes from. And the dataset
+        sample index, int64 of shape (size,): which sample of its source it is, counted from 0.
+
+    Raises:
+        UsageError: There is no source or too many, a weight is not positive or not finite, or the size is
+            negative.
+
+    Example:
+        >>> dataset_index, dataset_sample_index = build_blending_indices([1/2, 1/4, 1/4], 4)
+        >>> dataset_index
+        array([0, 1, 2, 0], dtype=int16)
+        >>> dataset_sample_index
+        array([0, 0, 0, 1])
+    """
+    return build(greedy_order(weights, size), size)
+
+
+def greedy_order(weights: Sequence[float] | NDArray[np.float64], size: int) -> BlendOrder:
+    """Return the order of :func:`build_blending_indices`, to be filled in pieces of up to ``size``."""
+    checked = np.array(weights, np.float64)
+    check_source_count(checked)
+    if size < 0:
+        raise UsageError(f"the size of the blend is {size}")
+    wrong = np.flatnonzero(~(np.isfinite(checked) & (checked > 0)))
+    if len(wrong):
+        raise UsageError(
+            f"the weight of source {wrong[0]} is {checked[wrong[0]]:g}", hint="weights are positive numbers"
+        )
+    return blend_order(checked, None, size)
+
+
+def build_exhaustive_blending_indices(
+    sizes: Sequence[int] | NDArray[np.int64],
+) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Return an order of all samples of all sources, as Megatron Core's function of this name builds it.
+
+    It is that of :func:`tokshard.build_blending_indices` with the sizes divided by their sum as weights,
+    except that a source is left out once all its samples are drawn. The peak of memory is the result: 10
+    bytes a sample.
+
+    Args:
+        sizes: The samples of each of up to 32,766 sources, at least one each.
+
+    Returns:
+        The dataset index, int16 of shape (sum of sizes,): which source each sample comes from. And the
+        dataset sample index, int64 of the same shape: which sample of its source it is, counted from 0.
+
+    Raises:
+        UsageError: There is no source or too many, a source has no sample, or there are more than 2^53.
+
+    Example:
+        >>> dataset_index, dataset_sample_index = build_exhaustive_blending_indices([1, 3, 2])
+        >>> dataset_index.tolist(), dataset_sample_index.tolist()
+        ([1, 2, 0, 1, 2, 1], [0, 0, 0, 1, 1, 2])
+    """
+    order, total = exhaustive_order(sizes)
+    return build(order, total)
+
+
+def exhaustive_order(sizes: Sequence[int] | NDArray[np.int64]) -> tuple[BlendOrder, int]:
+    """Return the order of :func:`build_exhaustive_blending_indices`, to be filled in pieces, and its size."""
+    total = sum(int(size) for size in sizes)
+    if total > _MAX_TOTAL:
+        raise UsageError(f"the sources have {total} samples together, more than 2^53")
+    limits = np.array(sizes, np.int64)
+    check_source_count(limits)
+    empty = np.flatnonzero(limits < 1)
+    if len(empty):
+        raise UsageError(f"source {empty[0]} has {limits[empty[0]]} samples, but it must have at least one")
+    return blend_order(limits / float(total), limits, total), total
 
 
 class BlendOrder(Protocol):
@@ -166,3 +261,28 @@ class _Classes:
             heads=starts.copy(),
             width=np.array([min(1.0, FEW_CLASSES / len(first))]),
         )
+
+
+def check_source_count(sources: NDArray[np.generic]) -> None:
+    """Check that the sources of a blend can be numbered.
+
+    Raises:
+        UsageError: There is none, or more than int16 numbers.
+    """
+    if sources.ndim != 1 or not 1 <= sources.size <= MAX_SOURCES:
+        raise UsageError(
+            f"a blend has from 1 to {MAX_SOURCES} sources, because Megatron numbers them with int16, "
+            f"and not {sources.size}"
+        )
+
+
+def normalize(weights: Sequence[float]) -> list[float]:
+    """Return the weights divided by their sum, with numpy's rounding, which enters Megatron's hashes.
+
+    Example:
+        >>> normalize([30, 70])
+        [0.3, 0.7]
+    """
+    array = np.array(weights, dtype=np.float64)
+    shares: list[float] = (array / np.sum(array)).tolist()
+    return shares

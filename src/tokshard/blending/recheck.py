@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.blending.certificate import Certificate, SourceArrays, measure
-from tokshard.blending.document import BlendDocument, BlendSource, BlendSplit
-from tokshard.blending.exhaustive import exhaustive_order
-from tokshard.blending.greedy import greedy_order
-from tokshard.blending.order import blend_blocks
+from tokshard.blending.document import BlendDocument, BlendOrderFiles, BlendSource, BlendSplit
+from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription, read_description
@@ -62,8 +60,8 @@ def _check_split(document: BlendDocument, split: BlendSplit) -> list[Finding]:
     findings: list[Finding] = []
     for place, source in enumerate(split.sources):
         findings += _attempt(document, f"{where}.sources[{place}]", _check_source, source)
-    if split.blend_hash is not None:
-        findings += _attempt(document, f"{where}.blend", _check_order, split)
+    if split.order is not None:
+        findings += _attempt(document, f"{where}.order", _check_order, split.order)
     if not findings:
         findings += _attempt(
             document, f"{where}.certificate", _check_certificate, split, document.sequence_length
@@ -97,17 +95,16 @@ def _check_source(source: BlendSource) -> Iterator[Problem]:
         yield "wrong-order", source.shuffle_index, message
 
 
-def _check_order(split: BlendSplit) -> Iterator[Problem]:
-    first_path, second_path = str(split.dataset_index), str(split.dataset_sample_index)
-    description = read_description(str(split.description))
-    if not isinstance(description, BlendedDescription) or description.hash() != split.blend_hash:
-        yield "wrong-hash", str(split.description), f"{split.description} does not have the hash in its name"
-    weights = split.weights or ()
-    if split.size is None:
-        order, size = exhaustive_order([int(weight) for weight in weights])
+def _check_order(blend: BlendOrderFiles) -> Iterator[Problem]:
+    description = read_description(blend.description)
+    if not isinstance(description, BlendedDescription) or description.hash() != blend.hash:
+        yield "wrong-hash", blend.description, f"{blend.description} does not have the hash in its name"
+    if blend.size is None:
+        order, size = exhaustive_order([int(weight) for weight in blend.weights])
     else:
-        order, size = greedy_order(weights, split.size), split.size
-    arrays: list[tuple[NDArray[Any], str]] = [(map_npy(path), path) for path in (first_path, second_path)]
+        order, size = greedy_order(blend.weights, blend.size), blend.size
+    paths = (blend.dataset_index, blend.dataset_sample_index)
+    arrays: list[tuple[NDArray[Any], str]] = [(map_npy(path), path) for path in paths]
     for array, path in arrays:
         if array.shape != (size,):
             yield "wrong-order", path, f"{path} has {len(array)} samples, but the blend has {size}"
@@ -125,17 +122,16 @@ def _check_order(split: BlendSplit) -> Iterator[Problem]:
 
 
 def _check_certificate(split: BlendSplit, sequence_length: int) -> Iterator[Problem]:
-    blend: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None
-    if split.dataset_index is not None and split.dataset_sample_index is not None:
-        blend = map_npy(split.dataset_index), map_npy(split.dataset_sample_index)
+    order: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None
+    if split.order is not None:
+        order = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
     measured = measure(
-        blend,
-        [source.share for source in split.sources],
+        order,
+        split.shares,
         [source.samples for source in split.sources],
         (
             SourceArrays(
                 prefix=claimed.prefix,
-                share=source.share,
                 lengths=IndexedDataset(source.prefix).sequence_lengths,
                 document_index=map_npy(source.document_index),
                 shuffle_index=map_npy(source.shuffle_index),

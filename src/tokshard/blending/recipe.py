@@ -1,18 +1,20 @@
-"""What a mixture is asked to be: sources with weights, tokens or epochs, for all splits or for each."""
+"""Recipes: the sources of a blend with weights, tokens or epochs, for all splits or for each."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Literal
 
+from tokshard.core.codec import Key, NotStored
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.fs import realpath
 from tokshard.storage.paths import idx_path
 
-UNITS = ("samples", "tokens")
+Unit = Literal["samples", "tokens"]
+UNITS: tuple[Unit, ...] = ("samples", "tokens")
 
 MAX_SOURCES = 32_766
 """Megatron numbers the sources of a blend with int16 and refuses 32,767 of them without a message."""
@@ -20,31 +22,35 @@ MAX_SOURCES = 32_766
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One dataset of a mixture, and how much of it is wanted.
+    """One dataset of a mixture with its weight.
 
     Attributes:
-        prefix: The path prefix of the dataset, as this machine names it.
-        weight: How much of the mixture it makes up, in the unit of the mixture; None where nothing is said.
-        epochs: How often it is to be read, instead of a weight.
-        max_epochs: How often it may be read at most; what its weight would give it beyond that goes to
+        prefix: The path prefix of the dataset on this machine.
+        weight: The weight of the source in the unit of the mixture, or None.
+        epochs: Epochs to read, instead of a weight.
+        max_epochs: The limit on the epochs; what the weight would give the source beyond them goes to
             the other sources.
-        seed: A seed of its own for its shuffles; None for that of the run. Megatron has no such thing.
+        seed: The seed of its shuffles; None for that of the run. Megatron has no seed per source.
 
     Raises:
         UsageError: A number is out of range, two of them contradict each other, or the prefix is one
             that Megatron would take for a number or not find.
     """
 
-    prefix: str
-    weight: float | None = None
-    epochs: float | None = None
-    max_epochs: float | None = None
-    seed: int | None = None
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset, as given.")]
+    weight: Annotated[float | None, Key("weight", "Weight in the unit of the mixture.", omit_none=True)] = (
+        None
+    )
+    epochs: Annotated[float | None, Key("epochs", "Epochs to read.", omit_none=True)] = None
+    max_epochs: Annotated[float | None, Key("max_epochs", "Limit on the epochs.", omit_none=True)] = None
+    seed: Annotated[int | None, Key("seed", "Seed of its shuffles.", minimum=0, omit_none=True)] = None
 
     def __post_init__(self) -> None:
         check_prefix(self.prefix)
         for name in ("weight", "epochs", "max_epochs"):
             self._check_positive(name)
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(value))  # an int would be another text in blend.json
         if self.epochs is not None and (self.weight is not None or self.max_epochs is not None):
             raise UsageError(
                 f"the source {self.prefix!r} has epochs and a {'weight' if self.weight else 'max_epochs'}",
@@ -80,12 +86,16 @@ class Mixture:
     Example:
         >>> web_and_code = Mixture((Source("web", weight=7), Source("code", weight=3, max_epochs=4)))
         >>> web_and_code.weights
-        (7, 3)
+        (7.0, 3.0)
     """
 
-    sources: tuple[Source, ...]
-    unit: str = "samples"
-    temperature: float = 1.0
+    sources: Annotated[tuple[Source, ...], Key("sources", "Sources, in the order that decides ties.")]
+    unit: Annotated[Unit, Key("unit", "What the weights count: shares of the samples, or tokens.")] = (
+        "samples"
+    )
+    temperature: Annotated[
+        float, Key("temperature", "The weights are taken to the power of 1/temperature.")
+    ] = 1.0
 
     def __post_init__(self) -> None:
         self._check_count()
@@ -114,15 +124,6 @@ class Mixture:
         """Whether Megatron means the same by these prefixes and weights: nothing has to be computed."""
         capped = any(source.max_epochs is not None for source in self.sources)
         return self.unit == "samples" and self.temperature == 1.0 and not capped and self.epochs is None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the mixture as a JSON object, without what is not said."""
-        names = ("prefix", "weight", "epochs", "max_epochs", "seed")
-        sources = [
-            {name: value for name in names if (value := getattr(source, name)) is not None}
-            for source in self.sources
-        ]
-        return {"unit": self.unit, "temperature": self.temperature, "sources": sources}
 
     def _check_count(self) -> None:
         if not self.sources:
@@ -153,8 +154,8 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
-class RecipeOptions:
-    """Options that a recipe file may bring along; None where it does not. The command line comes first."""
+class RecipeDefaults:
+    """Options that a recipe file gives, or None; those of the command line take precedence."""
 
     sequence_length: int | None = None
     num_samples: tuple[int | None, int | None, int | None] | None = None
@@ -165,14 +166,14 @@ class RecipeOptions:
 
 @dataclass(frozen=True, slots=True)
 class BlendRecipe:
-    """What is wanted: one mixture for all splits, or one for each.
+    """The mixture of all splits, or one for each split.
 
     Attributes:
         mixture: The mixture of which training, validation and testing get their shares by the split
             string; None where each has its own.
         per_split: The mixtures of training, validation and testing, of which two may be None.
         multiple_validation_sets: Whether the sources of validation stay apart instead of being blended.
-        options: What else the recipe says.
+        defaults: Options that the recipe file gives.
 
     Raises:
         UsageError: There is not exactly one of ``mixture`` and ``per_split``, or no mixture at all.
@@ -183,10 +184,17 @@ class BlendRecipe:
         ['data/web', 'data/code']
     """
 
-    mixture: Mixture | None = None
-    per_split: tuple[Mixture | None, Mixture | None, Mixture | None] | None = None
-    multiple_validation_sets: bool = False
-    options: RecipeOptions = RecipeOptions()
+    mixture: Annotated[
+        Mixture | None, Key("mixture", "Mixture of all splits; null where each has its own.")
+    ] = None
+    per_split: Annotated[
+        tuple[Mixture | None, Mixture | None, Mixture | None] | None,
+        Key("per_split", "Mixtures of train, valid and test; null where all share one."),
+    ] = None
+    multiple_validation_sets: Annotated[
+        bool, Key("multiple_validation_sets", "Whether the sources of validation stay apart.")
+    ] = False
+    defaults: Annotated[RecipeDefaults, NotStored()] = RecipeDefaults()
 
     def __post_init__(self) -> None:
         if (self.mixture is None) == (self.per_split is None):
@@ -202,16 +210,6 @@ class BlendRecipe:
     def for_split(self, name: str) -> Mixture | None:
         """Return the mixture that a split is drawn from, or None where it has none."""
         return self.mixture if self.per_split is None else self.per_split[SPLITS.index(name)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the recipe as a JSON object, without its options."""
-        if self.mixture is not None:
-            return self.mixture.to_json()
-        mixtures = zip(SPLITS, self.per_split or (), strict=True)
-        return {
-            "multiple_validation_sets": self.multiple_validation_sets,
-            **{name: mixture.to_json() for name, mixture in mixtures if mixture is not None},
-        }
 
 
 def with_own_seeds(recipe: BlendRecipe, seed: int) -> BlendRecipe:
@@ -238,7 +236,7 @@ def _seeded(mixture: Mixture | None, seed: int) -> Mixture | None:
     times: dict[str, int] = {}
     sources = []
     for source in mixture.sources:
-        data = whereabouts(source.prefix)
+        data = data_identity(source.prefix)
         repetition = times.get(data, 0)
         times[data] = repetition + 1
         needs_one = repetition > 0 and source.seed is None
@@ -246,8 +244,8 @@ def _seeded(mixture: Mixture | None, seed: int) -> Mixture | None:
     return replace(mixture, sources=tuple(sources))
 
 
-def whereabouts(prefix: str) -> str:
-    """Return what is the same for all spellings of a dataset, links included."""
+def data_identity(prefix: str) -> str:
+    """Return a path that is the same for all spellings of a dataset, links included."""
     return realpath(idx_path(prefix))
 
 

@@ -28,8 +28,8 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 
 if TYPE_CHECKING:
-    from tokshard.blending.builder import BlendPlan
-    from tokshard.blending.config import BuilderConfig
+    from tokshard.blending.options import BuilderConfig
+    from tokshard.blending.plan import BlendPlan
     from tokshard.blending.recipe import BlendRecipe
 
 MISSED = 1
@@ -302,7 +302,7 @@ def blend(
             extra_token=add_extra_token,
             drop_last_partial=drop_last_partial_validation,
         )
-        said = (split, recipe.options.split, likeness and likeness.split, recipe.per_split)
+        said = (split, recipe.defaults.split, likeness and likeness.split, recipe.per_split)
         warn(() if any(said) else (DEFAULT_SPLIT_NOTE,), log=log, quiet=quiet)
         if identifiers is None and not dry_run and emit is None:
             warn((NEUTRAL_NOTE,), NEUTRAL_HINT, log=log, quiet=quiet)
@@ -313,22 +313,24 @@ def blend(
         if assert_hit:
             _assert_hit(recipe, config, cache or "", how, as_json=as_json, quiet=quiet)
         elif output is None or dry_run:
+            from tokshard.blending.job import BlendDryRun
+
             plan = _plan(recipe, config, log=log, quiet=quiet)
             if emit is not None:
                 _emit(plan, emit, cache, sizes)
             elif as_json:
-                terminal.say_json(blendview.plan_json(plan))
+                terminal.say_json(BlendDryRun.of(plan).to_json())
             elif not quiet:
-                blendview.show_plan(plan)
+                blendview.show_dry_run(BlendDryRun.of(plan))
         else:
             from tokshard.blending import job
 
             how["workers"] = ray or workers
-            report = job.blend(
+            report = job.build_blend(
                 recipe, config, output, cache_directory=cache, rebuild=rebuild, force=force, **how
             )
             warn(report.warnings, log=log, quiet=quiet)
-            if emit is not None:
+            if emit is not None and report.plan is not None:
                 _emit(report.plan, emit, cache, sizes)
             elif as_json:
                 terminal.say_json(report.to_json())
@@ -343,7 +345,7 @@ def _plan(
     log: EventLog,
     quiet: bool,
 ) -> BlendPlan:
-    from tokshard.blending.builder import plan_blend
+    from tokshard.blending.plan import plan_blend
 
     plan = plan_blend(recipe, config)
     warn(plan.warnings, log=log, quiet=quiet)
@@ -371,13 +373,13 @@ def _emit(plan: BlendPlan, emit: Emit, cache: str | None, sizes: Sequence[str]) 
 def _assert_hit(
     recipe: BlendRecipe, config: BuilderConfig, cache: str, how: dict[str, Any], *, as_json: bool, quiet: bool
 ) -> None:
-    from tokshard.blending.builder import plan_blend
-    from tokshard.blending.hits import check_blend
+    from tokshard.blending.job import check_hits
+    from tokshard.blending.plan import plan_blend
 
-    hits = check_blend(plan_blend(recipe, config), cache, **how)
+    hits = check_hits(plan_blend(recipe, config), cache, **how)
     if as_json:
-        terminal.say_json(blendview.hits_json(hits))
+        terminal.say_json(hits.to_json())
     elif not quiet:
         blendview.show_hits(hits)
-    if any(hit.state != "fresh" for hit in hits):
+    if not hits.is_fresh:
         raise typer.Exit(MISSED)

@@ -14,11 +14,11 @@ from tokshard.cli.options import LogJson
 from tokshard.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:
+    from tokshard.blending.plan import SplitPlan
     from tokshard.preflight.candidates import Candidate
     from tokshard.preflight.examination import Diagnosis
     from tokshard.preflight.launch.arguments import LaunchArguments
     from tokshard.preflight.lookups import Lookup, Nearest
-    from tokshard.preflight.outlook import Outlook
 
 FOUND_PROBLEMS = 1
 _SHOWN_LOOKUPS = 12
@@ -107,7 +107,7 @@ def _candidate(
 
 def _show(diagnosis: Diagnosis) -> None:
     _show_job(diagnosis)
-    for part in diagnosis.outlooks:
+    for part in diagnosis.splits:
         _show_split(part)
     if diagnosis.lookups:
         terminal.say("")
@@ -147,10 +147,9 @@ def _show_job(diagnosis: Diagnosis) -> None:
         terminal.say(f"asks for: {', '.join(asked)} samples")
 
 
-def _show_split(part: Outlook) -> None:
-    plan = part.plan
-    if plan is None:
-        terminal.say(f"{part.name}: cannot be told, see below")
+def _show_split(plan: SplitPlan) -> None:
+    if not plan.sources:
+        terminal.say(f"{plan.name}: cannot be told, see below")
         return
     kinds = {
         "single": "one dataset",
@@ -159,7 +158,7 @@ def _show_split(part: Outlook) -> None:
     }
     kind = kinds.get(plan.kind, "a blend by weights of")
     count = "" if plan.kind == "single" else f" {terminal.count(len(plan.sources))} datasets"
-    terminal.say(f"{part.name}: {kind}{count}, {terminal.count(plan.samples)} samples")
+    terminal.say(f"{plan.name}: {kind}{count}, {terminal.count(plan.samples)} samples")
 
 
 def _show_lookup(lookup: Lookup) -> None:

@@ -11,7 +11,7 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 
 if TYPE_CHECKING:
-    from tokshard.blending.config import BuilderConfig
+    from tokshard.blending.options import BuilderConfig
     from tokshard.blending.recipe import BlendRecipe, Mixture
     from tokshard.index_cache.likeness import Likeness
 
@@ -56,11 +56,11 @@ class RecipeOptions:
             recipe = replace(recipe, per_split=(train, valid, test))
         if not self.own_seeds:
             return recipe
-        own = recipe.options.seed if seed is None else seed
+        own = recipe.defaults.seed if seed is None else seed
         return with_own_seeds(recipe, DEFAULT_SEED if own is None else own)
 
     def _read(self) -> BlendRecipe:
-        from tokshard.blending import forms
+        from tokshard.blending import recipe_files
 
         separate = (self.train, self.valid, self.test)
         ways = {
@@ -77,13 +77,13 @@ class RecipeOptions:
                 hint="for example: tokshard blend 0.7 data/web 0.3 data/code, or tokshard blend recipe.toml",
             )
         if self.data_args_path is not None:
-            return forms.read_data_args(self.data_args_path)
+            return recipe_files.read_data_args(self.data_args_path)
         if self.per_split_data_args_path is not None:
-            return forms.read_per_split(self.per_split_data_args_path)
+            return recipe_files.read_per_split(self.per_split_data_args_path)
         if self.words:
-            return forms.read_arguments(self.words)
+            return recipe_files.read_arguments(self.words)
         train, valid, test = (None if text is None else _words(text) for text in separate)
-        return forms.parse_per_split_words(train, valid, test)
+        return recipe_files.parse_per_split_words(train, valid, test)
 
     def _adjusted(self, mixture: Mixture | None) -> Mixture | None:
         """Return a mixture with what the options say of all its sources."""
@@ -121,12 +121,12 @@ def builder_config(
     Raises:
         UsageError: The sequence length is not given, or a value cannot be meant or has no effect.
     """
-    from tokshard.blending.config import DEFAULT_SURPLUS, BuilderConfig
+    from tokshard.blending.options import DEFAULT_SURPLUS, BuilderConfig
     from tokshard.blending.recipe import prefixes
     from tokshard.gpt_index.seed import DEFAULT_SEED
-    from tokshard.gpt_index.splits import DEFAULT_SPLIT, parse_split
+    from tokshard.gpt_index.splits import DEFAULT_SPLIT
 
-    said = recipe.options
+    said = recipe.defaults
     length = _first(sequence_length, said.sequence_length, like and like.sequence_length)
     if length is None:
         raise UsageError("the sequence length is not given", hint="for example --seq-length 4096")
@@ -145,7 +145,7 @@ def builder_config(
         sequence_length=length,
         sizes=sizes,
         tokenizer=identifiers,
-        split=parse_split(_first(split, said.split, like and like.split, DEFAULT_SPLIT)),
+        split=_first(split, said.split, like and like.split, DEFAULT_SPLIT),
         seed=_first(seed, said.seed, like and like.random_seed, DEFAULT_SEED),
         surplus=_first(surplus, said.surplus, DEFAULT_SURPLUS),
         path_as=path_as,

@@ -96,7 +96,7 @@ def show_split(split: BlendSplit) -> None:
     if split.certificate.samples:
         rendering.table(*certificate_table(split))
         if split.kind != "single":
-            _show_drift(split.certificate.drift, split.certificate.largest_deviation)
+            _show_drift(split.certificate.weight_error_curve, split.certificate.weight_error)
 
 
 def show_document(view: DocumentView) -> None:

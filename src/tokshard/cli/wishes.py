@@ -12,7 +12,7 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 
 if TYPE_CHECKING:
-    from tokshard.blending.config import BuilderConfig
+    from tokshard.blending.options import BuilderConfig
     from tokshard.gpt_index.splits import Split
     from tokshard.index_cache.likeness import Likeness
     from tokshard.index_cache.request import IndexRequest
@@ -154,7 +154,7 @@ class Wishes:
             )
 
     def _config(self, prefix: str, length: int) -> BuilderConfig:
-        from tokshard.blending.config import BuilderConfig
+        from tokshard.blending.options import BuilderConfig
         from tokshard.gpt_index.seed import DEFAULT_SEED
 
         default_seed = self.like.random_seed if self.like else DEFAULT_SEED

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.core.codec import encode
 from tokshard.errors import InputError, UsageError
 from tokshard.index_cache.cache import Cache, CacheEntry
 from tokshard.index_cache.description import (
@@ -150,11 +151,11 @@ def diff_blends(a: BlendDocument, b: BlendDocument) -> Compared:
         IntegrityError, StorageError: A file of a blend is not there or damaged.
     """
     common = [name for name in a.splits if name in b.splits]
-    builder_names = {**a.builder, **b.builder}
+    parameters = encode(a.builder), encode(b.builder)
     settings = [
-        (name, a.builder.get(name), b.builder.get(name))
-        for name in builder_names
-        if a.builder.get(name) != b.builder.get(name)
+        (name, value, parameters[1][name])
+        for name, value in parameters[0].items()
+        if value != parameters[1][name]
     ]
     return Compared(
         kind="blend",
@@ -207,8 +208,8 @@ def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
 def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Return the (source, sample) of all samples, in blocks."""
     arrays = None
-    if split.dataset_index is not None and split.dataset_sample_index is not None:
-        arrays = map_npy(split.dataset_index), map_npy(split.dataset_sample_index)
+    if split.order is not None:
+        arrays = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
     for begin in range(0, split.samples, _BLOCK):
         end = min(begin + _BLOCK, split.samples)
         if arrays is None:
@@ -218,9 +219,9 @@ def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
 
 
 def _split_hash_fields(a: BlendSplit, b: BlendSplit) -> list[Difference]:
-    if a.description is not None and b.description is not None:
-        return differences(read_description(a.description), read_description(b.description))
-    if a.description is None and b.description is None:
+    if a.order is not None and b.order is not None:
+        return differences(read_description(a.order.description), read_description(b.order.description))
+    if a.order is None and b.order is None:
         return differences(
             read_description(a.sources[0].description), read_description(b.sources[0].description)
         )

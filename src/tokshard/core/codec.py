@@ -65,6 +65,14 @@ class Key:
     omit_none: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotStored:
+    """The mark of a field that JSON does not have, such as the directory of the file.
+
+    The field has a default, which it has after decoding too: whoever reads a document replaces it.
+    """
+
+
 class Field(NamedTuple):
     """A field of a dataclass as the codec sees it."""
 
@@ -155,7 +163,7 @@ def decode(cls: type[T], value: Any, path: str) -> T:
 
 
 def fields_of(cls: type) -> tuple[Field, ...]:
-    """Return the fields of a dataclass in their order.
+    """Return the fields of a dataclass in their order, without those that are not stored.
 
     Raises:
         TypeError: A field has no :class:`Key`, or two have one name.
@@ -164,7 +172,10 @@ def fields_of(cls: type) -> tuple[Field, ...]:
     found = []
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
-        keys = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Key)]
+        extras = getattr(hint, "__metadata__", ())
+        if any(isinstance(extra, NotStored) for extra in extras):
+            continue
+        keys = [extra for extra in extras if isinstance(extra, Key)]
         if len(keys) != 1:
             raise TypeError(f"{cls.__qualname__}.{field.name} has {len(keys)} keys instead of 1")
         found.append(Field(field.name, keys[0], hint.__origin__))

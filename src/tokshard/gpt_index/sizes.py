@@ -7,7 +7,9 @@ look for other files.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from tokshard.core.codec import Key
 from tokshard.errors import UsageError
 
 
@@ -18,9 +20,9 @@ class Sizes:
     Zero is a size like others: a split of size 0 is built, with one epoch, where it holds any sequences.
     """
 
-    train: int | None
-    valid: int | None
-    test: int | None
+    train: Annotated[int | None, Key("train", "Samples of training.", minimum=0)]
+    valid: Annotated[int | None, Key("valid", "Samples of validation.", minimum=0)]
+    test: Annotated[int | None, Key("test", "Samples of testing.", minimum=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

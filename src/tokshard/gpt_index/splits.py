@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
-import numpy as np
-
 from tokshard.errors import UsageError
 
 SPLITS = ("train", "valid", "test")
@@ -144,6 +142,8 @@ def whole_split(name: str) -> Split:
 
 
 def _matrix(weights: list[float]) -> tuple[Interval | None, Interval | None, Interval | None]:
+    import numpy as np
+
     vector = np.array(weights, dtype=np.float64)
     bounds: list[float] = [0]
     for share in (vector / np.sum(vector)).tolist():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.blending.document import BlendDocument
+from tokshard.core.codec import encode
 
 SCHEMA = "tokshard.inspect-blend/1"
 
@@ -35,13 +36,13 @@ class BlendSummary:
                     "name": split.name,
                     "kind": split.kind,
                     "samples": split.samples,
-                    "size": split.size,
-                    "hash": split.blend_hash,
+                    "size": split.order and split.order.size,
+                    "hash": split.order and split.order.hash,
                     "sources": [
-                        {"prefix": one.prefix, "hash": one.hash, "draws": one.draws, "share": one.share}
-                        for one in split.sources
+                        {"prefix": one.prefix, "hash": one.hash, "draws": one.draws, "share": share}
+                        for one, share in zip(split.sources, split.shares, strict=True)
                     ],
-                    "certificate": split.certificate.to_json(),
+                    "certificate": encode(split.certificate),
                 }
                 for split in document.splits.values()
             ],

@@ -228,14 +228,14 @@ def _certificate_row(one: SourceCertificate) -> tuple[str, ...]:
     least, most = one.document_least, one.document_most
     return (
         one.prefix,
-        percent(one.target_share),
+        percent(one.weight),
         percent(one.share),
         count(one.samples),
         count(one.tokens),
         f"{one.epochs:.2f}",
         f"{count(one.documents_drawn)} of {count(one.documents)}",
         str(least) if least == most else f"{least} to {most}",
-        f"{max(one.largest_lag, one.largest_lead):.2f}",
+        f"{one.weight_error:.2f}",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.blending.drift import measure_drift
+from tokshard.blending.certificate import measure_weight_errors
 from tokshard.errors import InputError, TokshardError
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription
 from tokshard.index_cache.fingerprint import dataset_fingerprint, fingerprint_differences
@@ -177,7 +177,7 @@ def _order_statistics(files: IndexFiles) -> OrderStatistics | None:
         return None
     total = sum(description.weights)
     shares = [weight / total if total else 0.0 for weight in description.weights]
-    drift = measure_drift(
+    drift = measure_weight_errors(
         map_npy(files.array_path("dataset_index")),
         map_npy(files.array_path("dataset_sample_index")),
         shares,

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokshard.blending.builder import SplitPlan, shortfall_of
-from tokshard.blending.config import DEFAULT_SURPLUS, BuilderConfig
+from tokshard.blending.options import DEFAULT_SURPLUS, BuilderConfig
+from tokshard.blending.plan import SplitPlan, shortfall_of
 from tokshard.core.codec import encode
 from tokshard.core.findings import Finding
 from tokshard.errors import TokshardError, UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.gpt_index.sizes import Sizes
-from tokshard.gpt_index.splits import DEFAULT_SPLIT, parse_split
+from tokshard.gpt_index.splits import DEFAULT_SPLIT
 from tokshard.index_cache.cache import Cache, CacheEntry, blend_specs, default_directory, examine
 from tokshard.index_cache.job import check_indices
 from tokshard.index_cache.request import IndexRequest
@@ -26,7 +26,7 @@ from tokshard.index_cache.sidecar import Origin
 from tokshard.preflight.candidates import Candidate, candidates_of_launch, may_be_of_launch
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.lookups import CachedDescriptions, Lookup
-from tokshard.preflight.outlook import Outlook, Places, outlooks, recipe_of_launch
+from tokshard.preflight.outlook import Places, forecast_splits, recipe_of_launch
 from tokshard.preflight.rules import findings_of_arguments
 
 SCHEMA = "tokshard.doctor/1"
@@ -43,7 +43,7 @@ class Diagnosis:
         sizes: The samples that the job asks for; None where they cannot be told.
         tokenizer: Where the identifiers of its tokenizer were taken from.
         lookups: The sets of files that it looks up.
-        outlooks: What each split will be.
+        splits: The plan of each split.
         findings: What is wrong or worth knowing.
     """
 
@@ -51,7 +51,7 @@ class Diagnosis:
     sizes: Sizes | None
     tokenizer: str
     lookups: tuple[Lookup, ...]
-    outlooks: tuple[Outlook, ...]
+    splits: tuple[SplitPlan, ...]
     findings: tuple[Finding, ...]
 
     @property
@@ -97,13 +97,13 @@ def diagnose(
     """
     findings = findings_of_arguments(launch)
     places = Places(path_as)
-    parts: list[Outlook] = []
+    parts: list[SplitPlan] = []
     sizes = config = None
     if not (launch.mock_data or launch.sft):
         try:
             sizes = launch.sizes()
             config = _config(launch, sizes, path_as)
-            parts, defects = outlooks(recipe_of_launch(launch, places), config)
+            parts, defects = forecast_splits(recipe_of_launch(launch, places), config)
             findings += defects
         except TokshardError as error:
             if not any(error.message == one.message or one.code == "no-data" for one in findings):
@@ -127,7 +127,7 @@ def _config(launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str
         sequence_length=launch.sequence_length,
         sizes=sizes,
         tokenizer={},
-        split=parse_split(launch.split or DEFAULT_SPLIT),
+        split=launch.split or DEFAULT_SPLIT,
         seed=DEFAULT_SEED if launch.seed is None else launch.seed,
         surplus=DEFAULT_SURPLUS if surplus is None else surplus,
         path_as=path_as,
@@ -143,7 +143,7 @@ class _Naming:
         self._cached = cached
         self._launch = launch
 
-    def likeliest(self, parts: Sequence[Outlook]) -> Candidate:
+    def likeliest(self, parts: Sequence[SplitPlan]) -> Candidate:
         """Return the identifiers under which most files are there, else those most like some that are."""
         directories = [self._of(request) for part in parts for request in part.requests]
         there = self._cached.tokenizers(directories)
@@ -164,7 +164,7 @@ class _Naming:
             ),
         )
 
-    def lookups(self, parts: Sequence[Outlook]) -> list[Lookup]:
+    def lookups(self, parts: Sequence[SplitPlan]) -> list[Lookup]:
         """Return all sets of files that a job looks up, with their states."""
         states = self._states(parts)
         found = []
@@ -180,8 +180,8 @@ class _Naming:
             found += self._blend(part)
         return found
 
-    def _blend(self, part: Outlook) -> Iterator[Lookup]:
-        description = part.blend()
+    def _blend(self, part: SplitPlan) -> Iterator[Lookup]:
+        description = part.description()
         if description is None or self._directory is None:
             return
         entry = Cache(self._directory).blended_files(description)
@@ -190,13 +190,13 @@ class _Naming:
         nearest = self._cached.nearest(description, self._directory) if state.state == "missing" else None
         yield Lookup(part.name, "the blend", entry, state.state, state.reason, nearest)
 
-    def _states(self, parts: Sequence[Outlook]) -> dict[str, tuple[Any, str]]:
+    def _states(self, parts: Sequence[SplitPlan]) -> dict[str, tuple[Any, str]]:
         """Return the states of all indexes of splits without a defect, by the stems of their files."""
-        requests = [one for part in parts if part.plan is not None for one in part.requests]
+        requests = [one for part in parts if part.sources for one in part.requests]
         reports = check_indices(requests, cache_directory=self._directory, digests=False)
         return {one.entry.stem: (one.state, one.reason) for one in reports}
 
-    def _found(self, parts: Sequence[Outlook]) -> int:
+    def _found(self, parts: Sequence[SplitPlan]) -> int:
         return sum(
             os.path.isfile(self._entry(request).description_path)
             for part in parts
@@ -217,12 +217,12 @@ def _likeness(one: dict[str, Any] | None, other: dict[str, Any]) -> int:
     return len(same) - len(fields.keys() ^ other.keys())
 
 
-def _of_sizes(parts: Sequence[Outlook], config: BuilderConfig | None) -> Iterator[Finding]:
+def _of_sizes(parts: Sequence[SplitPlan], config: BuilderConfig | None) -> Iterator[Finding]:
     for part in parts:
-        if part.plan is None or config is None:
+        if not part.sources or config is None:
             continue
-        yield from _read_often(part.name, part.plan)
-        if (shortfall := shortfall_of(part.plan, config)) is not None:
+        yield from _read_often(part)
+        if (shortfall := shortfall_of(part, config)) is not None:
             yield Finding(
                 "too-few-samples",
                 "error" if part.split == "train" else "warning",
@@ -237,7 +237,7 @@ def _of_sizes(parts: Sequence[Outlook], config: BuilderConfig | None) -> Iterato
             )
 
 
-def _read_often(name: str, plan: SplitPlan) -> Iterator[Finding]:
+def _read_often(plan: SplitPlan) -> Iterator[Finding]:
     """Tell which sources a split reads more than once, those that are read most first."""
     times = {}
     for one in plan.sources:
@@ -248,11 +248,11 @@ def _read_often(name: str, plan: SplitPlan) -> Iterator[Finding]:
     if often:
         told = ", ".join(f"{path} {times[path]:.2f} times" for path in often[:_SHOWN_SOURCES])
         more = f", and {len(often) - _SHOWN_SOURCES} more" if len(often) > _SHOWN_SOURCES else ""
-        yield Finding("epochs", "note", f"{name} reads {told}{more}")
+        yield Finding("epochs", "note", f"{plan.name} reads {told}{more}")
 
 
 def _of_cache(
-    launch: LaunchArguments, lookups: Sequence[Lookup], parts: Sequence[Outlook]
+    launch: LaunchArguments, lookups: Sequence[Lookup], parts: Sequence[SplitPlan]
 ) -> Iterator[Finding]:
     if launch.data_cache_path is None and any(part.weights is not None for part in parts):
         yield Finding(

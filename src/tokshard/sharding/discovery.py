@@ -365,15 +365,15 @@ def _blend(path: str, wanted: Wanted, holdings: Holdings) -> dict[str, SampleSou
 
 
 def _split_source(split: BlendSplit, document: BlendDocument, holdings: Holdings) -> SampleSource:
-    alone = split.blend_hash is None
+    alone = split.order is None
     datasets = tuple(
         _blend_reference(source, split.split, document, holdings, draws=source.draws if alone else None)
         for source in split.sources
     )
     order = None
-    if split.blend_hash is not None:
+    if split.order is not None:
         cache = os.path.abspath(document.cache_directory)
-        order = blend_files(cache, split.blend_hash, split.split, split.samples)
+        order = blend_files(cache, split.order.hash, split.split, split.samples)
     return SampleSource("blend", split.name, split.samples, datasets, order)
 
 

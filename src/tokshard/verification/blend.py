@@ -68,8 +68,8 @@ def indexes_of(document: BlendDocument) -> Iterator[CachedIndex]:
     seen = set()
     for split in document.splits.values():
         found = [CachedIndex(*_place(source.description), source.prefix) for source in split.sources]
-        if split.description is not None:
-            found.append(CachedIndex(*_place(split.description)))
+        if split.order is not None:
+            found.append(CachedIndex(*_place(split.order.description)))
         for one in found:
             if one.path not in seen:
                 seen.add(one.path)

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.blending.exhaustive import exhaustive_order
-from tokshard.blending.greedy import greedy_order
-from tokshard.blending.order import blend_blocks
+from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError

@@ -11,8 +11,8 @@ import numpy as np
 from support.bad_products.changes import cut, edit_json, flip
 from support.blending.support import config_for, write_dataset
 from tokshard.blending.document import BlendDocument
-from tokshard.blending.forms import parse_words
-from tokshard.blending.job import blend
+from tokshard.blending.job import build_blend
+from tokshard.blending.recipe_files import parse_words
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.job import build_indices
 from tokshard.index_cache.request import IndexRequest
@@ -180,7 +180,7 @@ def sources(directory):
 def sound_blend(directory, weights=(0.7, 0.3), samples=60):
     """Blend two datasets; return the directory of the blend."""
     words = [word for pair in zip(map(str, weights), sources(directory), strict=True) for word in pair]
-    blend(parse_words(words), config_for(samples, 5, 0, split="9,1"), directory / "mix", workers=1)
+    build_blend(parse_words(words), config_for(samples, 5, 0, split="9,1"), directory / "mix", workers=1)
     return str(directory / "mix")
 
 
@@ -222,14 +222,14 @@ def blend_samples(directory):
 
 def blend_hash(directory):
     path = sound_blend(directory)
-    file = Path(document(path).splits["train"].description)
+    file = Path(document(path).splits["train"].order.description)
     file.write_text(file.read_text().replace("0.7", "0.6"))
     return path
 
 
 def blend_order(directory):
     path = sound_blend(directory)
-    file = document(path).splits["train"].dataset_index
+    file = document(path).splits["train"].order.dataset_index
     order = np.load(file)
     place = int(np.flatnonzero(np.diff(order))[-1])
     order[[place, place + 1]] = order[[place + 1, place]]
@@ -320,7 +320,7 @@ def plan_proof(directory):
 def plan_coverage(directory):
     """A blend whose order draws one sample twice, planned as it is."""
     path = sound_blend(directory)
-    file = document(path).splits["train"].dataset_sample_index
+    file = document(path).splits["train"].order.dataset_sample_index
     samples = np.load(file)
     first, second = np.flatnonzero(np.load(file.replace("_sample", "")) == 0)[:2]
     samples[second] = samples[first]

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tokshard.blending.config import BuilderConfig
+from tokshard.blending.options import BuilderConfig
 from tokshard.gpt_index.sizes import Sizes
-from tokshard.gpt_index.splits import parse_split
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/x"}
 
@@ -112,7 +111,7 @@ def write_sources(directory, counts=(60, 40, 50)):
 
 def config_for(train=100, valid=0, test=0, *, split="80,10,10", **changes):
     settings = {"sequence_length": 16, "tokenizer": TOKENIZER, **changes}
-    return BuilderConfig(sizes=Sizes(train, valid, test), split=parse_split(split), **settings)
+    return BuilderConfig(sizes=Sizes(train, valid, test), split=split, **settings)
 
 
 def snapshot(directory):

@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from support.dataset.twin import Plain
-from tokshard.blending.greedy import build_blending_indices
+from tokshard.blending.order import build_blending_indices
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.loader import RankLoader

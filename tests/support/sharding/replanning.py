@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from support.blending.support import TOKENIZER, write_dataset
-from tokshard.blending.config import BuilderConfig
-from tokshard.blending.job import blend
+from tokshard.blending.job import build_blend
+from tokshard.blending.options import BuilderConfig
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.sizes import Sizes
-from tokshard.gpt_index.splits import parse_split
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan
@@ -85,8 +84,8 @@ def write_blend(directory, weights, samples, *, tokens, name="blend", cache="cac
     config = BuilderConfig(
         sequence_length=8,
         sizes=Sizes(samples, 0, 0),
-        split=parse_split("1"),
+        split="1",
         tokenizer=TOKENIZER,
     )
-    blend(recipe, config, directory / name, cache_directory=directory / cache)
+    build_blend(recipe, config, directory / name, cache_directory=directory / cache)
     return directory / name

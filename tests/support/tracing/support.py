@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from support.dataset.twin import Plain
-from tokshard.blending.greedy import build_blending_indices
+from tokshard.blending.order import build_blending_indices
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
 from tokshard.gpt_index.index import GPTDatasetIndex

@@ -30,11 +30,11 @@ def _split_section(split: BlendSplit) -> Markup:
     if not certificate.samples:
         return section(title)
     sources = certificate.sources[:_SHOWN_SOURCES]
-    shares = [Bar(one.prefix, one.share, percent(one.share), mark=one.target_share) for one in sources]
+    shares = [Bar(one.prefix, one.share, percent(one.share), mark=one.weight) for one in sources]
     epochs = [Bar(one.prefix, one.epochs, f"{one.epochs:.2f}") for one in sources]
     drift = None
     if split.kind != "single":
-        drift = drift_chart(certificate.drift, certificate.largest_deviation, certificate.samples)
+        drift = drift_chart(certificate.weight_error_curve, certificate.weight_error, certificate.samples)
     return section(
         title,
         bars("Share of the samples; the line is the share that was asked for", shares),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument
-from tokshard.blending.forms import read_arguments
+from tokshard.blending.recipe_files import read_arguments
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.npy import map_npy, write_npy
@@ -116,11 +116,7 @@ def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tu
     if split is None:
         raise UsageError(f"the blend {path} has no {stream} split to continue with")
     found = open_sources([path], Wanted(split=stream.partition(".")[0]))[stream]
-    pairs = [
-        (one, entry.share)
-        for one, entry in zip(found.datasets, split.sources, strict=True)
-        if entry.share > 0
-    ]
+    pairs = [(one, share) for one, share in zip(found.datasets, split.shares, strict=True) if share > 0]
     warnings = [
         f"{one.prefix} has changed since the plan read it: it is read from its start"
         for one, _ in pairs
@@ -224,7 +220,7 @@ def reweight(
         >>> order.dataset_index.tolist(), order.source_epochs.rows.tolist()
         ([0, 1, 0, 1, 0, 1], [[0, 0, 0], [0, 1, 4], [1, 0, 1]])
     """
-    from tokshard.blending.greedy import build_blending_indices, normalize
+    from tokshard.blending.order import build_blending_indices, normalize
 
     if samples < 1:
         raise UsageError("no sample is left for the new weights")

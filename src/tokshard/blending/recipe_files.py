@@ -1,23 +1,160 @@
-"""Recipe files: TOML, with a suggestion for every key that is not known."""
+"""Recipes in files and words: TOML, and the forms that Megatron knows.
+
+What Megatron would misread without a message is refused here, with the reading that it would have had.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeOptions, Source
+from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeDefaults, Source, reads_as_number
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.textfile import read_text
 
+_EXAMPLE = "write weights and prefixes in turn (0.7 data/web 0.3 data/code), or prefixes alone"
 _MIXTURE_KEYS = ("unit", "temperature", "source")
 _SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "seed")
 _OPTION_KEYS = ("sequence_length", "num_samples", "split", "seed", "surplus")
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmbt]?)", re.IGNORECASE)
+
+
+def read_arguments(arguments: Sequence[str]) -> BlendRecipe:
+    """Return the recipe that the arguments of a command name.
+
+    Args:
+        arguments: One recipe file (``*.toml``), one file of Megatron's blends per split (``*.json``), one
+            file of words (``@file``), or weights and prefixes, or prefixes alone.
+
+    Raises:
+        UsageError: They cannot be meant.
+        InputError: A file cannot be read or used.
+    """
+    if len(arguments) == 1:
+        only = arguments[0]
+        if only.endswith(".toml"):
+            return read_recipe(only)
+        if only.endswith(".json"):
+            return read_per_split(only)
+        if only.startswith("@"):
+            return read_data_args(only[1:])
+    return parse_words(arguments)
+
+
+def parse_words(words: Sequence[str]) -> BlendRecipe:
+    """Return the recipe of Megatron's ``--data-path``.
+
+    Raises:
+        UsageError: There is no word, weights and prefixes do not alternate, or a prefix reads as a number.
+
+    Example:
+        >>> parse_words(["0.7", "data/web", "0.3", "data/code"]).mixture.weights
+        (0.7, 0.3)
+        >>> parse_words(["1", "data/web", "data/code"])
+        Traceback (most recent call last):
+            ...
+        tokshard.errors.UsageError: '1' reads as a number, but 3 words are all prefixes to Megatron
+    """
+    return BlendRecipe(mixture=_words_mixture(words))
+
+
+def parse_per_split_words(
+    train: Sequence[str] | None, valid: Sequence[str] | None, test: Sequence[str] | None,
+    *, multiple_validation_sets: bool = False,
+) -> BlendRecipe:  # fmt: skip
+    """Return the recipe of Megatron's ``--train-data-path``, ``--valid-data-path``, ``--test-data-path``.
+
+    Raises:
+        UsageError: As for :func:`parse_words`, or there is none of them.
+    """
+    first, second, third = (
+        None if words is None else _words_mixture(words) for words in (train, valid, test)
+    )
+    return BlendRecipe(per_split=(first, second, third), multiple_validation_sets=multiple_validation_sets)
+
+
+def read_data_args(path: str) -> BlendRecipe:
+    """Return the recipe in a file of Megatron's ``--data-args-path``: words by white space."""
+    return parse_words(read_text(path).split())
+
+
+def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> BlendRecipe:
+    """Return the recipe in a file of Megatron's ``--per-split-data-args-path``.
+
+    Args:
+        path: JSON with ``train``, ``valid`` and ``test``: each a list of words, one text of them, or null.
+        multiple_validation_sets: Whether the sources of validation stay apart.
+
+    Raises:
+        InputError: It is not such a file.
+        UsageError: As for :func:`parse_words`.
+    """
+    try:
+        value = json.loads(read_text(path), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict) or set(value) != set(SPLITS):
+        keys = (
+            f"has the keys {', '.join(map(str, value))}" if isinstance(value, dict) else "is no JSON object"
+        )
+        raise InputError(
+            f"{path} {keys}",
+            hint="Megatron wants exactly train, valid and test; null for a split without data",
+        )
+    train, valid, test = (_words(value[name], name, path) for name in SPLITS)
+    return parse_per_split_words(train, valid, test, multiple_validation_sets=multiple_validation_sets)
+
+
+def _words(value: Any, name: str, path: str) -> list[str] | None:
+    if value is None:
+        return None
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise InputError(
+            f"{path}: {name} is neither a text nor a list of texts", hint="weights are texts, too"
+        )
+    return words
+
+
+def _words_mixture(words: Sequence[str]) -> Mixture:
+    if not words:
+        raise UsageError("no source is named", hint=_EXAMPLE)
+    numbers = [reads_as_number(word) for word in words]
+    if len(words) % 2 == 0 and any(numbers[::2]):
+        return _weighted(words, numbers)
+    if any(numbers):
+        raise UsageError(_misread(words, numbers), hint=_EXAMPLE)
+    return Mixture(tuple(Source(word.strip()) for word in words))
+
+
+def _weighted(words: Sequence[str], numbers: Sequence[bool]) -> Mixture:
+    if not all(numbers[::2]):
+        place = 2 * numbers[::2].index(False)
+        raise UsageError(
+            f"word {place + 1}, {words[place]!r}, stands for a weight and is no number", hint=_EXAMPLE
+        )
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return Mixture(tuple(Source(prefix.strip(), weight=float(weight)) for weight, prefix in pairs))
+
+
+def _misread(words: Sequence[str], numbers: Sequence[bool]) -> str:
+    word = words[numbers.index(True)]
+    if len(words) % 2:
+        return f"{word!r} reads as a number, but {len(words)} words are all prefixes to Megatron"
+    return f"{word!r} reads as a number where a prefix stands, and the word before it is no weight"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return value
 
 
 def read_recipe(path: str) -> BlendRecipe:
@@ -53,7 +190,7 @@ def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
         ... weight = 0.3
         ... max_epochs = 4
         ... ''')
-        >>> recipe.mixture.weights, recipe.options.num_samples
+        >>> recipe.mixture.weights, recipe.defaults.num_samples
         ((0.7, 0.3), (1000, 0, 0))
     """
     try:
@@ -66,10 +203,10 @@ def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
     _check_keys(table, known, "", path)
     try:
         return BlendRecipe(
-            mixture=None if per_split else _mixture(table, "", path),
+            mixture=None if per_split else _table_mixture(table, "", path),
             per_split=_per_split(table, path) if per_split else None,
             multiple_validation_sets=_value(table, "multiple_validation_sets", bool, "", path) or False,
-            options=_options(table, path),
+            defaults=_defaults(table, path),
         )
     except UsageError as error:
         raise UsageError(f"{path}: {error}", hint=error.hint) from error
@@ -92,12 +229,13 @@ def parse_amount(text: str) -> float | None:
 
 def _per_split(table: dict[str, Any], path: str) -> tuple[Mixture | None, Mixture | None, Mixture | None]:
     train, valid, test = (
-        _mixture(_table(table, name, path), f"{name}.", path) if name in table else None for name in SPLITS
+        _table_mixture(_table(table, name, path), f"{name}.", path) if name in table else None
+        for name in SPLITS
     )
     return train, valid, test
 
 
-def _mixture(table: dict[str, Any], where: str, path: str) -> Mixture:
+def _table_mixture(table: dict[str, Any], where: str, path: str) -> Mixture:
     if where:
         _check_keys(table, _MIXTURE_KEYS, where, path)
     entries = table.get("source")
@@ -126,8 +264,8 @@ def _source(entry: dict[str, Any], where: str, path: str) -> Source:
     )
 
 
-def _options(table: dict[str, Any], path: str) -> RecipeOptions:
-    return RecipeOptions(
+def _defaults(table: dict[str, Any], path: str) -> RecipeDefaults:
+    return RecipeDefaults(
         sequence_length=_value(table, "sequence_length", int, "", path),
         num_samples=_sizes(table, path),
         split=_value(table, "split", str, "", path),

@@ -1,23 +1,97 @@
-"""From what a mixture is asked to be to what Megatron understands: weights and a number of samples."""
+"""Weights and sizes of a blend, as Megatron computes them, and those that a recipe comes to."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from tokshard.blending.greedy import greedy_order, normalize
-from tokshard.blending.order import count_draws
+from tokshard.blending.order import count_draws, greedy_order, normalize
 from tokshard.blending.recipe import Mixture
-from tokshard.blending.sizes import source_sizes
+from tokshard.core.codec import Key
 from tokshard.errors import UsageError
 
-_TRIES = 50
+_MILLION = 1_000_000
+_MAX_SURPLUS = 1_000_000
+_MAX_ROUNDS = 50
+
+
+def shares_of(weights: Sequence[float], size: int | None) -> tuple[float, ...]:
+    """Return the share of the samples that is asked of each source of a blend.
+
+    Args:
+        weights: The weights in its hash.
+        size: The size in its hash; None where the weights are the samples of the sources.
+    """
+    total = 1.0 if size is not None else float(sum(weights))
+    return tuple(weight / total for weight in weights)
 
 
 @dataclass(frozen=True, slots=True)
-class SourceSupply:
-    """What a source has in the split that decides.
+class SourceSizes:
+    """The samples of each source, in order.
+
+    Attributes:
+        targets: The samples that the blend counts on; their sum is the size of the blend.
+        built: The samples asked of the source's index: the target and the surplus.
+    """
+
+    targets: tuple[int, ...]
+    built: tuple[int, ...]
+
+
+def source_sizes(weights: Sequence[float], size: int, surplus: float) -> SourceSizes:
+    """Return the sizes of the sources of a blend.
+
+    Args:
+        weights: The normalized weights.
+        size: The samples asked for.
+        surplus: The samples built beyond those that the weights ask for, as a fraction of them.
+
+    Example:
+        >>> source_sizes([0.7, 0.3], 101, 0.005)
+        SourceSizes(targets=(71, 31), built=(72, 32))
+    """
+    targets = tuple(math.ceil(size * weight) for weight in weights)
+    return SourceSizes(targets, tuple(with_surplus(target, surplus) for target in targets))
+
+
+def with_surplus(target: int, surplus: float) -> int:
+    """Return the samples to build for a target.
+
+    Example:
+        >>> with_surplus(1000, 0.005)
+        1005
+    """
+    return math.ceil(target * (1 + surplus))
+
+
+def smallest_surplus(fits: Callable[[float], bool]) -> float | None:
+    """Return the smallest surplus that fits, in millionths; None if none up to a million does.
+
+    Args:
+        fits: Whether a surplus is large enough. If one is, all larger ones are.
+
+    Example:
+        >>> smallest_surplus(lambda surplus: with_surplus(1000, surplus) >= 1013)
+        0.012001
+    """
+    high = 1
+    while not fits(high / _MILLION):
+        high *= 2
+        if high > _MAX_SURPLUS * _MILLION:
+            return None
+    low = -1 if high == 1 else high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle / _MILLION) else (middle, high)
+    return high / _MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTokens:
+    """The tokens of a source in the split that decides.
 
     Attributes:
         tokens: The tokens of one epoch.
@@ -33,27 +107,30 @@ class SourceSupply:
         """Return the whole samples of a number of epochs, which need not be whole.
 
         Example:
-            >>> SourceSupply(tokens=100, sequence_length=8, extra_token=1).samples_of(1.5)
+            >>> SourceTokens(tokens=100, sequence_length=8, extra_token=1).samples_of(1.5)
             18
         """
-        tokens = epochs * self.tokens if isinstance(epochs, int) else math.floor(epochs * self.tokens)
+        whole = int(epochs)
+        tokens = whole * self.tokens if whole == epochs else math.floor(epochs * self.tokens)
         return max(0, (tokens - self.extra_token) // self.sequence_length)
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """What Megatron is told.
+class BlendWeights:
+    """The weights and the size that make Megatron build what a mixture asks for.
 
     Attributes:
-        weights: Of each source, not normalised; None for none.
-        size: The samples of the split that decided; None for all that there are.
+        weights: The weight of each source, not normalized; None for a blend without weights.
+        size: The samples of the split that decided; None for all samples.
     """
 
-    weights: tuple[float, ...] | None
-    size: int | None
+    weights: Annotated[
+        tuple[float, ...] | None, Key("weights", "Weight of each source, as Megatron is given it.", minimum=0)
+    ]
+    size: Annotated[int | None, Key("size", "Samples; null for all.", minimum=0)]
 
 
-def resolve(mixture: Mixture, size: int | None, supplies: Sequence[SourceSupply], *, old: bool) -> Resolved:
+def resolve(mixture: Mixture, size: int | None, sources: Sequence[SourceTokens]) -> BlendWeights:
     """Return the weights and the size that make a mixture what it is asked to be.
 
     Weights, tokens and the temperature give shares. A source that would be read more often than
@@ -64,29 +141,27 @@ def resolve(mixture: Mixture, size: int | None, supplies: Sequence[SourceSupply]
     Args:
         mixture: What is wanted.
         size: The samples asked for, or None.
-        supplies: What each source has, in the split that decides (training, where there is it).
-        old: Whether sizes are those of Megatron Core up to 0.12.
+        sources: The tokens of each source in the split that decides (training, where it has a share).
 
     Raises:
         UsageError: The size is missing, or contradicts the recipe, or the caps do not allow it.
     """
     if mixture.is_plain:
-        _check_size(mixture, size)
-        return Resolved(mixture.weights, size)
+        return BlendWeights(mixture.weights, size)
     caps: list[int | None]
     if mixture.epochs is not None:
-        caps = [supply.samples_of(epochs) for supply, epochs in zip(supplies, mixture.epochs, strict=True)]
+        caps = [source.samples_of(epochs) for source, epochs in zip(sources, mixture.epochs, strict=True)]
         wanted, size = [float(cap or 0) for cap in caps], _size_of_epochs(mixture, caps, size)
     else:
-        wanted = _wanted(mixture, supplies)
-        size = _size_of_weights(mixture, wanted, supplies, size)
+        wanted = _wanted(mixture, sources)
+        size = _size_of_weights(mixture, wanted, sources, size)
         caps = [
-            None if source.max_epochs is None else supply.samples_of(source.max_epochs)
-            for source, supply in zip(mixture.sources, supplies, strict=True)
+            None if wanted_source.max_epochs is None else source.samples_of(wanted_source.max_epochs)
+            for wanted_source, source in zip(mixture.sources, sources, strict=True)
         ]
     if len(wanted) == 1 and mixture.weights is None:
-        return Resolved(None, size)
-    return _capped(mixture, wanted, caps, size, old=old)
+        return BlendWeights(None, size)
+    return _capped(mixture, wanted, caps, size)
 
 
 def share_out(wanted: Sequence[float], caps: Sequence[int | None], size: int) -> list[float] | None:
@@ -119,14 +194,6 @@ def share_out(wanted: Sequence[float], caps: Sequence[int | None], size: int) ->
         full |= over
 
 
-def _check_size(mixture: Mixture, size: int | None) -> None:
-    if mixture.weights is not None and size is None:
-        raise UsageError(
-            "a blend by weights needs a number of samples",
-            hint="give --num-samples; or leave out the weights, for one epoch of every source",
-        )
-
-
 def _size_of_epochs(mixture: Mixture, caps: Sequence[int | None], size: int | None) -> int:
     made = sum(cap or 0 for cap in caps)
     for source, cap in zip(mixture.sources, caps, strict=True):
@@ -140,8 +207,8 @@ def _size_of_epochs(mixture: Mixture, caps: Sequence[int | None], size: int | No
     return made
 
 
-def _wanted(mixture: Mixture, supplies: Sequence[SourceSupply]) -> list[float]:
-    base: Sequence[float] = mixture.weights or [supply.tokens for supply in supplies]
+def _wanted(mixture: Mixture, sources: Sequence[SourceTokens]) -> list[float]:
+    base: Sequence[float] = mixture.weights or [source.tokens for source in sources]
     if mixture.temperature == 1.0:
         return [float(weight) for weight in base]
     largest = max(base)
@@ -156,24 +223,22 @@ def _wanted(mixture: Mixture, supplies: Sequence[SourceSupply]) -> list[float]:
 
 
 def _size_of_weights(
-    mixture: Mixture, wanted: Sequence[float], supplies: Sequence[SourceSupply], size: int | None
+    mixture: Mixture, wanted: Sequence[float], sources: Sequence[SourceTokens], size: int | None
 ) -> int:
     if size is not None:
         return size
     if mixture.unit == "tokens":
         tokens = math.ceil(math.fsum(mixture.weights or wanted))
-        return -(-tokens // supplies[0].sequence_length)
+        return -(-tokens // sources[0].sequence_length)
     raise UsageError(
         "a mixture with weights, caps or a temperature needs a number of samples", hint="give --num-samples"
     )
 
 
-def _capped(
-    mixture: Mixture, wanted: Sequence[float], caps: Sequence[int | None], size: int, *, old: bool
-) -> Resolved:
+def _capped(mixture: Mixture, wanted: Sequence[float], caps: Sequence[int | None], size: int) -> BlendWeights:
     """Share out the samples, and lower the caps until the draws keep to those that were asked for."""
     lowered = list(caps)
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ROUNDS):
         if mixture.epochs is not None:
             size = sum(cap or 0 for cap in lowered)
         parts = share_out(wanted, lowered, size)
@@ -181,9 +246,9 @@ def _capped(
             break
         free = all(cap is None or part < cap for part, cap in zip(parts, lowered, strict=True))
         weights = tuple(wanted) if free else tuple(float(part) for part in parts)
-        excess = _excess(weights, caps, size, old=old)
+        excess = _excess(weights, caps, size)
         if not any(excess):
-            return Resolved(weights, size)
+            return BlendWeights(weights, size)
         lowered = [
             cap if cap is None or not over else cap - over for cap, over in zip(lowered, excess, strict=True)
         ]
@@ -198,11 +263,11 @@ def _capped(
     )
 
 
-def _excess(weights: Sequence[float], caps: Sequence[int | None], size: int, *, old: bool) -> list[int]:
+def _excess(weights: Sequence[float], caps: Sequence[int | None], size: int) -> list[int]:
     """Return by how many draws Megatron's order would exceed each cap."""
     if all(cap is None for cap in caps):
         return [0] * len(caps)
     shares = normalize(weights)
-    total = sum(source_sizes(shares, size, 0.0, old=old).targets)
+    total = sum(source_sizes(shares, size, 0.0).targets)
     draws = count_draws(greedy_order(normalize(shares), total), total).tolist()
     return [0 if cap is None else max(0, drawn - cap) for drawn, cap in zip(draws, caps, strict=True)]
