@@ -23,6 +23,20 @@ if TYPE_CHECKING:
     from tokshard.tokenization.job import tokenize_corpus
     from tokshard.tokenization.job_array.job import finish_tokenization, tokenize_share
     from tokshard.tokenization.job_array.task import ArrayTask
+    from tokshard.tracing.job import trace
+    from tokshard.tracing.options import TraceOptions
+    from tokshard.tracing.report import (
+        DocumentOrigin,
+        DocumentRead,
+        DocumentReads,
+        SampleContents,
+        SamplePiece,
+        TracedItem,
+        TraceDocumentReport,
+        TraceReadsReport,
+        TraceReport,
+        TraceSamplesReport,
+    )
     from tokshard.verification.job import verify
     from tokshard.verification.options import VerifyOptions
     from tokshard.verification.report import VerifiedProduct, VerifyReport
@@ -31,10 +45,21 @@ __all__ = [
     "ArrayTask",
     "BlendRecipe",
     "Certificate",
+    "DocumentOrigin",
+    "DocumentRead",
+    "DocumentReads",
     "GPTDatasetIndex",
     "GPTSamples",
     "IndexedDataset",
     "IndexedDatasetBuilder",
+    "SampleContents",
+    "SamplePiece",
+    "TraceDocumentReport",
+    "TraceOptions",
+    "TraceReadsReport",
+    "TraceReport",
+    "TraceSamplesReport",
+    "TracedItem",
     "VerifiedProduct",
     "VerifyOptions",
     "VerifyReport",
@@ -48,6 +73,7 @@ __all__ = [
     "merge_datasets",
     "tokenize_corpus",
     "tokenize_share",
+    "trace",
     "verify",
 ]
 
@@ -55,10 +81,21 @@ _HOMES = {
     "ArrayTask": "tokshard.tokenization.job_array.task",
     "BlendRecipe": "tokshard.blending.recipe",
     "Certificate": "tokshard.blending.certificate",
+    "DocumentOrigin": "tokshard.tracing.report",
+    "DocumentRead": "tokshard.tracing.report",
+    "DocumentReads": "tokshard.tracing.report",
     "GPTDatasetIndex": "tokshard.gpt_index.index",
     "GPTSamples": "tokshard.gpt_index.samples",
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
+    "SampleContents": "tokshard.tracing.report",
+    "SamplePiece": "tokshard.tracing.report",
+    "TraceDocumentReport": "tokshard.tracing.report",
+    "TraceOptions": "tokshard.tracing.options",
+    "TraceReadsReport": "tokshard.tracing.report",
+    "TraceReport": "tokshard.tracing.report",
+    "TraceSamplesReport": "tokshard.tracing.report",
+    "TracedItem": "tokshard.tracing.report",
     "VerifiedProduct": "tokshard.verification.report",
     "VerifyOptions": "tokshard.verification.options",
     "VerifyReport": "tokshard.verification.report",
@@ -71,6 +108,7 @@ _HOMES = {
     "merge_datasets": "tokshard.dataset.merge.job",
     "tokenize_corpus": "tokshard.tokenization.job",
     "tokenize_share": "tokshard.tokenization.job_array.job",
+    "trace": "tokshard.tracing.job",
     "verify": "tokshard.verification.job",
 }
 

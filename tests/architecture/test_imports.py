@@ -154,14 +154,10 @@ def class_names() -> Counter[str]:
 
 
 DEFINED_TWICE = {
-    "Course",
     "Executor",
     "Finding",
     "Location",
-    "Origin",
-    "Pieces",
     "Places",
-    "Texts",
     "Wanted",
     "_Entry",
     "_Reader",

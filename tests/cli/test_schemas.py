@@ -121,8 +121,8 @@ RUNS = [
     (f"trace --plan plan --step 3 --rank 1 --tokenizer {TOKENIZER}", 0, "trace-samples"),
     ("trace --blend mix --sample 7", 0, "trace-samples"),
     ("trace --dataset web --document 7", 0, "trace-document"),
-    (f"trace --plan plan --source {SAMPLE}/stories.jsonl:7 --consumed-samples 40", 0, "trace-readings"),
-    (f"trace --blend mix --source {BAD}:33 --source web#3", 1, "trace-readings"),
+    (f"trace --plan plan --source {SAMPLE}/stories.jsonl:7 --consumed-samples 40", 0, "trace-reads"),
+    (f"trace --blend mix --source {BAD}:33 --source web#3", 1, "trace-reads"),
 ]
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from support.cli.commands import SAMPLE
 from support.cli.mixtures import run
+from tokshard import TraceReadsReport
 from tokshard.loader import RankLoader
-from tokshard.tracing.report import CSV_COLUMNS
 
 NAMES = ("--megatron", "0.19", "--tokenizer-model", "/models/llama")
 
@@ -68,26 +68,28 @@ def test_a_step_of_a_rank_is_what_the_loader_reads_and_its_text_is_in_the_lines_
             origin = piece["origin"]
             record = json.loads(Path(origin["path"]).read_bytes().splitlines()[origin["line"] - 1])
             tokens = [*record["text"].encode(), 256][piece["first_token"] : piece["stop_token"]]
-            place = piece["place"]
+            place = piece["position"]
             assert row[place : place + len(tokens)] == tokens[: len(row) - place]
 
 
 def test_a_line_is_traced_to_the_steps_that_are_traced_back_to_it():
     arguments = ("--source", "stories.jsonl:17", "--consumed-samples", "500")
     found = trace("--plan", "plan", *arguments, "--json").json
-    assert found["schema"] == "tokshard.trace-readings/1"
+    assert found["schema"] == "tokshard.trace-reads/1"
     ((item,), plan_id) = found["items"], json.loads(Path("plan/plan.json").read_bytes())["plan_id"]
     assert (item["status"], found["plan_id"]) == ("read", plan_id)
-    readings = item["documents"][0]["readings"]
-    assert {one["stream"] for one in readings} == {"train"}
-    for one in readings:
+    reads = item["documents"][0]["reads"]
+    assert {one["stream"] for one in reads} == {"train"}
+    for one in reads:
         assert one["seen"] == (16 * (one["step"] + 1) <= 500)
-        rank = found["ranks"][str(one["data_parallel_rank"])][0]
+        rank = next(
+            of["ranks"][0] for of in found["ranks"] if of["data_parallel_rank"] == one["data_parallel_rank"]
+        )
         back = trace("--plan", "plan", "--step", one["step"], "--rank", rank, "--json").json["samples"]
         piece = next(
             piece
             for sample in back
-            if (sample["slot"], sample["sample"]) == (one["slot"], one["sample"])
+            if (sample["row"], sample["sample"]) == (one["row"], one["sample"])
             for piece in sample["pieces"]
             if piece["sequence"] == one["sequence"]
         )
@@ -99,17 +101,17 @@ def test_a_list_gives_a_row_of_csv_for_each_reading_and_for_what_has_none():
     Path("list.txt").write_text("stories.jsonl:3\nmanuals.jsonl:999\nout/manuals#4\nnone:1\n")
     done = trace("--plan", "plan", "--list", "list.txt", "--csv", code=1)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert tuple(rows[0]) == CSV_COLUMNS
+    assert tuple(rows[0]) == TraceReadsReport.CSV_COLUMNS
     found = trace("--plan", "plan", "--list", "list.txt", "--json", code=1).json
     for item in found["items"]:
         mine = [row for row in rows if row["item"] == item["item"]]
         assert {row["status"] for row in mine} == {item["status"]}
-        readings = [one for document in item["documents"] for one in document["readings"]]
-        assert len(mine) == max(1, len(readings))
-        for row, one in zip(mine, readings, strict=False):
-            names = ("stream", "sample", "step", "data_parallel_rank", "slot", "first_token")
+        reads = [one for document in item["documents"] for one in document["reads"]]
+        assert len(mine) == max(1, len(reads))
+        for row, one in zip(mine, reads, strict=False):
+            names = ("stream", "sample", "step", "data_parallel_rank", "row", "first_token")
             assert [row[name] for name in names] == [str(one[name]) for name in names]
-            assert (row["again"], row["seen"]) == ("false", "")
+            assert (row["repeated"], row["seen"]) == ("false", "")
     assert [item["status"] for item in found["items"]] == ["read", "not-found", "read", "not-found"]
 
 
@@ -128,7 +130,7 @@ def test_samples_of_blends_and_indexes_and_documents_are_shown():
     assert (found["schema"], found["text"]) == ("tokshard.trace-document/1", f"{text}<|endoftext|>")
 
 
-def test_readings_are_shown_with_the_ranks_of_the_job():
+def test_reads_are_shown_with_the_ranks_of_the_job():
     shown = trace("--plan", "plan", "--source", "stories.jsonl:17", "--consumed-samples", "500").stdout
     assert shown.startswith("stories.jsonl:17: read,")
     assert "document 16 of" in shown
@@ -147,25 +149,25 @@ def test_a_plan_of_another_mixture_is_traced_from_its_stop_on_and_says_so():
         assert done.returncode == 0, done.stderr
     item = ("--source", "manuals.jsonl:5", "--source", "stories.jsonl:7", "--split", "train", "--json")
     before, mixed, same = (trace("--plan", name, *item).json for name in ("plan", "plan2", "plan3"))
-    assert [before["notes"], same["notes"]] == [[], []]
-    assert "trace through these" in mixed["notes"][0]
+    assert [before["warnings"], same["warnings"]] == [[], []]
+    assert "trace through these" in mixed["warnings"][0]
 
     def places(found):
         """Return what a report says of parts of documents and steps, counted from the start."""
-        readings = [one for item in found["items"] for part in item["documents"] for one in part["readings"]]
+        reads = [one for item in found["items"] for part in item["documents"] for one in part["reads"]]
         start = {found["plan_id"]: 0 if found is before else 10}
         return sorted(
             (start.get(one["plan_id"], 0) + one["step"], one["dataset_sample"], one["first_token"])
-            for one in readings
+            for one in reads
         )
 
     assert places(same) == places(before)
     assert min(places(mixed))[0] >= 10
     for item in mixed["items"]:
-        for one in item["documents"][0]["readings"]:
+        for one in item["documents"][0]["reads"]:
             back = trace("--plan", "plan2", "--step", one["step"], "--json").json["samples"]
-            assert (one["sample"], one["dataset_sample"], one["data_parallel_rank"], one["slot"]) in {
-                (got["sample"], got["dataset_sample"], got["data_parallel_rank"], got["slot"]) for got in back
+            assert (one["sample"], one["dataset_sample"], one["data_parallel_rank"], one["row"]) in {
+                (got["sample"], got["dataset_sample"], got["data_parallel_rank"], got["row"]) for got in back
             }
 
 
@@ -186,25 +188,25 @@ def test_a_plan_is_traced_whose_data_has_moved(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "nothing is asked"),
-        (("--plan", "plan"), "nothing is asked"),
-        (("--plan", "plan", "--step", "1", "--sample", "2"), "two questions"),
-        (("--step", "1"), "nothing is given"),
-        (("--blend", "mix", "--step", "1"), "--blend is given"),
+        ((), "is required"),
+        (("--plan", "plan"), "is required"),
+        (("--plan", "plan", "--step", "1", "--sample", "2"), "exclude each other"),
+        (("--step", "1"), "got none"),
+        (("--blend", "mix", "--step", "1"), "got --blend"),
         (("--plan", "plan", "--blend", "mix", "--sample", "1"), "--plan and --blend"),
-        (("--plan", "plan", "--sample", "1", "--rank", "0"), "it needs --step"),
-        (("--plan", "plan", "--sample", "1", "--consumed-samples", "1"), "--source or --list"),
-        (("--plan", "plan", "--sample", "1", "--csv"), "--source or --list"),
-        (("--plan", "plan", "--source", "a:1", "--tokenizer", "x"), "backwards"),
-        (("--plan", "plan", "--source", "a:1", "--csv", "--json"), "ask for one"),
+        (("--plan", "plan", "--sample", "1", "--rank", "0"), "requires --step"),
+        (("--plan", "plan", "--sample", "1", "--consumed-samples", "1"), "requires --source or --list"),
+        (("--plan", "plan", "--sample", "1", "--csv"), "requires --source or --list"),
+        (("--plan", "plan", "--source", "a:1", "--tokenizer", "x"), "show no text"),
+        (("--plan", "plan", "--source", "a:1", "--csv", "--json"), "exclude each other"),
         (("--plan", "plan", "--source", "a"), "names no line"),
         (("--plan", "plan", "--step", "999"), "has no step 999"),
         (("--plan", "plan", "--step", "1", "--rank", "8"), "has no rank 8"),
         (("--plan", "plan", "--step", "1", "--split", "test"), "no split 'test'"),
         (("--blend", "mix", "--sample", "99999"), "no sample 99999"),
-        (("--blend", "mix", "--sample", "1", "--moved", "/a=/b"), "--moved has a meaning"),
-        (("--plan", "plan", "--sample", "1", "--path-as", "a=b"), "--path-as has a meaning"),
-        (("--plan", "plan", "--sample", "1", "--moved", "/a="), "is not OLD=NEW"),
+        (("--blend", "mix", "--sample", "1", "--moved", "/a=/b"), "--moved requires --plan"),
+        (("--plan", "plan", "--sample", "1", "--path-as", "a=b"), "--path-as requires --index"),
+        (("--plan", "plan", "--sample", "1", "--moved", "/a="), "must be OLD=NEW"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments, words):

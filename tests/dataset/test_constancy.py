@@ -11,8 +11,7 @@ from tokshard import tokenize_corpus
 from tokshard.dataset.merge.inputs import read_input
 from tokshard.errors import InputError
 from tokshard.inspection.datasets import inspect_dataset
-from tokshard.tracing.forwards import trace_document
-from tokshard.tracing.subject import open_dataset
+from tokshard.tracing.job import open_dataset, trace_document
 
 WORK = {
     "inspect": inspect_dataset,
@@ -21,7 +20,7 @@ WORK = {
     "merge": lambda prefix: replace(read_input(prefix, multimodal=False), source=None),
 }
 
-INSIDE = {"inspect": "inspection/datasets.py", "trace": "tracing/forwards.py", "merge": "merge/inputs.py"}
+INSIDE = {"inspect": "inspection/datasets.py", "trace": "tracing/contents.py", "merge": "merge/inputs.py"}
 
 
 def said(work, prefix):

@@ -13,11 +13,9 @@ import pytest
 from support.dataset.twin import Plain
 from tokshard import merge_datasets, tokenize_corpus
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
-from tokshard.tracing.backwards import trace_items
-from tokshard.tracing.forwards import trace_document
-from tokshard.tracing.items import parse_item, read_items
+from tokshard.tracing.job import open_dataset, trace_document, trace_items
+from tokshard.tracing.options import parse_item, read_items
 from tokshard.tracing.provenance import Provenance
-from tokshard.tracing.subject import open_dataset
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
 
@@ -65,9 +63,9 @@ def tokenize(inputs, output, **options):
 
 
 def resolve(prefix, text):
-    """Return (status, documents, problem) of an item."""
+    """Return (status, documents, detail) of an item."""
     found = trace_items(open_dataset(prefix), [parse_item(text)]).items[0]
-    return found.status, [one.document for one in found.documents], found.problem
+    return found.status, [one.document for one in found.documents], found.detail
 
 
 def check_both_ways(prefix, inputs, *, has_offsets=True):
@@ -82,7 +80,7 @@ def check_both_ways(prefix, inputs, *, has_offsets=True):
                 expected.append(None if line.text is None else document)
             if line.text is not None:
                 origin = provenance.origins(np.array([document]))[0]
-                found = (origin.path, origin.line, origin.offset, origin.note)
+                found = (origin.path, origin.line, origin.offset, origin.detail)
                 assert found == (path, line.number, line.offset if has_offsets else None, None)
                 document += 1
     report = trace_items(open_dataset(prefix), items)
@@ -123,7 +121,7 @@ def test_lines_are_not_guessed_where_some_are_blank_and_the_input_is_gone_or_cha
     change("a.jsonl")
     origin = Provenance.open("out").origins(np.array([0]))[0]
     assert (origin.line, origin.offset) == (None, next(one.offset for one in lines if one.text is not None))
-    assert "blank lines" in origin.note
+    assert "blank lines" in origin.detail
     good = next(one for one in lines if one.text is not None)
     assert "FILE@OFFSET" in resolve("out", f"a.jsonl:{good.number}")[2]
     assert resolve("out", f"a.jsonl@{good.offset}") == ("found", [0], None)
@@ -134,7 +132,7 @@ def test_without_provenance_blank_lines_leave_only_documents():
     tokenize(["a.jsonl"], "out", provenance=False)
     origin = Provenance.open("out").origins(np.array([0]))[0]
     assert (origin.path, origin.line, origin.offset) == ("a.jsonl", None, None)
-    assert "without provenance" in origin.note
+    assert "without provenance" in origin.detail
     good = next(one for one in lines if one.text is not None)
     for mark in (f":{good.number}", f"@{good.offset}"):
         assert "without provenance" in resolve("out", f"a.jsonl{mark}")[2]
@@ -145,14 +143,14 @@ def test_a_rejected_record_and_a_line_past_the_end_are_told_apart():
     tokenize(["a.jsonl"], "out")
     bad = next(one for one in lines if one.text is None)
     for mark in (f":{bad.number}", f"@{bad.offset}"):
-        status, documents, problem = resolve("out", f"a.jsonl{mark}")
+        status, documents, detail = resolve("out", f"a.jsonl{mark}")
         assert (status, documents) == ("rejected", [])
-        assert problem == f"the record in line {bad.number} was rejected: field-type"
+        assert detail == f"the record in line {bad.number} was rejected: field-type"
     assert resolve("out", "a.jsonl:901") == ("not-found", [], "a.jsonl has 900 lines")
     size = os.path.getsize("a.jsonl")
     assert resolve("out", f"a.jsonl@{size}")[2] == f"a.jsonl has {size} bytes of text"
     assert resolve("out", f"a.jsonl@{lines[5].offset + 1}")[2].startswith("no record begins at byte")
-    assert "no dataset was made from b.jsonl" in resolve("out", "b.jsonl:1")[2]
+    assert "no dataset is known to be made from b.jsonl" in resolve("out", "b.jsonl:1")[2]
     count = sum(one.text is not None for one in lines)
     assert resolve("out", f"out#{count}")[2] == f"out has {count} documents, from 0"
     assert resolve("out", f"out.idx#{count - 1}") == ("found", [count - 1], None)
@@ -176,13 +174,13 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     merge_datasets(["part", "foreign"], "other")
     count = sum(one.text is not None for one in lines)
     assert resolve("other", "foreign#2") == ("found", [count + 2], None)
-    assert Provenance.open("other").origins(np.array([count + 1]))[0].place == "foreign#1"
+    assert Provenance.open("other").origins(np.array([count + 1]))[0].item == "foreign#1"
     first, second = Provenance.open("merged").origins(np.array([2, 3]))
-    assert (first.place, first.line, first.offset) == ("foreign#2", None, None)
-    assert "another program" in first.note
+    assert (first.item, first.line, first.offset) == ("foreign#2", None, None)
+    assert "another program" in first.detail
     good = next(one for one in lines if one.text is not None)
     # The provenance of one part is missing, so that none is kept; the units still tell the lines.
-    assert (second.place, second.offset) == (f"a.jsonl:{good.number}", None)
+    assert (second.item, second.offset) == (f"a.jsonl:{good.number}", None)
     assert resolve("merged", f"a.jsonl:{good.number}") == ("found", [3], None)
     assert resolve("merged", "foreign#2") == ("found", [2], None)
     assert resolve("merged", "foreign#3") == ("not-found", [], "foreign has 3 documents")
@@ -195,9 +193,9 @@ def test_an_adopted_data_set_has_documents_and_no_lines():
     verify(VerifyOptions("foreign", adopt=True))
     provenance = Provenance.open("foreign")
     origins = provenance.origins(np.array([0, count - 1]))
-    assert [one.place for one in origins] == ["foreign#0", f"foreign#{count - 1}"]
+    assert [one.item for one in origins] == ["foreign#0", f"foreign#{count - 1}"]
     assert resolve("foreign", f"foreign#{count - 1}") == ("found", [count - 1], None)
-    assert "of 1 of 1, made by another program" in resolve("foreign", "a.jsonl:1")[2]
+    assert "1 of 1 were made by another program" in resolve("foreign", "a.jsonl:1")[2]
     merge_datasets(["foreign"], "merged")
     assert resolve("merged", f"foreign#{count - 1}") == ("found", [count - 1], None)
 
@@ -213,7 +211,7 @@ def test_rows_of_a_table_are_traced_by_their_numbers():
         rows = [number for number, text in enumerate(texts) if text is not None]
         origins = Provenance.open("out").origins(np.arange(len(rows)))
         assert [(one.row, one.line, one.offset) for one in origins] == [(row, None, None) for row in rows]
-        assert origins[7].place == f"t.parquet@{rows[7]}"
+        assert origins[7].item == f"t.parquet@{rows[7]}"
         assert resolve("out", f"t.parquet@{rows[7]}") == ("found", [7], None)
         assert resolve("out", f"t.parquet:{rows[7] + 1}") == ("found", [7], None)
         assert resolve("out", "t.parquet@0")[0] == "rejected"
@@ -224,8 +222,8 @@ def test_a_foreign_data_set_says_that_nothing_is_known_of_it():
     Plain("uint16", [[[1, 2], [3]], []]).write("foreign")
     found = trace_document(open_dataset("foreign"), 0)
     assert (found.origin, found.text, found.tokens, found.sequences) == (None, None, 3, 2)
-    assert "no manifest" in found.note
-    assert "of 1 of 1, made by another program" in resolve("foreign", "a.jsonl:1")[2]
+    assert "no manifest" in found.detail
+    assert "1 of 1 were made by another program" in resolve("foreign", "a.jsonl:1")[2]
     with pytest.raises(UsageError, match="2 documents"):
         trace_document(open_dataset("foreign"), 2)
     with pytest.raises(MissingFileError):

@@ -1,26 +1,50 @@
-"""``tokshard trace``: options, one library call, one rendering."""
+"""``tokshard trace``: options, one call, one rendering as text or CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokshard.cli import failures, options, terminal, traceview
+import tokshard
+from tokshard import TraceOptions
+from tokshard.cli import options, rendering, terminal
+from tokshard.cli.command_run import command_run
 from tokshard.cli.quantities import parse_count
+from tokshard.core.formatting import count, counted, shown_path, visible
+from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard.tracing.subject import Subject
+    from tokshard import (
+        DocumentOrigin,
+        DocumentRead,
+        DocumentReads,
+        SampleContents,
+        SamplePiece,
+        TracedItem,
+        TraceDocumentReport,
+        TraceReadsReport,
+        TraceSamplesReport,
+    )
 
-INCOMPLETE = 1
-_TRAIN = "train"
-_SUBJECT = "Through what"
-_FORWARDS = "Forwards: what is read there, and where does it come from?"
-_BACKWARDS = "Backwards: who reads it?"
+_THROUGH = "Trace through"
+_CONTENTS = "From samples to records"
+_READS = "From records to reads"
+
+_SHOWN_SAMPLES = 16
+_SHOWN_READS = 20
+_SHOWN_ITEMS = 50
+_SHOWN_RANKS = 8
+_SHOWN_ID = 12
+_SHOWN_TEXT = 48
+_CSV_BLOCK = 1000
 
 
-def _thing(name: str, text: str, metavar: str, panel: str) -> Any:
+def _text(name: str, text: str, metavar: str, panel: str) -> Any:
     return typer.Option(name, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
 
 
@@ -31,59 +55,71 @@ def _number(name: str, text: str, panel: str) -> Any:
 
 
 def trace(
-    plan: Annotated[str | None, _thing("--plan", "A plan.", "PLAN", _SUBJECT)] = None,
-    blend: Annotated[str | None, _thing("--blend", "A blend.", "BLEND", _SUBJECT)] = None,
+    plan: Annotated[str | None, _text("--plan", "A plan.", "PLAN", _THROUGH)] = TraceOptions.plan,
+    blend: Annotated[str | None, _text("--blend", "A blend.", "BLEND", _THROUGH)] = TraceOptions.blend,
     index: Annotated[
         str | None,
-        _thing("--index", "An index: its description.txt, or a dataset with its cache.", "INDEX", _SUBJECT),
-    ] = None,
-    dataset: Annotated[str | None, _thing("--dataset", "A dataset alone.", "PREFIX", _SUBJECT)] = None,
+        _text("--index", "An index: its description.txt, or a dataset with its cache.", "INDEX", _THROUGH),
+    ] = TraceOptions.index,
+    dataset: Annotated[
+        str | None, _text("--dataset", "A dataset alone.", "PREFIX", _THROUGH)
+    ] = TraceOptions.dataset,
     split: Annotated[
         str | None,
-        _thing(
-            "--split", "train, valid, test, valid.0, ...: forwards train, backwards all.", "NAME", _SUBJECT
+        _text(
+            "--split",
+            "Stream: train, valid, test, valid.0, ... Default: train for contents, all for reads.",
+            "NAME",
+            _THROUGH,
         ),
-    ] = None,
+    ] = TraceOptions.split,
     path_as: Annotated[
         list[str] | None,
-        _thing(
-            "--path-as", "The data that an index names TRAINING lies at LOCAL.", "LOCAL=TRAINING", _SUBJECT
+        _text(
+            "--path-as", "Data that an index names TRAINING is stored at LOCAL.", "LOCAL=TRAINING", _THROUGH
         ),
     ] = None,
     moved: Annotated[
         list[str] | None,
-        _thing("--moved", "Data of the plan that lay below OLD lies below NEW.", "OLD=NEW", _SUBJECT),
+        _text("--moved", "Data of the plan below OLD is now stored below NEW.", "OLD=NEW", _THROUGH),
     ] = None,
-    step: Annotated[int | None, _number("--step", "A step of the plan.", _FORWARDS)] = None,
-    rank: Annotated[int | None, _number("--rank", "A rank of the job; without, all.", _FORWARDS)] = None,
-    sample: Annotated[int | None, _number("--sample", "A sample, from 0.", _FORWARDS)] = None,
+    step: Annotated[
+        int | None, _number("--step", "Trace this step of the plan.", _CONTENTS)
+    ] = TraceOptions.step,
+    rank: Annotated[
+        int | None, _number("--rank", "Only the samples of this rank of the job.", _CONTENTS)
+    ] = TraceOptions.rank,
+    sample: Annotated[
+        int | None, _number("--sample", "Trace this sample, from 0.", _CONTENTS)
+    ] = TraceOptions.sample,
     document: Annotated[
-        int | None, _number("--document", "A document of the dataset, from 0.", _FORWARDS)
-    ] = None,
+        int | None, _number("--document", "Trace this document of the dataset, from 0.", _CONTENTS)
+    ] = TraceOptions.document,
     tokenizer: Annotated[
-        str | None, _thing("--tokenizer", "Tokenizer to show texts with.", "TOKENIZER", _FORWARDS)
-    ] = None,
+        str | None, _text("--tokenizer", "Decode texts with this tokenizer.", "TOKENIZER", _CONTENTS)
+    ] = TraceOptions.tokenizer,
     source: Annotated[
         list[str] | None,
-        _thing(
+        _text(
             "--source",
-            "FILE:LINE, FILE@OFFSET or PREFIX#DOCUMENT; may be repeated.",
+            "Find the reads of FILE:LINE, FILE@OFFSET or PREFIX#DOCUMENT; may be repeated.",
             "ITEM",
-            _BACKWARDS,
+            _READS,
         ),
     ] = None,
     list_file: Annotated[
-        str | None, _thing("--list", "A file with such an item on each line.", "FILE", _BACKWARDS)
-    ] = None,
+        str | None, _text("--list", "Find the reads of the items in FILE, one on each line.", "FILE", _READS)
+    ] = TraceOptions.item_list,
     consumed_samples: Annotated[
-        int | None, _number("--consumed-samples", "Tell what was seen by then.", _BACKWARDS)
-    ] = None,
+        int | None,
+        _number("--consumed-samples", "Report which reads were seen after N consumed samples.", _READS),
+    ] = TraceOptions.consumed_samples,
     as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print readings as CSV.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option("--csv", help="Print reads as CSV.", rich_help_panel=options.OUTPUT)
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Follow a step back to its files and lines, or a line to every sample, step and rank that reads it.
+    """Trace a step back to its files and lines, or a line to every sample, step and rank that reads it.
 
     [bold]Examples[/bold]
 
@@ -93,149 +129,210 @@ def trace(
 
     tokshard trace --plan plan --source web.jsonl:123 --consumed-samples 10M
 
-    tokshard trace --plan plan --list removals.txt --csv > readings.csv
+    tokshard trace --plan plan --list removals.txt --csv > reads.csv
 
-    Backwards, the exit code is 1 if something named is no document of the data.
+    With --source or --list, the exit code is 1 if an item is no document of the data.
     """
-    with failures.reported(as_json=as_json):
-        asked = {"step": step, "sample": sample, "document": document}
-        question = _question(asked, is_backwards=bool(source) or list_file is not None)
-        _check(question, rank, consumed_samples, tokenizer, as_csv=as_csv, as_json=as_json)
-        things = {"plan": plan, "blend": blend, "index": index, "dataset": dataset}
-        only = split if question == "source" else split or _TRAIN
-        subject = _subject(things, question, only, path_as, moved)
-        if question == "source":
-            _backwards(
-                subject,
-                (source or [], list_file),
-                split,
-                consumed_samples,
-                as_csv=as_csv,
-                as_json=as_json,
-            )
-            return
-        from tokshard.tracing import forwards
-
-        if document is not None:
-            found = forwards.trace_document(subject, document, tokenizer=tokenizer)
-            terminal.say_json(found.to_json()) if as_json else traceview.show_document(found)
-            return
-        stream = split or _TRAIN
-        report = (
-            forwards.trace_sample(subject, stream, sample or 0, tokenizer=tokenizer)
-            if step is None
-            else forwards.trace_step(subject, stream, step, rank, tokenizer=tokenizer)
+    with command_run("trace", as_json=as_json) as run:
+        trace_options = TraceOptions(
+            plan=plan,
+            blend=blend,
+            index=index,
+            dataset=dataset,
+            split=split,
+            path_as=options.parse_path_as(path_as),
+            moved=PathMapping.of(_moved(pair) for pair in moved or ()),
+            step=step,
+            rank=rank,
+            sample=sample,
+            document=document,
+            tokenizer=tokenizer,
+            items=tuple(source or ()),
+            item_list=list_file,
+            consumed_samples=consumed_samples,
         )
-        terminal.say_json(report.to_json()) if as_json else traceview.show_samples(report)
-
-
-def _question(asked: dict[str, int | None], *, is_backwards: bool) -> str:
-    given = [name for name, value in asked.items() if value is not None]
-    if is_backwards:
-        given.append("source")
-    if len(given) == 1:
-        return given[0]
-    if given:
-        raise UsageError(f"--{given[0]} and --{given[1]} are two questions: ask one at a time")
-    raise UsageError(
-        "nothing is asked",
-        hint="forwards: --step, --sample or --document; backwards: --source ITEM or --list FILE",
-    )
-
-
-def _check(
-    question: str,
-    rank: int | None,
-    consumed: int | None,
-    tokenizer: str | None,
-    *,
-    as_csv: bool,
-    as_json: bool,
-) -> None:
-    """Refuse what has no meaning for the question, rather than pass over it."""
-    forwards = question != "source"
-    wrong = {
-        "--rank": rank is not None and question != "step" and "it needs --step",
-        "--consumed-samples": consumed is not None and forwards and "it needs --source or --list",
-        "--csv": as_csv and forwards and "it needs --source or --list",
-        "--tokenizer": tokenizer is not None and not forwards and "no text is read backwards",
-    }
-    for name, reason in wrong.items():
-        if reason:
-            raise UsageError(f"{name} has no meaning here: {reason}")
-    if as_csv and as_json:
-        raise UsageError("--csv and --json are two forms of the same: ask for one")
-
-
-_SUBJECTS = {
-    "step": ("plan",),
-    "sample": ("plan", "blend", "index"),
-    "document": ("dataset",),
-    "source": ("plan", "blend", "index", "dataset"),
-}
-
-
-def _subject(
-    things: dict[str, str | None],
-    question: str,
-    split: str | None,
-    path_as: list[str] | None,
-    moved: list[str] | None,
-) -> Subject:
-    from tokshard.tracing import subject
-
-    possible = _SUBJECTS[question]
-    given = {name: path for name, path in things.items() if path is not None}
-    if len(given) != 1 or next(iter(given)) not in possible:
-        named = " and ".join(f"--{name}" for name in given) or "nothing"
-        raise UsageError(
-            f"--{question} is asked of one of {', '.join(f'--{name}' for name in possible)}, "
-            f"and {named} is given"
-        )
-    ((kind, path),) = given.items()
-    if path_as and kind != "index":
-        raise UsageError("--path-as has a meaning for --index only", hint="data of a plan is --moved OLD=NEW")
-    if moved and kind != "plan":
-        raise UsageError(
-            "--moved has a meaning for --plan only", hint="data of an index: --path-as LOCAL=TRAINING"
-        )
-    if kind == "plan":
-        return subject.open_plan(path, dict(_moved(pair) for pair in moved or ()))
-    if kind == "dataset":
-        return subject.open_dataset(path)
-    return subject.open_samples(path, kind, split=split, path_as=options.parse_path_as(path_as))
+        if as_csv and trace_options.query != "source":
+            raise UsageError("--csv requires --source or --list")
+        if as_csv and as_json:
+            raise UsageError("--csv and --json exclude each other")
+        report = tokshard.trace(trace_options)
+        if as_csv and isinstance(report, tokshard.TraceReadsReport):
+            _print_csv(report)
+        else:
+            run.show(report, _show)
+        if isinstance(report, tokshard.TraceReadsReport) and not report.is_complete:
+            run.found_problems()
 
 
 def _moved(pair: str) -> tuple[str, str]:
     old, separator, new = pair.partition("=")
     if not (old and separator and new):
         raise UsageError(
-            f"--moved {pair!r} is not OLD=NEW", hint="for example --moved /scratch/data=/mnt/data"
+            f"--moved must be OLD=NEW, got {pair!r}", hint="for example --moved /scratch/data=/mnt/data"
         )
     return old, new
 
 
-def _backwards(
-    subject: Subject,
-    wanted: tuple[list[str], str | None],
-    split: str | None,
-    consumed: int | None,
-    *,
-    as_csv: bool,
-    as_json: bool,
-) -> None:
-    from tokshard.tracing.backwards import trace_items
-    from tokshard.tracing.items import parse_item, read_items
-
-    texts, list_file = wanted
-    items = [parse_item(text) for text in texts] + ([] if list_file is None else read_items(list_file))
-    streams = None if split is None else [split]
-    report = trace_items(subject, items, streams=streams, consumed_samples=consumed)
-    if as_csv:
-        traceview.say_csv(report)
-    elif as_json:
-        terminal.say_json(report.to_json())
+def _show(report: tokshard.TraceReport) -> None:
+    if isinstance(report, tokshard.TraceDocumentReport):
+        _show_document(report)
+    elif isinstance(report, tokshard.TraceSamplesReport):
+        _show_samples(report)
     else:
-        traceview.show_readings(report)
-    if not report.is_complete:
-        raise typer.Exit(INCOMPLETE)
+        _show_reads(report)
+
+
+def _show_document(report: TraceDocumentReport) -> None:
+    detail = report.detail if report.origin is None else report.origin.detail
+    shown = [
+        ("document", f"{count(report.document)} of {shown_path(report.dataset)}"),
+        ("tokens", f"{count(report.tokens)} in {counted(report.sequences, 'sequence')}"),
+        ("origin", _origin(report.origin)),
+        *([("", detail)] if detail else []),
+        ("text", "pass --tokenizer to see it" if report.text is None else ""),
+    ]
+    rendering.facts(shown)
+    if report.text is not None:
+        for line in report.text.split("\n"):
+            rendering.line(f"  {line}")
+
+
+def _show_samples(report: TraceSamplesReport) -> None:
+    if report.step is not None:
+        ranks = "all ranks" if report.rank is None else f"rank {report.rank}"
+        samples = counted(len(report.samples), "sample")
+        rendering.line(
+            f"step {count(report.step)} of {report.stream}, {ranks}: {samples} after "
+            f"{count(report.consumed_samples or 0)} consumed samples"
+        )
+        rendering.line()
+    for sample in report.samples[:_SHOWN_SAMPLES]:
+        _show_sample(sample, report.stream)
+    if len(report.samples) > _SHOWN_SAMPLES:
+        rendering.line(f"and {counted(len(report.samples) - _SHOWN_SAMPLES, 'more sample')}: see --json")
+    pieces = [piece for sample in report.samples for piece in sample.pieces]
+    details = {piece.detail if piece.origin is None else piece.origin.detail for piece in pieces}
+    for detail in sorted(detail for detail in details if detail):
+        rendering.line(f"note: {detail}")
+
+
+def _show_sample(sample: SampleContents, stream: str) -> None:
+    reader = ""
+    if sample.row is not None:
+        reader = f"data-parallel rank {sample.data_parallel_rank}, micro-batch {sample.micro_batch}: "
+    rendering.line(
+        f"{reader}sample {count(sample.sample)} of {stream} is sample {count(sample.dataset_sample)} of "
+        f"{shown_path(sample.dataset)}, {counted(sample.tokens, 'token')}"
+    )
+    with_text = any(piece.text is not None for piece in sample.pieces)
+    header = ["at", "document", "its tokens", "from", *(["text"] if with_text else [])]
+    rows = [_piece_row(piece, with_text=with_text) for piece in sample.pieces]
+    rendering.table(header, rows, left=(2, 3, 4))
+    rendering.line()
+
+
+def _piece_row(piece: SamplePiece, *, with_text: bool) -> list[str]:
+    row = [
+        count(piece.position),
+        count(piece.document),
+        _range(piece.first_token, piece.stop_token),
+        _origin(piece.origin),
+    ]
+    if with_text:
+        text = piece.text or ""
+        row.append(text[:_SHOWN_TEXT] + ("..." if len(text) > _SHOWN_TEXT else ""))
+    return row
+
+
+def _show_reads(report: TraceReadsReport) -> None:
+    for item in report.items[:_SHOWN_ITEMS]:
+        _show_item(item, report)
+    if len(report.items) > _SHOWN_ITEMS:
+        rendering.line(f"and {counted(len(report.items) - _SHOWN_ITEMS, 'more item')}: see --csv or --json")
+    for readers in report.ranks:
+        rendering.line(f"data-parallel rank {readers.data_parallel_rank}: {_ranks(readers.ranks)}")
+    for warning in report.warnings:
+        rendering.line(f"warning: {warning}")
+
+
+def _show_item(item: TracedItem, report: TraceReadsReport) -> None:
+    reads = sum(len(document.reads) for document in item.documents)
+    shown = f"{item.status}, {counted(reads, 'time')}" if reads else item.status
+    if item.detail:
+        shown += f": {item.detail}"
+    elif item.seen is not None:
+        seen = "seen" if item.seen else "not seen"
+        shown += f"; {seen} within {count(report.consumed_samples or 0)} consumed samples"
+    rendering.line(f"{item.item}: {shown}")
+    for document in item.documents:
+        _show_document_reads(document)
+    rendering.line()
+
+
+def _show_document_reads(document: DocumentReads) -> None:
+    rendering.line(
+        f"  document {count(document.document)} of {shown_path(document.dataset)}, "
+        f"{counted(document.tokens, 'token')}"
+    )
+    if not document.reads:
+        return
+    shown = document.reads[:_SHOWN_READS]
+    columns = {name: cells for name, cells in _columns(shown).items() if any(cells)}
+    rendering.table(list(columns), list(zip(*columns.values(), strict=True)), left=(0, 3))
+    if len(document.reads) > _SHOWN_READS:
+        more = counted(len(document.reads) - _SHOWN_READS, "more read")
+        rendering.line(f"  and {more}: see --csv or --json")
+
+
+def _columns(reads: tuple[DocumentRead, ...]) -> dict[str, list[str]]:
+    several = len({read.plan_id for read in reads}) > 1
+    columns: dict[str, list[str]] = {
+        "  stream": [f"  {read.stream}" for read in reads],
+        "sample": [count(read.sample) for read in reads],
+        "of its dataset": [count(read.dataset_sample) for read in reads],
+        "tokens": [_range(read.first_token, read.stop_token) for read in reads],
+        "plan": [(read.plan_id or "")[:_SHOWN_ID] if several else "" for read in reads],
+    }
+    for label, name in (
+        ("epoch", "epoch"),
+        ("step", "step"),
+        ("dp rank", "data_parallel_rank"),
+        ("micro-batch", "micro_batch"),
+        ("row", "row"),
+    ):
+        numbers = [getattr(read, name) for read in reads]
+        columns[label] = ["" if number is None else count(number) for number in numbers]
+    columns["repeated"] = ["repeated" if read.repeated else "" for read in reads]
+    columns["seen"] = ["" if read.seen is None else "yes" if read.seen else "no" for read in reads]
+    return columns
+
+
+def _range(first: int, stop: int) -> str:
+    return f"{count(first)} to {count(stop - 1)}"
+
+
+def _origin(origin: DocumentOrigin | None) -> str:
+    return "unknown" if origin is None else origin.item
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+
+
+def _print_csv(report: TraceReadsReport) -> None:
+    rows = report.csv_rows()
+    terminal.say(",".join(report.CSV_COLUMNS))
+    while block := [[_cell(value) for value in row] for row in islice(rows, _CSV_BLOCK)]:
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows(block)
+        terminal.say(buffer.getvalue().rstrip("\n"))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value if value.isprintable() else visible(value)
+    return str(value).lower()

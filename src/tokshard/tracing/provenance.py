@@ -1,4 +1,4 @@
-"""From the documents of a dataset to the records that they were made from, and back.
+"""Provenance: from the documents of a dataset to the records that they were made from, and back.
 
 The units of a dataset say which documents and which lines of an input belong together, and its provenance
 where each document's record begins. Lines are counted from these alone wherever a unit has no blank line;
@@ -7,35 +7,63 @@ only where it has some, the input itself is read, one unit of it.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tokshard.dataset.manifest import PROVENANCE_NAME, InputRecord, Manifest, file_of, read_manifest
+from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
+from tokshard.dataset.manifest import (
+    INDEXED,
+    PROVENANCE_NAME,
+    REJECTED_NAME,
+    UNITS_NAME,
+    InputRecord,
+    Manifest,
+    file_of,
+    read_manifest,
+)
+from tokshard.dataset.plan import Compression
 from tokshard.dataset.source import InputFile
-from tokshard.errors import IntegrityError
-from tokshard.storage.fs import isfile, realpath
+from tokshard.errors import InputError, IntegrityError, StorageError
+from tokshard.storage.fs import isfile, open_file, realpath
 from tokshard.storage.paths import bin_path
-from tokshard.tracing.items import Item
-from tokshard.tracing.linestarts import line_starts
-from tokshard.tracing.origin import Match, Origin
-from tokshard.tracing.units import RejectedRecords, UnitTable
+from tokshard.storage.remote.objects import open_binary
+from tokshard.tracing.options import TraceItem
+from tokshard.tracing.report import DocumentOrigin
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
 
-NO_MANIFEST = "the dataset has no manifest: another program made it, and nothing tells from what"
-FOREIGN = "another program made the dataset that the document was in first, and nothing tells from what"
-NO_PROVENANCE = "the dataset was made without provenance"
-_INDEXED = "indexed"
+NO_MANIFEST = "the dataset has no manifest: another program made it, and its inputs are unknown"
+_FOREIGN = "another program made the dataset that the document was in first, and its inputs are unknown"
+_NO_PROVENANCE = "the dataset was made without provenance"
 _JSONL = "jsonl"
+_NEWLINE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ItemMatch:
+    """What a dataset has of an item.
+
+    Attributes:
+        document: The document that was made of it; None where there is none.
+        detail: Then the reason, as a sentence.
+        rejected: Whether the reason is that the record was rejected.
+    """
+
+    document: int | None
+    detail: str | None = None
+    rejected: bool = False
 
 
 class Provenance:
-    """What the sidecar files of a dataset tell of the origin of its documents.
+    """Origins of the documents of a dataset, from its sidecar files.
 
     Args:
         path_prefix: The dataset.
@@ -52,7 +80,7 @@ class Provenance:
         self._units = UnitTable.read(path_prefix, manifest)
         self._begins = self._map_begins()
         # For lists, whose items are often neighbours.
-        self._starts = lru_cache(maxsize=4)(line_starts)
+        self._starts = lru_cache(maxsize=4)(_line_starts)
         self._real_path = lru_cache(maxsize=1024)(_real_path)
 
     @classmethod
@@ -64,9 +92,9 @@ class Provenance:
     @property
     def is_silent(self) -> bool:
         """Whether it knows no file of text: all of the dataset was made by another program."""
-        return all(entry.format == _INDEXED for entry in self._manifest.inputs)
+        return all(entry.format == INDEXED for entry in self._manifest.inputs)
 
-    def origins(self, documents: Integers) -> list[Origin]:
+    def origins(self, documents: Integers) -> list[DocumentOrigin]:
         """Return where documents come from.
 
         Args:
@@ -77,8 +105,8 @@ class Provenance:
             self._origin(document, unit) for document, unit in zip(documents.tolist(), units, strict=True)
         ]
 
-    def matches(self, item: Item) -> list[Match]:
-        """Return what the dataset has of a line or a place of a file; nothing if the file is no input.
+    def matches(self, item: TraceItem) -> list[ItemMatch]:
+        """Return what the dataset has of a line or a byte of a file; nothing if the file is no input.
 
         An item that names a document matches where that dataset was merged into this one without a
         manifest.
@@ -106,7 +134,7 @@ class Provenance:
         named = self._inputs_by_name.get(path) or self._inputs_by_name.get(self._real_path(path), [])
         indexed = kind == "document"
         inputs = self._manifest.inputs
-        return [number for number in named if (inputs[number].format == _INDEXED) == indexed]
+        return [number for number in named if (inputs[number].format == INDEXED) == indexed]
 
     @cached_property
     def _units_of(self) -> list[slice]:
@@ -121,14 +149,14 @@ class Provenance:
                 found.setdefault(name, []).append(number)
         return found
 
-    def _origin(self, document: int, unit: int) -> Origin:
+    def _origin(self, document: int, unit: int) -> DocumentOrigin:
         units = self._units
         number = int(units.inputs[unit])
         entry = self._manifest.inputs[number]
         path, kind = entry.path, entry.format
-        if kind == _INDEXED:
+        if kind == INDEXED:
             first = int(units.first_document[self._units_of[number].start])
-            return Origin(path, kind, document=document - first, note=FOREIGN)
+            return DocumentOrigin(path, kind, document=document - first, detail=_FOREIGN)
         begin = None if self._begins is None else int(self._begins[document])
         place = document - int(units.first_document[unit])
         rejected = self._rejected_in(unit)
@@ -136,18 +164,20 @@ class Provenance:
         # The rejected records before the place-th document are those with no more documents before them.
         line += int(np.searchsorted(rejected - np.arange(rejected.size), place, side="right"))
         if kind != _JSONL:
-            return Origin(path, kind, row=line if begin is None else begin)
+            return DocumentOrigin(path, kind, row=line if begin is None else begin)
         if units.blank_lines[unit] == 0:
-            return Origin(path, kind, line=line + 1, offset=begin)
+            return DocumentOrigin(path, kind, line=line + 1, offset=begin)
         if begin is None:
-            return Origin(path, kind, note=NO_PROVENANCE)
+            return DocumentOrigin(path, kind, detail=_NO_PROVENANCE)
         starts = self._line_starts(unit, path)
         if starts is None:
-            note = "its line is not known: there are blank lines, and the input is not there as it was"
-            return Origin(path, kind, offset=begin, note=note)
-        return Origin(path, kind, line=_line_at(starts, begin) + int(units.first_line[unit]), offset=begin)
+            detail = "the line is unknown: there are blank lines, and the input is missing or changed"
+            return DocumentOrigin(path, kind, offset=begin, detail=detail)
+        return DocumentOrigin(
+            path, kind, line=_line_at(starts, begin) + int(units.first_line[unit]), offset=begin
+        )
 
-    def _match(self, item: Item, number: int) -> Match:
+    def _match(self, item: TraceItem, number: int) -> ItemMatch:
         table = self._units_of[number]
         entry = self._manifest.inputs[number]
         if item.kind == "document":
@@ -155,52 +185,52 @@ class Provenance:
         if item.kind == "line" or entry.format != _JSONL:
             line, lines = item.number - (item.kind == "line"), self._units.lines_of_input(table)
             if line >= lines:
-                return Match(None, f"{item.path} has {lines} lines")
+                return ItemMatch(None, f"{item.path} has {lines} lines")
             unit = table.start + _last_from(self._units.first_line[table], line)
             return self._at_line(unit, line - int(self._units.first_line[unit]), item, entry.path)
         if self._begins is None:
-            return Match(None, f"{NO_PROVENANCE}: give the line, and not the byte")
+            return ItemMatch(None, f"{_NO_PROVENANCE}: name the line, not the byte")
         size = self._units.bytes_of_input(table)
         if item.number >= size:
-            return Match(None, f"{item.path} has {size} bytes of text")
+            return ItemMatch(None, f"{item.path} has {size} bytes of text")
         return self._at_byte(table.start + _last_from(self._units.first_byte[table], item.number), item)
 
-    def _numbered(self, table: slice, item: Item, entry: InputRecord) -> Match:
+    def _numbered(self, table: slice, item: TraceItem, entry: InputRecord) -> ItemMatch:
         if item.number >= entry.documents:
-            return Match(None, f"{item.path} has {entry.documents} documents")
-        return Match(int(self._units.first_document[table.start]) + item.number)
+            return ItemMatch(None, f"{item.path} has {entry.documents} documents")
+        return ItemMatch(int(self._units.first_document[table.start]) + item.number)
 
-    def _at_line(self, unit: int, line: int, item: Item, path: str) -> Match:
+    def _at_line(self, unit: int, line: int, item: TraceItem, path: str) -> ItemMatch:
         rejected = self._rejected_in(unit)
         before = int(np.searchsorted(rejected, line))
         if before < rejected.size and rejected[before] == line:
             return self._refusal(int(self._units.first_rejected[unit]) + before)
         if self._units.blank_lines[unit] == 0:
-            return Match(int(self._units.first_document[unit]) + line - before)
+            return ItemMatch(int(self._units.first_document[unit]) + line - before)
         if self._begins is None:
-            return Match(None, f"{NO_PROVENANCE}, and the input has blank lines: its lines cannot be told")
+            return ItemMatch(None, f"{_NO_PROVENANCE}, and the input has blank lines: its lines are unknown")
         starts = self._line_starts(unit, path)
         if starts is None:
             starts = self._line_starts(unit, item.path)
         if starts is None:
-            return Match(
+            return ItemMatch(
                 None,
-                f"lines cannot be counted: there are blank ones, and {item.path} is not there as it was; "
-                "give the byte instead: FILE@OFFSET",
+                f"lines cannot be counted: there are blank ones, and {item.path} is missing or changed; "
+                "name the byte instead: FILE@OFFSET",
             )
         document = self._beginning_at(unit, int(starts[line]))
-        return Match(None, f"line {item.number} is blank") if document is None else Match(document)
+        return ItemMatch(None, f"line {item.number} is blank") if document is None else ItemMatch(document)
 
-    def _at_byte(self, unit: int, item: Item) -> Match:
+    def _at_byte(self, unit: int, item: TraceItem) -> ItemMatch:
         document = self._beginning_at(unit, item.number)
         if document is not None:
-            return Match(document)
+            return ItemMatch(document)
         first = int(self._units.first_rejected[unit])
         offsets = self._rejected.offsets[first : first + int(self._units.rejected[unit])]
         place = int(np.searchsorted(offsets, item.number))
         if place < offsets.size and offsets[place] == item.number:
             return self._refusal(first + place)
-        return Match(None, f"no record begins at byte {item.number} of {item.path}")
+        return ItemMatch(None, f"no record begins at byte {item.number} of {item.path}")
 
     def _beginning_at(self, unit: int, offset: int) -> int | None:
         first = int(self._units.first_document[unit])
@@ -212,10 +242,12 @@ class Provenance:
         place = int(np.searchsorted(begins, offset))
         return first + place if place < begins.size and begins[place] == offset else None
 
-    def _refusal(self, number: int) -> Match:
+    def _refusal(self, number: int) -> ItemMatch:
         record = self._rejected
         reason = record.reasons[number]
-        return Match(None, f"the record in line {record.lines[number]} was rejected: {reason}", rejected=True)
+        return ItemMatch(
+            None, f"the record in line {record.lines[number]} was rejected: {reason}", rejected=True
+        )
 
     def _rejected_in(self, unit: int) -> Integers:
         """Return the lines of a unit, from 0, whose records were rejected."""
@@ -257,3 +289,203 @@ def _last_from(firsts: Integers, number: int) -> int:
 def _line_at(starts: Integers, offset: int) -> int:
     """Return the line, from 1, that an offset lies in."""
     return int(np.searchsorted(starts, offset, side="right"))
+
+
+_COUNTS = ("input", "lines", "documents", "rejected", "content_bytes")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitTable:
+    """The units of a dataset in order: int64 arrays with one entry for each.
+
+    Attributes:
+        inputs: The number of the input.
+        lines: Its lines; rows of a table.
+        documents: Its documents.
+        rejected: Its rejected records.
+        blank_lines: Its lines that are no records.
+        sizes: Its decompressed bytes.
+        first_line: The lines before it in the same input.
+        first_byte: The decompressed bytes before it in the same input.
+        first_document: The documents before it in the dataset.
+        first_rejected: The rejected records before it in the dataset.
+    """
+
+    inputs: Integers
+    lines: Integers
+    documents: Integers
+    rejected: Integers
+    blank_lines: Integers
+    sizes: Integers
+    first_line: Integers
+    first_byte: Integers
+    first_document: Integers
+    first_rejected: Integers
+
+    @classmethod
+    def read(cls, path_prefix: str, manifest: Manifest) -> Self:
+        """Read the units that the manifest of a dataset lists.
+
+        Raises:
+            IntegrityError: The file is missing, damaged, or contradicts the manifest.
+        """
+        path = file_of(path_prefix, UNITS_NAME)
+        rows = [[entry.get(name) for name in _COUNTS] for entry in _entries(path)]
+        for number, row in enumerate(rows):
+            if any(type(count) is not int or not 0 <= count < 2**62 for count in row):
+                raise _damaged(path, f"line {number + 1} has no counts")
+        table = np.array(rows, dtype=np.int64).reshape(-1, len(_COUNTS)).T
+        inputs, lines, documents, rejected, sizes = table
+        if (np.diff(inputs) < 0).any() or (inputs >= len(manifest.inputs)).any():
+            raise _damaged(path, "its units are not in the order of the inputs")
+        # A dataset that was merged without a manifest counts as one unit without lines.
+        if ((lines < documents + rejected) & (lines > 0)).any():
+            raise _damaged(path, "a unit has fewer lines than records")
+        if int(documents.sum()) != manifest.dataset.documents:
+            raise _damaged(
+                path, f"its units have {documents.sum()} documents, not {manifest.dataset.documents}"
+            )
+        return cls(
+            inputs=inputs,
+            lines=lines,
+            documents=documents,
+            rejected=rejected,
+            blank_lines=lines - documents - rejected,
+            sizes=sizes,
+            first_line=_before_in_input(inputs, lines),
+            first_byte=_before_in_input(inputs, sizes),
+            first_document=_before(documents),
+            first_rejected=_before(rejected),
+        )
+
+    def of_input(self, number: int) -> slice:
+        """Return the units of an input."""
+        first, stop = np.searchsorted(self.inputs, [number, number + 1])
+        return slice(int(first), int(stop))
+
+    def lines_of_input(self, units: slice) -> int:
+        """Return the lines of an input, given its units."""
+        return int(self.first_line[units][-1] + self.lines[units][-1]) if units.stop > units.start else 0
+
+    def bytes_of_input(self, units: slice) -> int:
+        """Return the decompressed bytes of an input, given its units."""
+        return int(self.first_byte[units][-1] + self.sizes[units][-1]) if units.stop > units.start else 0
+
+    def of_documents(self, documents: Integers) -> Integers:
+        """Return the unit of each document, which must exist."""
+        return np.searchsorted(self.first_document, documents, side="right") - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RejectedRecords:
+    """The rejected records of a dataset, in the order of its units.
+
+    Attributes:
+        lines: The line of each in its input, from 1; int64.
+        offsets: Its byte offset, or its row in a table, from 0; int64.
+        reasons: The code of the reason.
+    """
+
+    lines: Integers
+    offsets: Integers
+    reasons: list[str]
+
+    @classmethod
+    def read(cls, path_prefix: str, manifest: Manifest) -> Self:
+        """Read the rejected records that the manifest of a dataset lists.
+
+        Raises:
+            IntegrityError: The file is missing or damaged.
+        """
+        found: list[tuple[int, int, str]] = []
+        if manifest.files.rejected is not None:
+            path = file_of(path_prefix, REJECTED_NAME)
+            for entry in _entries(path):
+                line, offset, reason = entry.get("line"), entry.get("offset"), entry.get("reason")
+                if type(line) is not int or type(offset) is not int or not isinstance(reason, str):
+                    raise _damaged(path, f"line {len(found) + 1} has no line, offset and reason")
+                found.append((line, offset, reason))
+        return cls(
+            np.array([line for line, _, _ in found], dtype=np.int64),
+            np.array([offset for _, offset, _ in found], dtype=np.int64),
+            [reason for _, _, reason in found],
+        )
+
+
+def _entries(path: str) -> Iterator[dict[str, Any]]:
+    try:
+        with open_file(path) as file:
+            for line in file:
+                entry = json.loads(line)
+                if not isinstance(entry, dict):
+                    raise _damaged(path, "a line is no object")
+                yield entry
+    except FileNotFoundError:
+        raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path) from None
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError("read", path, error) from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, IntegrityError):
+            raise
+        raise _damaged(path, "a line is not valid JSON") from error
+
+
+def _before(counts: Integers) -> Integers:
+    return np.cumsum(counts) - counts
+
+
+def _before_in_input(inputs: Integers, counts: Integers) -> Integers:
+    before = _before(counts)
+    return before - before[np.searchsorted(inputs, inputs)]
+
+
+def _damaged(path: str, problem: str) -> IntegrityError:
+    return IntegrityError(
+        f"{path} is damaged: {problem}", path=path, hint="copy it again from its source, or make it again"
+    )
+
+
+def _line_starts(
+    path: str, compression: Compression, first_byte: int, size_bytes: int
+) -> NDArray[np.int64] | None:
+    """Return where the lines of a part of an input begin.
+
+    A plain file is read at the place; of a compressed one everything before it must be decompressed.
+    Memory: the part and 8 bytes for each of its lines.
+
+    Args:
+        path: The input.
+        compression: How it is compressed.
+        first_byte: Where the part begins in the decompressed input, which is where a line begins.
+        size_bytes: Its size there.
+
+    Returns:
+        Offsets in the decompressed input, int64, ascending; None if the input is not there, cannot be read
+        or ends before the part does.
+    """
+    try:
+        with open_binary(path) as file:
+            if compression == "none":
+                file.seek(first_byte)
+                content = file.read(size_bytes)
+            else:
+                chunks = decompressed_chunks(ByteSource(file, path), compression)
+                content = b"".join(_part(chunks, first_byte, size_bytes))
+    except (OSError, InputError, CorruptStreamError):
+        return None
+    if len(content) != size_bytes:
+        return None
+    newlines = np.flatnonzero(np.frombuffer(content, np.uint8) == _NEWLINE)
+    starts = np.concatenate((np.zeros(1, np.int64), newlines + 1))
+    return starts[starts < size_bytes] + first_byte
+
+
+def _part(chunks: Iterator[bytes], first_byte: int, size_bytes: int) -> Iterator[bytes]:
+    position, stop = 0, first_byte + size_bytes
+    for chunk in chunks:
+        yield chunk[max(0, first_byte - position) : max(0, stop - position)]
+        position += len(chunk)
+        if position >= stop:
+            return

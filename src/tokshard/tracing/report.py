@@ -1,21 +1,220 @@
-"""What tracing has found, as values and as JSON."""
+"""Reports of tracing: what samples and documents consist of, and who reads documents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from tokshard.tracing.origin import Origin
+from tokshard.core.codec import SHA256, Document, Key
 
-DOCUMENT_SCHEMA = "tokshard.trace-document/1"
-SAMPLES_SCHEMA = "tokshard.trace-samples/1"
-READINGS_SCHEMA = "tokshard.trace-readings/1"
+TraceKind = Literal["plan", "blend", "index", "dataset"]
+ItemStatus = Literal["read", "unread", "found", "rejected", "not-found"]
+OriginFormat = Literal["jsonl", "parquet", "arrow", "indexed"]
 
-READ, UNREAD, FOUND, REJECTED, NOT_FOUND = "read", "unread", "found", "rejected", "not-found"
+PlanId = Annotated[str | None, Key("plan_id", "Id of the plan; null without a plan.", pattern=SHA256)]
+Dataset = Annotated[str, Key("dataset", "Path prefix of the dataset.")]
+Sequence = Annotated[int, Key("sequence", "Number of the sequence in the dataset.", minimum=0)]
+FirstToken = Annotated[int, Key("first_token", "First token, counted in the document.", minimum=0)]
+StopToken = Annotated[int, Key("stop_token", "One past the last token, counted in the document.", minimum=0)]
+DatasetSample = Annotated[
+    int,
+    Key(
+        "dataset_sample",
+        "Number of the sample in the dataset's index; of documents, the document.",
+        minimum=0,
+    ),
+]
+Row = Annotated[int | None, Key("row", "Row among the rank's samples of the step.", minimum=0)]
+MicroBatch = Annotated[int | None, Key("micro_batch", "Micro-batch of the step.", minimum=0)]
+Kind = Annotated[TraceKind, Key("kind", "What was traced through.")]
+Path = Annotated[str, Key("path", "Path of the plan, blend, index or dataset.")]
 
-_OF_READING = (
+
+@dataclass(frozen=True, slots=True)
+class DocumentOrigin:
+    """The record that a document was made from."""
+
+    path: Annotated[str, Key("path", "The input, as it was named when the dataset was made.")]
+    format: Annotated[
+        OriginFormat,
+        Key("format", "Format of the input; `indexed` for a dataset that was merged without a manifest."),
+    ]
+    line: Annotated[
+        int | None,
+        Key("line", "Line, from 1; null in tables, and where it cannot be counted.", minimum=1),
+    ] = None
+    offset: Annotated[
+        int | None,
+        Key("offset", "Byte of the decompressed input where the line begins; null if unknown.", minimum=0),
+    ] = None
+    row: Annotated[int | None, Key("row", "Row of a table, from 0.", minimum=0)] = None
+    document: Annotated[int | None, Key("document", "Document of an `indexed` input.", minimum=0)] = None
+    detail: Annotated[str | None, Key("detail", "Reason why the line or the record is unknown.")] = None
+
+    @property
+    def item(self) -> str:
+        """The record as a text that trace accepts as an item.
+
+        Example:
+            >>> DocumentOrigin("web.jsonl", "jsonl", line=3, offset=90).item
+            'web.jsonl:3'
+        """
+        if self.document is not None:
+            return f"{self.path.removesuffix('.bin')}#{self.document}"
+        if self.row is not None:
+            return f"{self.path}@{self.row}"
+        if self.line is not None:
+            return f"{self.path}:{self.line}"
+        return self.path if self.offset is None else f"{self.path}@{self.offset}"
+
+
+KnownOrigin = Annotated[
+    DocumentOrigin | None, Key("origin", "The record that the document was made from; null if unknown.")
+]
+OriginDetail = Annotated[str | None, Key("detail", "Reason why the origin is unknown.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDocumentReport(Document):
+    """A document and the record that it was made from."""
+
+    SCHEMA = "tokshard.trace-document/1"
+
+    dataset: Dataset
+    document: Annotated[int, Key("document", "Number of the document.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Number of its sequences.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Number of its tokens.", minimum=0)]
+    origin: KnownOrigin
+    detail: OriginDetail
+    text: Annotated[str | None, Key("text", "Its text; null where the tokenizer is unknown.")]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePiece:
+    """A part of a document in a sample."""
+
+    document: Annotated[int, Key("document", "Number of the document in the dataset.", minimum=0)]
+    sequence: Sequence
+    first_token: FirstToken
+    stop_token: StopToken
+    position: Annotated[int, Key("position", "Position of the first token in the sample.", minimum=0)]
+    origin: KnownOrigin
+    detail: OriginDetail
+    text: Annotated[str | None, Key("text", "Text of the part; null where the tokenizer is unknown.")]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleContents:
+    """A sample and the parts of documents that it consists of."""
+
+    sample: Annotated[int, Key("sample", "Number of the sample in the stream.", minimum=0)]
+    dataset: Dataset
+    dataset_sample: DatasetSample
+    tokens: Annotated[int, Key("tokens", "Number of tokens, without padding.", minimum=0)]
+    pieces: Annotated[tuple[SamplePiece, ...], Key("pieces", "Parts of documents, in order.")]
+    data_parallel_rank: Annotated[
+        int | None,
+        Key("data_parallel_rank", "Data-parallel rank that reads it, if a step was traced.", minimum=0),
+    ] = None
+    row: Row = None
+    micro_batch: MicroBatch = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSamplesReport(Document):
+    """The contents of one sample, or of the samples of a step."""
+
+    SCHEMA = "tokshard.trace-samples/1"
+
+    kind: Kind
+    path: Path
+    stream: Annotated[str, Key("stream", "Stream of the samples.")]
+    plan_id: PlanId
+    step: Annotated[int | None, Key("step", "Step of the plan; null for one sample.", minimum=0)]
+    consumed_samples: Annotated[
+        int | None, Key("consumed_samples", "Samples consumed before the step, over all ranks.", minimum=0)
+    ]
+    rank: Annotated[int | None, Key("rank", "Rank whose samples were traced; null for all.", minimum=0)]
+    samples: Annotated[
+        tuple[SampleContents, ...], Key("samples", "The samples, by data-parallel rank and row.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRead:
+    """One read of a part of a document."""
+
+    stream: Annotated[str, Key("stream", "Stream that reads it.")]
+    sample: Annotated[int, Key("sample", "Sample of the stream.", minimum=0)]
+    dataset_sample: DatasetSample
+    sequence: Sequence
+    first_token: FirstToken
+    stop_token: StopToken
+    plan_id: PlanId = None
+    epoch: Annotated[int | None, Key("epoch", "Epoch; null without a plan.", minimum=0)] = None
+    step: Annotated[int | None, Key("step", "Step of that plan.", minimum=0)] = None
+    data_parallel_rank: Annotated[int | None, Key("data_parallel_rank", "Data-parallel rank.", minimum=0)] = (
+        None
+    )
+    row: Row = None
+    micro_batch: MicroBatch = None
+    repeated: Annotated[
+        bool | None,
+        Key("repeated", "Whether it is read as padding, after it was read in the same epoch."),
+    ] = None
+    seen: Annotated[
+        bool | None,
+        Key("seen", "Whether it is read within the consumed samples; null if none were given."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentReads:
+    """A document and all reads of it."""
+
+    dataset: Dataset
+    document: Annotated[int, Key("document", "Number of the document.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Number of its tokens.", minimum=0)]
+    reads: Annotated[
+        tuple[DocumentRead, ...], Key("reads", "Every read of a part of it, in the order of time.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedItem:
+    """A line or document that was looked for, and who reads it."""
+
+    item: Annotated[str, Key("item", "The item as the user wrote it.")]
+    status: Annotated[
+        ItemStatus,
+        Key(
+            "status",
+            "`read`; `unread`: it is a document, and nothing reads it; `found`: it is a document of a "
+            "dataset, which has no reads; `rejected`: its record was not made a document; `not-found`.",
+        ),
+    ]
+    detail: Annotated[str | None, Key("detail", "Reason why it is not read.")]
+    seen: Annotated[
+        bool | None,
+        Key("seen", "Whether any of its reads was seen; null if no consumed samples were given."),
+    ]
+    documents: Annotated[
+        tuple[DocumentReads, ...],
+        Key("documents", "The documents that were made of it: one for each dataset that has it."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RankReaders:
+    """The ranks of the job that belong to a data-parallel rank."""
+
+    data_parallel_rank: Annotated[int, Key("data_parallel_rank", "Data-parallel rank.", minimum=0)]
+    ranks: Annotated[tuple[int, ...], Key("ranks", "Ranks of the job.", minimum=0)]
+
+
+_READ_FIELDS = (
     "stream",
     "sample",
     "dataset_sample",
@@ -26,242 +225,63 @@ _OF_READING = (
     "epoch",
     "step",
     "data_parallel_rank",
-    "slot",
-    "again",
+    "row",
+    "repeated",
     "seen",
 )
-CSV_COLUMNS = ("item", "status", "problem", "dataset", "document", "document_tokens", *_OF_READING)
-_values_of = attrgetter(*_OF_READING)
+_values_of = attrgetter(*_READ_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentTrace:
-    """A document and where it comes from.
+class TraceReadsReport(Document):
+    """The reads of some lines or documents."""
 
-    Attributes:
-        dataset: The path prefix of its dataset.
-        document: Its number.
-        sequences: Its sequences.
-        tokens: Its tokens.
-        origin: The record that it was made from, or None.
-        note: Why there is no origin.
-        text: Its text; None where the tokenizer is not known.
-    """
+    SCHEMA = "tokshard.trace-reads/1"
+    CSV_COLUMNS: ClassVar[tuple[str, ...]] = (
+        "item",
+        "status",
+        "detail",
+        "dataset",
+        "document",
+        "document_tokens",
+        *_READ_FIELDS,
+    )
 
-    dataset: str
-    document: int
-    sequences: int
-    tokens: int
-    origin: Origin | None
-    note: str | None
-    text: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the trace as a JSON object with a ``schema`` field."""
-        return {"schema": DOCUMENT_SCHEMA, **asdict(self)}
-
-
-@dataclass(frozen=True, slots=True)
-class PieceTrace:
-    """A part of a document in a sample.
-
-    Attributes:
-        document: The number of the document in the dataset of the sample.
-        sequence: The sequence of the dataset.
-        first_token: Its first token, counted in the document.
-        stop_token: The first token of the document after it.
-        place: Where it begins in the sample, in tokens.
-        origin: The record that the document was made from, or None.
-        note: Why there is no origin.
-        text: The text of the part; None where the tokenizer is not known.
-    """
-
-    document: int
-    sequence: int
-    first_token: int
-    stop_token: int
-    place: int
-    origin: Origin | None
-    note: str | None
-    text: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SampleTrace:
-    """A sample and what it is made of.
-
-    Attributes:
-        sample: Its number in the stream.
-        dataset: The path prefix of its dataset.
-        dataset_sample: Its number in the index of the dataset; of documents, the document.
-        tokens: Its tokens, without padding.
-        pieces: The parts of documents, in order.
-        data_parallel_rank: Who reads it, where a step of a plan was asked for.
-        slot: Its place within the rank's samples of the step.
-        micro_batch: The micro-batch of the step that it is in.
-    """
-
-    sample: int
-    dataset: str
-    dataset_sample: int
-    tokens: int
-    pieces: tuple[PieceTrace, ...]
-    data_parallel_rank: int | None = None
-    slot: int | None = None
-    micro_batch: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SamplesReport:
-    """One sample, or the samples of a step.
-
-    Attributes:
-        kind: What was traced through.
-        path: Where it is.
-        stream: The stream.
-        plan_id: The plan.
-        step: Its step.
-        consumed_samples: What all ranks have consumed before the step.
-        rank: The rank that was asked for; None for all.
-        samples: The samples, by data-parallel rank and slot.
-    """
-
-    kind: str
-    path: str
-    stream: str
-    plan_id: str | None
-    step: int | None
-    consumed_samples: int | None
-    rank: int | None
-    samples: tuple[SampleTrace, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with a ``schema`` field."""
-        return {"schema": SAMPLES_SCHEMA, **asdict(self)}
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One time that a part of a document is read.
-
-    Attributes:
-        stream: The stream.
-        sample: The sample of the stream.
-        dataset_sample: The sample of the dataset's index; of documents, the document.
-        sequence: The sequence of the dataset.
-        first_token: The first token that is read, counted in the document.
-        stop_token: The first token after these.
-        plan_id: The plan that reads it; None, as all below, where no plan was asked.
-        epoch: The epoch.
-        step: The step of that plan.
-        data_parallel_rank: The data-parallel rank.
-        slot: The place within the rank's samples of the step.
-        micro_batch: The micro-batch of the step.
-        again: Whether it is read as padding, after it was read in the same epoch.
-        seen: Whether it had been read when so many samples were consumed as were asked about; None where
-            that was not asked.
-    """
-
-    stream: str
-    sample: int
-    dataset_sample: int
-    sequence: int
-    first_token: int
-    stop_token: int
-    plan_id: str | None = None
-    epoch: int | None = None
-    step: int | None = None
-    data_parallel_rank: int | None = None
-    slot: int | None = None
-    micro_batch: int | None = None
-    again: bool | None = None
-    seen: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentReadings:
-    """A document and all that read it.
-
-    Attributes:
-        dataset: The path prefix of its dataset.
-        document: Its number.
-        tokens: Its tokens.
-        readings: Every time that a part of it is read, in the order of time.
-    """
-
-    dataset: str
-    document: int
-    tokens: int
-    readings: tuple[Reading, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ItemTrace:
-    """What became of one thing that was asked about.
-
-    Attributes:
-        item: As the user wrote it.
-        status: ``"read"``; ``"unread"``: it is a document, and nothing reads it; ``"found"``: it is a
-            document of a dataset, of which nothing more was asked; ``"rejected"``: its record was not made
-            a document; ``"not-found"``.
-        problem: The reason, where it is not read.
-        seen: Whether any of its readings was seen; None where that was not asked.
-        documents: The documents that were made of it: one for each dataset that has it.
-    """
-
-    item: str
-    status: str
-    problem: str | None
-    seen: bool | None
-    documents: tuple[DocumentReadings, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingsReport:
-    """Who reads some documents.
-
-    Attributes:
-        kind: What was traced through.
-        path: Where it is.
-        streams: The streams that were looked through.
-        plan_id: The plan.
-        consumed_samples: The consumed samples that were asked about.
-        ranks: For each data-parallel rank that reads any of it, the ranks of the job.
-        notes: What was not looked at, one sentence each.
-        items: What became of each thing, in the order of the question.
-    """
-
-    kind: str
-    path: str
-    streams: tuple[str, ...]
-    plan_id: str | None
-    consumed_samples: int | None
-    ranks: dict[int, list[int]]
-    notes: tuple[str, ...]
-    items: tuple[ItemTrace, ...]
+    kind: Kind
+    path: Path
+    streams: Annotated[tuple[str, ...], Key("streams", "Streams that were searched.")]
+    plan_id: PlanId
+    consumed_samples: Annotated[
+        int | None, Key("consumed_samples", "Consumed samples that `seen` refers to.", minimum=0)
+    ]
+    ranks: Annotated[
+        tuple[RankReaders, ...],
+        Key("ranks", "For each data-parallel rank that reads any of it, the ranks of the job."),
+    ]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "What was not searched, and why.")]
+    items: Annotated[tuple[TracedItem, ...], Key("items", "The items, in the order of the options.")]
 
     @property
     def is_complete(self) -> bool:
-        """Whether every item was found to be a document."""
-        return all(item.status in {READ, UNREAD, FOUND} for item in self.items)
+        """Whether every item is a document."""
+        return all(item.status in {"read", "unread", "found"} for item in self.items)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with a ``schema`` field."""
-        return {"schema": READINGS_SCHEMA, **asdict(self)}
+    def csv_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield a row of :attr:`CSV_COLUMNS` for each read, and one for each document without reads.
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield a row of :data:`CSV_COLUMNS` for each reading, and one for each document that nothing reads.
-
-        What a row does not have is None.
+        Absent values are None.
         """
-        unread = (None,) * len(_OF_READING)
+        unread = (None,) * len(_READ_FIELDS)
         for item in self.items:
-            named = (item.item, item.status, item.problem)
-            for one in item.documents:
-                known = (*named, one.dataset, one.document, one.tokens)
-                for reading in one.readings:
-                    yield (*known, *_values_of(reading))
-                if not one.readings:
+            named = (item.item, item.status, item.detail)
+            for document in item.documents:
+                known = (*named, document.dataset, document.document, document.tokens)
+                for read in document.reads:
+                    yield (*known, *_values_of(read))
+                if not document.reads:
                     yield (*known, *unread)
             if not item.documents:
                 yield (*named, None, None, None, *unread)
+
+
+TraceReport = TraceDocumentReport | TraceSamplesReport | TraceReadsReport

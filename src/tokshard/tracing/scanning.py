@@ -1,4 +1,4 @@
-"""Finding a few numbers in long arrays: one pass in blocks, whatever their number, in bounded memory."""
+"""Search for a few numbers in long arrays: one pass in blocks, whatever their number, in bounded memory."""
 
 from __future__ import annotations
 

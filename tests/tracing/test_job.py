@@ -5,16 +5,14 @@ import tempfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.tracing import support
+from support import traced as support
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.replan.job import ReplanRequest, replan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
-from tokshard.tracing.backwards import trace_items
-from tokshard.tracing.course import stages_of
-from tokshard.tracing.forwards import trace_sample, trace_step
-from tokshard.tracing.items import Item
-from tokshard.tracing.subject import Course, Subject
+from tokshard.tracing.job import TracedData, TracedStream, trace_items, trace_sample, trace_step
+from tokshard.tracing.options import TraceItem
+from tokshard.tracing.reads import stages_of
 
 worlds = st.lists(support.documents, min_size=1, max_size=3)
 indexes = st.one_of(
@@ -45,20 +43,20 @@ def made(directory, lengths, index, blend):
 def everything(lengths, source):
     """Return an item for every document, and what it is."""
     return [
-        (Item(f"{one.prefix}#{document}", "document", one.prefix, document), number, document)
+        (TraceItem(f"{one.prefix}#{document}", "document", one.prefix, document), number, document)
         for number, one in enumerate(source.datasets)
         for document in range(len(lengths[number]))
     ]
 
 
 def found_by(report, items):
-    """Return all readings of a report as a sorted list of tuples."""
+    """Return all reads of a report as a sorted list of tuples."""
     found = []
     for traced, (_, number, document) in zip(report.items, items, strict=True):
         for one in traced.documents:
             assert one.document == document
-            for r in one.readings:
-                where = (r.epoch, r.step, r.data_parallel_rank, r.slot, r.again, r.seen)
+            for r in one.reads:
+                where = (r.epoch, r.step, r.data_parallel_rank, r.row, r.repeated, r.seen)
                 piece = (number, document, r.sequence, r.first_token, r.stop_token)
                 found.append((r.sample, *piece, *where))
     return sorted(found)
@@ -69,26 +67,26 @@ def found_by(report, items):
 def test_samples_are_traced_there_and_back_as_the_twin_lists_them(lengths, index, blend, consumed):
     with tempfile.TemporaryDirectory() as directory:
         source = made(directory, lengths, index, blend)
-        subject, items = support.subject_of(source), everything(lengths, source)
+        through, items = support.data_of(source), everything(lengths, source)
         expected = []
         for sample in range(source.total):
             pieces = support.slow_pieces(lengths, source, sample)
             nowhere = (None, None, None, None, None, sample < consumed)
             expected += [(sample, *piece, *nowhere) for piece in pieces]
-            forward = trace_sample(subject, "train", sample).samples[0]
+            forward = trace_sample(through, "train", sample).samples[0]
             number = next(n for n, one in enumerate(source.datasets) if one.prefix == forward.dataset)
             assert [
                 (number, p.document, p.sequence, p.first_token, p.stop_token) for p in forward.pieces
             ] == pieces
             sizes = [p.stop_token - p.first_token for p in forward.pieces]
-            assert [p.place for p in forward.pieces] == [sum(sizes[:at]) for at in range(len(sizes))]
+            assert [p.position for p in forward.pieces] == [sum(sizes[:at]) for at in range(len(sizes))]
             assert forward.tokens == sum(sizes)
-        report = trace_items(subject, [item for item, _, _ in items], consumed_samples=consumed)
+        report = trace_items(through, [item for item, _, _ in items], consumed_samples=consumed)
         assert found_by(report, items) == sorted(expected)
         for traced, (_, number, document) in zip(report.items, items, strict=True):
-            assert traced.status == ("read" if traced.documents[0].readings else "unread")
+            assert traced.status == ("read" if traced.documents[0].reads else "unread")
             assert traced.documents[0].tokens == sum(lengths[number][document])
-            assert traced.seen == any(one.seen for one in traced.documents[0].readings)
+            assert traced.seen == any(one.seen for one in traced.documents[0].reads)
 
 
 @given(worlds, indexes, st.none() | st.integers(8, 60), support.requests, st.data())
@@ -102,30 +100,32 @@ def test_plans_of_all_modes_are_traced_there_and_back_as_the_twin_lists_them(
         stream = support.stream_of(source, ranks, size, batches, request)
         if stream is None:
             return
-        subject, items = support.subject_of(source, stream, Topology(ranks)), everything(lengths, source)
+        through, items = support.data_of(source, stream, Topology(ranks)), everything(lengths, source)
         consumed = data.draw(st.integers(0, 80))
         pieces = [support.slow_pieces(lengths, source, sample) for sample in range(source.total)]
-        visits = list(support.slow_visits(stream.assignment, subject.courses["train"].key_of))
+        expected_reads = list(support.slow_reads(stream.assignment, through.streams["train"].key_of))
         expected = [
             (sample, *piece, *where, after <= consumed)
-            for sample, *where, after in visits
+            for sample, *where, after in expected_reads
             for piece in pieces[sample]
         ]
-        report = trace_items(subject, [item for item, _, _ in items], consumed_samples=consumed)
+        report = trace_items(through, [item for item, _, _ in items], consumed_samples=consumed)
         assert found_by(report, items) == sorted(expected)
-        readings = [one for item in report.items for document in item.documents for one in document.readings]
-        assert all(one.micro_batch == one.slot // size for one in readings)
-        assert report.ranks == {rank: [rank] for rank in sorted({one.data_parallel_rank for one in readings})}
+        reads = [one for item in report.items for document in item.documents for one in document.reads]
+        assert all(one.micro_batch == one.row // size for one in reads)
+        assert {one.data_parallel_rank: one.ranks for one in report.ranks} == {
+            rank: (rank,) for rank in sorted({one.data_parallel_rank for one in reads})
+        }
         step = data.draw(st.integers(0, stream.assignment.steps - 1))
-        forward = trace_step(subject, "train", step)
-        assert [(one.data_parallel_rank, one.slot, one.sample) for one in forward.samples] == sorted(
-            (rank, slot, sample) for sample, _, at, rank, slot, _, _ in visits if at == step
+        forward = trace_step(through, "train", step)
+        assert [(one.data_parallel_rank, one.row, one.sample) for one in forward.samples] == sorted(
+            (rank, row, sample) for sample, _, at, rank, row, _, _ in expected_reads if at == step
         )
 
 
 @given(st.lists(support.documents, min_size=1, max_size=2), st.integers(0, 3), st.data())
 @settings(max_examples=25, deadline=None)
-def test_a_plan_that_goes_on_is_traced_through_those_before_it(lengths, seed, data):
+def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
     with tempfile.TemporaryDirectory() as directory:
         source = support.source_of(
             directory, lengths, sequence_length=2, seed=seed, num_samples=48, extra_token=True
@@ -140,16 +140,16 @@ def test_a_plan_that_goes_on_is_traced_through_those_before_it(lengths, seed, da
         second = replan(first, asked, f"{directory}/second")
         stages, others = stages_of(second, "train", "here")
         assert ([one.plan_id for one in stages], others) == ([first.plan_id, second.plan_id], 0)
-        subject = support.subject_of(source, second.streams["train"], Topology(4), stages)
+        through = support.data_of(source, second.streams["train"], Topology(4), stages)
         items, consumed = everything(lengths, source), 4 * stop + 8
         pieces = [support.slow_pieces(lengths, source, sample) for sample in range(source.total)]
         expected = [
             (sample, *piece, *where, after <= consumed)
             for assignment, steps in ((stream.assignment, stop), (second.streams["train"].assignment, None))
-            for sample, *where, after in support.slow_visits(assignment, None, steps)
+            for sample, *where, after in support.slow_reads(assignment, None, steps)
             for piece in pieces[sample]
         ]
-        report = trace_items(subject, [item for item, _, _ in items], consumed_samples=consumed)
+        report = trace_items(through, [item for item, _, _ in items], consumed_samples=consumed)
         assert found_by(report, items) == sorted(expected)
 
 
@@ -161,11 +161,11 @@ def test_a_list_finds_what_each_of_its_items_finds_alone(lengths, data):
             directory, lengths, blend=50, sequence_length=4, seed=3, num_samples=30, extra_token=True
         )
         stream = support.stream_of(source, 2, 1, 2, {"mode": "single", "epochs": 2})
-        subject = support.subject_of(source, stream, Topology(2))
+        through = support.data_of(source, stream, Topology(2))
         items = [item for item, _, _ in everything(lengths, source)]
         chosen = data.draw(st.lists(st.sampled_from(items), min_size=1, max_size=6))
-        together = trace_items(subject, chosen)
-        alone = [trace_items(subject, [item]).items[0] for item in chosen]
+        together = trace_items(through, chosen)
+        alone = [trace_items(through, [item]).items[0] for item in chosen]
         assert list(together.items) == alone
 
 
@@ -173,12 +173,12 @@ def test_a_stream_is_looked_through_alone_and_others_have_no_count_of_consumed_s
     source = support.source_of(
         str(tmp_path), [[[9], [9]]], sequence_length=4, seed=1, num_samples=None, extra_token=True
     )
-    subject = support.subject_of(source)
-    courses = {name: Course(name, source) for name in ("train", "valid")}
-    both = Subject("blend", "here", courses, subject.datasets)
-    item = Item("x", "document", source.datasets[0].prefix, 0)
-    every = trace_items(both, [item], consumed_samples=99).items[0].documents[0].readings
+    through = support.data_of(source)
+    streams = {name: TracedStream(name, source) for name in ("train", "valid")}
+    both = TracedData("blend", "here", streams, through.datasets)
+    item = TraceItem("x", "document", source.datasets[0].prefix, 0)
+    every = trace_items(both, [item], consumed_samples=99).items[0].documents[0].reads
     assert {(one.stream, one.seen) for one in every} == {("train", True), ("valid", None)}
     alone = trace_items(both, [item], streams=["valid"], consumed_samples=0).items[0]
     assert alone.seen is False
-    assert {(one.stream, one.seen) for one in alone.documents[0].readings} == {("valid", False)}
+    assert {(one.stream, one.seen) for one in alone.documents[0].reads} == {("valid", False)}

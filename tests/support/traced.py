@@ -1,4 +1,4 @@
-"""Small worlds to trace through, and the slow twin: everything that is read, listed token by token."""
+"""Small datasets to trace through, and the slow twin: everything that is read, listed token by token."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tokshard.sharding.plan import Plan
 from tokshard.sharding.planning import plan_stream
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
-from tokshard.tracing.course import Stage
-from tokshard.tracing.subject import Course, Subject
+from tokshard.tracing.job import TracedData, TracedStream
+from tokshard.tracing.reads import PlanStage
 
 # Of each document the lengths of its sequences; most have one, some none, and some of them no token.
 documents = st.lists(
@@ -88,14 +88,16 @@ def source_of(directory, worlds, *, blend=None, **options):
     return SampleSource("blend", "train", size, references, order)
 
 
-def subject_of(source, stream=None, topology=None, stages=None):
+def data_of(source, stream=None, topology=None, stages=None):
     """Return what can be traced through: a plan of one stream, or the samples alone."""
     datasets = {one.prefix: False for one in source.datasets}
     if stream is None:
-        return Subject(source.kind, "here", {"train": Course("train", source)}, datasets)
+        return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
     plan = Plan(topology, {"train": stream})
-    stages = stages or (Stage(plan.plan_id, stream.assignment, stream.assignment.steps),)
-    return Subject("plan", "here", {"train": Course("train", source, stages, stream)}, datasets, plan)
+    stages = stages or (PlanStage(plan.plan_id, stream.assignment, stream.assignment.steps),)
+    return TracedData(
+        "plan", "here", {"train": TracedStream("train", source, stages, stream)}, datasets, plan
+    )
 
 
 requests = st.one_of(
@@ -173,18 +175,18 @@ def slow_pieces(worlds, source, sample):
     return [tuple(piece) for piece in pieces]
 
 
-def slow_visits(assignment, key_of, steps=None):
-    """Yield (id, epoch, step, rank, slot, again, consumed samples after) of all that a plan reads."""
+def slow_reads(assignment, key_of, steps=None):
+    """Yield (id, epoch, step, rank, row, repeated, consumed samples after) of all that a plan reads."""
     for rank in range(assignment.ranks):
         for step in range(assignment.steps if steps is None else steps):
             first = assignment.first_local(step)
-            for slot, sample in enumerate(assignment.step_ids(rank, step, key_of).ravel().tolist()):
-                local = np.array([first + slot])
-                again = bool(assignment.repeated(np.array([rank]), local)[0])
+            for row, sample in enumerate(assignment.step_ids(rank, step, key_of).ravel().tolist()):
+                local = np.array([first + row])
+                repeated = bool(assignment.repeated(np.array([rank]), local)[0])
                 epoch, within = 0, int(local[0]) + assignment.skipped
                 for one in assignment.passes:
                     if within < one.per_rank:
                         epoch = one.first_epoch + within // one.per_epoch
                         break
                     within -= one.per_rank
-                yield sample, epoch, step, rank, slot, again, assignment.consumed_after(step + 1)
+                yield sample, epoch, step, rank, row, repeated, assignment.consumed_after(step + 1)

@@ -1,4 +1,4 @@
-"""The index file of a dataset as far as a few documents need it, without a pass over all of it."""
+"""Lookup of a few sequences and documents in the index file of a dataset, without a pass over all of it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,22 @@ class SequenceTable:
         path_prefix: The dataset.
         multimodal: Whether its sequences have modes.
 
+    Attributes:
+        path: The ``.idx`` file.
+        sequence_lengths: The tokens of each sequence: int32 of shape (sequences,), a view of the file.
+        sequence_count: The number of sequences.
+        document_count: The number of documents.
+
     Raises:
         IntegrityError: The header is wrong, or the size does not follow from it.
         StorageError: The file cannot be read.
     """
 
     def __init__(self, path_prefix: str, *, multimodal: bool = False) -> None:
-        self._path = idx_path(path_prefix)
-        buffer = InputFile(self._path).map()
-        header = read_header(buffer, path=self._path)
-        check_size(header, len(buffer), multimodal=multimodal, path=self._path)
+        self.path = idx_path(path_prefix)
+        buffer = InputFile(self.path).map()
+        header = read_header(buffer, path=self.path)
+        check_size(header, len(buffer), multimodal=multimodal, path=self.path)
         self._itemsize = header.dtype.itemsize
         self.sequence_count = header.sequence_count
         self.document_count = header.document_count
@@ -44,7 +50,7 @@ class SequenceTable:
         def column(dtype: str, count: int, offset: int) -> NDArray[Any]:
             return np.frombuffer(buffer, dtype, count, offset)
 
-        self._lengths = column("<i4", header.sequence_count, HEADER_BYTES)
+        self.sequence_lengths = column("<i4", header.sequence_count, HEADER_BYTES)
         self._pointers = column("<i8", header.sequence_count, header.pointers_offset)
         self._edges = column("<i8", header.document_count + 1, header.documents_offset)
 
@@ -85,17 +91,17 @@ class SequenceTable:
             IntegrityError: There is no such sequence, or its length is negative.
         """
         self._check(sequences)
-        lengths = self._lengths[sequences].astype(np.int64)
+        lengths = self.sequence_lengths[sequences].astype(np.int64)
         if (lengths < 0).any():
             raise self._damaged("sequence_lengths")
         return lengths
 
-    def places(self, sequences: Integers, documents: Integers) -> Integers:
-        """Return how many tokens of its document lie before each sequence."""
+    def tokens_before(self, sequences: Integers, documents: Integers) -> Integers:
+        """Return how many tokens of its document precede each sequence."""
         firsts, _ = self.sequences_of(documents)
         begins = self._pointers[np.minimum(firsts, self.sequence_count - 1)]
-        places: Integers = (self._pointers[sequences] - begins) // self._itemsize
-        return places
+        tokens: Integers = (self._pointers[sequences] - begins) // self._itemsize
+        return tokens
 
     def tokens_of(self, documents: Integers) -> Integers:
         """Return the tokens of each document."""
@@ -103,21 +109,21 @@ class SequenceTable:
         tokens = np.zeros(documents.shape, np.int64)
         some = stops > firsts
         last = stops[some] - 1
-        tokens[some] = self.places(last, documents[some]) + self.lengths(last)
+        tokens[some] = self.tokens_before(last, documents[some]) + self.lengths(last)
         return tokens
 
     def _check(self, sequences: Integers) -> None:
         if sequences.size and (sequences.min() < 0 or sequences.max() >= self.sequence_count):
             raise IntegrityError(
-                f"{self._path} has {self.sequence_count} sequences, and no sequence {sequences.max()}",
-                path=self._path,
-                hint="the index of samples was made from other data: build it again",
+                f"{self.path} has {self.sequence_count} sequences, and no sequence {sequences.max()}",
+                path=self.path,
+                hint="the index of samples was built from other data: build it again",
             )
 
     def _damaged(self, field: str) -> IntegrityError:
         return IntegrityError(
-            f"{self._path}: {field} contradicts itself",
-            path=self._path,
+            f"{self.path}: {field} contradicts itself",
+            path=self.path,
             field=field,
-            hint="tokshard verify tells what is wrong",
+            hint="run tokshard verify on the dataset",
         )

@@ -1,0 +1,498 @@
+"""Tracing through a plan, a blend, an index or a dataset: from samples to records, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, wraps
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
+
+import numpy as np
+
+from tokshard.core.formatting import counted
+from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.read_consistency import unchanged
+from tokshard.dataset.reader import require_files
+from tokshard.errors import MissingFileError, UsageError
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.locator import open_sort_key
+from tokshard.sharding.plan import Plan, Stream, read_plan
+from tokshard.sharding.sources import SampleSource
+from tokshard.storage.fs import exists, realpath
+from tokshard.storage.paths import idx_path, strip_data_suffix
+from tokshard.tracing.contents import DatasetContents, StreamContents
+from tokshard.tracing.options import TRAIN, TraceItem, TraceOptions
+from tokshard.tracing.provenance import Provenance
+from tokshard.tracing.reads import DocumentId, PlanStage, find_reads, stages_of
+from tokshard.tracing.report import (
+    DocumentRead,
+    DocumentReads,
+    RankReaders,
+    SampleContents,
+    TracedItem,
+    TraceDocumentReport,
+    TraceKind,
+    TraceReadsReport,
+    TraceReport,
+    TraceSamplesReport,
+)
+from tokshard.tracing.sequence_table import SequenceTable
+
+if TYPE_CHECKING:
+    from tokshard.sharding.order import KeyOf
+
+Arguments = ParamSpec("Arguments")
+Report = TypeVar("Report")
+
+
+def trace(options: TraceOptions) -> TraceReport:
+    """Trace a step, a sample or a document to its records, or lines and documents to their reads.
+
+    Args:
+        options: What to trace, and through what.
+
+    Returns:
+        A :class:`~tokshard.tracing.report.TraceSamplesReport` for a step or a sample, a
+        :class:`~tokshard.tracing.report.TraceDocumentReport` for a document, a
+        :class:`~tokshard.tracing.report.TraceReadsReport` for items.
+
+    Raises:
+        UsageError: There is no such stream, step, rank, sample or document.
+        InputError: A dataset was changed meanwhile, or the list cannot be read.
+        MissingFileError: A file is not there.
+        IntegrityError: A file is damaged, or has changed since the plan was made.
+    """
+    items = options.parsed_items()
+    kind, path = options.through
+    stream = options.split if options.query == "source" else options.split or TRAIN
+    if kind == "plan":
+        data = open_plan(path, options.moved)
+    elif kind == "dataset":
+        data = open_dataset(path)
+    else:
+        data = open_samples(path, kind, split=stream, path_as=options.path_as)
+    if items:
+        streams = None if stream is None else [stream]
+        return trace_items(data, items, streams=streams, consumed_samples=options.consumed_samples)
+    if options.document is not None:
+        return trace_document(data, options.document, tokenizer=options.tokenizer)
+    if options.step is not None:
+        return trace_step(data, stream or TRAIN, options.step, options.rank, tokenizer=options.tokenizer)
+    return trace_sample(data, stream or TRAIN, options.sample or 0, tokenizer=options.tokenizer)
+
+
+@dataclass(frozen=True)
+class TracedStream:
+    """The samples of one stream, and the plans that read them.
+
+    Attributes:
+        name: The name of the stream.
+        source: Its samples.
+        stages: The plans that read them, oldest first; none where there is no plan.
+        stream: The stream of the last plan.
+    """
+
+    name: str
+    source: SampleSource
+    stages: tuple[PlanStage, ...] = ()
+    stream: Stream | None = None
+
+    @cached_property
+    def key_of(self) -> KeyOf | None:
+        """The sort keys of its samples, where the plan sorts them."""
+        if self.stream is None or self.stream.sort_key is None:
+            return None
+        return open_sort_key(self.source, self.stream.sort_key)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedData:
+    """A plan, a blend, an index or a dataset to trace through.
+
+    Attributes:
+        kind: What it is.
+        path: As the user named it.
+        streams: The streams by their names; none for a dataset.
+        datasets: The path prefixes of all datasets, and whether each is multimodal.
+        plan: The plan.
+        warnings: What cannot be traced.
+    """
+
+    kind: TraceKind
+    path: str
+    streams: Mapping[str, TracedStream]
+    datasets: Mapping[str, bool]
+    plan: Plan | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def plan_id(self) -> str | None:
+        """The id of the plan."""
+        return None if self.plan is None else self.plan.plan_id
+
+    def stream(self, name: str) -> TracedStream:
+        """Return a stream.
+
+        Raises:
+            UsageError: There is none of this name.
+        """
+        if name not in self.streams:
+            raise UsageError(
+                f"{self.path} has no split {name!r}", hint=f"available: {', '.join(self.streams) or 'none'}"
+            )
+        return self.streams[name]
+
+    def readers(self, data_parallel_rank: int) -> RankReaders:
+        """Return the ranks of the job that read what a data-parallel rank reads."""
+        ranks: tuple[int, ...] = ()
+        if self.plan is not None:
+            topology = self.plan.topology
+            every = range(topology.world_size)
+            ranks = tuple(rank for rank in every if topology.coordinates(rank).dp == data_parallel_rank)
+        return RankReaders(data_parallel_rank, ranks)
+
+
+def open_plan(path: str, moved: PathMapping | None = None) -> TracedData:
+    """Read a plan to trace through; no data is opened.
+
+    Args:
+        path: The plan.
+        moved: Old and new beginnings of the paths of its data.
+
+    Raises:
+        MissingFileError: There is no plan.
+        IntegrityError: It is damaged.
+    """
+    plan = read_plan(path, roots=dict(moved or ()))
+    streams, warnings = {}, []
+    for name, stream in plan.streams.items():
+        stages, others = stages_of(plan, name, path)
+        streams[name] = TracedStream(name, stream.source, stages, stream)
+        if others:
+            warnings.append(
+                f"reads of {name} before {stages[0].assignment.consumed_samples} consumed samples are not "
+                f"searched: {counted(others, 'earlier plan')} read another blend; trace through these"
+            )
+    return TracedData("plan", path, streams, _datasets(streams), plan, tuple(warnings))
+
+
+def open_samples(
+    path: str,
+    kind: Literal["blend", "index"],
+    *,
+    split: str | None = None,
+    path_as: tuple[tuple[str, str], ...] = (),
+) -> TracedData:
+    """Open the samples of a blend or of an index to trace through.
+
+    Args:
+        path: The blend, its ``blend.json``, the ``description.txt`` of an index, or a dataset with an index
+            in its default cache.
+        kind: Which of the two it is.
+        split: The only stream that is needed; None for all.
+        path_as: Pairs (path here, path in the description of an index).
+
+    Raises:
+        InputError: Nothing is there, or something has no samples.
+        IntegrityError: The files contradict each other.
+    """
+    only = None if split is None else split.partition(".")[0]
+    sources = open_sources([path], Wanted(split=only, path_as=path_as, digests=False))
+    streams = {name: TracedStream(name, source) for name, source in sources.items()}
+    return TracedData(kind, path, streams, _datasets(streams))
+
+
+def open_dataset(path: str) -> TracedData:
+    """Open a dataset to trace through.
+
+    Raises:
+        MissingFileError: One or both of its files are not there.
+        IntegrityError: Its manifest is damaged.
+    """
+    prefix = strip_data_suffix(path)
+    require_files(prefix)
+    manifest = read_manifest(prefix)
+    multimodal = manifest is not None and manifest.dataset.multimodal
+    return TracedData("dataset", path, {}, {prefix: multimodal})
+
+
+def _datasets(streams: Mapping[str, TracedStream]) -> dict[str, bool]:
+    references = [reference for stream in streams.values() for reference in stream.source.datasets]
+    return {reference.prefix: reference.multimodal for reference in references}
+
+
+def _of_unchanged_datasets(
+    work: Callable[Concatenate[TracedData, Arguments], Report],
+) -> Callable[Concatenate[TracedData, Arguments], Report]:
+    """Let a function fail with an InputError if one of the datasets changes while it runs."""
+
+    @wraps(work)
+    def watched(data: TracedData, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Report:
+        with unchanged(data.datasets):
+            return work(data, *arguments, **options)
+
+    return watched
+
+
+@_of_unchanged_datasets
+def trace_document(data: TracedData, document: int, *, tokenizer: str | None = None) -> TraceDocumentReport:
+    """Return the record and the text of a document of a dataset.
+
+    Args:
+        data: A dataset.
+        document: The number of the document, from 0.
+        tokenizer: The tokenizer to decode with, see
+            :func:`~tokshard.inspection.tokenizers.tokenizer_of`.
+
+    Raises:
+        UsageError: There is no such document.
+        InputError: A dataset was changed meanwhile.
+    """
+    prefix, multimodal = next(iter(data.datasets.items()))
+    dataset = DatasetContents(prefix, multimodal=multimodal, tokenizer=tokenizer)
+    count = dataset.table.document_count
+    if not 0 <= document < count:
+        raise UsageError(f"{prefix} has no document {document}: it has {count} documents, from 0")
+    pieces = dataset.pieces(dataset.spans_of_document(document))
+    origin, detail = dataset.origin_of(document)
+    first, stop = dataset.table.sequences_of(np.array([document]))
+    return TraceDocumentReport(
+        dataset=prefix,
+        document=document,
+        sequences=int(stop[0] - first[0]),
+        tokens=sum(piece.stop_token - piece.first_token for piece in pieces),
+        origin=origin,
+        detail=detail,
+        text="".join(piece.text or "" for piece in pieces) if dataset.has_text else None,
+    )
+
+
+@_of_unchanged_datasets
+def trace_sample(
+    data: TracedData, stream: str, sample: int, *, tokenizer: str | None = None
+) -> TraceSamplesReport:
+    """Return the contents of a sample of a blend, an index or a plan.
+
+    Args:
+        data: What it is a sample of.
+        stream: The stream.
+        sample: Its number in the stream, from 0.
+        tokenizer: The tokenizer to decode with.
+
+    Raises:
+        UsageError: There is no such stream or sample.
+        InputError: A dataset was changed meanwhile.
+    """
+    traced = data.stream(stream)
+    total = traced.source.total
+    if not 0 <= sample < total:
+        raise UsageError(f"{data.path} has no sample {sample} of {stream}: it has {total}, from 0")
+    samples = StreamContents(traced.source, tokenizer).samples(np.array([sample], np.int64))
+    return TraceSamplesReport(data.kind, data.path, stream, data.plan_id, None, None, None, tuple(samples))
+
+
+@_of_unchanged_datasets
+def trace_step(
+    data: TracedData, stream: str, step: int, rank: int | None = None, *, tokenizer: str | None = None
+) -> TraceSamplesReport:
+    """Return the contents of the samples of a step of a plan.
+
+    Args:
+        data: A plan.
+        stream: The stream.
+        step: The step of the plan, from 0.
+        rank: A rank of the job; None for the samples of all ranks.
+        tokenizer: The tokenizer to decode with.
+
+    Raises:
+        UsageError: There is no such stream, step or rank.
+        InputError: A dataset was changed meanwhile.
+    """
+    traced = data.stream(stream)
+    if data.plan is None or traced.stream is None:
+        raise UsageError(f"{data.path} is no plan: only plans have steps and ranks")
+    topology, assignment = data.plan.topology, traced.stream.assignment
+    if not 0 <= step < assignment.steps:
+        raise UsageError(f"{data.path} has no step {step} of {stream}: it has {assignment.steps}, from 0")
+    if rank is not None and not 0 <= rank < topology.world_size:
+        raise UsageError(f"{data.path} has no rank {rank}: it has {topology.world_size}, from 0")
+    contents = StreamContents(traced.source, tokenizer)
+    samples: list[SampleContents] = []
+    for dp_rank in range(assignment.ranks) if rank is None else [topology.coordinates(rank).dp]:
+        ids = assignment.step_ids(dp_rank, step, traced.key_of)
+        samples += contents.samples(ids.ravel(), data_parallel_rank=dp_rank, micro_batch_size=ids.shape[1])
+    return TraceSamplesReport(
+        kind=data.kind,
+        path=data.path,
+        stream=stream,
+        plan_id=data.plan_id,
+        step=step,
+        consumed_samples=assignment.consumed_after(step),
+        rank=rank,
+        samples=tuple(samples),
+    )
+
+
+@_of_unchanged_datasets
+def trace_items(
+    data: TracedData,
+    items: Sequence[TraceItem],
+    *,
+    streams: Sequence[str] | None = None,
+    consumed_samples: int | None = None,
+) -> TraceReadsReport:
+    """Return every read of some lines or documents.
+
+    Memory grows with the items and the reads, not with the data. The time is that of one pass over the
+    indexes of the datasets that hold the documents, and over the order of the blend: about 2 ns an entry.
+
+    Args:
+        data: What may read them.
+        items: The lines and documents.
+        streams: The streams to search; None for all.
+        consumed_samples: Mark what was seen when all ranks had consumed so many samples of training, or of
+            the one stream that is named. Without a plan, samples are taken to be consumed in their order.
+
+    Raises:
+        UsageError: There is no such stream.
+        InputError: A dataset was changed meanwhile.
+        MissingFileError: A file of a dataset or of an index is not there.
+        IntegrityError: An index does not fit its dataset, or something has changed since the plan was made.
+    """
+    names = tuple(data.streams if streams is None else dict.fromkeys(streams))
+    searched = [data.stream(name) for name in names]
+    resolver = _Resolver(data.datasets)
+    resolved = [resolver.resolve(item) for item in items]
+    targets = sorted({target for item in resolved for target in item.targets})
+    found: dict[DocumentId, list[DocumentRead]] = {target: [] for target in targets}
+    limited = names[0] if streams is not None and len(names) == 1 else TRAIN
+    for stream in searched:
+        for target, read in find_reads(
+            stream.source,
+            stream.name,
+            targets,
+            resolver.table,
+            stages=stream.stages,
+            key_of=stream.key_of,
+            consumed_samples=consumed_samples if stream.name == limited else None,
+        ):
+            found[target].append(read)
+    documents = {
+        target: DocumentReads(*target, tokens, tuple(found[target]))
+        for target, tokens in resolver.tokens_of(targets).items()
+    }
+    readers = {read.data_parallel_rank for reads in found.values() for read in reads}
+    return TraceReadsReport(
+        kind=data.kind,
+        path=data.path,
+        streams=names,
+        plan_id=data.plan_id,
+        consumed_samples=consumed_samples,
+        ranks=tuple(data.readers(rank) for rank in sorted(rank for rank in readers if rank is not None)),
+        warnings=data.warnings,
+        items=tuple(
+            _traced_item(item, documents, searched=bool(names), with_seen=consumed_samples is not None)
+            for item in resolved
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ResolvedItem:
+    """An item and the documents that were made of it, or the reason why there are none."""
+
+    item: TraceItem
+    targets: tuple[DocumentId, ...]
+    detail: str | None = None
+    rejected: bool = False
+
+
+def _traced_item(
+    resolved: _ResolvedItem,
+    documents: Mapping[DocumentId, DocumentReads],
+    *,
+    searched: bool,
+    with_seen: bool,
+) -> TracedItem:
+    text = resolved.item.text
+    if resolved.detail is not None:
+        status: Literal["rejected", "not-found"] = "rejected" if resolved.rejected else "not-found"
+        return TracedItem(text, status, resolved.detail, None, ())
+    mine = tuple(documents[target] for target in resolved.targets)
+    if not searched:
+        return TracedItem(text, "found", None, None, mine)
+    reads = [read for document in mine for read in document.reads]
+    detail = None
+    if not any(document.tokens for document in mine):
+        detail = "the document has no tokens"
+    elif not reads:
+        detail = "nothing reads the document"
+    seen = any(read.seen for read in reads) if with_seen else None
+    return TracedItem(text, "read" if reads else "unread", detail, seen, mine)
+
+
+class _Resolver:
+    """Resolves items to documents of some datasets; each dataset is opened when it is first needed."""
+
+    def __init__(self, datasets: Mapping[str, bool]) -> None:
+        self._datasets = datasets
+        self._tables: dict[str, SequenceTable] = {}
+        self._real_path = lru_cache(maxsize=4096)(realpath)
+        self._provenance: dict[str, Provenance | None] = {}
+
+    def resolve(self, item: TraceItem) -> _ResolvedItem:
+        if item.kind == "document":
+            real = self._real_path(item.path)
+            named = [prefix for prefix in self._datasets if self._real_path(prefix) == real]
+            if named:
+                return self._numbered(item, named)
+        matches = [
+            (prefix, match)
+            for prefix in self._datasets
+            if (provenance := self._provenance_of(prefix)) is not None
+            for match in provenance.matches(item)
+        ]
+        targets = tuple((prefix, match.document) for prefix, match in matches if match.document is not None)
+        if targets:
+            return _ResolvedItem(item, targets)
+        for _, match in matches:
+            return _ResolvedItem(item, (), match.detail, match.rejected)
+        return _ResolvedItem(item, (), self._unknown(item))
+
+    def tokens_of(self, targets: Sequence[DocumentId]) -> dict[DocumentId, int]:
+        found: dict[DocumentId, int] = {}
+        for prefix in {prefix for prefix, _ in targets}:
+            mine = [target for target in targets if target[0] == prefix]
+            tokens = self.table(prefix).tokens_of(np.array([document for _, document in mine], np.int64))
+            found |= dict(zip(mine, tokens.tolist(), strict=True))
+        return found
+
+    def table(self, prefix: str) -> SequenceTable:
+        if prefix not in self._tables:
+            path = idx_path(prefix)
+            if not exists(path):
+                raise MissingFileError(f"there is no dataset at {prefix}: {path} is missing", path=path)
+            self._tables[prefix] = SequenceTable(prefix, multimodal=self._datasets[prefix])
+        return self._tables[prefix]
+
+    def _numbered(self, item: TraceItem, prefixes: list[str]) -> _ResolvedItem:
+        count = self.table(prefixes[0]).document_count
+        if item.number >= count:
+            return _ResolvedItem(item, (), f"{item.path} has {count} documents, from 0")
+        return _ResolvedItem(item, tuple((prefix, item.number) for prefix in prefixes))
+
+    def _provenance_of(self, prefix: str) -> Provenance | None:
+        if prefix not in self._provenance:
+            self._provenance[prefix] = Provenance.open(prefix)
+        return self._provenance[prefix]
+
+    def _unknown(self, item: TraceItem) -> str:
+        if item.kind == "document":
+            return f"{item.path} is none of the {len(self._datasets)} datasets, nor merged into one"
+        known = [self._provenance_of(prefix) for prefix in self._datasets]
+        silent = sum(provenance is None or provenance.is_silent for provenance in known)
+        detail = f"no dataset is known to be made from {item.path}"
+        if silent:
+            detail += f"; {silent} of {len(known)} were made by another program, from unknown inputs"
+        return detail
