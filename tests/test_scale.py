@@ -15,7 +15,7 @@ from tokshard.blending.order import check_source_count
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.index_cache.cache import gpt_specs
-from tokshard.storage import jsonfile
+from tokshard.storage import small_files
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "scripts" / "benchmarks"
@@ -203,8 +203,8 @@ def test_more_sources_than_int16_numbers_are_refused():
 
 
 def test_a_file_that_could_not_be_read_back_is_not_made(monkeypatch):
-    monkeypatch.setattr(jsonfile, "MAX_JSON_BYTES", 100)
-    assert jsonfile.dump_readable_json({"a": "x" * 50}, "plan.json", hint="merge")
+    monkeypatch.setattr(small_files, "MAX_JSON_BYTES", 100)
+    assert small_files.dump_readable_json({"a": "x" * 50}, "plan.json", hint="merge")
     with pytest.raises(UsageError, match=r"plan\.json would have 114 bytes, more than the 100") as raised:
-        jsonfile.dump_readable_json({"a": "x" * 100}, "plan.json", hint="merge")
+        small_files.dump_readable_json({"a": "x" * 100}, "plan.json", hint="merge")
     assert raised.value.hint == "merge"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from support.interleaving import interleaved
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile
-from tokshard.storage.journal import Journal, read_checkpoints
+from tokshard.storage.journal import Journal, JournalLine, read_checkpoints
+
+GOLDEN = Path(__file__).parents[1] / "golden/formats/journal-1.jsonl"
 
 
 @pytest.fixture
@@ -127,3 +130,36 @@ def test_a_journal_that_goes_while_it_is_read_is_whole_or_absent(place):
         prepare=lambda: Path(path).write_bytes(content),
     )
     assert {len(one) for one in found} == {0, 1}
+
+
+def test_a_journal_is_read_and_written_as_its_golden_file(tmp_path):
+    path = str(tmp_path / "journal")
+    shutil.copy(GOLDEN, path)
+    (one, two) = read_checkpoints(path)
+    assert (one.entries, one.sizes) == ([{"input": 0}, {"input": 1}], {"tokens": 3, "lengths": 8})
+    assert (two.entries, two.sizes, two.journal_bytes) == ([], {"tokens": 3}, os.path.getsize(path))
+    lines = GOLDEN.read_bytes().splitlines(keepends=True)
+    assert [JournalLine.from_bytes(line).to_bytes() for line in lines] == lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        JournalLine({"n": 1}).to_bytes()[:-1],
+        JournalLine({"n": 1}).to_bytes().replace(b'"n":1', b'"n":2'),
+        b'{"entry":{"n":1}}\n',
+        b'{"entry":{"n":1},"xxh3_128":null}\n',
+        b"[" * 100_000 + b"\n",
+        b"\xff\n",
+        b"7\n",
+    ],
+)
+def test_a_cut_or_damaged_line_ends_the_journal(place, line):
+    path, files = place
+    journal = Journal(path, 0)
+    journal.append({"n": 0})
+    journal.checkpoint(files)
+    journal.close()
+    with open(path, "ab") as file:
+        file.write(line + JournalLine(checkpoint={}).to_bytes())
+    assert [one[0] for one in checkpoints(path)] == [[0]]

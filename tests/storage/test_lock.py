@@ -8,12 +8,16 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from support.storage.support import names, open_descriptors, raising
 from tokshard.errors import LockedError, StorageError
+from tokshard.storage import lock as lock_module
 from tokshard.storage.lock import Holder, WriterLock, holder_of
+
+GOLDEN = Path(__file__).parents[1] / "golden/formats/lock-1.json"
 
 
 def test_the_second_is_told_who_holds_it(tmp_path):
@@ -197,8 +201,17 @@ def test_a_lock_says_what_its_holder_does(tmp_path):
         assert (second.purpose, second.shared, second.process) == ("assembling", False, first.process)
     with shared(path, "task 1/2"):
         assert (holder_of(path).purpose, holder_of(path).shared) == ("task 1/2", True)
-    (tmp_path / "lock").write_bytes(b'{"pid": 1, "host": "h", "started": "s"}')
-    assert holder_of(path) == Holder("process 1 on 'h' since 's'", shared=False, purpose="")
+
+
+def test_the_text_of_a_lock_is_that_of_the_golden_file(tmp_path):
+    path = tmp_path / "lock"
+    holder = Holder(4711, "node-1", "2026-08-22T12:00:00Z", shared=True, purpose="task 1/2")
+    assert lock_module._text(holder) == GOLDEN.read_bytes()
+    assert holder.process == "process 4711 on 'node-1' since '2026-08-22T12:00:00Z'"
+    path.write_bytes(GOLDEN.read_bytes())
+    assert holder_of(str(path)) == holder
+    path.write_bytes(b'{"pid": 1, "host": "h", "started": "s"}')
+    assert holder_of(str(path)) is None, "nothing is guessed"
 
 
 def test_a_killed_process_that_shared_a_lock_holds_nothing(tmp_path):

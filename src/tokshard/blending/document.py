@@ -18,8 +18,8 @@ from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import write_atomically
 from tokshard.storage.fs import refuse_remote, relative_inside
-from tokshard.storage.jsonfile import dump_readable_json, read_json_object
 from tokshard.storage.paths import check_plain_name, is_remote
+from tokshard.storage.small_files import dump_readable_json, read_json_object
 from tokshard.version import __version__
 
 DOCUMENT_NAME = "blend.json"

@@ -15,7 +15,7 @@ from typing import Any
 from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeDefaults, Source, reads_as_number
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.splits import SPLITS
-from tokshard.storage.textfile import read_text
+from tokshard.storage.small_files import read_text
 
 _EXAMPLE = "write weights and prefixes in turn (0.7 data/web 0.3 data/code), or prefixes alone"
 _MIXTURE_KEYS = ("unit", "temperature", "source")

@@ -76,7 +76,7 @@ def doctor(
 
 def _read(words: list[str]) -> LaunchArguments:
     from tokshard.preflight.launch.text import read_launch, read_launch_words
-    from tokshard.storage.textfile import MAX_TEXT_BYTES, read_small_file
+    from tokshard.storage.small_files import MAX_TEXT_BYTES, read_small_file
 
     if words == ["-"]:
         return read_launch(sys.stdin.buffer.read(MAX_TEXT_BYTES).decode("utf-8", "surrogateescape"))

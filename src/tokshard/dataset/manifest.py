@@ -17,7 +17,7 @@ from tokshard.dataset.plan import BuildParameters, Compression, TokenizerIdentit
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import identity_digest
-from tokshard.storage.jsonfile import read_document
+from tokshard.storage.small_files import read_document
 from tokshard.version import __version__
 
 MANIFEST_NAME = "manifest.json"

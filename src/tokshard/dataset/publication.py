@@ -23,7 +23,7 @@ from tokshard.dataset.manifest import (
 from tokshard.errors import IntegrityError, OutputExistsError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.files import write_atomically
-from tokshard.storage.jsonfile import read_json_object
+from tokshard.storage.small_files import read_json_object
 
 PUBLISH_NAME = "publish.json"
 _SCHEMA = "tokshard.publish/1"

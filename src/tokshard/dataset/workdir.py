@@ -17,8 +17,8 @@ from tokshard.dataset.publication import PUBLISH_NAME, refuse_link
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.files import is_temporary, remove_tree, write_atomically
-from tokshard.storage.jsonfile import read_document
 from tokshard.storage.lock import WriterLock
+from tokshard.storage.small_files import read_document
 
 _PLAN_NAME = "plan.json"
 

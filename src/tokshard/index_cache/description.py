@@ -14,7 +14,7 @@ from typing import Any, Self
 from tokshard.core.strict_json import parse_json_object
 from tokshard.errors import InputError, IntegrityError, StorageError
 from tokshard.gpt_index.splits import SPLITS
-from tokshard.storage.textfile import read_small_file
+from tokshard.storage.small_files import read_small_file
 
 _HINT = "give a description.txt that Megatron Core 0.10 or later has written for a GPTDataset or a blend"
 _MISSING = object()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
-from tokshard.storage.jsonfile import read_json_object
+from tokshard.storage.small_files import read_json_object
 
 HUGGING_FACE = "HuggingFaceTokenizer"
 NULL = "NullTokenizer"

@@ -12,7 +12,7 @@ from typing import Any, Self
 from tokshard.core.strict_json import dump_json
 from tokshard.errors import IntegrityError
 from tokshard.storage.files import write_atomically
-from tokshard.storage.jsonfile import read_json_object
+from tokshard.storage.small_files import read_json_object
 from tokshard.version import __version__
 
 SCHEMA = "tokshard.cache/1"

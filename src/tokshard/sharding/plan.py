@@ -17,7 +17,7 @@ from tokshard.sharding.summary import composition
 from tokshard.sharding.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
-from tokshard.storage.jsonfile import read_json_object
+from tokshard.storage.small_files import read_json_object
 from tokshard.version import __version__
 
 MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")

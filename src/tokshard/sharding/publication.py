@@ -24,8 +24,8 @@ from tokshard.sharding.ranks import (
 from tokshard.sharding.sources import DatasetReference
 from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
-from tokshard.storage.jsonfile import dump_readable_json
 from tokshard.storage.lock import WriterLock
+from tokshard.storage.small_files import dump_readable_json
 
 LOCK_NAME = ".plan.lock"
 

@@ -16,7 +16,7 @@ from tokshard.sharding.order import ShardShuffle
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
 from tokshard.sharding.sources import DatasetReference, SampleSource
 from tokshard.sharding.topology import Coordinates, Topology
-from tokshard.storage.jsonfile import read_json_object
+from tokshard.storage.small_files import read_json_object
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
-from tokshard.storage.remote.stat_cache import recent_status
+from tokshard.storage.remote.objects import recent_status
 
 
 def exists(path: str) -> bool:

@@ -1,24 +1,58 @@
-"""The journal of a run: what has been appended to its files, and up to where that is on the disk.
+"""The journal of a run: what was appended to its files, and how much of that is on the disk.
 
-A line of JSON for each thing done, and from time to time a *checkpoint* line, which says how long each
-file was when everything before it had been forced to the disk. A run goes on from the last checkpoint.
-Each line holds its own digest: what comes after a cut or damaged line is made again.
+A line of JSON for each thing done, ``{"entry": {...}, "xxh3_128": ...}``, and from time to time a checkpoint,
+``{"checkpoint": {NAME: SIZE}, "xxh3_128": ...}``: how long each file was when everything before it had been
+forced to the disk. A run resumes from the last checkpoint. Each line has its own digest, so that what follows
+a cut or damaged line is made again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from tokshard.core.background import Background
+from tokshard.core.codec import XXH3_128, Key, decode, encode
+from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AppendFile
 
-_CHECKPOINT = "checkpoint"
-_LINE_DIGEST = "line_xxh3_128"
+
+@dataclass(frozen=True, slots=True)
+class JournalLine:
+    """One line of a journal: an entry or a checkpoint."""
+
+    entry: Annotated[dict[str, Any] | None, Key("entry", "What was done.", omit_none=True)] = None
+    checkpoint: Annotated[
+        dict[str, int] | None,
+        Key("checkpoint", "Bytes of each file that are on the disk.", minimum=0, omit_none=True),
+    ] = None
+    digest: Annotated[
+        str | None, Key("xxh3_128", "Digest of the line without it.", pattern=XXH3_128, omit_none=True)
+    ] = None
+
+    def __post_init__(self) -> None:
+        if (self.entry is None) == (self.checkpoint is None):
+            raise ValueError("a line is an entry or a checkpoint")
+
+    def to_bytes(self) -> bytes:
+        """Return the line with its digest and its end."""
+        return _compact(replace(self, digest=content_digest(_compact(self)))) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> JournalLine | None:
+        """Return the line without its digest; None for one that is cut or damaged."""
+        if not content.endswith(b"\n"):
+            return None
+        try:
+            line = decode(cls, json.loads(content), "the journal")
+        except (IntegrityError, ValueError, RecursionError):
+            return None
+        bare = replace(line, digest=None)
+        return bare if line.digest == content_digest(_compact(bare)) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +86,7 @@ class Journal:
     def append(self, entry: dict[str, Any]) -> None:
         """Note one thing; behind a checkpoint that is under way when that has been settled."""
         if self._under_way is None:
-            self._write(entry)
+            self._write(JournalLine(entry))
         else:
             self._waiting.append(entry)
 
@@ -92,7 +126,7 @@ class Journal:
             self._under_way.result()
             self._under_way = None
             for entry in self._waiting:
-                self._write(entry)
+                self._write(JournalLine(entry))
             self._waiting.clear()
 
     def close(self) -> None:
@@ -104,11 +138,11 @@ class Journal:
     def _force(self, files: list[AppendFile], sizes: dict[str, int]) -> None:
         for file in files:
             file.force()
-        self._write({_CHECKPOINT: sizes})
+        self._write(JournalLine(checkpoint=sizes))
         self._file.sync()
 
-    def _write(self, entry: dict[str, Any]) -> None:
-        self._file.write(_compact({**entry, _LINE_DIGEST: content_digest(_compact(entry))}) + b"\n")
+    def _write(self, line: JournalLine) -> None:
+        self._file.write(line.to_bytes())
 
 
 def read_checkpoints(
@@ -127,33 +161,30 @@ def read_checkpoints(
     entries: list[dict[str, Any]] = []
     position = 0
     with journal:
-        for line in journal:
-            position += len(line)
-            entry = _parse(line)
-            if entry is None:
+        for content in journal:
+            position += len(content)
+            line = JournalLine.from_bytes(content)
+            if line is None:
                 return
-            if _CHECKPOINT in entry:
-                yield Checkpoint(entries, entry[_CHECKPOINT], position)
+            if line.checkpoint is not None:
+                yield Checkpoint(entries, line.checkpoint, position)
                 entries = []
-            elif accepts(entry):
-                entries.append(entry)
+            elif line.entry is not None and accepts(line.entry):
+                entries.append(line.entry)
             else:
                 return
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return a line's entry; None for a line that is cut or damaged."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(entry, dict):
-        return None
-    digest = entry.pop(_LINE_DIGEST, None)
-    return entry if digest == content_digest(_compact(entry)) else None
+def read_entries(path: str) -> Iterator[dict[str, Any]]:
+    """Yield all entries of a journal, checkpoint or not, up to the first line that is damaged."""
+    with open(path, "rb") as journal:
+        for content in journal:
+            line = JournalLine.from_bytes(content)
+            if line is None:
+                return
+            if line.entry is not None:
+                yield line.entry
 
 
-def _compact(entry: dict[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":")).encode("ascii")
+def _compact(line: JournalLine) -> bytes:
+    return json.dumps(encode(line), separators=(",", ":")).encode("ascii")

@@ -14,8 +14,9 @@ import socket
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Annotated, Self
 
+from tokshard.core.codec import Key, decode, encode
 from tokshard.core.strict_json import parse_json_object
 from tokshard.errors import IntegrityError, LockedError, StorageError
 from tokshard.storage import syscalls
@@ -27,17 +28,18 @@ _TEXT_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock, as its file says; of several that share it, the one that came last.
+    """The holder of a lock, as its file tells; of several that share it, the one that came last."""
 
-    Attributes:
-        process: Which process, on which host, since when.
-        shared: Whether others may hold the lock with it.
-        purpose: What it does.
-    """
+    pid: Annotated[int, Key("pid", "The process.", minimum=0)]
+    host: Annotated[str, Key("host", "Its host.")]
+    started: Annotated[str, Key("started", "When it took the lock, in UTC.")]
+    shared: Annotated[bool, Key("shared", "Whether others may hold the lock with it.")]
+    purpose: Annotated[str, Key("purpose", "What it does.")]
 
-    process: str
-    shared: bool
-    purpose: str
+    @property
+    def process(self) -> str:
+        """The process, for messages."""
+        return f"process {self.pid} on {self.host!r} since {self.started!r}"
 
 
 class WriterLock:
@@ -84,15 +86,9 @@ class WriterLock:
         self._tell()
 
     def _tell(self) -> None:
-        owner = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started": self._started,
-            "shared": self._shared,
-            "purpose": self._purpose,
-        }
+        holder = Holder(os.getpid(), socket.gethostname(), self._started, self._shared, self._purpose)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        syscalls.write(self._descriptor, json.dumps(owner).encode().rjust(_TEXT_BYTES), self.path)
+        syscalls.write(self._descriptor, _text(holder), self.path)
 
     def _open(self) -> int | None:
         """Return a descriptor of the file; None if its directory vanished before it could be opened."""
@@ -178,13 +174,12 @@ def _owner(descriptor: int) -> str:
     return f"{holder.process} and perhaps others, which share it," if holder.shared else holder.process
 
 
+def _text(holder: Holder) -> bytes:
+    return json.dumps(encode(holder)).encode().rjust(_TEXT_BYTES)
+
+
 def _parse(content: bytes) -> Holder | None:
     try:
-        owner = parse_json_object(content, "the lock")
-        return Holder(
-            process=f"process {owner['pid']!r} on {owner['host']!r} since {owner['started']!r}",
-            shared=owner.get("shared") is True,
-            purpose=str(owner.get("purpose", "")),
-        )
-    except (IntegrityError, KeyError):
+        return decode(Holder, parse_json_object(content, "the lock"), "the lock")
+    except IntegrityError:
         return None

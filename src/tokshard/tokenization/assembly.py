@@ -25,7 +25,7 @@ from tokshard.corpus.records import RejectedRecord
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile, SharedFile
-from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints
+from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
 from tokshard.tokenization.encoded_unit import Placements
 from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts, UnitKey, token_file
 
@@ -202,12 +202,9 @@ class Assembly:
 
     def units(self) -> Iterator[AssembledUnit]:
         """Yield the assembled units in order."""
-        with open(os.path.join(self._directory, JOURNAL), "rb") as file:
-            for line in file:
-                entry = json.loads(line)
-                if "checkpoint" not in entry:
-                    del entry["line_xxh3_128"]
-                    yield decode(AssembledUnit, entry, file.name)
+        path = os.path.join(self._directory, JOURNAL)
+        for entry in read_entries(path):
+            yield decode(AssembledUnit, entry, path)
 
     def refuse(self, key: UnitKey, record: RejectedRecord) -> InputError:
         """Return the error for a rejected record of the next unit."""

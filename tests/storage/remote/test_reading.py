@@ -34,9 +34,9 @@ from tokshard.errors import InputError, IntegrityError, MissingFileError, Storag
 from tokshard.index_cache.fingerprint import dataset_fingerprint
 from tokshard.loader import RankLoader
 from tokshard.storage import fs
-from tokshard.storage.jsonfile import read_json_object
-from tokshard.storage.remote import block_cache, stat_cache
+from tokshard.storage.remote import objects, ranged_file
 from tokshard.storage.remote.objects import RemoteFile
+from tokshard.storage.small_files import read_json_object
 
 SIZES = ("--seq-length", "16", "--num-samples", "300,24,12", "--split", "80,15,5")
 WORLD = ("--world-size", "2", "--micro-batch-size", "3", "--global-batch-size", "12")
@@ -68,8 +68,8 @@ def made(tmp_path_factory) -> Path:
 def _fresh(tmp_path, monkeypatch):
     """Let no test see what another one has cached, or be told what was so a moment ago."""
     monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "copies"))
-    monkeypatch.setattr(block_cache, "_pools", {})
-    monkeypatch.setattr(stat_cache, "_known", {})
+    monkeypatch.setattr(ranged_file, "_pools", {})
+    monkeypatch.setattr(objects, "_known", {})
 
 
 @pytest.fixture
@@ -111,8 +111,8 @@ def outside_of(bucket: Bucket, *suffixes: str):
 
 def forget():
     """Forget everything but the copies on the disk, as a new process does."""
-    block_cache._pools.clear()
-    stat_cache._known.clear()
+    ranged_file._pools.clear()
+    objects._recent.clear()
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_the_second_time_only_tokens_are_read(there, bucket):
 
 def test_any_part_of_a_data_set_reads_as_it_does_on_a_disk(here, there, monkeypatch):
     # A cache of a few blocks, so that most reads push something out.
-    pool = block_cache.BlockPool(1 << 14, block_bytes=1 << 10, request_bytes=1 << 12, window_bytes=1 << 12)
-    monkeypatch.setattr(block_cache, "_pools", {os.getpid(): pool})
+    pool = ranged_file.BlockPool(1 << 14, block_bytes=1 << 10, request_bytes=1 << 12, window_bytes=1 << 12)
+    monkeypatch.setattr(ranged_file, "_pools", {os.getpid(): pool})
     local, remote = IndexedDataset(str(here / "web")), IndexedDataset(f"{there}/web")
     assert (remote.mmap, len(remote)) == (False, len(local))
     draw = random.Random(1)

@@ -18,9 +18,8 @@ from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.paths import user_cache_directory
-from tokshard.storage.remote.objects import RemoteStatus
+from tokshard.storage.remote.objects import RemoteStatus, recent_status
 from tokshard.storage.remote.ranged_file import RangedFile
-from tokshard.storage.remote.stat_cache import recent_status
 
 DIRECTORY_NAME = "remote"
 LOCK_WAIT_SECONDS = 60.0

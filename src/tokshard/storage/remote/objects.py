@@ -2,21 +2,22 @@
 
 Every function opens the store anew or takes the connection that this process has, so that all of this
 may be used from any thread, in forked and in spawned processes. Every request is tried again while its
-failure may pass, see :mod:`tokshard.storage.remote.retry`. Nothing is imported before a URL is named.
+failure may pass, see :mod:`tokshard.storage.remote.client`. Nothing is imported before a URL is named.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import io
+import time
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from tokshard.core.background import call_interruptibly
 from tokshard.errors import InputError, MissingFileError
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import is_remote, scheme_of
 from tokshard.storage.readahead import BLOCK_BYTES, ReadAhead
-from tokshard.storage.remote.retry import ShortAnswerError, retried
-from tokshard.storage.remote.stores import Place, is_s3, locate
+from tokshard.storage.remote.client import Place, ShortAnswerError, is_s3, locate, retried
 from tokshard.storage.remote.upload import upload
 
 __all__ = [
@@ -37,6 +38,10 @@ __all__ = [
 # What stores call the thing that changes when an object does, the best first.
 _VERSION_KEYS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "sha", "crc32c")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "created")
+
+RECENT_SECONDS = 2.0
+_MOST_RECENT = 4096
+_recent: dict[str, tuple[float, RemoteStatus]] = {}
 
 
 class RemoteStatus(NamedTuple):
@@ -67,6 +72,26 @@ def status(url: str) -> RemoteStatus:
     if info.get("type") == "directory":
         raise MissingFileError(f"{url} is not an object, but a prefix of names of objects", path=url)
     return _status(url, info)
+
+
+def recent_status(url: str) -> RemoteStatus:
+    """Return what the store says of an object, or has said at most two seconds ago.
+
+    Opening a dataset asks for the same objects again and again. What is read afterwards is read on condition
+    that the object has not changed since.
+
+    Raises:
+        MissingFileError: There is none; that is never kept.
+        StorageError: The store refuses or does not answer.
+    """
+    now = time.monotonic()
+    asked, known = _recent.get(url, (-RECENT_SECONDS, None))
+    if known is None or now - asked >= RECENT_SECONDS:
+        known = call_interruptibly(lambda: status(url))
+        if len(_recent) >= _MOST_RECENT:
+            _recent.clear()
+        _recent[url] = now, known
+    return known
 
 
 def exists(url: str) -> bool:

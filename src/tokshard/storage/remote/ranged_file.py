@@ -1,17 +1,243 @@
-"""A remote file that is read at positions, through the blocks that this process holds."""
+"""Remote files read at positions, through blocks in memory: one bounded cache for all readers of a process.
+
+Reads at random places fetch the blocks that they touch and nothing else. A read that begins where an
+earlier one ended is taken for a sequential one: what follows is fetched ahead, more of it each time, in
+larger requests. Who knows what it will read says so, and the blocks are fetched side by side.
+
+fsspec's caches are not used: they fetch block after block, cannot be told what will be read, and are bounded
+for each file alone. With a store that answers after 20 ms, a loader's shuffled micro-batches take 0.6 s here,
+10 s with fsspec's block cache of the same block size and 4 s with one of 4 MiB, which fetches eight times the
+bytes (scripts/benchmarks/remote_reads.py).
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from queue import SimpleQueue
+from typing import Protocol
 
-from tokshard.errors import IntegrityError
-from tokshard.storage.remote.block_cache import BlockPool, shared_pool
-from tokshard.storage.remote.objects import RemoteFile, RemoteStatus
-from tokshard.storage.remote.stat_cache import recent_status
+from tokshard.core.background import call_interruptibly, wait_for
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.storage.remote.objects import RemoteFile, RemoteStatus, recent_status
 
+BLOCK_BYTES = 64 << 10
+REQUEST_BYTES = 4 << 20
+WINDOW_BYTES = 32 << 20
+CACHE_BYTES = 256 << 20
+FETCHERS = 16
+
+CACHE_VARIABLE = "TOKSHARD_BLOCK_CACHE_MIB"
 _STREAMS = 32
+
+
+class RangedSource(Protocol):
+    """What blocks are fetched from. Threads may share it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return ``count`` bytes from a byte offset, all of which the file has."""
+
+
+class _Run:
+    """Blocks side by side that one request fetches. Whoever comes first to it does so; others wait."""
+
+    def __init__(self, key: str, source: RangedSource, first: int, count: int) -> None:
+        self.key = key
+        self.source = source
+        self.first = first
+        self.count = count
+        self.claimed = False
+        self.done = threading.Event()
+        self.content: list[bytes] = []
+        self.error: BaseException | None = None
+
+
+class BlockPool:
+    """The blocks of all remote files that a process reads; those used least recently go first.
+
+    Args:
+        capacity_bytes: How much may be held. Threads that read more than that at once get it all the same:
+            a request each on top.
+        block_bytes: The size of a block.
+        request_bytes: The most that one request fetches.
+        window_bytes: The most that is fetched ahead of a sequential reader.
+        fetchers: How many requests for what lies ahead are under way at once.
+    """
+
+    def __init__(
+        self,
+        capacity_bytes: int = CACHE_BYTES,
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        request_bytes: int = REQUEST_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+        fetchers: int = FETCHERS,
+    ) -> None:
+        self.block_bytes = block_bytes
+        self._capacity = max(1, capacity_bytes // block_bytes)
+        self.request_blocks = max(1, min(request_bytes // block_bytes, self._capacity // 4))
+        self.window_blocks = min(window_bytes // block_bytes, self._capacity // 4)
+        self._fetchers = fetchers
+        self._threads = 0
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[tuple[str, int], _Run | bytes] = OrderedDict()
+        self._waiting = 0
+        self._wanted: SimpleQueue[_Run] = SimpleQueue()
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are held or being fetched."""
+        with self._lock:
+            return len(self._blocks) * self.block_bytes
+
+    def blocks(self, key: str, source: RangedSource, numbers: range) -> Iterator[tuple[int, bytes]]:
+        """Yield blocks of a file with their numbers, fetching those that are not held.
+
+        Args:
+            key: What identifies the file and its version.
+            source: The file.
+            numbers: The numbers of blocks that it has, no more than one request fetches.
+
+        Raises:
+            InputError, IntegrityError, StorageError: One cannot be read.
+        """
+        with self._lock:
+            found = [self._use(key, number) for number in numbers]
+            missing = (number for number, one in zip(numbers, found, strict=True) if one is None)
+            runs = {
+                number: run
+                for run in self._new_runs(key, source, missing)
+                for number in range(run.first, run.first + run.count)
+            }
+            self._shrink()
+        for number, one in zip(numbers, found, strict=True):
+            held = runs[number] if one is None else one
+            yield number, held if isinstance(held, bytes) else self._content(held)[number - held.first]
+
+    def prefetch(self, key: str, source: RangedSource, numbers: Iterable[int]) -> None:
+        """Have blocks fetched by other threads, as far as half of the cache is not waiting for such already.
+
+        Args:
+            key: What identifies the file and its version.
+            source: The file.
+            numbers: Ascending numbers of blocks that it has.
+        """
+        with self._lock:
+            missing = (number for number in numbers if (key, number) not in self._blocks)
+            room = max(0, self._capacity // 2 - self._waiting)
+            runs = self._new_runs(key, source, list(islice(missing, room)))
+            self._waiting += sum(run.count for run in runs)
+            self._shrink()
+            needed = min(self._fetchers - self._threads, len(runs))
+            self._threads += needed
+        for run in runs:
+            self._wanted.put(run)
+        for _ in range(needed):
+            threading.Thread(target=self._fetch_forever, name="tokshard-fetch", daemon=True).start()
+
+    def _use(self, key: str, number: int) -> _Run | bytes | None:
+        one = self._blocks.get((key, number))
+        if one is not None:
+            self._blocks.move_to_end((key, number))
+        return one
+
+    def _new_runs(self, key: str, source: RangedSource, missing: Iterable[int]) -> list[_Run]:
+        runs: list[_Run] = []
+        for number in missing:
+            last = runs[-1] if runs else None
+            if last and last.first + last.count == number and last.count < self.request_blocks:
+                last.count += 1
+            else:
+                runs.append(_Run(key, source, number, 1))
+            self._blocks[key, number] = runs[-1]
+        return runs
+
+    def _shrink(self) -> None:
+        """Let go of what was used least recently; what is being fetched stays."""
+        surplus = len(self._blocks) - self._capacity
+        if surplus <= 0:
+            return
+        idle = (place for place, one in self._blocks.items() if isinstance(one, bytes))
+        for place in [place for place, _ in zip(idle, range(surplus), strict=False)]:
+            del self._blocks[place]
+
+    def _content(self, run: _Run) -> list[bytes]:
+        """Return the blocks of a run, fetched here if nobody does it yet."""
+        with self._lock:
+            mine, run.claimed = not run.claimed, True
+        if mine:
+            call_interruptibly(lambda: self._fetch(run))
+        wait_for(run.done)
+        if run.error is not None:
+            raise run.error
+        return run.content
+
+    def _fetch(self, run: _Run) -> None:
+        size = self.block_bytes
+        try:
+            offset = run.first * size
+            content = run.source.read(offset, min(run.count * size, run.source.size_bytes - offset))
+            run.content = [content[place : place + size] for place in range(0, len(content), size)]
+        except BaseException as error:
+            run.error = error
+            raise
+        finally:
+            with self._lock:
+                for place in range(run.count):
+                    # Whoever reads again after an error tries again.
+                    del self._blocks[run.key, run.first + place]
+                    if run.error is None:
+                        self._blocks[run.key, run.first + place] = run.content[place]
+                self._shrink()
+            run.done.set()
+
+    def _fetch_forever(self) -> None:
+        while True:
+            run = self._wanted.get()
+            with self._lock:
+                self._waiting -= run.count
+                mine, run.claimed = not run.claimed, True
+            if mine:
+                try:
+                    self._fetch(run)
+                except Exception:  # noqa: BLE001, S112 - it is raised where the blocks are read
+                    continue
+
+
+_pools: dict[int, BlockPool] = {}
+
+
+def shared_pool() -> BlockPool:
+    """Return the pool that all remote files of this process share.
+
+    A process that was forked has one of its own: it inherits no threads and no state of locks.
+
+    Raises:
+        UsageError: ``TOKSHARD_BLOCK_CACHE_MIB`` is no number of MiB from 1.
+    """
+    own = os.getpid()
+    if own not in _pools:
+        fresh = BlockPool(_capacity_bytes())
+        for other in list(_pools):
+            del _pools[other]
+        _pools.setdefault(own, fresh)
+    return _pools[own]
+
+
+def _capacity_bytes() -> int:
+    text = os.environ.get(CACHE_VARIABLE, "")
+    if not text:
+        return CACHE_BYTES
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"{CACHE_VARIABLE} is {text!r}, not a number of MiB from 1")
+    return int(text) << 20
 
 
 class RangedFile:

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from tokshard.core.background import in_order
 from tokshard.errors import MissingFileError, StorageError
-from tokshard.storage.remote.retry import retried
-from tokshard.storage.remote.stores import is_s3, locate
+from tokshard.storage.remote.client import is_s3, locate, retried
 
 PART_BYTES = 16 << 20
 _MOST_PARTS = 10_000

@@ -8,10 +8,10 @@ import pytest
 
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage import fs
-from tokshard.storage.jsonfile import read_json_object
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.paths import user_cache_directory
-from tokshard.storage.remote import block_cache, local_copy, stat_cache
+from tokshard.storage.remote import local_copy, objects, ranged_file
+from tokshard.storage.small_files import read_json_object
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -20,8 +20,8 @@ fsspec = pytest.importorskip("fsspec")
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
     # What a test has changed must not be remembered from a moment before.
-    monkeypatch.setattr(stat_cache, "RECENT_SECONDS", 0.0)
-    monkeypatch.setattr(block_cache, "_pools", {})
+    monkeypatch.setattr(objects, "RECENT_SECONDS", 0.0)
+    monkeypatch.setattr(ranged_file, "_pools", {})
     return tmp_path / "cache"
 
 
@@ -102,9 +102,9 @@ def test_what_a_killed_process_has_left_is_swept_away_and_what_is_being_fetched_
 
 def test_a_version_is_never_kept_under_the_name_of_another(cache, monkeypatch):
     url = put(b"x" * 1000)
-    before = stat_cache.recent_status(url)
+    before = objects.recent_status(url)
     put(b"y" * 1000, url)
-    stat_cache._known.clear()
+    objects._recent.clear()
     monkeypatch.setattr(local_copy, "recent_status", lambda url: before)
     with pytest.raises((InputError, IntegrityError)):
         content_of(url)
@@ -168,15 +168,15 @@ def test_a_missing_file_is_said_to_be_missing_again_and_again(cache):
 def test_what_a_store_has_said_a_moment_ago_is_not_asked_again(monkeypatch):
     url = put(b"x")
     asked = []
-    real = stat_cache.objects.status
-    monkeypatch.setattr(stat_cache.objects, "status", lambda one: asked.append(one) or real(one))
-    monkeypatch.setattr(stat_cache, "RECENT_SECONDS", 3600.0)
+    real = objects.status
+    monkeypatch.setattr(objects, "status", lambda one: asked.append(one) or real(one))
+    monkeypatch.setattr(objects, "RECENT_SECONDS", 3600.0)
     assert [fs.exists(url), fs.isfile(url), fs.getsize(url)] == [True, True, 1]
     assert asked == [url]
 
 
 def test_the_state_of_a_file_is_never_an_old_one(cache, monkeypatch):
-    monkeypatch.setattr(stat_cache, "RECENT_SECONDS", 3600.0)
+    monkeypatch.setattr(objects, "RECENT_SECONDS", 3600.0)
     url = put(b"old")
     before = fs.state(url)
     assert before == fs.state(url) is not None

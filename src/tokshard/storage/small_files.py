@@ -1,4 +1,4 @@
-"""JSON files of tokshard: read strictly, written only if they can be read back."""
+"""Small files read whole: text and JSON of users, of other programs and of ours."""
 
 from __future__ import annotations
 
@@ -6,10 +6,53 @@ from typing import Any, TypeVar
 
 from tokshard.core.codec import Document
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, parse_json_object
-from tokshard.errors import StorageError, TokshardError, UsageError
+from tokshard.errors import InputError, MissingFileError, StorageError, TokshardError, UsageError
 from tokshard.storage import fs
 
 DocumentT = TypeVar("DocumentT", bound=Document)
+
+MAX_TEXT_BYTES = 64 << 20
+
+
+def read_small_file(path: str, kind: str = "file", *, hint: str | None = None) -> bytes:
+    """Return the bytes of a file.
+
+    Args:
+        path: The file, or its URL.
+        kind: What it should be, for errors: ``"recipe"``.
+        hint: What to do where it is not there.
+
+    Raises:
+        MissingFileError: There is no such file.
+        InputError: It is a directory, or larger than 64 MiB.
+        StorageError: It cannot be read.
+    """
+    try:
+        with fs.open_file(path) as file:
+            content = file.read(MAX_TEXT_BYTES + 1)
+    except FileNotFoundError:
+        raise MissingFileError(f"there is no {kind} {path}", path=path, hint=hint) from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory, and no {kind}", hint=hint) from None
+    except TokshardError:
+        raise
+    except OSError as error:
+        raise StorageError("read", path, error) from error
+    if len(content) > MAX_TEXT_BYTES:
+        raise InputError(f"{path} is larger than {MAX_TEXT_BYTES} bytes")
+    return content
+
+
+def read_text(path: str, kind: str = "file") -> str:
+    """Return the text of a file in UTF-8; see :func:`read_small_file`.
+
+    Raises:
+        InputError: It is not UTF-8.
+    """
+    try:
+        return read_small_file(path, kind).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:

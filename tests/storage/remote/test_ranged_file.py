@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokshard.errors import IntegrityError, StorageError, UsageError
-from tokshard.storage.remote import block_cache, ranged_file
-from tokshard.storage.remote.block_cache import BlockPool
+from tokshard.storage.remote import ranged_file
+from tokshard.storage.remote.ranged_file import BlockPool
 
 BLOCK = 16
 CONTENT = bytes(number * number % 251 for number in range(10 * BLOCK * BLOCK + 5))
@@ -219,17 +219,17 @@ def test_a_range_beyond_the_end_is_an_error(monkeypatch):
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "²"])
 def test_a_cache_of_no_size_is_refused(monkeypatch, text):
-    monkeypatch.setenv(block_cache.CACHE_VARIABLE, text)
-    monkeypatch.setattr(block_cache, "_pools", {})
-    with pytest.raises(UsageError, match=block_cache.CACHE_VARIABLE):
-        block_cache.shared_pool()
+    monkeypatch.setenv(ranged_file.CACHE_VARIABLE, text)
+    monkeypatch.setattr(ranged_file, "_pools", {})
+    with pytest.raises(UsageError, match=ranged_file.CACHE_VARIABLE):
+        ranged_file.shared_pool()
 
 
 def test_the_size_of_the_cache_is_that_of_the_environment(monkeypatch):
-    monkeypatch.setenv(block_cache.CACHE_VARIABLE, "2")
-    monkeypatch.setattr(block_cache, "_pools", {})
-    pool = block_cache.shared_pool()
-    assert pool is block_cache.shared_pool()
+    monkeypatch.setenv(ranged_file.CACHE_VARIABLE, "2")
+    monkeypatch.setattr(ranged_file, "_pools", {})
+    pool = ranged_file.shared_pool()
+    assert pool is ranged_file.shared_pool()
     source = Noting(bytes(8 << 20))
     for first in range(0, 128, 8):
         list(pool.blocks("x", source, range(first, first + 8)))

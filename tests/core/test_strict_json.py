@@ -10,11 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tokshard.core import strict_json
 from tokshard.core.strict_json import MAX_JSON_DEPTH, dump_json, parse_json_object
-from tokshard.errors import IntegrityError, StorageError
-from tokshard.storage import jsonfile
-from tokshard.storage.jsonfile import read_json_object
+from tokshard.errors import IntegrityError
 
 # Surrogates stand for bytes of file names that are not UTF-8.
 TEXT = st.text(st.characters(exclude_categories=[]))
@@ -119,18 +116,6 @@ def test_the_depth_is_counted_before_anything_is_parsed(monkeypatch):
         parse_json_object(wrap(MAX_JSON_DEPTH + 1).encode(), "x.json")
 
 
-def test_the_size_is_limited(tmp_path, monkeypatch):
-    for module in (jsonfile, strict_json):
-        monkeypatch.setattr(module, "MAX_JSON_BYTES", 100)
-    for size, fits in ((100, True), (101, False), (100_000, False)):
-        (tmp_path / "x").write_bytes(b"{}" + b" " * (size - 2))
-        if fits:
-            assert read_json_object(str(tmp_path / "x")) == {}
-        else:
-            with pytest.raises(IntegrityError, match="larger than 100 bytes"):
-                read_json_object(str(tmp_path / "x"))
-
-
 @pytest.mark.parametrize("piece", [b'\\"', b'"', b"\\", b"[]", b'""', b'"[', b'"a":1,'])
 @pytest.mark.parametrize("begin", [b"", b'"', b'{"a":', b'{"a":"'])
 def test_no_content_takes_more_than_linear_time(begin, piece):
@@ -161,16 +146,3 @@ def test_damaged_files_are_an_object_or_an_integrity_error(data, value):
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(IntegrityError):
         assert isinstance(parse_json_object(bytes(content), "x.json"), dict)
-
-
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        read_json_object(str(tmp_path / "absent"))
-    (tmp_path / "file").write_bytes(b"{}")
-    with pytest.raises(NotADirectoryError):
-        read_json_object(str(tmp_path / "file/x"))
-    with pytest.raises(StorageError, match="cannot read"):
-        read_json_object(str(tmp_path))
-    (tmp_path / "circle").symlink_to("circle")
-    with pytest.raises(StorageError, match="cannot read"):
-        read_json_object(str(tmp_path / "circle"))
