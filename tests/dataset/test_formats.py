@@ -8,12 +8,14 @@ import pytest
 
 from tokshard.dataset.manifest import Manifest, seal_of
 from tokshard.dataset.plan import BuildPlan
+from tokshard.dataset.publication import PublicationRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 DOCUMENTS = {
     "dataset-1.json": Manifest,
     "build-plan-tokenize-1.json": BuildPlan,
     "build-plan-merge-1.json": BuildPlan,
+    "publication-1.json": PublicationRecord,
 }
 
 

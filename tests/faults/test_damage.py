@@ -142,10 +142,10 @@ def test_a_damaged_plan_throws_nothing_away_unless_asked(directory, monkeypatch,
 
 
 DAMAGED_SEALS = [
-    *(b"", b"{}", b"[]", b'{"schema": "tokshard.publish/1"}'),
-    b'{"schema": "tokshard.publish/2", "outputs": [["bin"]]}',
+    *(b"", b"{}", b"[]", b'{"schema": "tokshard.publication/1"}'),
+    b'{"schema": "tokshard.publication/2", "outputs": [["bin"]]}',
     *(
-        json.dumps({"schema": "tokshard.publish/1", "outputs": wrong}).encode()
+        json.dumps({"schema": "tokshard.publication/1", "outputs": wrong}).encode()
         for wrong in (3, [], [3], [[3]], [[["a"]]], [["../y"]], [[], []])
     ),
 ]

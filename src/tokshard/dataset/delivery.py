@@ -1,9 +1,9 @@
-"""Outputs in stores: made in a local directory, then uploaded, the manifest last.
+"""Outputs in stores: built in a local directory, then uploaded, the manifest last.
 
 A store has no rename and no locks. So the whole run, with its resume and its lock, happens in a *staging*
-directory; then the finished files go up, and when all are there with their sizes, the manifest does. A
-journal in the staging directory tells what has been uploaded: an interrupted upload is gone on with by
-the same command.
+directory; then the finished files are uploaded, and when all are there with their sizes, the manifest is.
+A journal in the staging directory records what has been uploaded: the same command continues an
+interrupted upload.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, cast
 
+from tokshard.core.codec import SHA256, Key, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
@@ -22,19 +24,13 @@ from tokshard.dataset.manifest import (
     file_of,
     manifest_path,
 )
-from tokshard.dataset.production import Order, Produced, produce
-from tokshard.dataset.uploadjournal import UploadJournal
-from tokshard.dataset.workdir import WorkDirectory
-from tokshard.errors import (
-    OutputExistsError,
-    ResumeMismatchError,
-    StorageError,
-    UsageError,
-)
+from tokshard.errors import IntegrityError, StorageError, UsageError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.files import remove_tree
+from tokshard.storage.journal import Journal, read_checkpoints
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
+from tokshard.storage.remote.upload import abandon
 
 JOURNAL_NAME = "delivery.jsonl"
 _STAGING_NAME = "staging"
@@ -42,7 +38,7 @@ _STAGING_NAME = "staging"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Where an output in a store is made, and where it goes.
+    """The staging directory of an output in a store, and its URL.
 
     Attributes:
         url: The output prefix as the user named it.
@@ -60,8 +56,57 @@ class Delivery:
         return os.path.join(self.directory, os.path.basename(self.url))
 
     def url_of(self, path: str) -> str:
-        """Return where a staged file, or a path prefix of such, goes."""
+        """Return the URL of a staged file, or of a path prefix of such."""
         return self.url + path.removeprefix(self.prefix)
+
+    def has_leftovers(self) -> bool:
+        """Tell whether something waits to be uploaded or removed."""
+        return os.path.lexists(self.directory) and not self.keep
+
+    def upload(
+        self,
+        prefixes: Sequence[str],
+        manifests: Sequence[Manifest],
+        journal: UploadJournal,
+        progress: Progress,
+    ) -> None:
+        """Upload what is missing of the staged outputs, their manifests last."""
+        journal.begin()
+        for prefix, manifest in zip(prefixes, manifests, strict=True):
+            self._withdraw(prefix, manifest)
+        files = [
+            file_of(prefix, name)
+            for prefix, manifest in zip(prefixes, manifests, strict=True)
+            for name in manifest.files.by_name()
+        ]
+        meter = _Meter(progress, sum(os.path.getsize(path) for path in files), manifests)
+        try:
+            for path in files:
+                journal.send(path, self.url_of(path), meter.sent)
+            for prefix in prefixes:
+                objects.upload(manifest_path(prefix), self.url_of(manifest_path(prefix)))
+        finally:
+            progress.finish()
+
+    def _withdraw(self, prefix: str, manifest: Manifest) -> None:
+        """Remove the old manifest from the store, and after it the files that the new output lacks."""
+        listed = manifest.files.by_name()
+        old = [file_of(prefix, name) for name in (PROVENANCE_NAME, REJECTED_NAME) if name not in listed]
+        for path in (manifest_path(prefix), *old):
+            if objects.exists(url := self.url_of(path)):
+                objects.remove(url)
+
+    def clear(self, prefixes: Sequence[str]) -> None:
+        """Remove the staged files unless they are kept: the manifests first, but not the lock."""
+        if self.keep:
+            return
+        for prefix in prefixes:
+            sidecars = paths.sidecar_directory(prefix)
+            others = sorted(os.listdir(sidecars)) if os.path.isdir(sidecars) else []
+            files = [manifest_path(prefix), paths.bin_path(prefix), paths.idx_path(prefix)]
+            for path in (*files, *(os.path.join(sidecars, name) for name in others if name != "lock")):
+                if os.path.lexists(path):
+                    remove_tree(path)
 
     def remove_empty(self) -> None:
         """Remove the staging directory if nothing is left in it."""
@@ -70,6 +115,13 @@ class Delivery:
         except StorageError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise
+
+    def with_hint(self, error: StorageError) -> StorageError:
+        """Return an error of the store with a hint that finished work is kept."""
+        hint = f"all finished work is kept in {self.directory}: run the same command again to continue"
+        if error.errno != errno.EIO and error.hint:
+            hint = f"{error.hint}; {hint}"
+        return StorageError(error.action, error.path, OSError(error.errno, error.reason), hint=hint)
 
 
 def delivery_to(output: str, *, staging: str | None, keep: bool) -> Delivery | None:
@@ -99,153 +151,160 @@ def delivery_to(output: str, *, staging: str | None, keep: bool) -> Delivery | N
     return Delivery(output, os.path.join(base, f"{os.path.basename(output)}-{digest}"), keep)
 
 
-def finished(delivery: Delivery | None, order: Order) -> list[Manifest] | None:
-    """Return the outputs' manifests if all are at their place, made by an equal plan.
+@dataclass(frozen=True, slots=True)
+class UploadStarted:
+    """The first entry of an upload journal."""
 
-    See :meth:`~tokshard.dataset.production.Order.finished`. What still lies staged is left to
-    :func:`produce_and_deliver`: then this says None as well.
-    """
-    if delivery is None:
-        return order.finished()
-    if os.path.lexists(delivery.directory) and not delivery.keep:
-        return None
-    return _there(delivery, order).finished()
+    TAG: ClassVar = ("entry", "started")
+
+    fingerprint: Annotated[
+        str, Key("fingerprint", "The fingerprint of the plan of the dataset.", pattern=SHA256)
+    ]
 
 
-def state(delivery: Delivery | None, order: Order, work: WorkDirectory) -> str:
-    """Return what a run would begin with, for a dry run; see :meth:`Order.state`."""
-    if delivery is None:
-        return order.state(work)
-    if _there(delivery, order).finished() is not None:
-        return "up-to-date"
-    if work.earlier_plan() is not None or replace(order, force=False).finished() is not None:
-        return "resume"
-    return "exists" if _there(delivery, order).existing() else "new"
+@dataclass(frozen=True, slots=True)
+class MultipartStarted:
+    """The upload of a large object in parts has begun."""
+
+    TAG: ClassVar = ("entry", "multipart")
+
+    url: Annotated[str, Key("url", "The object.")]
+    upload: Annotated[str, Key("upload", "The store's name of the upload.")]
+    part_bytes: Annotated[int, Key("part_bytes", "The size of all parts but the last.", minimum=1)]
 
 
-def produce_and_deliver(
-    delivery: Delivery | None,
-    order: Order,
-    work: WorkDirectory,
-    make: Callable[[], int],
-    progress: Progress,
-) -> Produced:
-    """Make the outputs of an order, and upload them where they belong into a store.
+@dataclass(frozen=True, slots=True)
+class PartUploaded:
+    """A part of a large object has been uploaded."""
+
+    TAG: ClassVar = ("entry", "part")
+
+    url: Annotated[str, Key("url", "The object.")]
+    part: Annotated[int, Key("part", "The number of the part, from 1.", minimum=1)]
+    receipt: Annotated[str, Key("receipt", "What the store answered.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectUploaded:
+    """An object has been uploaded."""
+
+    TAG: ClassVar = ("entry", "object")
+
+    url: Annotated[str, Key("url", "The object.")]
+    size_bytes: Annotated[int, Key("size_bytes", "Its size.", minimum=0)]
+    version: Annotated[str | None, Key("version", "Its version in the store (ETag).")]
+
+
+UploadEntry = UploadStarted | MultipartStarted | PartUploaded | ObjectUploaded
+
+
+class UploadJournal:
+    """What has been uploaded, on the disk: the objects with their versions, and parts of one of them.
 
     Args:
-        delivery: Where they go; None to leave them where they are made.
-        order: What is wanted; its prefixes are local ones.
-        work: The work directory, whose lock is held.
-        make: See :func:`~tokshard.dataset.production.produce`.
-        progress: Who is told of the upload.
+        path: The journal's file.
+        fingerprint: The plan of the dataset that is uploaded. A journal of another one is worth nothing.
 
-    Raises:
-        OutputExistsError: The output is there already, and was not made by an equal plan.
-        ResumeMismatchError: An unfinished run, or one not yet uploaded, was started with another plan.
-        StorageError: The store or the disk refuses. All finished work is kept.
+    Attributes:
+        is_resumed: Whether an earlier run has begun to upload this dataset.
     """
-    if delivery is None:
-        return produce(order, work, make)
-    if (there := _there(delivery, order).finished()) is not None:
-        _clear(delivery, order)
-        return Produced(there, up_to_date=True)
-    journal = UploadJournal(os.path.join(work.sidecars, JOURNAL_NAME), order.plan.fingerprint)
-    try:
-        if not order.force and not journal.is_resumed:
-            _refuse_existing(delivery, order)
-        produced = produce(_staging_order(delivery, order, work), work, make)
-        progress.message(f"uploading {delivery.prefix} to {delivery.url}")
-        _upload(delivery, order, produced.manifests, journal, progress)
-    except StorageError as error:
-        if is_remote(error.path):
-            raise _kept(delivery, error) from error
-        raise
-    finally:
-        journal.close()
-    _clear(delivery, order)
-    return Produced(produced.manifests, produced.resumed)
+
+    def __init__(self, path: str, fingerprint: str) -> None:
+        self._path = path
+        self._fingerprint = fingerprint
+        self._objects: dict[str, ObjectUploaded] = {}
+        self._uploads: dict[str, _PartNotes] = {}
+        self._journal: Journal | None = None
+        self.is_resumed = False
+        self._size = 0
+        for number, entry in enumerate(self._entries(path)):
+            if number == 0 and entry != UploadStarted(fingerprint):
+                self._size = 0
+                return
+            self._replay(entry)
+
+    def _entries(self, path: str) -> Iterator[UploadEntry]:
+        for checkpoint in read_checkpoints(path):
+            self._size = checkpoint.journal_bytes
+            for entry in checkpoint.entries:
+                yield decode(cast("Any", UploadEntry), entry, path)
+
+    def _replay(self, entry: UploadEntry) -> None:
+        self.is_resumed = True
+        if isinstance(entry, ObjectUploaded):
+            self._objects[entry.url] = entry
+            self._uploads.pop(entry.url, None)
+        elif isinstance(entry, MultipartStarted):
+            self._uploads[entry.url] = _PartNotes(self, entry.url, entry.upload, entry.part_bytes)
+        elif isinstance(entry, PartUploaded) and entry.url in self._uploads:
+            self._uploads[entry.url].receipts[entry.part] = entry.receipt
+
+    def begin(self) -> None:
+        """Open the journal for writing; one of another dataset is started again."""
+        self._journal = Journal(self._path, self._size)
+        if not self.is_resumed:
+            self.note(UploadStarted(self._fingerprint))
+
+    def note(self, entry: UploadEntry) -> None:
+        """Note one thing, on the disk when this returns."""
+        if self._journal is not None:
+            self._journal.append(encode(entry))
+            self._journal.checkpoint({})
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def send(self, path: str, url: str, sent: Callable[[int], None]) -> None:
+        """Upload a file, or what is missing of it, and check the object's size.
+
+        Raises:
+            IntegrityError: The object has another size than the file.
+        """
+        size = os.path.getsize(path)
+        known = self._objects.get(url)
+        if known is not None and objects.exists(url):
+            found = objects.status(url)
+            if known == ObjectUploaded(url, size, found.version) and found.size_bytes == size:
+                sent(size)
+                return
+        parts = self._uploads.setdefault(url, _PartNotes(self, url, "", 0))
+        objects.upload(path, url, notes=parts, sent=sent)
+        found = objects.status(url)
+        if found.size_bytes != size:
+            raise IntegrityError(
+                f"{url} has {found.size_bytes} bytes after {size} were uploaded", path=url,
+                hint="something else writes to it: run the same command again",
+            )  # fmt: skip
+        self.note(ObjectUploaded(url, size, found.version))
 
 
-def _there(delivery: Delivery, order: Order) -> Order:
-    """Return the same order for the places where its outputs go."""
-    return replace(order, prefixes=tuple(delivery.url_of(prefix) for prefix in order.prefixes))
+class _PartNotes:
+    """The notes of one large upload, see :class:`~tokshard.storage.remote.upload.UploadNotes`."""
 
+    def __init__(self, journal: UploadJournal, url: str, upload: str, part_bytes: int) -> None:
+        self._journal = journal
+        self._url = url
+        self._upload = upload
+        self._part_bytes = part_bytes
+        self.receipts: dict[int, str] = {}
 
-def _refuse_existing(delivery: Delivery, order: Order) -> None:
-    if existing := _there(delivery, order).existing():
-        raise OutputExistsError(
-            f"{existing[0]} exists already, and was not made from these inputs with these options",
-            hint="choose another --output, or replace it with --force",
-        )
+    def begun(self) -> tuple[str, int] | None:
+        return (self._upload, self._part_bytes) if self._upload else None
 
+    def parts(self) -> dict[int, str]:
+        return dict(self.receipts)
 
-def _staging_order(delivery: Delivery, order: Order, work: WorkDirectory) -> Order:
-    """Return the order for the staging directory: what waits there to be uploaded is not made again."""
-    staged = replace(order, force=False)
-    if os.path.lexists(work.directory):
-        return order
-    if order.resume and staged.finished() is not None:
-        return staged
-    if not order.force and staged.existing():
-        raise ResumeMismatchError(
-            f"a dataset for {delivery.url} that was made differently waits in {delivery.directory} to be "
-            "uploaded",
-            hint="upload it by the command that made it, or replace it with --force",
-        )
-    return order
+    def begin(self, upload: str, part_bytes: int) -> None:
+        if self._upload:
+            abandon(self._url, self._upload)
+        self._upload, self._part_bytes = upload, part_bytes
+        self.receipts.clear()
+        self._journal.note(MultipartStarted(self._url, upload, part_bytes))
 
-
-def _upload(
-    delivery: Delivery,
-    order: Order,
-    manifests: Sequence[Manifest],
-    journal: UploadJournal,
-    progress: Progress,
-) -> None:
-    outputs = list(zip(order.prefixes, manifests, strict=True))
-    if not order.force and not journal.is_resumed:
-        _refuse_existing(delivery, order)  # a run takes its time
-    journal.begin()
-    for prefix, manifest in outputs:
-        _withdraw(delivery, prefix, manifest)
-    files = [file_of(prefix, name) for prefix, manifest in outputs for name in manifest.files.by_name()]
-    meter = _Meter(progress, sum(os.path.getsize(path) for path in files), manifests)
-    try:
-        for path in files:
-            journal.send(path, delivery.url_of(path), meter.sent)
-        for prefix, _ in outputs:
-            objects.upload(manifest_path(prefix), delivery.url_of(manifest_path(prefix)))
-    finally:
-        progress.finish()
-
-
-def _withdraw(delivery: Delivery, prefix: str, manifest: Manifest) -> None:
-    """Remove the manifest that is there, and after it what the new output does not have."""
-    names = [name for name in (PROVENANCE_NAME, REJECTED_NAME) if name not in manifest.files.by_name()]
-    for path in (manifest_path(prefix), *(file_of(prefix, name) for name in names)):
-        if objects.exists(url := delivery.url_of(path)):
-            objects.remove(url)
-
-
-def _clear(delivery: Delivery, order: Order) -> None:
-    """Remove the staged files, the manifests first; the lock goes with who holds it."""
-    if delivery.keep:
-        return
-    for prefix in order.prefixes:
-        sidecars = paths.sidecar_directory(prefix)
-        others = sorted(os.listdir(sidecars)) if os.path.isdir(sidecars) else []
-        files = [manifest_path(prefix), paths.bin_path(prefix), paths.idx_path(prefix)]
-        for path in (*files, *(os.path.join(sidecars, name) for name in others if name != "lock")):
-            if os.path.lexists(path):
-                remove_tree(path)
-
-
-def _kept(delivery: Delivery, error: StorageError) -> StorageError:
-    """Return the error of a store, with what is kept where."""
-    hint = f"all finished work is kept in {delivery.directory}: run the same command again to go on"
-    if error.errno != errno.EIO and error.hint:
-        hint = f"{error.hint}; {hint}"
-    return StorageError(error.action, error.path, OSError(error.errno, error.reason), hint=hint)
+    def arrived(self, number: int, receipt: str) -> None:
+        self._journal.note(PartUploaded(self._url, number, receipt))
 
 
 class _Meter:

@@ -20,10 +20,11 @@ from tokshard.storage.digest import identity_digest
 from tokshard.storage.small_files import read_document
 from tokshard.version import __version__
 
+FileName = Literal["bin", "idx", "units.jsonl", "provenance.bin", "rejected.jsonl"]
 MANIFEST_NAME = "manifest.json"
-UNITS_NAME = "units.jsonl"
-PROVENANCE_NAME = "provenance.bin"
-REJECTED_NAME = "rejected.jsonl"
+UNITS_NAME: Literal["units.jsonl"] = "units.jsonl"
+PROVENANCE_NAME: Literal["provenance.bin"] = "provenance.bin"
+REJECTED_NAME: Literal["rejected.jsonl"] = "rejected.jsonl"
 SEAL = "seal"
 
 InputFormat = Literal["jsonl", "parquet", "arrow", "indexed"]
@@ -92,13 +93,13 @@ class DatasetFiles:
         FileRecord | None, Key(REJECTED_NAME, "The rejected records, if there are any.", omit_none=True)
     ] = None
 
-    def by_name(self) -> Mapping[str, TokenFileRecord | FileRecord]:
+    def by_name(self) -> Mapping[FileName, TokenFileRecord | FileRecord]:
         """Return the files that exist: ``bin`` and ``idx``, and the names in the sidecar directory."""
         return {"bin": self.bin, **self.digested()}
 
-    def digested(self) -> Mapping[str, FileRecord]:
+    def digested(self) -> Mapping[FileName, FileRecord]:
         """Return the files with a digest of the whole content: all but ``bin``."""
-        records = {
+        records: dict[FileName, FileRecord | None] = {
             "idx": self.idx,
             UNITS_NAME: self.units,
             PROVENANCE_NAME: self.provenance,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.core.codec import encode
+from tokshard.dataset.publication import DigestingWriter
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.staging import DigestingWriter
 from tokshard.errors import IntegrityError
 from tokshard.storage.files import AtomicFile
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.corpus.files import check_unchanged
 from tokshard.corpus.records import RejectedRecord
-from tokshard.dataset.publication import seal
+from tokshard.dataset.build_run import BuildResult
 from tokshard.errors import IntegrityError
 from tokshard.tokenization.assembly import Assembly, ErrorPolicy
 from tokshard.tokenization.encoded_unit import HeldUnit
@@ -20,8 +20,10 @@ from tokshard.tokenization.workers.feed import Feed
 from tokshard.tokenization.workspace import Workspace
 
 
-def encode_missing(job: TokenizeJob, workspace: Workspace, executor: Executor, progress: Progress) -> int:
-    """Encode what is missing and stage the outputs; return how many units were there already."""
+def encode_missing(
+    job: TokenizeJob, workspace: Workspace, executor: Executor, progress: Progress
+) -> BuildResult:
+    """Encode what is missing and stage the outputs; the units that existed already count as resumed."""
     assembly = Assembly(
         workspace.directory,
         field_count=len(job.options.fields),
@@ -41,8 +43,7 @@ def encode_missing(job: TokenizeJob, workspace: Workspace, executor: Executor, p
     finally:
         assembly.close()
         progress.finish()
-    seal(workspace.directory, manifests)
-    return run.resumed
+    return BuildResult(tuple(manifests), run.resumed)
 
 
 class _Encoding:

@@ -12,9 +12,8 @@ from typing import Any
 
 from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, SilentProgress
-from tokshard.dataset.delivery import finished, produce_and_deliver, state
+from tokshard.dataset.build_run import BuildResult, BuildRun
 from tokshard.dataset.manifest import Manifest
-from tokshard.dataset.production import Produced
 from tokshard.tokenization.encoding import encode_missing
 from tokshard.tokenization.preparation import TokenizeJob, prepare
 from tokshard.tokenization.report import DryRunReport, OutputReport, TokenizeReport
@@ -73,17 +72,14 @@ def tokenize_corpus(
     with executor if isinstance(executor, EarlyExecutor) else EarlyExecutor(executor) as chosen:
         job = prepare(inputs, output, options, discovered=chosen.begin)
         workspace = Workspace(job.prefix)
-        if not workspace.has_leftovers() and (there := finished(job.delivery, job.order)) is not None:
-            return make_report(job, Produced(there, up_to_date=True), started)
-        with job.locked():
-            produced = produce_and_deliver(
-                job.delivery,
-                job.order,
-                workspace,
-                lambda: encode_missing(job, workspace, chosen, listener),
-                listener,
-            )
-    return make_report(job, produced, started)
+        result = job.build_spec.up_to_date(workspace)
+        if result is None:
+            with job.locked(), BuildRun(job.build_spec, workspace) as run:
+                built = run.recover()
+                if built is None:
+                    built = run.publish(encode_missing(job, workspace, chosen, listener))
+                result = run.deliver(built, listener)
+    return make_report(job, result, started)
 
 
 def plan_tokenization(inputs: str | Sequence[str], output: str | None = None, **options: Any) -> DryRunReport:
@@ -91,20 +87,20 @@ def plan_tokenization(inputs: str | Sequence[str], output: str | None = None, **
     job = prepare(inputs, output, options)
     return DryRunReport(
         inputs=tuple(file.to_json() for file in job.files),
-        outputs=job.places,
+        outputs=job.build_spec.destinations,
         tokenizer=job.tokenizer.identity,
         options=encode(job.parameters),
         engine=job.engine.name,
         engine_reason=job.engine.reason,
         workers=job.workers,
-        state=state(job.delivery, job.order, Workspace(job.prefix)),
+        state=job.build_spec.state(Workspace(job.prefix)),
         staging=job.delivery.directory if job.delivery else None,
     )
 
 
-def make_report(job: TokenizeJob, produced: Produced, started: float) -> TokenizeReport:
+def make_report(job: TokenizeJob, result: BuildResult, started: float) -> TokenizeReport:
     """Return what a run says it has done, given when it began by the monotonic clock."""
-    manifests = produced.manifests
+    manifests = result.manifests
     first = manifests[0]
     outputs = tuple(
         OutputReport(
@@ -118,7 +114,7 @@ def make_report(job: TokenizeJob, produced: Produced, started: float) -> Tokeniz
             idx_bytes=manifest.files.idx.size_bytes,
             pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
         )
-        for prefix, manifest in zip(job.places, manifests, strict=True)
+        for prefix, manifest in zip(job.build_spec.destinations, manifests, strict=True)
     )
     return TokenizeReport(
         outputs=outputs,
@@ -130,8 +126,8 @@ def make_report(job: TokenizeJob, produced: Produced, started: float) -> Tokeniz
         content_bytes=first.counts.content_bytes,
         engine={**encode(first.encoder), "differences": 0},
         units=first.dataset.units,
-        units_resumed=produced.resumed,
-        up_to_date=produced.up_to_date,
+        units_resumed=result.resumed,
+        up_to_date=result.up_to_date,
         seconds=time.monotonic() - started,
         warnings=_warnings(job, manifests),
     )
@@ -139,7 +135,7 @@ def make_report(job: TokenizeJob, produced: Produced, started: float) -> Tokeniz
 
 def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
     found = []
-    for prefix, manifest in zip(job.places, manifests, strict=True):
+    for prefix, manifest in zip(job.build_spec.destinations, manifests, strict=True):
         data = manifest.dataset
         if not data.tokens:
             found.append(f"{prefix} has no tokens: Megatron cannot train on it")

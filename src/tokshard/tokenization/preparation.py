@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.corpus.files import CorpusFile, discover
+from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
-from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.plan import BuildPlan, TokenizeParameters
-from tokshard.dataset.production import Order
 from tokshard.errors import UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.lock import WriterLock
@@ -51,13 +50,6 @@ class TokenizeJob:
     delivery: Delivery | None = None
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """The path prefixes of the outputs as the user names them: where they go, not where they are made."""
-        if self.delivery is None:
-            return self.prefixes
-        return tuple(self.delivery.url_of(prefix) for prefix in self.prefixes)
-
-    @property
     def workers(self) -> int:
         """How many worker processes may run at once."""
         return self.options.workers or len(os.sched_getaffinity(0))
@@ -73,14 +65,15 @@ class TokenizeJob:
         return all(file.size_bytes is not None for file in self.files)
 
     @property
-    def order(self) -> Order:
-        """What is to be made, and what may be done for it."""
-        return Order(
+    def build_spec(self) -> BuildSpec:
+        """The outputs to build, and what may be reused or replaced."""
+        return BuildSpec(
             plan=self.plan,
             prefixes=self.prefixes,
-            resume=self.options.resume and self.repeatable,
+            resume=self.options.resume,
             force=self.options.force,
-            accepts=self._accepts,
+            encoders=self.accepted_engines,
+            delivery=self.delivery,
         )
 
     @contextmanager
@@ -102,10 +95,6 @@ class TokenizeJob:
                 locks.enter_context(Workspace(prefix).locked(shared=shared, purpose=purpose))
                 for prefix in sorted({self.prefix, *self.prefixes})
             ]
-
-    def _accepts(self, manifest: Manifest) -> bool:
-        """Tell whether a finished output may stay. What came through a pipe may not: it can differ."""
-        return self.repeatable and manifest.encoder.documents.keys() <= self.accepted_engines
 
     def spec(self) -> EncodingSpec:
         """Return how units become parts."""

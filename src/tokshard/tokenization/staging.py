@@ -23,7 +23,13 @@ from tokshard.dataset.manifest import (
     Tool,
 )
 from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
-from tokshard.dataset.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
+from tokshard.dataset.publication import (
+    DigestingWriter,
+    file_chunks,
+    stage_chunks,
+    stage_file,
+    stage_manifest,
+)
 from tokshard.storage.digest import piecewise_digest
 from tokshard.tokenization.assembly import Assembly
 from tokshard.tokenization.part import UnitCounts

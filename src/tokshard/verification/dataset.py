@@ -14,6 +14,7 @@ from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
     UNITS_NAME,
+    FileName,
     Manifest,
     file_of,
     manifest_path,
@@ -248,7 +249,7 @@ def _examine_digests(facts: DatasetFacts, findings: ProductFindings, context: Ve
         return
     whole = facts.manifest.files.digested()
 
-    def check_file(name: str) -> tuple[str, str] | None:
+    def check_file(name: FileName) -> tuple[str, str] | None:
         path = file_of(facts.prefix, name)
         if not fs.isfile(path):
             return None

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokshard.core.progress import Progress, SilentProgress
+from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
 from tokshard.dataset.merge import arguments, sidecars
 from tokshard.dataset.merge.copying import TokenCopy
 from tokshard.dataset.merge.inputs import MergeInput, check_together, read_input
 from tokshard.dataset.merge.plan import make_plan, tokenizer_mismatch
 from tokshard.dataset.merge.report import MergeDryRunReport, MergeReport
-from tokshard.dataset.production import Order, Produced, produce
-from tokshard.dataset.publication import seal
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import UsageError
 from tokshard.storage.fs import refuse_remote
@@ -71,11 +70,13 @@ def merge_datasets(
         inputs, output, multimodal=multimodal, allow_tokenizer_mismatch=allow_tokenizer_mismatch,
         resume=resume, force=force,
     )  # fmt: skip
-    if not job.work.has_leftovers() and (finished := job.order.finished()) is not None:
-        return _report(job, Produced(finished, up_to_date=True), started)
-    with job.work.locked():
-        produced = produce(job.order, job.work, lambda: _make(job, progress or SilentProgress()))
-    return _report(job, produced, started)
+    result = job.spec.up_to_date(job.work)
+    if result is None:
+        with job.work.locked(), BuildRun(job.spec, job.work) as run:
+            result = run.recover()
+            if result is None:
+                result = run.publish(_stage(job, progress or SilentProgress()))
+    return _report(job, result, started)
 
 
 def plan_merge(
@@ -97,8 +98,8 @@ def plan_merge(
         inputs=tuple({"path": one.prefix, "bin_bytes": one.bin_bytes, **one.counts} for one in job.inputs),
         dtype=job.inputs[0].header.dtype.name,
         multimodal=multimodal,
-        tokenizer=job.order.plan.tokenizer,
-        state=job.order.state(job.work),
+        tokenizer=job.spec.plan.tokenizer,
+        state=job.spec.state(job.work),
         warnings=job.warnings,
     )
 
@@ -109,7 +110,7 @@ class _Job:
 
     inputs: tuple[MergeInput, ...]
     multimodal: bool
-    order: Order
+    spec: BuildSpec
     work: WorkDirectory
     warnings: tuple[str, ...]
 
@@ -140,14 +141,14 @@ def _prepare(
     return _Job(
         inputs=checked,
         multimodal=multimodal,
-        order=Order(plan=plan, prefixes=(prefix,), resume=resume, force=force),
+        spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=resume, force=force),
         work=WorkDirectory(prefix),
         warnings=_warnings(checked),
     )
 
 
-def _make(job: _Job, progress: Progress) -> int:
-    """Copy what is missing and stage the output; return how many bytes were there already."""
+def _stage(job: _Job, progress: Progress) -> BuildResult:
+    """Copy what is missing and stage the output; the bytes that existed already count as resumed."""
     directory = job.work.directory
     copy = TokenCopy(directory, job.inputs, progress)
     try:
@@ -156,11 +157,10 @@ def _make(job: _Job, progress: Progress) -> int:
     finally:
         copy.close()
         progress.finish()
-    manifests = sidecars.stage(directory, job.inputs, copy.digests, job.order.plan, multimodal=job.multimodal)
+    manifests = sidecars.stage(directory, job.inputs, copy.digests, job.spec.plan, multimodal=job.multimodal)
     for one in job.inputs:
         one.check_unchanged()
-    seal(directory, manifests)
-    return copy.resumed_bytes
+    return BuildResult(tuple(manifests), copy.resumed_bytes)
 
 
 def _warnings(inputs: Sequence[MergeInput]) -> tuple[str, ...]:
@@ -184,8 +184,8 @@ def _names(prefixes: Sequence[str]) -> str:
     return f"{shown} and {len(prefixes) - _SHOWN} more" if len(prefixes) > _SHOWN else shown
 
 
-def _report(job: _Job, produced: Produced, started: float) -> MergeReport:
-    (manifest,) = produced.manifests
+def _report(job: _Job, result: BuildResult, started: float) -> MergeReport:
+    (manifest,) = result.manifests
     data = manifest.dataset
     return MergeReport(
         prefix=job.work.prefix,
@@ -200,8 +200,8 @@ def _report(job: _Job, produced: Produced, started: float) -> MergeReport:
         pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
         tokenizer=manifest.tokenizer,
         provenance=all(one.has_provenance for one in job.inputs),
-        bytes_resumed=produced.resumed,
-        up_to_date=produced.up_to_date,
+        bytes_resumed=result.resumed,
+        up_to_date=result.up_to_date,
         seconds=time.monotonic() - started,
         warnings=job.warnings,
     )

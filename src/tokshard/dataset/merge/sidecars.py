@@ -20,6 +20,7 @@ from tokshard.dataset.manifest import (
     DatasetFiles,
     DatasetRecord,
     EncoderRecord,
+    FileName,
     FileRecord,
     InputRecord,
     Manifest,
@@ -31,7 +32,13 @@ from tokshard.dataset.manifest import (
 from tokshard.dataset.merge.inputs import MergeInput
 from tokshard.dataset.merge.plan import common
 from tokshard.dataset.plan import BuildPlan
-from tokshard.dataset.staging import DigestingWriter, file_chunks, stage_chunks, stage_file, stage_manifest
+from tokshard.dataset.publication import (
+    DigestingWriter,
+    file_chunks,
+    stage_chunks,
+    stage_file,
+    stage_manifest,
+)
 from tokshard.dataset.writer import write_index
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.digest import file_digest, piecewise_digest
@@ -188,7 +195,7 @@ def _check_pieces(one: MergeInput, manifest: Manifest, pieces: Sequence[str]) ->
         )
 
 
-def _concatenated(inputs: Sequence[MergeInput], name: str) -> Iterator[bytes]:
+def _concatenated(inputs: Sequence[MergeInput], name: FileName) -> Iterator[bytes]:
     """Yield a sidecar file of all inputs that have it, each held against its digest."""
     for one in inputs:
         record = one.manifest.files.digested().get(name) if one.manifest else None

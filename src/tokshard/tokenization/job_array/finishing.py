@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tokshard.core.progress import Progress
-from tokshard.dataset.delivery import produce_and_deliver
-from tokshard.dataset.production import Order, Produced, may_resume
+from tokshard.dataset.build_run import BuildResult, BuildRun
 from tokshard.dataset.publication import is_sealed
 from tokshard.errors import UnfinishedError
 from tokshard.tokenization.encoded_unit import Placements
@@ -27,17 +26,17 @@ _ASSEMBLING = "assembling"
 _SHOWN = 20
 
 
-def finished_output(job: TokenizeJob) -> Produced | None:
+def finished_output(job: TokenizeJob) -> BuildResult | None:
     """Return the output if it is at its place, made by an equal plan. Unlike elsewhere, ``force`` spares it.
 
     A task that comes late must not take what the others have just published for something to replace.
     """
-    return _up_to_date(replace(job.order, force=False, prefixes=job.places))
+    return job.build_spec.finished(job.build_spec.destinations)
 
 
 def waits_for_upload(job: TokenizeJob) -> bool:
     """Tell whether the output has been put together, and lies where it is staged for a store."""
-    return job.delivery is not None and _up_to_date(replace(job.order, force=False)) is not None
+    return job.delivery is not None and job.build_spec.finished(job.build_spec.prefixes) is not None
 
 
 def is_begun(workspace: Workspace) -> bool:
@@ -45,12 +44,9 @@ def is_begun(workspace: Workspace) -> bool:
     return workspace.earlier_plan() is not None or is_sealed(workspace.directory)
 
 
-def _up_to_date(order: Order) -> Produced | None:
-    finished = order.finished()
-    return Produced(finished, up_to_date=True) if finished is not None else None
-
-
-def finish(job: TokenizeJob, tasks: int | None, progress: Progress, *, is_complete: bool = False) -> Produced:
+def finish(
+    job: TokenizeJob, tasks: int | None, progress: Progress, *, is_complete: bool = False
+) -> BuildResult:
     """Put the outputs together and publish them.
 
     Args:
@@ -76,13 +72,11 @@ def finish(job: TokenizeJob, tasks: int | None, progress: Progress, *, is_comple
         for lock in locks:
             lock.turn_to(_ASSEMBLING)
         nobody = _Nobody(lambda: _check_finished(job, workspace, tasks))
-        return produce_and_deliver(
-            job.delivery,
-            job.order,
-            workspace,
-            lambda: encode_missing(job, workspace, nobody, progress),
-            progress,
-        )
+        with BuildRun(job.build_spec, workspace) as run:
+            built = run.recover()
+            if built is None:
+                built = run.publish(encode_missing(job, workspace, nobody, progress))
+            return run.deliver(built, progress)
 
 
 def _check_plan(job: TokenizeJob, workspace: Workspace) -> None:
@@ -94,10 +88,10 @@ def _check_plan(job: TokenizeJob, workspace: Workspace) -> None:
     """
     earlier = workspace.earlier_plan()
     if earlier is not None:
-        may_resume(replace(job.order, force=False), earlier)
+        replace(job.build_spec, force=False).may_resume(earlier)
     elif not is_sealed(workspace.directory) and not waits_for_upload(job):
         raise UnfinishedError(
-            f"no task has begun to make {job.places[0]}: there is no {workspace.directory}",
+            f"no task has begun to make {job.build_spec.destinations[0]}: there is no {workspace.directory}",
             hint="run the tasks first, with the same inputs and options and --array-task I/N",
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokshard.core.progress import Progress, SilentProgress
-from tokshard.dataset.production import Produced, may_resume, recover
+from tokshard.dataset.build_run import BuildResult, recover
 from tokshard.errors import LockedError, UsageError
 from tokshard.storage.lock import Holder, holder_of
 from tokshard.tokenization.job import make_report
@@ -156,7 +156,7 @@ class _Attempt:
         """Encode the share; None if there is no plan to go by yet, or one that is to be replaced."""
         with self._job.locked(shared=True, purpose=f"task {self._task}"):
             earlier = self._workspace.earlier_plan()
-            if earlier is None or not may_resume(self._job.order, earlier):
+            if earlier is None or not self._job.build_spec.may_resume(earlier):
                 return None
             share = Share(self._job, self._workspace, self._task, self._progress)
             share.encode(executor)
@@ -167,7 +167,7 @@ class _Attempt:
         with self._job.locked(purpose=CHECKING):
             there = waits_for_upload(self._job) or finished_output(self._job) is not None
             if is_begun(self._workspace) or not there:
-                recover(self._job.order, self._workspace)
+                recover(self._job.build_spec, self._workspace)
 
     def _who_does_all(self, error: LockedError) -> str | None:
         """Look at who stands in the way: None to try again, or the process that does what is left to do.
@@ -188,7 +188,7 @@ class _Attempt:
             raise error
         return None if holder.shared or holder.purpose == CHECKING or earlier is None else holder.process
 
-    def _publish(self, share: Share | None) -> Produced | None:
+    def _publish(self, share: Share | None) -> BuildResult | None:
         """Put the output together if every unit is finished and nobody else is at it."""
         if share is not None and not Survey(self._job, self._workspace).is_complete():
             return None
@@ -204,7 +204,7 @@ class _Attempt:
         *,
         holder: str | None = None,
         share: Share | None = None,
-        produced: Produced | None = None,
+        produced: BuildResult | None = None,
     ) -> ArrayReport:
         return ArrayReport(
             task=self._task.index,
