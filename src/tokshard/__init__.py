@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from tokshard.gpt_index.index import GPTDatasetIndex
     from tokshard.gpt_index.indices import build_document_index, build_sample_index, build_shuffle_index
     from tokshard.gpt_index.samples import GPTSamples
+    from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
+    from tokshard.inspection.indexes import BlendSummary, CacheSummary, IndexSummary
+    from tokshard.inspection.job import describe, inspect, write_inspection_page
+    from tokshard.inspection.options import InspectOptions
+    from tokshard.inspection.plans import PlanSampleSummary, PlanSummary, RankSummary
     from tokshard.tokenization.job import tokenize_corpus
     from tokshard.tokenization.job_array.job import finish_tokenization, tokenize_share
     from tokshard.tokenization.job_array.task import ArrayTask
@@ -44,16 +49,26 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayTask",
     "BlendRecipe",
+    "BlendSummary",
+    "CacheSummary",
     "Certificate",
+    "DatasetSummary",
     "DocumentOrigin",
     "DocumentRead",
     "DocumentReads",
+    "DocumentSummary",
     "GPTDatasetIndex",
     "GPTSamples",
+    "IndexSummary",
     "IndexedDataset",
     "IndexedDatasetBuilder",
+    "InspectOptions",
+    "PlanSampleSummary",
+    "PlanSummary",
+    "RankSummary",
     "SampleContents",
     "SamplePiece",
+    "TokenizerSummary",
     "TraceDocumentReport",
     "TraceOptions",
     "TraceReadsReport",
@@ -69,27 +84,40 @@ __all__ = [
     "build_exhaustive_blending_indices",
     "build_sample_index",
     "build_shuffle_index",
+    "describe",
     "finish_tokenization",
+    "inspect",
     "merge_datasets",
     "tokenize_corpus",
     "tokenize_share",
     "trace",
     "verify",
+    "write_inspection_page",
 ]
 
 _HOMES = {
     "ArrayTask": "tokshard.tokenization.job_array.task",
     "BlendRecipe": "tokshard.blending.recipe",
+    "BlendSummary": "tokshard.inspection.indexes",
+    "CacheSummary": "tokshard.inspection.indexes",
     "Certificate": "tokshard.blending.certificate",
+    "DatasetSummary": "tokshard.inspection.datasets",
     "DocumentOrigin": "tokshard.tracing.report",
     "DocumentRead": "tokshard.tracing.report",
     "DocumentReads": "tokshard.tracing.report",
+    "DocumentSummary": "tokshard.inspection.datasets",
     "GPTDatasetIndex": "tokshard.gpt_index.index",
     "GPTSamples": "tokshard.gpt_index.samples",
+    "IndexSummary": "tokshard.inspection.indexes",
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
+    "InspectOptions": "tokshard.inspection.options",
+    "PlanSampleSummary": "tokshard.inspection.plans",
+    "PlanSummary": "tokshard.inspection.plans",
+    "RankSummary": "tokshard.inspection.plans",
     "SampleContents": "tokshard.tracing.report",
     "SamplePiece": "tokshard.tracing.report",
+    "TokenizerSummary": "tokshard.inspection.datasets",
     "TraceDocumentReport": "tokshard.tracing.report",
     "TraceOptions": "tokshard.tracing.options",
     "TraceReadsReport": "tokshard.tracing.report",
@@ -104,12 +132,15 @@ _HOMES = {
     "build_exhaustive_blending_indices": "tokshard.blending.order",
     "build_sample_index": "tokshard.gpt_index.indices",
     "build_shuffle_index": "tokshard.gpt_index.indices",
+    "describe": "tokshard.inspection.job",
     "finish_tokenization": "tokshard.tokenization.job_array.job",
+    "inspect": "tokshard.inspection.job",
     "merge_datasets": "tokshard.dataset.merge.job",
     "tokenize_corpus": "tokshard.tokenization.job",
     "tokenize_share": "tokshard.tokenization.job_array.job",
     "trace": "tokshard.tracing.job",
     "verify": "tokshard.verification.job",
+    "write_inspection_page": "tokshard.inspection.job",
 }
 
 

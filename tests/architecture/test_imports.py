@@ -286,10 +286,8 @@ BEYOND_THE_PUBLIC_API = {
     "diff",
     "doctor",
     "events",
-    "inspect",
     "merge",
     "options",
-    "plans",
     "recipes",
     "replanning",
     "shard_plan",
@@ -298,8 +296,6 @@ BEYOND_THE_PUBLIC_API = {
     "tokenizeview",
     "trace",
     "traceview",
-    "verify",
-    "views",
     "wishes",
 }
 """Modules of the command line that reach into other packages: only events, when the move has ended."""

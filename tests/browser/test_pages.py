@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from support.inspection.products import PLAIN, SHOWN, build
-from tokshard.inspection.job import inspect_thing
-from tokshard.inspection.report import write_report
+from tokshard.inspection.job import write_inspection_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 KINDS = ("dataset", "blend", "cache", "plan", "runs")
@@ -27,7 +26,7 @@ def pages(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pages")
     paths = build(tmp_path_factory.mktemp("products"))
     for kind in KINDS:
-        write_report(str(directory / f"{kind}.html"), paths[kind], inspect_thing(paths[kind]))
+        write_inspection_page(directory / f"{kind}.html", paths[kind])
     return directory
 
 
@@ -119,7 +118,7 @@ def paeth(left, up, corner):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "name", "width", "height"), [(0, "dark", 500, 1100), (1, "light", 1000, 700)]
+    ("scheme", "name", "width", "height"), [(0, "dark", 500, 1300), (1, "light", 1000, 700)]
 )
 def test_pages_are_light_or_dark_and_fit_the_window(pages, tmp_path, scheme, name, width, height):
     picture = tmp_path / "page.png"

@@ -38,7 +38,7 @@ def test_a_data_set(dataset):
     assert found["ends_with_eod"] == 1.0
     shown = tokshard("inspect", dataset)
     assert shown.returncode == 0
-    for text in ("documents", "█", "rejected", "invalid-json", "hostile.jsonl", "uint16", "end with it"):
+    for text in ("documents", "█", "rejected", "invalid-json", "hostile.jsonl", "uint16", "ends all"):
         assert text in shown.stdout
 
 
@@ -98,7 +98,7 @@ def test_damage_is_an_integrity_error(dataset, tmp_path):
 def test_a_tokenizer():
     found = json_of(tokshard("inspect", TOKENIZER, "--json"))
     assert found["schema"] == "tokshard.inspect-tokenizer/1"
-    assert (found["identity"]["vocab_size"], found["dtype"], found["engine"]) == (4096, "uint16", "fast")
+    assert (found["identity"]["vocab_size"], found["dtype"], found["encoder"]) == (4096, "uint16", "fast")
     assert found["eod_token"] == "<|endoftext|>"
     assert tokshard("inspect", SAMPLE).stdout == tokshard("inspect", TOKENIZER).stdout.replace(
         str(TOKENIZER), str(SAMPLE)

@@ -100,8 +100,8 @@ def test_colours_can_be_refused(products):
 
 
 def test_an_index_is_shown_by_its_hash(products):
-    listed = json_of(tokshard("inspect", products["cache"], "--json"))["indexes"]
-    for one, text in ((listed[0], "sequences that a sample reads from"), (listed[-1], "off by")):
+    listed = json_of(tokshard("inspect", products["cache"], "--json"))["entries"]
+    for one, text in ((listed[0], "Sequences per sample"), (listed[-1], "Weight error")):
         done = tokshard("inspect", f"{products['cache']}/{one['hash']}")
         assert done.returncode == 0
         check_screen(done.stdout)
@@ -113,7 +113,7 @@ def test_an_index_is_shown_by_its_hash(products):
 def test_what_verify_finds_is_listed(products, tmp_path):
     done = tokshard("inspect", products["dataset"], "--html", tmp_path / "x.html", "--verify", "digest")
     assert done.returncode == 0
-    assert "Nothing was found to be wrong" in (tmp_path / "x.html").read_text()
+    assert "No problems found" in (tmp_path / "x.html").read_text()
 
 
 def test_a_file_that_is_no_page_is_kept(products, tmp_path):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from support.cli.mixtures import NAMES, run, write_mixture
+from tokshard.blending.document import BlendDocument
 from tokshard.errors import IntegrityError, MissingFileError
-from tokshard.inspection.blends import inspect_blend
-from tokshard.inspection.facts import certificate_table, split_title
+from tokshard.inspection.facts import describe_split
+from tokshard.inspection.indexes import inspect_blend
 
 
 @pytest.fixture
@@ -34,17 +35,18 @@ def test_it_says_what_the_document_says(mix):
 
 
 def test_every_figure_of_the_certificate_is_in_the_table(mix):
-    split = inspect_blend("mix").document.splits["train"]
-    table = certificate_table(split)
-    for row, one in zip(table.rows, split.certificate.sources, strict=True):
+    splits = BlendDocument.read("mix").splits
+    section = describe_split(splits["train"])
+    table = section.blocks[0]
+    for row, source in zip(table.rows, splits["train"].certificate.sources, strict=True):
         cells = dict(zip(table.header, row, strict=True))
-        assert cells["source"] == one.prefix
-        assert cells["samples"] == str(one.samples)
-        assert cells["documents seen"] == f"{one.documents_drawn} of {one.documents}"
-        assert cells["share"] == f"{100 * one.share:.2f}%"
-        assert cells["epochs"] == f"{one.epochs:.2f}"
-    assert "no samples" in split_title(inspect_blend("mix").document.splits["valid"])
-    assert "60 samples" in split_title(split)
+        assert cells["source"] == source.prefix
+        assert cells["samples"] == str(source.samples)
+        assert cells["documents seen"] == f"{source.documents_drawn} of {source.documents}"
+        assert cells["share"] == f"{100 * source.share:.2f}%"
+        assert cells["epochs"] == f"{source.epochs:.2f}"
+    assert "no samples" in describe_split(splits["valid"]).title
+    assert "60 samples" in section.title
 
 
 def test_what_is_none_or_changed_is_refused(mix):

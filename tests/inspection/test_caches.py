@@ -14,8 +14,7 @@ from support.index_cache.cache_support import LENGTHS, entry_for, request_for, w
 from tokshard.errors import InputError
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.job import build_indices
-from tokshard.inspection.caches import inspect_cache
-from tokshard.inspection.indexes import inspect_index
+from tokshard.inspection.indexes import inspect_cache, inspect_index
 
 
 @pytest.fixture
@@ -30,35 +29,39 @@ def index(tmp_path):
 def test_an_index_is_counted(index):
     found = inspect_index(index.description_path)
     documents, rows, shuffle = (np.load(index.array_path(name)) for name in index.arrays)
-    assert (found.files.condition, found.files.reason) == ("complete", "")
-    assert found.files.samples == len(shuffle)
-    assert found.samples.sequences == len(set(documents.tolist()))
-    assert found.samples.epochs == len(documents) / found.samples.sequences
+    assert (found.entry.condition, found.entry.detail) == ("complete", "")
+    assert found.entry.samples == len(shuffle)
+    assert found.statistics.sequences == len(set(documents.tolist()))
+    assert found.statistics.epochs == len(documents) / found.statistics.sequences
     # How many sequences each sample reads from, by walking through its tokens.
     twin = Counter()
     for (first, _), (last, _) in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
         twin[last - first + 1] += 1
-    pieces = found.samples.pieces
+    pieces = found.statistics.sequences_per_sample
     assert (pieces.count, pieces.shortest, pieces.longest) == (twin.total(), min(twin), max(twin))
     for one in pieces.bins:
         assert one.count == sum(twin[size] for size in range(one.low, one.high + 1))
-    assert found.origin == "the dataset is as it was when the index was made"
+    assert (found.dataset_condition, found.detail) == ("unchanged", None)
     assert found.order is None
-    assert [one.shape for one in found.files.arrays] == [documents.shape, rows.shape, shuffle.shape]
+    assert [one.shape for one in found.entry.arrays] == [documents.shape, rows.shape, shuffle.shape]
 
 
 def test_a_changed_data_set_is_told(index, tmp_path):
     write_dataset(str(tmp_path / "data/x"), [*LENGTHS, 9])
-    assert "has changed since: its bin_bytes was" in inspect_index(index.description_path).origin
+    found = inspect_index(index.description_path)
+    assert found.dataset_condition == "changed"
+    assert "its bin_bytes was" in found.detail
     (tmp_path / "data/x.idx").unlink()
-    assert "cannot be compared" in inspect_index(index.description_path).origin
+    found = inspect_index(index.description_path)
+    assert found.dataset_condition == "unreadable"
+    assert "x.idx" in found.detail
 
 
 def test_an_index_of_another_program_is_told(index):
     Path(index.sidecar_path).unlink()
     found = inspect_index(index.description_path)
-    assert "not made by tokshard" in found.origin
-    assert (found.files.sidecar, found.files.condition) == (None, "complete")
+    assert found.dataset_condition == "unknown"
+    assert (found.entry.sidecar, found.entry.condition) == (None, "complete")
 
 
 @pytest.mark.parametrize("name", ["description", "document_index", "shuffle_index"])
@@ -66,9 +69,9 @@ def test_a_missing_file_makes_it_incomplete(index, name):
     path = index.description_path if name == "description" else index.array_path(name)
     Path(path).unlink()
     found = inspect_index(index.description_path)
-    assert (found.files.condition, found.samples) == ("incomplete", None)
-    assert found.files.reason == f"{Path(path).name} not there"
-    assert (found.files.samples is None) == (name == "shuffle_index")
+    assert (found.entry.condition, found.statistics) == ("incomplete", None)
+    assert found.entry.detail == f"{Path(path).name} not there"
+    assert (found.entry.samples is None) == (name == "shuffle_index")
     json.dumps(found.to_json())
 
 
@@ -87,8 +90,8 @@ def test_a_damaged_file_is_told_and_is_no_error(index, which, content, text):
     paths = {"description": index.description_path, "sidecar": index.sidecar_path}
     Path(paths.get(which) or index.array_path(which)).write_bytes(content)
     found = inspect_index(index.description_path)
-    assert (found.files.condition, found.samples) == ("damaged", None)
-    assert text in found.files.reason
+    assert (found.entry.condition, found.statistics) == ("damaged", None)
+    assert text in found.entry.detail
     json.dumps(found.to_json())
 
 
@@ -97,8 +100,8 @@ def test_a_description_under_another_name_is_told(index):
     other = path.with_name(f"{'0' * 32}-GPTDataset-train-description.txt")
     other.write_bytes(path.read_bytes())
     found = inspect_index(str(other))
-    assert found.files.condition == "damaged"
-    assert f"holds the description of {index.stem}" in found.files.reason
+    assert found.entry.condition == "damaged"
+    assert f"holds the description of {index.stem}" in found.entry.detail
 
 
 def test_a_file_that_is_no_index_is_refused():
@@ -111,7 +114,7 @@ def test_a_cache_lists_all_its_indexes(tmp_path, monkeypatch):
     sizes = ("--seq-length", "16", "--split", "90,10,0", "--num-samples", "40,4,0")
     assert run("blend", "0.7", "data/web", "0.3", "data/code", *sizes, *NAMES, "-o", "mix").returncode == 0
     found = inspect_cache("mix/cache")
-    assert [(one.subject, one.split, one.is_blend) for one in found.indexes] == [
+    assert [(one.name, one.split, one.is_blend) for one in found.entries] == [
         ("data/code", "train", False),
         ("data/code", "valid", False),
         ("data/web", "train", False),
@@ -121,19 +124,19 @@ def test_a_cache_lists_all_its_indexes(tmp_path, monkeypatch):
     ]
     assert found.size_bytes == sum(path.stat().st_size for path in Path("mix/cache").glob("*.npy"))
     assert found.to_json()["schema"] == "tokshard.inspect-cache/1"
-    blend = found.indexes[4]
-    order = inspect_index(f"mix/cache/{blend.stem}-description.txt").order
-    drawn = Counter(np.load(blend.array_path("dataset_index")).tolist())
+    blend = found.entries[4]
+    order = inspect_index(f"mix/cache/{blend.hash}-BlendedDataset-train-description.txt").order
+    drawn = Counter(np.load(f"mix/cache/{blend.hash}-BlendedDataset-train-dataset_index.npy").tolist())
     assert [(one.dataset_path, one.draws) for one in order.sources] == [
         ("data/web", drawn[0]),
         ("data/code", drawn[1]),
     ]
     assert [one.share for one in order.sources] == [drawn[0] / 40, drawn[1] / 40]
-    lines = list(np.load(blend.array_path("dataset_index")))
+    lines = list(np.load(f"mix/cache/{blend.hash}-BlendedDataset-train-dataset_index.npy"))
     for number, one in enumerate(order.sources):
         worst = max(abs(one.weight * step - lines[:step].count(number)) for step in range(len(lines) + 1))
-        assert one.off_by == pytest.approx(worst)
-    assert max(order.drift) == pytest.approx(max(one.off_by for one in order.sources))
+        assert one.weight_error == pytest.approx(worst)
+    assert max(order.weight_error_curve) == pytest.approx(max(one.weight_error for one in order.sources))
 
 
 def test_an_index_of_no_samples_is_shown(tmp_path):
@@ -142,4 +145,4 @@ def test_an_index_of_no_samples_is_shown(tmp_path):
     request = request_for(prefix, training_path=prefix, **settings)
     build_indices([request], cache_directory=str(tmp_path / "cache"), workers=1)
     found = inspect_index(entry_for(request, tmp_path / "cache").description_path)
-    assert (found.files.samples, found.samples.pieces.count) == (0, 0)
+    assert (found.entry.samples, found.statistics.sequences_per_sample.count) == (0, 0)

@@ -12,16 +12,26 @@ from hypothesis import strategies as st
 
 from support.inspection.products import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
 from tokshard.core.findings import Finding
-from tokshard.core.formatting import visible
+from tokshard.core.formatting import Table, visible
+from tokshard.core.presentation import (
+    Bar,
+    BarChart,
+    CurveChart,
+    FactList,
+    Lane,
+    LaneChart,
+    Section,
+    Span,
+)
 from tokshard.errors import OutputExistsError, UsageError
+from tokshard.inspection.datasets import DatasetSummary, LengthSummary
+from tokshard.inspection.facts import describe_dataset
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
-from tokshard.inspection.job import inspect_thing
-from tokshard.inspection.page.charts import Bar, Span, bars, curve, lanes
-from tokshard.inspection.page.document import facts, page, section, table
-from tokshard.inspection.page.findings import findings_section
+from tokshard.inspection.job import write_inspection_page
+from tokshard.inspection.options import InspectOptions
+from tokshard.inspection.page.charts import bars
+from tokshard.inspection.page.document import page
 from tokshard.inspection.page.markup import Markup, tag, text
-from tokshard.inspection.page.render import render
-from tokshard.inspection.report import write_report
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
 
@@ -54,7 +64,7 @@ def products(tmp_path_factory):
 
 
 def page_of(path, tmp_path, **options):
-    write_report(str(tmp_path / "x.html"), path, inspect_thing(path), **options)
+    write_inspection_page(tmp_path / "x.html", path, **options)
     return Page((tmp_path / "x.html").read_text())
 
 
@@ -116,15 +126,12 @@ numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**3
 def test_no_figure_draws_outside_its_picture(values):
     rows = [Bar("x", first, "y", mark=second) for first, second in values]
     spans = [Span(0.0, 1.0, "x", shade=first) for first, _ in values]
-    whole = page(
-        "x",
-        "y",
-        [
-            bars("a", rows),
-            curve("b", values, left=("", ""), below=("", "", ""), steps=True),
-            lanes("c", [("r", spans)], below=("", "", "")),
-        ],
-    )
+    charts = [
+        BarChart("a", rows),
+        CurveChart("b", values, left=("", ""), below=("", "", ""), steps=True),
+        LaneChart("c", [Lane("r", spans)], below=("", "", "")),
+    ]
+    whole = page("x", "y", [Section("s", charts)])
     found = Page(whole)
     places = [
         value
@@ -143,13 +150,20 @@ def test_no_figure_draws_outside_its_picture(values):
 
 def test_the_longest_bar_fills_the_room_and_the_smallest_can_be_seen():
     found = Page(
-        str(bars("x", [Bar("a", 10**9, ""), Bar("b", 5 * 10**8, ""), Bar("c", 1, ""), Bar("d", 0, "")]))
+        str(
+            bars(
+                BarChart(
+                    "x", [Bar("a", 10**9, ""), Bar("b", 5 * 10**8, ""), Bar("c", 1, ""), Bar("d", 0, "")]
+                )
+            )
+        )
     )
     assert [one["width"] for one in found.of("rect")] == ["1000", "500", "2", "0"]
 
 
 def test_lists_and_tables_hold_what_they_are_given():
-    found = Page(str(section("t", facts([("a", 1), ("", TEXT)]), table(("h", "i"), [(TEXT, "2")]))))
+    blocks = [FactList([("a", 1), ("", TEXT)]), Table(("h", "i"), [(TEXT, "2")])]
+    found = Page(page("x", "y", [Section("t", blocks)]))
     assert [name for name, _ in found.elements if name in {"dt", "dd", "td"}] == [
         "dt",
         "dd",
@@ -157,7 +171,8 @@ def test_lists_and_tables_hold_what_they_are_given():
         "td",
         "td",
     ]
-    assert found.texts == ["t", "a", "1", visible(TEXT), "h", "i", visible(TEXT), "2"]
+    first = found.texts.index("t")
+    assert found.texts[first : first + 8] == ["t", "a", "1", visible(TEXT), "h", "i", visible(TEXT), "2"]
     assert [one["class"] for one in found.of("td")] == ["name", "number"]
 
 
@@ -170,19 +185,18 @@ class Report:
 
 def test_findings_are_listed_with_their_place():
     one = Finding("bin-digest", "error", f"bad {HOSTILE}", HOSTILE, path=HOSTILE, offset=7)
-    shown = "".join(Page(str(findings_section(Report([one])))).texts)
-    for part in ("1 finding at the level deep", "bin-digest", f"bad {SHOWN}", f"{SHOWN}, byte 7"):
+    shown = "".join(Page(page("x", "y", [], Report([one]))).texts)
+    for part in ("1 finding at level deep", "bin-digest", f"bad {SHOWN}", f"{SHOWN}, byte 7"):
         assert part in shown
-    assert "Nothing was found" in str(findings_section(Report([])))
-    many = "".join(Page(str(findings_section(Report([one] * 2000)))).texts)
-    assert "2,000 findings at the level deep, of which the first 1,000 are shown" in many
+    assert "No problems found" in page("x", "y", [], Report([]))
+    many = "".join(Page(page("x", "y", [], Report([one] * 2000))).texts)
+    assert "2,000 findings at level deep, of which the first 1,000 are shown" in many
 
 
 def test_what_verify_finds_is_on_the_page(products, tmp_path):
-    found = page_of(
-        products["dataset"], tmp_path, verification=verify(VerifyOptions(products["dataset"], level="digest"))
-    )
-    assert "Nothing was found to be wrong, at the level digest." in found.texts
+    options = VerifyOptions(products["dataset"], level="digest")
+    found = page_of(products["dataset"], tmp_path, verify=lambda: verify(options))
+    assert "No problems found at level digest." in found.texts
 
 
 def test_the_page_of_a_data_set_says_how_often_tokens_occur(products, tmp_path):
@@ -195,17 +209,14 @@ def test_the_page_of_a_data_set_says_how_often_tokens_occur(products, tmp_path):
 def test_a_sample_of_tokens_is_said_to_be_one():
     few = (TokenCount(7, 90, None),)
     found = TokenFrequencies(1000, 100, 2, 300, 4, few, (TokenCount(9, 10, HOSTILE),), ((1, 90), (2, 10)))
-    sections = render("x", dataset_summary(), frequencies=found)
-    shown = "".join(Page(sections).texts)
-    assert "1,000 tokens: counted were 100, 10.00%, evenly spread in blocks." in shown
+    sections = describe_dataset(dataset_summary(), found)
+    shown = "".join(Page(page("x", "y", sections)).texts)
+    assert "1,000 tokens: 100 were counted, 10.00%, evenly spread in blocks." in shown
     assert "2 different tokens of the 300 of the tokenizer occur; 4 ids lie outside what is counted." in shown
     assert f"9 “{SHOWN}”" in shown
 
 
 def dataset_summary():
-    from tokshard.inspection.datasets import DatasetSummary
-    from tokshard.inspection.lengths import LengthSummary
-
     lengths = LengthSummary(0, 0, 0, 0, 0.0, ())
     return DatasetSummary("x", "uint16", False, 0, 0, 0, 0, 0, 0, lengths, None, None, 0, None)
 
@@ -217,18 +228,24 @@ def test_the_same_thing_gives_the_same_page(products, tmp_path):
 
 
 def test_nothing_but_an_older_page_is_replaced(products, tmp_path):
-    summary = inspect_thing(products["blend"])
+    blend, again = products["blend"], products["cache"]
     for content in (b"", b"precious", b"<!doctype html>\n<html>"):
         (tmp_path / "x").write_bytes(content)
         with pytest.raises(OutputExistsError, match="no page that tokshard has written"):
-            write_report(str(tmp_path / "x"), "mix", summary)
+            write_inspection_page(tmp_path / "x", blend)
         assert (tmp_path / "x").read_bytes() == content
-    write_report(str(tmp_path / "y.html"), "mix", summary)
-    write_report(str(tmp_path / "y.html"), "again", summary)
-    assert "again" in (tmp_path / "y.html").read_text()
+    write_inspection_page(tmp_path / "y.html", blend)
+    write_inspection_page(tmp_path / "y.html", again)
+    assert "index cache" in (tmp_path / "y.html").read_text()
     for name in (str(tmp_path), f"{tmp_path}/", "a\0b"):
         with pytest.raises(UsageError):
-            write_report(name, "mix", summary)
+            write_inspection_page(name, blend)
+
+
+def test_a_page_of_a_part_is_refused(products, tmp_path):
+    with pytest.raises(UsageError, match="whole product, but --rank shows a part"):
+        write_inspection_page(tmp_path / "x.html", InspectOptions(products["plan"], rank=0))
+    assert not (tmp_path / "x.html").exists()
 
 
 def test_only_markup_is_taken_for_markup():

@@ -5,16 +5,16 @@ import pytest
 
 from support.cli.mixtures import write_mixture
 from support.sharding.sources import blend_sources, document_source, index_source
-from tokshard.errors import UsageError
+from tokshard.errors import InputError, UsageError
+from tokshard.inspection.job import inspect
+from tokshard.inspection.options import InspectOptions
 from tokshard.inspection.plans import (
     PlanSummary,
     epochs_of,
     find_sample,
     find_shard_sample,
-    inspect_plan,
     inspect_rank,
-    names_rank,
-    samples_json,
+    inspect_sample,
 )
 from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.options import PlanRequest, StreamRequest
@@ -86,7 +86,7 @@ def test_ranks_that_share_samples_show_the_same(tmp_path):
 def test_a_dropped_sample_is_read_by_nobody():
     plan = plan_of({"train": document_source([10])}, micro_batch_size=3)
     place = find_sample(plan, "train", 9)
-    assert (place.data_parallel_rank, place.index, place.step, place.row) == (-1, -1, -1, -1)
+    assert (place.data_parallel_rank, place.index, place.step, place.row) == (None, None, None, None)
     assert (place.dataset, place.dataset_sample) == (0, 9)
 
 
@@ -102,7 +102,7 @@ def test_the_epoch_of_an_index_is_counted_from_the_first_pass_on():
     plan = plan_of({"train": document_source([12])}, epochs=3, consumed_samples=6)
     assignment = plan.streams["train"].assignment
     assert epochs_of(assignment, np.arange(10)).tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
-    assert find_sample(plan, "train", 0).data_parallel_rank == -1
+    assert find_sample(plan, "train", 0).data_parallel_rank is None
     assert find_sample(plan, "train", 0, epoch=1).index == 2
     with pytest.raises(UsageError, match="no epoch 3"):
         find_sample(plan, "train", 0, epoch=3)
@@ -138,7 +138,7 @@ def test_samples_and_data_sets_that_are_not_there_are_refused():
 def test_the_summary_tells_shards_batches_and_tails(tmp_path):
     plan = plan_of({"train": document_source([7, 4])}, Topology(2), schedule=BatchSchedule.constant(4))
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
-    assert inspect_plan(str(tmp_path)).to_json()["schema"] == "tokshard.inspect-plan/1"
+    assert inspect(tmp_path).to_json()["schema"] == "tokshard.inspect-plan/1"
     stream = PlanSummary.of(plan).to_json()["streams"]["train"]
     assert [(one["samples"], one["ids"]) for one in stream["shards"]] == [(7, [0, 7]), (4, [7, 11])]
     assert (stream["steps"], stream["batch_sizes"]) == (2, [[0, 0, 4]])
@@ -148,11 +148,48 @@ def test_the_summary_tells_shards_batches_and_tails(tmp_path):
     assert PlanSummary.of(blended).to_json()["streams"]["train"]["shards"][1]["ids"] is None
 
 
-def test_a_rank_manifest_is_known_by_its_name(tmp_path):
+def test_a_sample_is_found_by_its_id_or_by_its_dataset(tmp_path):
     plan = plan_of({"train": index_source(12)})
     write_plan(plan, tmp_path)
-    assert names_rank(str(tmp_path / "rank-00002.json"))
-    assert not names_rank(str(tmp_path / "plan.json"))
-    assert not names_rank(str(tmp_path / "rank-00003.json"))
-    places = samples_json(plan, "train", [find_sample(plan, "train", 5)])["places"]
-    assert [one["sample"] for one in places] == [5]
+    place = find_sample(plan, "train", 5)
+    for question in ({"sample": 5}, {"shard": (place.dataset, place.dataset_sample)}):
+        assert inspect_sample(str(tmp_path), **question).places == (place,)
+    for path in (tmp_path, tmp_path / "plan.json", tmp_path / "rank-00002.json"):
+        found = inspect(InspectOptions(path, sample=5))
+        assert (found.plan_id, found.stream, found.places) == (plan.plan_id, "train", (place,))
+
+
+def test_a_rank_manifest_is_its_rank_and_a_plan_is_the_plan(tmp_path):
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    assert inspect(tmp_path / "rank-00002.json").rank == 2
+    assert inspect(InspectOptions(tmp_path, rank=1)).rank == 1
+    assert inspect(tmp_path / "plan.json").topology.world_size == 3
+    with pytest.raises(InputError, match="no dataset and no file"):
+        inspect(tmp_path / "rank-00003.json")
+
+
+def test_no_plan_is_both_a_blend_and_a_plan(tmp_path):
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    (tmp_path / "blend.json").touch()
+    with pytest.raises(UsageError, match=r"holds plan\.json and blend\.json"):
+        inspect(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("questions", "message"),
+    [
+        ({"step": 1, "sample": 2}, "--step and --sample exclude each other"),
+        ({"rank": 1, "sample": 2}, "--rank and --sample exclude each other"),
+        ({"epoch": 1}, "--epoch needs"),
+        ({"shard": "1"}, "must be D:N, got '1'"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(questions, message):
+    with pytest.raises(UsageError, match=message):
+        InspectOptions("plan", **questions)
+
+
+def test_options_that_have_no_meaning_for_a_product_are_refused(tmp_path):
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    with pytest.raises(UsageError, match="--document is for datasets"):
+        inspect(InspectOptions(tmp_path, document=0))

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from support.inspection.products import build
-from tokshard.inspection.job import inspect_thing
-from tokshard.inspection.readgrid import read_grid
+from tokshard.inspection.plans import read_grid
+from tokshard.sharding.plan import read_plan
 
 
 @pytest.fixture
 def plans(tmp_path):
     paths = build(tmp_path)
-    return {kind: inspect_thing(paths[kind]).plan for kind in ("plan", "runs")}
+    return {kind: read_plan(paths[kind]) for kind in ("plan", "runs")}
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(100, 1000), (2, 3)])
@@ -41,7 +41,7 @@ def test_it_shows_what_ranks_begin_with(plans, ranks, steps):
 def test_without_the_data_it_says_so(plans):
     stream = plans["plan"].streams["train"]
     Path(stream.source.order.path("dataset_index")).unlink()
-    grid = read_grid(stream)
+    grid = read_grid(stream, ranks=32, steps=80)
     assert grid.datasets is None
     assert "dataset_index.npy" in grid.unknown
     assert grid.samples[0][0] == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokshard.errors import InputError, UsageError
-from tokshard.inspection.recognition import recognise, stem_of, stems_in
+from tokshard.inspection.recognition import recognize, stem_of, stems_in
 
 HASH = "0123456789abcdef" * 2
 STEM = f"{HASH}-GPTDataset-train"
@@ -50,7 +50,7 @@ def touch(tmp_path, *names):
 )
 def test_a_path_names_one_thing(inside, files, thing, kind, path):
     touch(inside, *files)
-    found = recognise(thing)
+    found = recognize(thing)
     assert (found.kind, found.path) == (kind, path)
 
 
@@ -68,12 +68,12 @@ def test_a_path_names_one_thing(inside, files, thing, kind, path):
 def test_what_names_nothing_or_two_things_is_refused(inside, files, thing, error, text):
     touch(inside, *files)
     with pytest.raises(error, match=text):
-        recognise(thing)
+        recognize(thing)
 
 
 def test_what_is_no_file_is_refused():
     with pytest.raises(InputError, match="neither a file nor a directory"):
-        recognise("/dev/null")
+        recognize("/dev/null")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from tokshard import merge_datasets, tokenize_corpus
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.plan import MergeParameters
 from tokshard.errors import InputError
-from tokshard.inspection.datasets import inspect_dataset
-from tokshard.inspection.documents import inspect_document
+from tokshard.inspection.datasets import inspect_dataset, inspect_document
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 CORPORA = [SAMPLE / "hostile.jsonl", SAMPLE / "manuals.jsonl", SAMPLE / "stories.jsonl"]

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokshard.cli import rendering, terminal
-from tokshard.cli.views import show_split
+import tokshard
+from tokshard.cli import rendering, terminal, views
 
 if TYPE_CHECKING:
     from tokshard.blending.job import BlendDryRun, BlendHits, BlendReport, SplitForecast
@@ -57,9 +57,8 @@ def show_report(report: BlendReport, *, for_megatron: bool, size_arguments: Sequ
         for_megatron: Whether a Megatron job can find the files.
         size_arguments: The arguments of the job that its sizes come from, if they were given.
     """
-    for split in report.document.splits.values():
-        show_split(split)
-        terminal.say("")
+    views.show(tokshard.describe(report.document))
+    terminal.say("")
     actions = [entry.action for entry in report.entries]
     done = ", ".join(f"{actions.count(name)} {name}" for name in dict.fromkeys(actions) if name)
     cache, seconds = report.document.cache_directory, terminal.duration(report.seconds)

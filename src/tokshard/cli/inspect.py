@@ -1,72 +1,83 @@
-"""``tokshard inspect``: options, one library call, one rendering."""
+"""``tokshard inspect``: options, one call, one rendering."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tokshard.cli import failures, plans, terminal, views
+import tokshard
+from tokshard import InspectOptions, VerifyOptions
+from tokshard.cli import rendering, views
+from tokshard.cli.command_run import command_run
+from tokshard.cli.options import AsJson
 from tokshard.errors import UsageError
 
 
-class Level(StrEnum):
-    """Choices of --verify."""
-
-    structure = "structure"
-    digest = "digest"
-    deep = "deep"
+def _of_plan(name: str, text: str, *, metavar: str = "N", shown: str | bool = False) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, show_default=shown, rich_help_panel="Of a plan")
 
 
 def inspect(
-    thing: Annotated[
+    path: Annotated[
         str,
         typer.Argument(
-            metavar="THING",
-            help="A dataset (its path prefix), a cache of indexes or one of its files, a blend, a plan or a "
-            "rank's part of it, a tokenizer.",
+            metavar="PATH",
+            help="A dataset (its path prefix), index cache or one of its files, blend, plan, rank manifest "
+            "or tokenizer.",
             show_default=False,
         ),
     ],
     document: Annotated[
-        int | None, typer.Option(help="Show this document: tokens and text.", show_default=False)
-    ] = None,
+        int | None, typer.Option(help="Show the tokens and the text of this document.", show_default=False)
+    ] = InspectOptions.document,
     tokenizer: Annotated[
         str | None, typer.Option(help="Tokenizer to decode with.", show_default=False)
-    ] = None,
-    multimodal: Annotated[bool, typer.Option("--multimodal", help="The dataset has modes.")] = False,
-    rank: Annotated[int | None, plans.option("--rank", "Show this rank.")] = None,
-    step: Annotated[int | None, plans.option("--step", "What the rank reads at this step.")] = None,
-    index: Annotated[int | None, plans.option("--index", "The n-th sample that the rank reads.")] = None,
-    sample: Annotated[int | None, plans.option("--sample", "Who reads this sample, and from where.")] = None,
+    ] = InspectOptions.tokenizer,
+    multimodal: Annotated[
+        bool, typer.Option("--multimodal", help="Read a dataset with modes.")
+    ] = InspectOptions.multimodal,
+    rank: Annotated[int | None, _of_plan("--rank", "Show the reads of this rank.")] = InspectOptions.rank,
+    step: Annotated[
+        int | None, _of_plan("--step", "Show what the rank reads at this step.")
+    ] = InspectOptions.step,
+    index: Annotated[
+        int | None, _of_plan("--index", "Show the n-th sample that the rank reads.")
+    ] = InspectOptions.index,
+    sample: Annotated[
+        int | None, _of_plan("--sample", "Show which rank reads this sample, and from where.")
+    ] = InspectOptions.sample,
     shard: Annotated[
-        str | None, plans.option("--shard", "Who reads this sample of this dataset.", metavar="D:N")
-    ] = None,
+        str | None, _of_plan("--shard", "Show which rank reads sample N of dataset D.", metavar="D:N")
+    ] = InspectOptions.shard,
     epoch: Annotated[
-        int | None, plans.option("--epoch", "In this epoch.", shown="the first one that is read")
-    ] = None,
+        int | None,
+        _of_plan("--epoch", "Look for the sample in this epoch.", shown="the first one that is read"),
+    ] = InspectOptions.epoch,
     stream: Annotated[
-        str, plans.option("--stream", "Of training, validation or testing.", metavar="NAME", shown="train")
-    ] = "train",
+        str, _of_plan("--stream", "Show this stream: train, valid or test.", metavar="NAME", shown="train")
+    ] = InspectOptions.stream,
     html: Annotated[
         str | None,
         typer.Option(
             "--html",
             metavar="FILE",
-            help="Write a page with charts, too: one file, which needs no network.",
+            help="Also write a page with charts: one HTML file that needs no network.",
             show_default=False,
         ),
     ] = None,
     verify: Annotated[
-        Level | None,
+        str | None,
         typer.Option(
-            "--verify", help="Verify it, too, and list the findings on the page.", show_default=False
+            "--verify",
+            metavar="structure|digest|deep",
+            help="Also verify at this level, and list the findings on the page.",
+            show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what a thing is and what is in it: a dataset, a cache, a blend, a plan, a tokenizer.
+    """Inspect a dataset, index cache, blend, plan or tokenizer.
 
     [bold]Examples[/bold]
 
@@ -80,62 +91,19 @@ def inspect(
 
     tokshard inspect mix --html mix.html
     """
-    with failures.reported(as_json=as_json):
-        question = plans.Question(rank, step, index, sample, shard, epoch, stream)
+    with command_run("inspect", as_json=as_json) as run:
+        options = InspectOptions(
+            path, document, tokenizer, multimodal, rank, step, index, sample, shard, epoch, stream
+        )
         if html is not None:
-            _check_page(html, whole=document is None and question == plans.Question())
+            wanted = None if verify is None else VerifyOptions(path, verify, tokenizer=tokenizer)  # type: ignore[arg-type]
+            check = None if wanted is None else lambda: tokshard.verify(wanted)
+            tokshard.write_inspection_page(html, options, verify=check)
         elif verify is not None:
-            raise UsageError("--verify is for the page", hint="give --html FILE, or use tokshard verify")
-        if plans.names_plan(thing):
-            plans.inspect_plan(thing, question, as_json=as_json)
-        elif document is not None:
-            _show_document(thing, document, tokenizer, multimodal=multimodal, as_json=as_json)
+            raise UsageError("--verify needs --html FILE", hint="give --html FILE, or use tokshard verify")
+        if as_json:
+            run.show(tokshard.inspect(options), lambda _: None)
         else:
-            question.refuse_for(thing)
-            _show(thing, multimodal=multimodal, as_json=as_json)
+            views.show(tokshard.describe(options))
         if html is not None:
-            _write_page(html, thing, tokenizer, verify, multimodal=multimodal)
-
-
-def _show(thing: str, *, multimodal: bool, as_json: bool) -> None:
-    from tokshard.inspection.job import inspect_thing
-
-    summary = inspect_thing(thing, multimodal=multimodal)
-    terminal.say_json(summary.to_json()) if as_json else views.show(summary)
-
-
-def _show_document(
-    thing: str, document: int, tokenizer: str | None, *, multimodal: bool, as_json: bool
-) -> None:
-    from tokshard.inspection.documents import inspect_document
-    from tokshard.storage.paths import strip_data_suffix
-
-    prefix = strip_data_suffix(thing)
-    view = inspect_document(prefix, document, tokenizer=tokenizer, multimodal=multimodal)
-    terminal.say_json(view.to_json()) if as_json else views.show_document(view)
-
-
-def _check_page(html: str, *, whole: bool) -> None:
-    from tokshard.inspection.report import check_target
-
-    if not whole:
-        raise UsageError("--html shows the whole of a thing", hint="leave out the other options, or --html")
-    check_target(html)
-
-
-def _write_page(
-    html: str, thing: str, tokenizer: str | None, level: Level | None, *, multimodal: bool
-) -> None:
-    from tokshard.inspection.job import inspect_thing
-    from tokshard.inspection.report import write_report
-
-    verification = None
-    if level is not None:
-        from tokshard.verification.job import verify
-        from tokshard.verification.options import VerifyOptions
-
-        verification = verify(VerifyOptions(thing, level=level.value, tokenizer=tokenizer))
-    # Once more after it was shown: this costs less than a second, and the screen does not wait for verify.
-    summary = inspect_thing(thing, multimodal=multimodal)
-    write_report(html, thing, summary, tokenizer=tokenizer, verification=verification)
-    terminal.tell(f"{terminal.safe(html)} is written")
+            rendering.tell(f"{html} is written")

@@ -126,7 +126,7 @@ def strip(label: str, cells: str, note: str = "") -> None:
     _say(_text(f"{label:>{_STRIP_LABEL_CELLS}} │"), _text(cells), _text(f"│ {note}".rstrip()))
 
 
-def filled(parts: Sequence[tuple[int, int]], total: int, cells: int) -> str:
+def filled(parts: Sequence[tuple[float, float]], total: float, cells: int) -> str:
     """Return a bar of ``cells`` characters for 0 to ``total``, filled where the parts (first, stop) are.
 
     Example:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
-from tokshard.cli import failures, options, plan_options, plans, replanning, simulation, terminal
+import tokshard
+from tokshard.cli import failures, options, plan_options, replanning, simulation, terminal, views
 from tokshard.cli.events import recorded
 from tokshard.cli.notes import warn
 from tokshard.cli.options import LogJson
@@ -284,7 +285,7 @@ def _json(
     loads: list[StepLoad] | None,
     lists: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    from tokshard.inspection.plans import PlanSummary
+    from tokshard.sharding.summary import coverage_of
 
     written = None
     if files is not None:
@@ -292,7 +293,7 @@ def _json(
     return {
         "schema": SCHEMA,
         "plan": plan.to_json(output),
-        "coverage": PlanSummary.of(plan).coverage_json(),
+        "coverage": {name: coverage_of(stream.assignment).to_json() for name, stream in plan.streams.items()},
         "written": written,
         "simulation": None if loads is None else simulation.simulation_json(loads, looking),
         "staging": lists,
@@ -300,9 +301,7 @@ def _json(
 
 
 def _show(plan: Plan, output: str, files: PlanFiles | None) -> None:
-    from tokshard.inspection.plans import PlanSummary
-
-    plans.show_summary(PlanSummary.of(plan))
+    views.show(tokshard.describe(plan, charts=False))
     replanning.show_proofs(plan)
     if files is None:
         terminal.say("nothing was written (--dry-run)")

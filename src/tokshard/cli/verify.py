@@ -8,15 +8,15 @@ import typer
 
 import tokshard
 from tokshard import VerifyOptions
-from tokshard.cli import failures, options, terminal
-from tokshard.cli.events import recorded
-from tokshard.cli.options import LogJson
+from tokshard.cli import rendering
+from tokshard.cli.command_run import command_run
+from tokshard.cli.options import AsJson, LogJson, NoProgress, Quiet
+from tokshard.core.formatting import count, counted, duration, size
 
 if TYPE_CHECKING:
     from tokshard import VerifiedProduct, VerifyReport
     from tokshard.core.findings import Finding
 
-FOUND_PROBLEMS = 1
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 _LABEL_CELLS = 12
 
@@ -63,9 +63,9 @@ def verify(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads; default: one for each core.", show_default=False)
     ] = VerifyOptions.workers,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    no_progress: NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
     """Verify a dataset, index cache, blend or plan against its recorded digests.
@@ -84,45 +84,40 @@ def verify(
     against the recorded digests; deep also what the bytes mean. All findings are listed. The exit code is 1
     if there are findings other than notes.
     """
-    with failures.reported(as_json=as_json), recorded(log_json, "verify") as log:
-        from tokshard.cli.meter import make_meter
-
-        report = tokshard.verify(
-            VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers),  # type: ignore[arg-type]
-            progress=log.following(make_meter(quiet=quiet, animated=not no_progress)),
-        )
-        log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
-        if as_json:
-            terminal.say_json(report.to_json())
-        elif not quiet:
-            _show(report)
+    with command_run(
+        "verify", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
+    ) as run:
+        options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers)  # type: ignore[arg-type]
+        report = tokshard.verify(options, progress=run.progress)
+        run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
+        run.show(report, _show)
         if not report.is_sound:
-            raise typer.Exit(FOUND_PROBLEMS)
+            run.found_problems()
 
 
 def _show(report: VerifyReport) -> None:
     for product in report.products:
         _show_product(product)
     problems = sum(finding.is_problem for finding in report.findings)
-    found = terminal.counted(problems, "finding") if problems else "no problems found"
+    found = counted(problems, "finding") if problems else "no problems found"
     part = "" if report.subset_percent is None else f" of {report.subset_percent:g}% of the pieces"
-    terminal.say(
-        f"{found}: level {report.level}{part}, {terminal.counted(len(report.products), 'product')} verified, "
-        f"{terminal.size(report.bytes_read)} read in {terminal.duration(report.seconds)}"
+    rendering.line(
+        f"{found}: level {report.level}{part}, {counted(len(report.products), 'product')} verified, "
+        f"{size(report.bytes_read)} read in {duration(report.seconds)}"
     )
 
 
 def _show_product(product: VerifiedProduct) -> None:
     verdict = "sound" if product.is_sound else "NOT SOUND"
-    terminal.say(f"{product.kind:<{_LABEL_CELLS}} {terminal.safe(product.path)}: {verdict}")
-    counts = [f"{terminal.count(value)} {name.replace('_', ' ')}" for name, value in product.counts.items()]
+    rendering.line(f"{product.kind:<{_LABEL_CELLS}} {product.path}: {verdict}")
+    counts = [f"{count(value)} {name.replace('_', ' ')}" for name, value in product.counts.items()]
     if counts:
-        terminal.say(f"{'':<{_LABEL_CELLS}} {terminal.safe(', '.join(counts))}")
+        rendering.line(f"{'':<{_LABEL_CELLS}} {', '.join(counts)}")
     for finding in sorted(product.findings, key=lambda finding: _ORDER[finding.severity]):
         _show_finding(finding)
 
 
 def _show_finding(finding: Finding) -> None:
-    terminal.say(f"  {finding.severity}: {finding.code}: {terminal.safe(finding.message)}")
+    rendering.line(f"  {finding.severity}: {finding.code}: {finding.message}")
     if finding.hint and finding.is_problem:
-        terminal.say(f"    hint: {terminal.safe(finding.hint)}")
+        rendering.line(f"    hint: {finding.hint}")

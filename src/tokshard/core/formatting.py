@@ -17,11 +17,13 @@ class Table(NamedTuple):
         header: The names of the columns.
         rows: The cells.
         left: The columns aligned to the left; all others are numbers.
+        caption: What is in it.
     """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: Sequence[int] = (0,)
+    caption: str = ""
 
 
 def count(number: int) -> str:

@@ -1,82 +1,160 @@
-"""Looking at an indexed dataset: its counts, its manifest, and how long its documents are."""
+"""Summaries of a dataset, of one of its documents, and of a tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from tokshard.core.codec import Document, Key
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
+from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.inspection.lengths import LengthSummary, summarise
+from tokshard.errors import InputError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
+from tokshard.tokenization.options import TokenizeOptions
+from tokshard.tokenization.plan import choose_dtype
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.tokenizer.encoders import decode, fast_encoder_refusal
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SCHEMA = "tokshard.inspect-dataset/1"
-
-# Whether a document ends with EOD takes one read each; beyond this many a regular sample is taken.
+# Whether a document ends with EOD takes one read each; of more documents a regular sample is taken.
 _EOD_SAMPLE = 1_000_000
 _REMOTE_EOD_SAMPLE = 100
 _CHUNK_DOCUMENTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetSummary:
-    """What an indexed dataset is.
+class LengthBin:
+    """A bin of a histogram."""
 
-    Attributes:
-        path_prefix: Where it lies.
-        dtype: Token dtype.
-        multimodal: Whether it has modes.
-        documents: Documents.
-        sequences: Sequences.
-        tokens: Tokens.
-        empty_documents: Documents without a sequence.
-        bin_bytes: Size of ``.bin``.
-        idx_bytes: Size of ``.idx``.
-        document_lengths: Tokens of documents.
-        eod_id: The EOD token's id, if it is known.
-        ends_with_eod: Share of the documents with tokens whose last token is the EOD token.
-        eod_documents_checked: On how many documents that share was counted.
-        manifest: The manifest, or None for a dataset that another program wrote.
-    """
+    low: Annotated[int, Key("low", "Smallest length of the bin.", minimum=0)]
+    high: Annotated[int, Key("high", "Largest length of the bin.", minimum=0)]
+    count: Annotated[int, Key("count", "Number of lengths in the bin.", minimum=0)]
 
-    path_prefix: str
-    dtype: str
-    multimodal: bool
-    documents: int
-    sequences: int
-    tokens: int
-    empty_documents: int
-    bin_bytes: int
-    idx_bytes: int
-    document_lengths: LengthSummary
-    eod_id: int | None
-    ends_with_eod: float | None
-    eod_documents_checked: int
-    manifest: Manifest | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as a JSON object with a ``schema`` field."""
-        return {
-            "schema": SCHEMA,
-            **{name: getattr(self, name) for name in self.__slots__},
-            "document_lengths": self.document_lengths.to_json(),
-            "manifest": self.manifest.to_json() if self.manifest else None,
-        }
+@dataclass(frozen=True, slots=True)
+class LengthSummary:
+    """A distribution of lengths."""
+
+    count: Annotated[int, Key("count", "Number of lengths.", minimum=0)]
+    total: Annotated[int, Key("total", "Their sum.", minimum=0)]
+    shortest: Annotated[int, Key("shortest", "The smallest; 0 if there are none.", minimum=0)]
+    longest: Annotated[int, Key("longest", "The largest.", minimum=0)]
+    mean: Annotated[float, Key("mean", "Their mean.", minimum=0)]
+    bins: Annotated[
+        tuple[LengthBin, ...],
+        Key("bins", "Histogram: 0, 1, 2-3, 4-7, 8-15 and so on, without empty bins at the ends."),
+    ]
+
+    @classmethod
+    def of(cls, pieces: Iterable[NDArray[np.integer[Any]]]) -> LengthSummary:
+        """Summarize lengths that come in pieces.
+
+        Args:
+            pieces: Arrays of numbers >= 0, int64 or smaller.
+
+        Example:
+            >>> import numpy as np
+            >>> summary = LengthSummary.of([np.array([1, 2, 3]), np.array([9])])
+            >>> summary.longest, [(length.low, length.high, length.count) for length in summary.bins]
+            (9, [(1, 1, 1), (2, 3, 2), (4, 7, 0), (8, 15, 1)])
+        """
+        import numpy as np
+
+        counts = np.zeros(65, np.int64)
+        total, shortest, longest = 0, -1, 0
+        for piece in pieces:
+            if not len(piece):
+                continue
+            # frexp gives the bit length exactly for all integers that a double can hold.
+            bit_lengths = np.frexp(piece.astype(np.float64))[1]
+            counts += np.bincount(bit_lengths, minlength=65)
+            total += int(piece.sum(dtype=np.int64))
+            smallest = int(piece.min())
+            shortest = smallest if shortest < 0 else min(shortest, smallest)
+            longest = max(longest, int(piece.max()))
+        count = int(counts.sum())
+        used = np.flatnonzero(counts)
+        edges = range(int(used[0]), int(used[-1]) + 1) if count else range(0)
+        bins = tuple(LengthBin((1 << n) >> 1, (1 << n) - 1 if n else 0, int(counts[n])) for n in edges)
+        return cls(count, total, max(shortest, 0), longest, total / count if count else 0.0, bins)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSummary(Document):
+    """Summary of an indexed dataset."""
+
+    SCHEMA = "tokshard.inspect-dataset/1"
+
+    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
+    dtype: Annotated[str, Key("dtype", "Token dtype.")]
+    multimodal: Annotated[bool, Key("multimodal", "Whether it has modes.")]
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
+    empty_documents: Annotated[int, Key("empty_documents", "Documents without a sequence.", minimum=0)]
+    bin_bytes: Annotated[int, Key("bin_bytes", "Size of .bin.", minimum=0)]
+    idx_bytes: Annotated[int, Key("idx_bytes", "Size of .idx.", minimum=0)]
+    document_lengths: Annotated[LengthSummary, Key("document_lengths", "Tokens of documents.")]
+    eod_id: Annotated[int | None, Key("eod_id", "Id of the EOD token, if known.")]
+    ends_with_eod: Annotated[
+        float | None,
+        Key("ends_with_eod", "Share of the checked documents that end with EOD.", minimum=0, maximum=1),
+    ]
+    eod_documents_checked: Annotated[
+        int, Key("eod_documents_checked", "Documents with tokens whose last token was compared.", minimum=0)
+    ]
+    manifest: Annotated[
+        Manifest | None,
+        Key("manifest", "The manifest (tokshard.dataset/1); null for datasets of other programs."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentSummary(Document):
+    """One document of a dataset: its tokens and, where a tokenizer is known, its text."""
+
+    SCHEMA = "tokshard.inspect-document/1"
+
+    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
+    document: Annotated[int, Key("document", "Number of the document.", minimum=0)]
+    sequence_lengths: Annotated[
+        tuple[int, ...], Key("sequence_lengths", "Tokens of each of its sequences.", minimum=0)
+    ]
+    tokens: Annotated[tuple[int, ...], Key("tokens", "Token ids.")]
+    text: Annotated[str | None, Key("text", "The decoded text; null without a tokenizer.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSummary(Document):
+    """Summary of a tokenizer."""
+
+    SCHEMA = "tokshard.inspect-tokenizer/1"
+
+    argument: Annotated[str, Key("argument", "The tokenizer as it was named.")]
+    identity: Annotated[TokenizerIdentity, Key("identity", "Its identity, as manifests record it.")]
+    dtype: Annotated[str, Key("dtype", "Token dtype that --dtype auto chooses.")]
+    eod_token: Annotated[str | None, Key("eod_token", "EOD token; null if --eod must name it.")]
+    eod_id: Annotated[int | None, Key("eod_id", "Id of the EOD token.")]
+    max_token_id: Annotated[int, Key("max_token_id", "Largest id.", minimum=0)]
+    encoder: Annotated[str, Key("encoder", "Encoder that is chosen for a large corpus: fast or reference.")]
+    encoder_detail: Annotated[
+        str | None, Key("encoder_detail", "Reason why it is not the fast encoder; null if it is.")
+    ]
 
 
 def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSummary:
-    """Summarise an indexed dataset; its whole index is checked on the way.
+    """Summarize an indexed dataset; its whole index is checked.
 
     Raises:
         InputError: One of its files is missing, or it was changed while it was read.
-        IntegrityError: It is damaged, or not what its manifest says.
+        IntegrityError: It is damaged, or does not match its manifest.
     """
     with unchanged([path_prefix]):
         return _summary(path_prefix, multimodal=multimodal)
@@ -99,7 +177,7 @@ def _summary(path_prefix: str, *, multimodal: bool) -> DatasetSummary:
         empty_documents=sum(int((pieces == 0).sum()) for pieces in _sequences_per_document(dataset)),
         bin_bytes=fs.getsize(paths.bin_path(path_prefix)),
         idx_bytes=fs.getsize(paths.idx_path(path_prefix)),
-        document_lengths=summarise(_document_lengths(dataset)),
+        document_lengths=LengthSummary.of(_document_lengths(dataset)),
         eod_id=eod_id,
         ends_with_eod=ends,
         eod_documents_checked=checked,
@@ -115,7 +193,6 @@ def _sequences_per_document(dataset: IndexedDataset) -> Iterator[NDArray[np.int6
 
 
 def _document_lengths(dataset: IndexedDataset) -> Iterator[NDArray[np.int64]]:
-    """Yield the tokens of each document, in pieces."""
     import numpy as np
 
     for first in range(0, dataset.document_count, _CHUNK_DOCUMENTS):
@@ -126,7 +203,7 @@ def _document_lengths(dataset: IndexedDataset) -> Iterator[NDArray[np.int64]]:
 
 
 def _share_with_eod(dataset: IndexedDataset, eod_id: int) -> tuple[float | None, int]:
-    """Return the share of documents that end with EOD, and of how many."""
+    """Return the share of documents that end with EOD, and the number of documents checked."""
     limit = _REMOTE_EOD_SAMPLE if is_remote(dataset.path_prefix) else _EOD_SAMPLE
     step = max(1, -(-dataset.document_count // limit))
     edges = dataset.document_indices
@@ -139,3 +216,75 @@ def _share_with_eod(dataset: IndexedDataset, eod_id: int) -> tuple[float | None,
             with_eod += length > 0 and int(last[0]) == eod_id
             checked += 1
     return (with_eod / checked if checked else None), checked
+
+
+def inspect_document(
+    path_prefix: str, document: int, *, tokenizer: str | None = None, multimodal: bool = False
+) -> DocumentSummary:
+    """Return one document; see :class:`~tokshard.inspection.options.InspectOptions`.
+
+    Raises:
+        UsageError: There is no such document.
+        InputError: The tokenizer is not the one that the dataset was made with.
+    """
+    dataset = IndexedDataset(path_prefix, multimodal=multimodal)
+    count = dataset.document_count
+    if not -count <= document < count:
+        raise UsageError(f"{path_prefix} has no document {document}: it has {count} documents, from 0")
+    number = document % count
+    tokens = tuple(int(token) for token in dataset.document_tokens(number))
+    first, stop = (int(edge) for edge in dataset.document_indices[number : number + 2])
+    decoder = tokenizer_of(path_prefix, tokenizer)
+    return DocumentSummary(
+        path_prefix=path_prefix,
+        document=number,
+        sequence_lengths=tuple(int(length) for length in dataset.sequence_lengths[first:stop]),
+        tokens=tokens,
+        text=decode(decoder, tokens) if decoder is not None else None,
+    )
+
+
+def inspect_tokenizer(argument: str) -> TokenizerSummary:
+    """Summarize a tokenizer.
+
+    Raises:
+        TokenizerError: It cannot be read.
+    """
+    tokenizer = load_tokenizer(argument, need_eod=False)
+    reason = fast_encoder_refusal(tokenizer, special_tokens=False)
+    return TokenizerSummary(
+        argument=argument,
+        identity=tokenizer.identity,
+        dtype=choose_dtype(tokenizer, TokenizeOptions()),
+        eod_token=tokenizer.eod_token,
+        eod_id=tokenizer.eod_id,
+        max_token_id=tokenizer.max_token_id,
+        encoder="reference" if reason else "fast",
+        encoder_detail=reason,
+    )
+
+
+def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
+    """Return the tokenizer to decode the tokens of a dataset with; None if none is known.
+
+    Args:
+        path_prefix: The dataset.
+        argument: The tokenizer that the user names; by default the built-in one if the dataset was made
+            with it.
+
+    Raises:
+        InputError: The dataset was made with another one.
+        TokenizerError: It cannot be read.
+    """
+    manifest = read_manifest(path_prefix)
+    recorded = manifest.tokenizer if manifest is not None else None
+    if argument is None:
+        return load_tokenizer(None) if recorded is not None and recorded.kind == "bytes" else None
+    tokenizer = load_tokenizer(argument, need_eod=False)
+    if recorded is not None and recorded.sha256 != tokenizer.sha256:
+        raise InputError(
+            f"{path_prefix} was made with another tokenizer than {argument}: their SHA-256 are "
+            f"{recorded.sha256} and {tokenizer.sha256}",
+            hint="pass the tokenizer that the dataset was made with",
+        )
+    return tokenizer

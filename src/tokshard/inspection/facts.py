@@ -1,25 +1,38 @@
-"""What inspected things are, in labelled lines and tables: the same words on the screen and on the page."""
+"""Descriptions of inspected products: the same facts, tables and charts in the terminal and on the page."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from tokshard.blending.certificate import SourceCertificate
-from tokshard.blending.document import BlendSplit
-from tokshard.core.formatting import Table, count, percent, size, tokenizer_name
+from tokshard.blending.document import BlendDocument, BlendSplit
+from tokshard.core.formatting import Table, count, counted, percent, size, tokenizer_name
+from tokshard.core.presentation import (
+    Bar,
+    BarChart,
+    Block,
+    CurveChart,
+    FactList,
+    Lane,
+    LaneChart,
+    Paragraph,
+    Section,
+    Span,
+)
 from tokshard.dataset.manifest import Manifest
-from tokshard.index_cache.description import GPTDatasetDescription
-from tokshard.inspection.blends import BlendSummary
-from tokshard.inspection.caches import CacheSummary
-from tokshard.inspection.datasets import DatasetSummary
-from tokshard.inspection.indexes import IndexSummary, OrderStatistics
-from tokshard.inspection.indexfiles import IndexFiles
-from tokshard.inspection.lengths import LengthSummary
-from tokshard.inspection.tokenizers import TokenizerSummary
+from tokshard.errors import TokshardError
+from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, LengthSummary, TokenizerSummary
+from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
+from tokshard.inspection.indexes import CacheSummary, EntrySummary, IndexSummary, OrderStatistics
+from tokshard.inspection.plans import RankSummary, ReadGrid, SamplePlace, parents_of, read_grid
+from tokshard.sharding.layouts import Striped
+from tokshard.sharding.plan import Plan, Stream
+from tokshard.sharding.ranks import RankView, SampleRange, ranges_of
+from tokshard.sharding.summary import Coverage, coverage_of
 
-Facts = list[tuple[str, object]]
+SUMMARY_TITLE = "Summary"
 
-_SHOWN_INPUTS = 10
 KINDS = {
     "single": "one dataset",
     "weighted": "a blend by weights",
@@ -27,12 +40,24 @@ KINDS = {
     "exhaustive": "every sample",
 }
 
+_SHOWN_INPUTS = 10
+_SHOWN_LENGTHS = 10
+_SHOWN_TOKENS = 64
+_SHOWN_SOURCES = 100
+_SHOWN_SHARDS = 16
+_SHOWN_RANKS = 32
+_SHOWN_STEPS = 80
+_SHOWN_BATCH_SIZES = 500
+_SHOWN_IDS = 5
 
-def dataset_facts(summary: DatasetSummary) -> Facts:
-    """Return what a dataset is."""
+Facts = list[tuple[str, object]]
+
+
+def describe_dataset(summary: DatasetSummary, frequencies: TokenFrequencies | None = None) -> list[Section]:
+    """Return the description of a dataset; the frequencies of its tokens are for the page."""
     modes = ", multimodal" if summary.multimodal else ""
     empty = f" ({count(summary.empty_documents)} empty)" if summary.empty_documents else ""
-    lines: Facts = [
+    facts: Facts = [
         ("dataset", f"{summary.path_prefix} ({summary.dtype}{modes})"),
         ("documents", f"{count(summary.documents)}{empty}"),
         ("sequences", count(summary.sequences)),
@@ -40,205 +65,581 @@ def dataset_facts(summary: DatasetSummary) -> Facts:
         ("size", f".bin {size(summary.bin_bytes)}, .idx {size(summary.idx_bytes)}"),
     ]
     if summary.ends_with_eod is not None:
-        checked = count(summary.eod_documents_checked)
-        share = f"{100 * summary.ends_with_eod:.4g}%"
-        lines.append(("EOD", f"{summary.eod_id}; {share} of {checked} documents end with it"))
+        facts.append(("EOD", _eod(summary, summary.ends_with_eod)))
     if summary.manifest is None:
-        unknown = "none: the structure is sound, nothing is known of the content (unverified)"
-        return [*lines, ("manifest", unknown)]
-    return [*lines, *_manifest_facts(summary.manifest)]
+        facts.append(("manifest", "none: the structure is sound, but the content is unverified"))
+    else:
+        facts += _manifest_facts(summary.manifest)
+    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    if summary.document_lengths.count:
+        chart = _lengths_chart("Documents by their number of tokens", summary.document_lengths)
+        sections.append(
+            Section("Document lengths", [Paragraph(_range_of(summary.document_lengths, "tokens")), chart])
+        )
+    if frequencies is not None and frequencies.distinct:
+        sections.append(_describe_frequencies(frequencies))
+    return sections
+
+
+def _eod(summary: DatasetSummary, share: float) -> str:
+    checked = count(summary.eod_documents_checked)
+    if share == 1:
+        return f"token {summary.eod_id} ends all {checked} non-empty documents"
+    return f"token {summary.eod_id} ends {100 * share:.4g}% of {checked} non-empty documents"
 
 
 def _manifest_facts(manifest: Manifest) -> Facts:
     identity = manifest.tokenizer
     vocabulary = f", {count(identity.vocab_size)} tokens" if identity else ""
-    engines = manifest.encoder.documents.items()
-    made_by = ", ".join(f"{count(documents)} documents by {name}" for name, documents in engines)
-    compared = count(manifest.encoder.compared)
-    lines: Facts = [
+    encoded = ", ".join(
+        f"{counted(documents, 'document')} by {name}"
+        for name, documents in manifest.encoder.documents.items()
+    )
+    compared = manifest.encoder.compared
+    checked = f"; {count(compared)} checked against the reference, all equal" if compared else ""
+    facts: Facts = [
         ("tokenizer", f"{tokenizer_name(identity)}{vocabulary}"),
-        ("engine", f"{made_by}; {compared} compared, no difference"),
+        ("encoder", f"{encoded}{checked}"),
         ("made by", f"{manifest.tool.name} {manifest.tool.version}"),
     ]
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
         rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
-        content = f"{size(entry.content_bytes)}, {count(entry.documents)} documents"
-        lines.append(("" if number else "inputs", f"{entry.path}: {content}{rejected}"))
+        content = f"{size(entry.content_bytes)}, {counted(entry.documents, 'document')}"
+        facts.append(("" if number else "inputs", f"{entry.path}: {content}{rejected}"))
     if len(manifest.inputs) > _SHOWN_INPUTS:
-        lines.append(("", f"and {len(manifest.inputs) - _SHOWN_INPUTS} more"))
+        facts.append(("", f"and {len(manifest.inputs) - _SHOWN_INPUTS} more"))
     for number, (reason, records) in enumerate(sorted(manifest.counts.rejected.items())):
-        lines.append(("" if number else "rejected", f"{count(records)} {reason}"))
-    return lines
+        facts.append(("" if number else "rejected", f"{count(records)} {reason}"))
+    return facts
 
 
-def bin_labels(lengths: LengthSummary) -> list[str]:
-    """Return the labels of the bins of a histogram."""
-    return [
-        count(one.low) if one.low == one.high else f"{count(one.low)} - {count(one.high)}"
-        for one in lengths.bins
+def _lengths_chart(caption: str, lengths: LengthSummary) -> BarChart:
+    bars = [
+        Bar(
+            count(length.low) if length.low == length.high else f"{count(length.low)} - {count(length.high)}",
+            length.count,
+            count(length.count),
+        )
+        for length in lengths.bins
     ]
+    return BarChart(caption, bars)
 
 
-def range_of(lengths: LengthSummary) -> str:
-    """Return the smallest, the largest and the mean."""
+def _range_of(lengths: LengthSummary, noun: str) -> str:
     mean = f"{lengths.mean:,.1f}" if lengths.mean >= 100 else f"{lengths.mean:.3g}"
-    return f"{count(lengths.shortest)} to {count(lengths.longest)}, mean {mean}"
+    return f"{count(lengths.shortest)} to {count(lengths.longest)} {noun}, mean {mean}"
 
 
-def tokenizer_facts(summary: TokenizerSummary) -> Facts:
-    """Return what a tokenizer is."""
+def _describe_frequencies(found: TokenFrequencies) -> Section:
+    whole = "all of them were counted"
+    if found.counted < found.tokens:
+        whole = f"{count(found.counted)} were counted, {percent(found.share)}, evenly spread in blocks"
+    vocabulary = "" if found.vocabulary is None else f" of the {count(found.vocabulary)} of the tokenizer"
+    outside = f"; {count(found.outside)} ids lie outside what is counted" if found.outside else ""
+    text = (
+        f"{count(found.tokens)} tokens: {whole}. "
+        f"{count(found.distinct)} different tokens{vocabulary} occur{outside}."
+    )
+    head = [
+        Bar(_token(token), token.count, f"{count(token.count)} ({percent(token.count / found.counted)})")
+        for token in found.head
+    ]
+    blocks: list[Block] = [Paragraph(text), _rank_curve(found), BarChart("Most frequent tokens", head)]
+    if found.tail:
+        tail = [(_token(token), count(token.count)) for token in found.tail]
+        blocks.append(Table(("token", "occurs"), tail, caption="Least frequent tokens that occur"))
+    return Section("Token frequency", blocks)
+
+
+def _token(token: TokenCount) -> str:
+    return str(token.id) if token.text is None else f"{token.id} “{token.text}”"
+
+
+def _rank_curve(found: TokenFrequencies) -> CurveChart:
+    most = found.curve[0][1]
+    across, up = math.log(max(found.distinct, 2)), math.log(max(most, 2))
+    return CurveChart(
+        "Occurrences of each token, from the most to the least frequent one; both scales are logarithmic",
+        [(math.log(rank) / across, math.log(times) / up) for rank, times in found.curve],
+        left=(count(most), "1"),
+        below=("1st", "", f"{count(found.distinct)}th token"),
+    )
+
+
+def describe_document(summary: DocumentSummary) -> list[Section]:
+    """Return the description of a document: its tokens, and its text."""
+    lengths = ", ".join(map(count, summary.sequence_lengths[:_SHOWN_LENGTHS]))
+    more = ", ..." if len(summary.sequence_lengths) > _SHOWN_LENGTHS else ""
+    shown = " ".join(map(str, summary.tokens[:_SHOWN_TOKENS]))
+    rest = (
+        f" ... and {len(summary.tokens) - _SHOWN_TOKENS} more" if len(summary.tokens) > _SHOWN_TOKENS else ""
+    )
+    facts: Facts = [
+        ("document", f"{count(summary.document)} of {summary.path_prefix}"),
+        ("sequences", f"{count(len(summary.sequence_lengths))} of {lengths or 'no'}{more} tokens"),
+        ("tokens", f"{shown}{rest}" if shown else "none"),
+    ]
+    if summary.text is None:
+        return [Section(SUMMARY_TITLE, [FactList([*facts, ("text", "pass --tokenizer to see it")])])]
+    lines = [Paragraph(f"  {line}".rstrip()) for line in summary.text.split("\n")]
+    return [Section(SUMMARY_TITLE, [FactList([*facts, ("text", "")]), *lines])]
+
+
+def describe_tokenizer(summary: TokenizerSummary) -> list[Section]:
+    """Return the description of a tokenizer."""
     identity = summary.identity
-    reason = f": {summary.engine_reason}" if summary.engine_reason else ""
-    largest = count(summary.max_token_id)
-    return [
+    detail = f": {summary.encoder_detail}" if summary.encoder_detail else ""
+    eod = f"{summary.eod_token} ({summary.eod_id})" if summary.eod_token else "ambiguous: pass --eod"
+    facts: Facts = [
         ("tokenizer", f"{summary.argument} ({identity.kind})"),
-        ("vocabulary", f"{count(identity.vocab_size)} tokens, largest id {largest}"),
+        ("vocabulary", f"{count(identity.vocab_size)} tokens, largest id {count(summary.max_token_id)}"),
         ("dtype", summary.dtype),
-        ("EOD", f"{summary.eod_token} ({summary.eod_id})" if summary.eod_token else "pass --eod"),
-        ("engine", f"{summary.engine}{reason}"),
+        ("EOD", eod),
+        ("encoder", f"{summary.encoder}{detail}"),
         ("sha256", identity.sha256),
     ]
+    return [Section(SUMMARY_TITLE, [FactList(facts)])]
 
 
-def cache_facts(summary: CacheSummary) -> Facts:
-    """Return what a cache is."""
-    blends = sum(one.is_blend for one in summary.indexes)
-    lines: Facts = [
+def describe_cache(summary: CacheSummary) -> list[Section]:
+    """Return the description of an index cache."""
+    blends = sum(entry.is_blend for entry in summary.entries)
+    facts: Facts = [
         ("cache", summary.directory),
-        ("indexes", f"{len(summary.indexes) - blends} of datasets, {blends} orders of blends"),
+        ("entries", f"{len(summary.entries) - blends} indexes of datasets, {blends} orders of blends"),
         ("size", size(summary.size_bytes)),
     ]
-    for one in summary.indexes:
-        if one.reason:
-            lines.append((one.condition, f"{one.hash}: {one.reason}"))
-    return lines
-
-
-def cache_table(summary: CacheSummary) -> Table:
-    """Return what a cache holds."""
+    facts += [(entry.condition, f"{entry.hash}: {entry.detail}") for entry in summary.entries if entry.detail]
     rows = [
         (
-            one.subject,
-            one.split,
-            "unknown" if one.samples is None else count(one.samples),
-            size(one.size_bytes),
-            _maker(one),
-            one.condition,
-            one.hash,
+            entry.name,
+            entry.split,
+            "unknown" if entry.samples is None else count(entry.samples),
+            size(entry.size_bytes),
+            _maker(entry),
+            entry.condition,
+            entry.hash,
         )
-        for one in summary.indexes
+        for entry in summary.entries
     ]
     header = ("dataset", "split", "samples", "size", "made by", "files", "hash")
-    return Table(header, rows, left=(0, 1, 4, 5, 6))
-
-
-def _maker(files: IndexFiles) -> str:
-    return "another program" if files.sidecar is None else f"tokshard {files.sidecar.tool.get('version')}"
-
-
-def index_facts(summary: IndexSummary) -> Facts:
-    """Return what an index is, what it was made for, and what follows."""
-    files, described = summary.files, summary.files.description
-    kind = "the order of a blend" if files.is_blend else "an index of a dataset"
-    lines: Facts = [
-        ("index", f"{files.hash}, {kind}"),
-        ("in", files.directory or "."),
-        ("files", files.condition + (f": {files.reason}" if files.reason else "")),
-        ("made by", _maker(files)),
-        ("dataset", files.subject),
-        ("origin", summary.origin),
-        ("split", files.split),
+    bars = [
+        Bar(f"{row[0]}, {row[1]}", entry.samples or 0, row[2])
+        for row, entry in zip(rows, summary.entries[:_SHOWN_SOURCES], strict=False)
     ]
-    if files.samples is not None:
-        lines.append(("samples", count(files.samples)))
-    if isinstance(described, GPTDatasetDescription):
-        asked = described.num_samples
-        lines += [
-            ("asked for", "one epoch" if asked is None else f"{count(asked)} samples"),
-            ("sequence", f"{count(described.sequence_length)} tokens"),
-            ("seed", described.random_seed),
-            ("split by", "datasets of its own" if described.split is None else described.split),
-            *_identifiers(described.tokenizer),
+    return [
+        Section(SUMMARY_TITLE, [FactList(facts)]),
+        Section(
+            "Entries",
+            [Table(header, rows, left=(0, 1, 4, 5, 6))],
+            [BarChart("Samples", bars), *_more(len(rows))],
+        ),
+    ]
+
+
+def _maker(entry: EntrySummary) -> str:
+    if entry.sidecar is None:
+        return "another program"
+    return f"tokshard {entry.sidecar['tool'].get('version')}"
+
+
+def _more(sources: int) -> list[Paragraph]:
+    if sources <= _SHOWN_SOURCES:
+        return []
+    return [Paragraph(f"{count(sources - _SHOWN_SOURCES)} more are in the table.", soft=True)]
+
+
+_ORIGINS = {
+    "unchanged": "the dataset is unchanged since the index was built",
+    "changed": "the dataset has changed since the index was built",
+    "unknown": "not built by tokshard, so the content of the dataset at that time is unknown",
+    "unreadable": "the dataset cannot be compared from here",
+    None: "the order follows from the description alone",
+}
+
+
+def describe_index(summary: IndexSummary) -> list[Section]:
+    """Return the description of one index of a cache."""
+    entry = summary.entry
+    detail = f": {summary.detail}" if summary.detail else ""
+    facts: Facts = [
+        ("index", f"{entry.hash}, {'the order of a blend' if entry.is_blend else 'an index of a dataset'}"),
+        ("in", summary.directory or "."),
+        ("files", entry.condition + (f": {entry.detail}" if entry.detail else "")),
+        ("made by", _maker(entry)),
+        ("dataset", entry.name),
+        ("origin", f"{_ORIGINS[summary.dataset_condition]}{detail}"),
+        ("split", entry.split),
+    ]
+    if entry.samples is not None:
+        facts.append(("samples", count(entry.samples)))
+    if entry.description is not None and not entry.is_blend:
+        facts += _description_facts(entry.description)
+    statistics = summary.statistics
+    if statistics is not None:
+        facts.append(("epochs", f"{statistics.epochs:g} of {counted(statistics.sequences, 'sequence')}"))
+    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    if entry.arrays:
+        rows = [
+            (array.name, f"{array.dtype} of shape {array.shape}", size(array.size_bytes))
+            for array in entry.arrays
         ]
-    if summary.samples is not None:
-        sequences = count(summary.samples.sequences)
-        lines.append(("epochs", f"{summary.samples.epochs:g} of {sequences} sequences"))
-    return lines
+        sections.append(Section("Arrays", [Table(("array", "content", "size"), rows, left=(0, 1))]))
+    if statistics is not None and statistics.sequences_per_sample.count:
+        lengths = statistics.sequences_per_sample
+        chart = _lengths_chart("Samples by the number of sequences that they read from", lengths)
+        sections.append(Section("Sequences per sample", [Paragraph(_range_of(lengths, "sequences")), chart]))
+    if summary.order is not None:
+        sections.append(_describe_order(summary.order))
+    return sections
 
 
-def _identifiers(tokenizer: dict[str, Any] | None) -> Facts:
-    """Return the identifiers of a tokenizer: its class, and all others in a line."""
+def _description_facts(described: dict[str, Any]) -> Facts:
+    """Return the facts of Megatron's description of a dataset's index."""
+    wanted, split, tokenizer = described["num_samples"], described["split"], described["tokenizer"]
+    facts: Facts = [
+        ("requested", "one epoch" if wanted is None else counted(wanted, "sample")),
+        ("sequence", f"{count(described['sequence_length'])} tokens"),
+        ("seed", described["random_seed"]),
+        ("split by", "datasets of its own" if split is None else split),
+    ]
     if not tokenizer:
-        return [("tokenizer", "none")]
+        return [*facts, ("tokenizer", "none")]
     others = ", ".join(f"{name}={value}" for name, value in tokenizer.items() if name != "class")
-    return [("tokenizer", tokenizer.get("class", "of no class")), *([("", others)] if others else [])]
+    facts.append(("tokenizer", tokenizer.get("class", "of no class")))
+    return [*facts, ("", others)] if others else facts
 
 
-def array_table(files: IndexFiles) -> Table:
-    """Return the arrays of an index."""
-    rows = [(one.name, f"{one.dtype} of shape {one.shape}", size(one.size_bytes)) for one in files.arrays]
-    return Table(("array", "content", "size"), rows, left=(0, 1))
-
-
-def order_table(order: OrderStatistics) -> Table:
-    """Return what the order of a blend draws of each dataset."""
+def _describe_order(order: OrderStatistics) -> Section:
     rows = [
         (
-            one.dataset_path,
-            percent(one.weight),
-            percent(one.share),
-            count(one.draws),
-            f"{one.off_by:.2f}",
+            source.dataset_path,
+            percent(source.weight),
+            percent(source.share),
+            count(source.draws),
+            f"{source.weight_error:.2f}",
         )
-        for one in order.sources
+        for source in order.sources
     ]
-    return Table(("source", "asked", "share", "samples", "off by"), rows)
+    bars = [
+        Bar(source.dataset_path, source.share, percent(source.share), mark=source.weight)
+        for source in order.sources[:_SHOWN_SOURCES]
+    ]
+    largest = max(order.weight_error_curve, default=0.0)
+    samples = sum(source.draws for source in order.sources)
+    header = ("source", "weight", "share", "samples", "weight error")
+    return Section(
+        "Order",
+        [Table(header, rows), _weight_error_chart(order.weight_error_curve, largest, samples)],
+        [BarChart("Share of the samples; the line is the weight", bars), *_more(len(rows))],
+    )
 
 
-def blend_facts(summary: BlendSummary) -> Facts:
-    """Return what a blend is."""
-    document = summary.document
-    return [
+def describe_blend(document: BlendDocument) -> list[Section]:
+    """Return the description of a blend."""
+    facts: Facts = [
         ("blend", document.path),
         ("id", document.id),
         ("indexes in", document.cache_directory),
         ("sequence", f"{count(document.sequence_length)} tokens"),
         ("seed", document.seed),
     ]
+    splits = [describe_split(split) for split in document.splits.values()]
+    return [Section(SUMMARY_TITLE, [FactList(facts)]), *splits]
 
 
-def split_title(split: BlendSplit) -> str:
-    """Return what a split is, in one line."""
+def describe_split(split: BlendSplit) -> Section:
+    """Return the description of a split: its certificate, and its weight error over the run."""
     certificate = split.certificate
     if not certificate.samples:
-        return f"{split.name}: {KINDS[split.kind]}, no samples; built all the same, as Megatron does"
-    return (
-        f"{split.name}: {KINDS[split.kind]}, {count(certificate.samples)} samples, "
-        f"{count(certificate.tokens)} tokens"
+        title = f"{split.name}: {KINDS[split.kind]}, no samples; built all the same, as Megatron does"
+        return Section(title, [])
+    title = (
+        f"{split.name}: {KINDS[split.kind]}, {counted(certificate.samples, 'sample')}, "
+        f"{counted(certificate.tokens, 'token')}"
+    )
+    rows = [
+        (
+            source.prefix,
+            percent(source.weight),
+            percent(source.share),
+            count(source.samples),
+            count(source.tokens),
+            f"{source.epochs:.2f}",
+            f"{count(source.documents_drawn)} of {count(source.documents)}",
+            _times(source.document_least, source.document_most),
+            f"{source.weight_error:.2f}",
+        )
+        for source in certificate.sources
+    ]
+    header = (
+        *("source", "weight", "share", "samples", "tokens", "epochs"),
+        *("documents seen", "times", "weight error"),
+    )
+    blocks: list[Block] = [Table(header, rows)]
+    if split.kind != "single":
+        blocks.append(
+            _weight_error_chart(certificate.weight_error_curve, certificate.weight_error, certificate.samples)
+        )
+    shown = certificate.sources[:_SHOWN_SOURCES]
+    shares = [Bar(source.prefix, source.share, percent(source.share), mark=source.weight) for source in shown]
+    epochs = [Bar(source.prefix, source.epochs, f"{source.epochs:.2f}") for source in shown]
+    return Section(
+        title,
+        blocks,
+        [
+            BarChart("Share of the samples; the line is the weight", shares),
+            BarChart("Epochs of each source", epochs),
+            *_more(len(certificate.sources)),
+        ],
     )
 
 
-def certificate_table(split: BlendSplit) -> Table:
-    """Return what a split holds of each source."""
-    header = ("source", "asked", "share", "samples", "tokens", "epochs", "documents seen", "times", "off by")
-    return Table(header, [_certificate_row(one) for one in split.certificate.sources])
+def _times(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"
 
 
-def _certificate_row(one: SourceCertificate) -> tuple[str, ...]:
-    least, most = one.document_least, one.document_most
-    return (
-        one.prefix,
-        percent(one.weight),
-        percent(one.share),
-        count(one.samples),
-        count(one.tokens),
-        f"{one.epochs:.2f}",
-        f"{count(one.documents_drawn)} of {count(one.documents)}",
-        str(least) if least == most else f"{least} to {most}",
-        f"{one.weight_error:.2f}",
+def _weight_error_chart(curve: Sequence[float], largest: float, samples: int) -> CurveChart:
+    most = max(1.0, largest)
+    return CurveChart(
+        f"Weight error over the run: max. deviation {largest:.2f} samples",
+        [(place / len(curve), value / most) for place, value in enumerate(curve)],
+        left=(f"{most:.2f}", "0"),
+        below=("first sample", "", f"{count(samples)}th"),
+        steps=True,
     )
 
 
-def drift_note(most: float) -> str:
-    """Return how far a blend is from its weights at most."""
-    return f"at most {most:.2f} samples over the run"
+def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
+    """Return the description of a plan, a section for each stream; without charts no data is opened."""
+    topology = plan.topology
+    sizes = (
+        f"tensor {topology.tensor} x context {topology.context} x data {topology.data_parallel} x "
+        f"pipeline {topology.pipeline}, order {topology.order}"
+    )
+    facts: Facts = [("plan", plan.plan_id), ("ranks", f"{count(topology.world_size)}: {sizes}")]
+    facts += [("" if number else "continues", parent) for number, parent in enumerate(parents_of(plan))]
+    facts += [("warning", warning) for warning in plan.warnings]
+    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    return sections + [_describe_stream(name, plan.streams[name], charts=charts) for name in plan.streams]
+
+
+def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
+    assignment = stream.assignment
+    sizes = [batch for first, _, batch in assignment.timeline.pieces if first < max(1, assignment.steps)]
+    growing = f" to {count(sizes[-1])}" if len(sizes) > 1 else ""
+    facts: Facts = [
+        ("samples", count(stream.source.total)),
+        ("steps", f"{count(assignment.steps)} with a global batch size of {count(sizes[0])}{growing}"),
+        (
+            "on each rank",
+            (
+                f"{counted(assignment.samples_per_rank, 'sample')} in micro-batches of "
+                f"{assignment.micro_batch_size}; {count(assignment.ranks)} data-parallel ranks"
+            ),
+        ),
+        *((part["step"], part["what"]) for part in stream.composition),
+    ]
+    if assignment.consumed_samples:
+        facts.append(("consumed", f"{counted(assignment.consumed_samples, 'sample')} before step 0"))
+    facts += _tail_facts(coverage_of(assignment))
+    if not charts:
+        return Section(name, [FactList(facts)])
+    blocks: list[Block] = [FactList(facts), _shards_chart(stream)]
+    page_only = _batch_size_chart(stream)
+    grid = _grid(stream)
+    if grid is not None:
+        mixed = len(stream.source.datasets) > 1 and ranges_of(assignment, stream.source, 0) is None
+        chart = _grid_chart(stream, grid)
+        (blocks if mixed and grid.datasets is not None else page_only).append(chart)
+        if grid.unknown is not None:
+            page_only.append(Paragraph(f"The datasets cannot be told from here: {grid.unknown}", soft=True))
+    return Section(name, blocks, page_only)
+
+
+def _tail_facts(covered: Coverage) -> Facts:
+    facts: Facts = []
+    for epochs in covered.passes:
+        if dropped := epochs.dropped.count:
+            pairs = [] if epochs.dropped_ids is None else epochs.dropped_ids.to_json()
+            ids = [f"{first}" if stop == first + 1 else f"{first} to {stop - 1}" for first, stop in pairs]
+            facts.append(("dropped", f"{counted(dropped, 'sample')} in each epoch{_listed(ids)}"))
+        if epochs.repeated:
+            ids = [
+                f"{sample} ({times} times)" if times > 1 else f"{sample}"
+                for sample, times in epochs.repeated_ids or ()
+            ]
+            facts.append(("repeated", f"{counted(epochs.repeated, 'sample')} in each epoch{_listed(ids)}"))
+    if covered.left:
+        facts.append(("remaining", f"{counted(covered.left, 'sample')} could be read after the last step"))
+    return facts
+
+
+def _listed(ids: list[str]) -> str:
+    if not ids:
+        return ""
+    rest = len(ids) - _SHOWN_IDS
+    more = f" and {count(rest)} more" if rest > 0 else ""
+    return f": ids {', '.join(ids[:_SHOWN_IDS])}{more}"
+
+
+def _batch_size_chart(stream: Stream) -> list[Block]:
+    steps = stream.assignment.steps
+    pieces = [piece for piece in stream.assignment.timeline.pieces if piece[0] < steps][:_SHOWN_BATCH_SIZES]
+    if len(pieces) < 2:
+        return []
+    most = max(batch for _, _, batch in pieces)
+    points = [(first / steps, batch / most) for first, _, batch in pieces]
+    below = ("step 0", "", count(steps))
+    return [CurveChart("Global batch size", points, left=(count(most), "0"), below=below, steps=True)]
+
+
+def _shards_chart(stream: Stream) -> LaneChart | BarChart:
+    """Return the datasets by their sample ids, and below them the ids that each rank reads."""
+    source, assignment = stream.source, stream.assignment
+    shown = source.datasets[:_SHOWN_SHARDS]
+    if source.order is not None:
+        bars = [
+            Bar(dataset.prefix, dataset.samples, count(dataset.samples), color=number)
+            for number, dataset in enumerate(shown)
+        ]
+        return BarChart(f"Samples of {counted(len(source.datasets), 'dataset')}, mixed", bars)
+    bounds = source.bounds.tolist()
+    lanes = [
+        Lane(
+            f"shard {number}",
+            [_ids(bounds[number], bounds[number + 1], source.total, number, dataset.prefix)],
+            f"{counted(dataset.samples, 'sample')} of {dataset.prefix}",
+        )
+        for number, dataset in enumerate(shown)
+    ]
+    if len(source.datasets) > len(shown):
+        lanes.append(Lane("...", [], f"{count(len(source.datasets))} shards in all"))
+    ranks = list(range(min(assignment.ranks, _SHOWN_RANKS)))
+    if assignment.ranks > _SHOWN_RANKS:
+        ranks[-1] = assignment.ranks - 1
+    lanes += [_rank_lane(stream, rank, bounds) for rank in ranks]
+    keys = [dataset.prefix for dataset in shown]
+    caption = "Shards, and the samples of them that data-parallel ranks read, by sample ids"
+    return LaneChart(caption, lanes, ("sample 0", "", count(source.total)), keys)
+
+
+def _rank_lane(stream: Stream, rank: int, bounds: list[int]) -> Lane:
+    assignment = stream.assignment
+    samples = counted(assignment.samples_per_rank, "sample")
+    ranges = ranges_of(assignment, stream.source, rank)
+    if ranges is None:
+        turns = isinstance(assignment.passes[0].layout, Striped)
+        how = f"1 of {assignment.ranks} {'in turn' if turns else 'runs of the order'}"
+        return Lane(f"dp rank {rank}", [Span(0.0, 1.0, how, shade=0.0)], f"{samples}, {how}")
+    shards = ", ".join(str(part.dataset) for part in ranges[:_SHOWN_IDS])
+    more = ", ..." if len(ranges) > _SHOWN_IDS else ""
+    spans = [_range_span(stream, part, bounds) for part in ranges]
+    return Lane(f"dp rank {rank}", spans, f"{samples} of shard {shards}{more}" if ranges else "nothing")
+
+
+def _range_span(stream: Stream, part: SampleRange, bounds: list[int]) -> Span:
+    reference = stream.source.datasets[part.dataset]
+    shift = bounds[part.dataset] - reference.first
+    total = stream.source.total
+    return _ids(part.first + shift, part.stop + shift, total, part.dataset, reference.prefix)
+
+
+def _ids(first: int, stop: int, total: int, color: int, prefix: str) -> Span:
+    title = f"samples {count(first)} to {count(stop - 1)} of {prefix}"
+    return Span(first / max(total, 1), stop / max(total, 1), title, color)
+
+
+def _grid(stream: Stream) -> ReadGrid | None:
+    try:
+        return read_grid(stream, ranks=_SHOWN_RANKS, steps=_SHOWN_STEPS)
+    except TokshardError:
+        return None  # the lengths that it sorts by are not here; all else of the plan is shown
+
+
+def _grid_chart(stream: Stream, grid: ReadGrid) -> LaneChart:
+    total, wide = max(stream.source.total, 1), len(grid.steps)
+    lanes = []
+    for row, rank in enumerate(grid.ranks):
+        spans = []
+        for column, step in enumerate(grid.steps):
+            sample = grid.samples[row][column]
+            dataset = None if grid.datasets is None else grid.datasets[row][column]
+            of = "" if dataset is None else f" of {stream.source.datasets[dataset].prefix}"
+            title = f"rank {rank}, step {step}: sample {count(sample)}{of}"
+            spans.append(Span(column / wide, (column + 1) / wide, title, dataset or 0, sample / total))
+        lanes.append(Lane(f"dp rank {rank}", spans))
+    caption = (
+        "First sample of data-parallel ranks at steps: each color or letter is a dataset, a stronger color "
+        f"a larger id (of {count(total)})"
+    )
+    steps = grid.steps
+    below = (f"step {count(steps[0])}", count(steps[wide // 2]), count(steps[-1]))
+    keys = [dataset.prefix for dataset in stream.source.datasets[:_SHOWN_SHARDS]]
+    return LaneChart(caption, lanes, below, keys, by_color=True)
+
+
+def describe_rank(view: RankView, summary: RankSummary) -> list[Section]:
+    """Return the description of a rank, and of the samples that were asked for."""
+    place = summary.coordinates
+    facts: Facts = [
+        ("rank", f"{count(summary.rank)} of {count(summary.world_size)}"),
+        ("tensor", place.tensor),
+        ("context", place.context),
+        ("data", place.data),
+        ("pipeline", place.pipeline),
+        ("plan", summary.plan_id),
+    ]
+    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    for name, stream in view.streams.items():
+        assignment = stream.assignment
+        reads = ", ".join(view.needs(name)) or "nothing: other ranks send what it needs"
+        numbers: Facts = [
+            ("reads", reads),
+            ("steps", count(assignment.steps)),
+            ("samples", count(assignment.samples_per_rank)),
+        ]
+        blocks: list[Block] = [FactList(numbers)]
+        if ranges_of(assignment, stream.source, view.data_parallel_rank):
+            lane = _rank_lane(stream, view.data_parallel_rank, stream.source.bounds.tolist())
+            blocks.append(LaneChart("By sample ids", [lane], ("0", "", count(stream.source.total))))
+        sections.append(Section(name, blocks))
+    if summary.places:
+        where = "" if summary.step is None else f", step {summary.step}"
+        sections.append(Section(f"{summary.stream}{where}", [_places_table(summary.places)]))
+    return sections
+
+
+def describe_places(stream: str, places: Sequence[SamplePlace]) -> list[Section]:
+    """Return the description of the way of samples."""
+    if not places:
+        return [Section(stream, [Paragraph(f"no sample of {stream} stands for it")])]
+    return [Section(stream, [_places_table(places)])]
+
+
+def _places_table(places: Sequence[SamplePlace]) -> Table:
+    header = (
+        *("sample", "dp rank", "index", "step", "micro-batch", "row"),
+        *("epoch", "shard", "of shard", "dataset"),
+    )
+    rows = [
+        (
+            count(place.sample),
+            *(
+                "-" if number is None else count(number)
+                for number in (
+                    place.data_parallel_rank,
+                    place.index,
+                    place.step,
+                    place.micro_batch,
+                    place.row,
+                )
+            ),
+            count(place.epoch),
+            count(place.dataset),
+            count(place.dataset_sample),
+            place.prefix,
+        )
+        for place in places
+    ]
+    return Table(header, rows, left=(9,))

@@ -1,116 +1,228 @@
-"""Looking at one index of a cache: what it was made for, and what its arrays hold."""
+"""Summaries of cached indexes, of a whole cache, and of a blend."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from tokshard.blending.certificate import measure_weight_errors
+from tokshard.blending.certificate import Certificate, measure_weight_errors
+from tokshard.blending.document import BlendDocument
+from tokshard.core.codec import Document, Key
 from tokshard.errors import InputError, TokshardError
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription
 from tokshard.index_cache.fingerprint import dataset_fingerprint, fingerprint_differences
 from tokshard.index_cache.npy import map_npy
-from tokshard.inspection.indexfiles import IndexFiles, look_at_files
-from tokshard.inspection.lengths import LengthSummary, summarise
-from tokshard.inspection.recognition import stem_of
+from tokshard.inspection.datasets import LengthSummary
+from tokshard.inspection.indexfiles import Condition, IndexFiles, look_at_files
+from tokshard.inspection.recognition import stem_of, stems_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-SCHEMA = "tokshard.inspect-index/1"
 
 _CHUNK = 1 << 20
 _ENDLESS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class SampleStatistics:
-    """What the arrays of a dataset's index hold, measured.
+class ArraySummary:
+    """An array of an index."""
 
-    Attributes:
-        sequences: The sequences of the split.
-        epochs: How often the document index has each.
-        pieces: How many sequences a sample consists of.
-    """
-
-    sequences: int
-    epochs: float
-    pieces: LengthSummary
+    name: Annotated[str, Key("name", "Name of the array: document_index, ...")]
+    size_bytes: Annotated[int, Key("size_bytes", "Size of the file.", minimum=0)]
+    dtype: Annotated[str, Key("dtype", "Dtype of the array.")]
+    shape: Annotated[tuple[int, ...], Key("shape", "Shape of the array.", minimum=0)]
 
 
 @dataclass(frozen=True, slots=True)
-class BlendedShare:
-    """What a blend draws of one dataset.
+class EntrySummary:
+    """The files of one dataset's index or of one blend, by their names and headers."""
 
-    Attributes:
-        dataset_path: The dataset, as the job names it.
-        weight: The share that was asked for.
-        draws: Its samples in the blend.
-        share: The share that it has.
-        off_by: How many samples it is behind or ahead of its share at most.
-    """
+    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern="[0-9a-f]{32}")]
+    split: Annotated[str, Key("split", "train, valid or test.")]
+    is_blend: Annotated[bool, Key("blend", "Whether it is the order of a blend.")]
+    condition: Annotated[
+        Condition,
+        Key("condition", "complete; incomplete: a file is missing, so Megatron would build all; or damaged."),
+    ]
+    detail: Annotated[str, Key("detail", "What is missing or damaged; empty if complete.")]
+    datasets: Annotated[
+        tuple[str, ...], Key("datasets", "Datasets by their paths in the description; none if unreadable.")
+    ]
+    samples: Annotated[int | None, Key("samples", "Samples; null if that array is missing.", minimum=0)]
+    size_bytes: Annotated[int, Key("size_bytes", "Size of all arrays.", minimum=0)]
+    arrays: Annotated[tuple[ArraySummary, ...], Key("arrays", "Arrays that are whole.")]
+    description: Annotated[Any, Key("description", "Megatron's description, whose hash names the files.")]
+    sidecar: Annotated[Any, Key("sidecar", "The sidecar (tokshard.cache/1); null for Megatron's own.")]
 
-    dataset_path: str
-    weight: float
-    draws: int
-    share: float
-    off_by: float
+    @classmethod
+    def of(cls, files: IndexFiles) -> EntrySummary:
+        """Return the summary of files."""
+        description = files.description
+        datasets: tuple[str, ...] = ()
+        if isinstance(description, BlendedDescription):
+            datasets = tuple(dataset.dataset_path for dataset in description.datasets)
+        elif description is not None:
+            datasets = (description.dataset_path,)
+        return cls(
+            hash=files.hash,
+            split=files.split,
+            is_blend=files.is_blend,
+            condition=files.condition,
+            detail=files.reason,
+            datasets=datasets,
+            samples=files.samples,
+            size_bytes=files.size_bytes,
+            arrays=tuple(
+                ArraySummary(array.name, array.size_bytes, array.dtype, array.shape) for array in files.arrays
+            ),
+            description=None if description is None else description.to_json(),
+            sidecar=None
+            if files.sidecar is None
+            else {name: getattr(files.sidecar, name) for name in files.sidecar.__slots__},
+        )
+
+    @property
+    def name(self) -> str:
+        """The dataset as the job names it, or the number of datasets that are blended."""
+        if not self.datasets:
+            return "unknown"
+        return f"a blend of {len(self.datasets)}" if self.is_blend else self.datasets[0]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSummary(Document):
+    """Summary of an index cache: a directory as Megatron's ``--data-cache-path``."""
+
+    SCHEMA = "tokshard.inspect-cache/1"
+
+    directory: Annotated[str, Key("directory", "Directory of the cache.")]
+    size_bytes: Annotated[int, Key("size_bytes", "Size of all arrays.", minimum=0)]
+    entries: Annotated[
+        tuple[EntrySummary, ...], Key("entries", "Indexes of datasets, then blends, by dataset and split.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStatistics:
+    """Statistics of a dataset's index, counted in its arrays."""
+
+    sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
+    epochs: Annotated[float, Key("epochs", "Times that the document index has each.", minimum=0)]
+    sequences_per_sample: Annotated[
+        LengthSummary, Key("sequences_per_sample", "Sequences that a sample reads from.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatistics:
+    """Draws of a blend from one dataset."""
+
+    dataset_path: Annotated[str, Key("dataset_path", "The dataset, as the job names it.")]
+    weight: Annotated[float, Key("weight", "Share of the samples that was asked for.", minimum=0, maximum=1)]
+    draws: Annotated[int, Key("draws", "Its samples in the blend.", minimum=0)]
+    share: Annotated[float, Key("share", "Share of the samples that it has.", minimum=0, maximum=1)]
+    weight_error: Annotated[
+        float, Key("weight_error", "Largest distance from its weight at any prefix, in samples.", minimum=0)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class OrderStatistics:
-    """What the arrays of a blend hold, measured.
+    """Statistics of a blend, counted in its arrays."""
 
-    Attributes:
-        sources: The datasets, in the order of their numbers.
-        drift: The largest deviation in each of up to 64 equal parts, in samples.
-    """
+    sources: Annotated[tuple[SourceStatistics, ...], Key("sources", "The datasets in their order.")]
+    weight_error_curve: Annotated[
+        tuple[float, ...],
+        Key("weight_error_curve", "Largest weight error in each of up to 64 equal parts.", minimum=0),
+    ]
 
-    sources: tuple[BlendedShare, ...]
-    drift: tuple[float, ...]
+
+DatasetCondition = Literal["unchanged", "changed", "unknown", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
-class IndexSummary:
-    """What an index is.
+class IndexSummary(Document):
+    """Summary of one index of a cache."""
 
-    Attributes:
-        files: Its files.
-        origin: What is known of the data that it was made from, one sentence.
-        samples: What its arrays hold; None for a blend, and where it is not complete.
-        order: What the arrays of a blend hold.
+    SCHEMA = "tokshard.inspect-index/1"
+
+    directory: Annotated[str, Key("directory", "Directory of the cache.")]
+    entry: Annotated[EntrySummary, Key("entry", "Its files.")]
+    dataset_condition: Annotated[
+        DatasetCondition | None,
+        Key(
+            "dataset_condition",
+            "The dataset since the index was built: unchanged, changed, unknown (not built by tokshard) or "
+            "unreadable from here; null for a blend, which follows from its description.",
+        ),
+    ]
+    detail: Annotated[str | None, Key("detail", "The changes, or why the dataset cannot be read.")]
+    statistics: Annotated[
+        SampleStatistics | None, Key("statistics", "Null for a blend, and if the index is not complete.")
+    ]
+    order: Annotated[OrderStatistics | None, Key("order", "Null unless it is a complete blend.")]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendSourceSummary:
+    """A source of a split."""
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    hash: Annotated[str, Key("hash", "Hash of its index.")]
+    draws: Annotated[int, Key("draws", "Samples that the split reads.", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendSplitSummary:
+    """A split of a blend."""
+
+    name: Annotated[str, Key("name", "train, valid, test, or valid.0 and so on.")]
+    kind: Annotated[str, Key("kind", "single (one dataset), weighted, proportional or exhaustive.")]
+    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
+    hash: Annotated[str | None, Key("hash", "Hash of the blend's files; null for a single source.")]
+    sources: Annotated[tuple[BlendSourceSummary, ...], Key("sources", "Sources in their order.")]
+    certificate: Annotated[Certificate, Key("certificate", "Its content, measured when it was built.")]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendSummary(Document):
+    """Summary of a blend, from its document."""
+
+    SCHEMA = "tokshard.inspect-blend/1"
+
+    path: Annotated[str, Key("path", "The blend.json.")]
+    id: Annotated[str, Key("id", "SHA-256 of what the blend is.")]
+    cache_directory: Annotated[str, Key("cache_directory", "Directory of the index files.")]
+    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
+    seed: Annotated[int, Key("seed", "Seed of all shuffles.", minimum=0)]
+    splits: Annotated[tuple[BlendSplitSummary, ...], Key("splits", "Splits that have data.")]
+
+
+def inspect_cache(directory: str) -> CacheSummary:
+    """Summarize a cache from names and headers: no array is read.
+
+    Raises:
+        InputError: The directory cannot be listed.
+        StorageError: A file cannot be read.
     """
-
-    files: IndexFiles
-    origin: str
-    samples: SampleStatistics | None
-    order: OrderStatistics | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as a JSON object with a ``schema`` field."""
-        return {
-            "schema": SCHEMA,
-            "directory": self.files.directory,
-            **self.files.to_json(),
-            "origin": self.origin,
-            "statistics": None if self.samples is None else asdict(self.samples),
-            "order": None if self.order is None else asdict(self.order),
-        }
+    entries = [EntrySummary.of(look_at_files(directory, stem)) for stem in stems_in(directory)]
+    entries.sort(key=lambda entry: (entry.is_blend, entry.name, entry.split, entry.hash))
+    return CacheSummary(directory, sum(entry.size_bytes for entry in entries), tuple(entries))
 
 
 def inspect_index(path: str) -> IndexSummary:
-    """Summarise an index; its arrays are read once, in bounded memory.
+    """Summarize an index; its arrays are read once, in bounded memory.
 
     Args:
-        path: Any of its files; it need not be there.
+        path: Any of its files, which need not exist.
 
     Raises:
         InputError: The name is not that of a file of an index.
-        IntegrityError: An array holds what it cannot hold.
+        IntegrityError: An array holds impossible values.
         StorageError: A file cannot be read.
     """
     directory, name = os.path.split(path)
@@ -119,30 +231,61 @@ def inspect_index(path: str) -> IndexSummary:
         raise InputError(f"{path} is not named as a file of a cached index")
     files = look_at_files(directory, stem)
     whole = files.condition == "complete"
+    condition, detail = _dataset_condition(files)
     return IndexSummary(
-        files=files,
-        origin=_origin(files),
-        samples=_sample_statistics(files) if whole and not files.is_blend else None,
+        directory=directory,
+        entry=EntrySummary.of(files),
+        dataset_condition=condition,
+        detail=detail,
+        statistics=_sample_statistics(files) if whole and not files.is_blend else None,
         order=_order_statistics(files) if whole and files.is_blend else None,
     )
 
 
-def _origin(files: IndexFiles) -> str:
+def inspect_blend(path: str) -> BlendSummary:
+    """Summarize a blend; none of its arrays is opened.
+
+    Args:
+        path: The ``blend.json``, or its directory.
+
+    Raises:
+        MissingFileError, IntegrityError: See :meth:`tokshard.blending.document.BlendDocument.read`.
+    """
+    document = BlendDocument.read(path)
+    return BlendSummary(
+        path=document.path,
+        id=document.id,
+        cache_directory=document.cache_directory,
+        sequence_length=document.sequence_length,
+        seed=document.seed,
+        splits=tuple(
+            BlendSplitSummary(
+                name=split.name,
+                kind=split.kind,
+                samples=split.samples,
+                hash=None if split.order is None else split.order.hash,
+                sources=tuple(
+                    BlendSourceSummary(source.prefix, source.hash, source.draws) for source in split.sources
+                ),
+                certificate=split.certificate,
+            )
+            for split in document.splits.values()
+        ),
+    )
+
+
+def _dataset_condition(files: IndexFiles) -> tuple[DatasetCondition | None, str | None]:
     description, sidecar = files.description, files.sidecar
-    if isinstance(description, BlendedDescription):
-        return "the order follows from the description alone"
-    if sidecar is None:
-        return "not made by tokshard, so what it was made from is not known"
-    if not isinstance(description, GPTDatasetDescription):
-        return "what it was made from cannot be told without its description"
+    if files.is_blend:
+        return None, None
+    if sidecar is None or not isinstance(description, GPTDatasetDescription):
+        return "unknown", None
     try:
         now = dataset_fingerprint(description.dataset_path)
     except TokshardError as error:
-        return f"it cannot be compared with the dataset from here: {error.message}"
+        return "unreadable", error.message
     changes = fingerprint_differences(sidecar.dataset, now)
-    if changes:
-        return f"the dataset has changed since: {', '.join(changes)}"
-    return "the dataset is as it was when the index was made"
+    return ("changed", ", ".join(changes)) if changes else ("unchanged", None)
 
 
 def _sample_statistics(files: IndexFiles) -> SampleStatistics:
@@ -153,7 +296,7 @@ def _sample_statistics(files: IndexFiles) -> SampleStatistics:
     return SampleStatistics(
         sequences=sequences,
         epochs=len(documents) / sequences if sequences else 0.0,
-        pieces=summarise(_pieces(rows)),
+        sequences_per_sample=LengthSummary.of(_sequences_per_sample(rows)),
     )
 
 
@@ -162,11 +305,10 @@ def _range(documents: NDArray[np.int32]) -> tuple[int, int]:
     if not len(documents):
         return 0, -1
     chunks = [documents[first : first + _CHUNK] for first in range(0, len(documents), _CHUNK)]
-    return min(int(one.min()) for one in chunks), max(int(one.max()) for one in chunks)
+    return min(int(chunk.min()) for chunk in chunks), max(int(chunk.max()) for chunk in chunks)
 
 
-def _pieces(rows: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
-    """Yield the number of sequences that each sample reads from, in pieces."""
+def _sequences_per_sample(rows: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
     for first in range(0, len(rows) - 1, _CHUNK):
         yield np.maximum(np.diff(rows[first : first + _CHUNK + 1, 0].astype(np.int64)), 0) + 1
 
@@ -176,24 +318,24 @@ def _order_statistics(files: IndexFiles) -> OrderStatistics | None:
     if not isinstance(description, BlendedDescription) or not description.datasets:
         return None
     total = sum(description.weights)
-    shares = [weight / total if total else 0.0 for weight in description.weights]
+    weights = [weight / total if total else 0.0 for weight in description.weights]
     drift = measure_weight_errors(
         map_npy(files.array_path("dataset_index")),
         map_npy(files.array_path("dataset_sample_index")),
-        shares,
-        [_ENDLESS] * len(shares),
+        weights,
+        [_ENDLESS] * len(weights),
     )
     size = int(drift.draws.sum())
     sources = tuple(
-        BlendedShare(
-            dataset_path=one.dataset_path,
+        SourceStatistics(
+            dataset_path=dataset.dataset_path,
             weight=weight,
             draws=int(draws),
             share=int(draws) / size if size else 0.0,
-            off_by=float(max(lag, lead)),
+            weight_error=float(max(lag, lead)),
         )
-        for one, weight, draws, lag, lead in zip(
-            description.datasets, shares, drift.draws, drift.lag, drift.lead, strict=True
+        for dataset, weight, draws, lag, lead in zip(
+            description.datasets, weights, drift.draws, drift.lag, drift.lead, strict=True
         )
     )
-    return OrderStatistics(sources, drift.curve)
+    return OrderStatistics(sources, tuple(float(error) for error in drift.curve))

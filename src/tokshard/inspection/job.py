@@ -1,37 +1,93 @@
-"""Inspecting a thing: what it is, and what is in it."""
+"""Inspection of whatever a path names: its summary, its description, and its page."""
 
 from __future__ import annotations
 
-from tokshard.inspection.blends import BlendSummary, inspect_blend
-from tokshard.inspection.caches import CacheSummary, inspect_cache
-from tokshard.inspection.datasets import DatasetSummary, inspect_dataset
-from tokshard.inspection.indexes import IndexSummary, inspect_index
-from tokshard.inspection.plans import PlanSummary, RankSummary, inspect_plan, inspect_rank
-from tokshard.inspection.recognition import recognise
-from tokshard.inspection.tokenizers import TokenizerSummary, inspect_tokenizer
+import os
+from collections.abc import Callable
+
+from tokshard.blending.document import BlendDocument
+from tokshard.core.presentation import Section
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.errors import OutputExistsError, StorageError, UsageError
+from tokshard.inspection import facts
+from tokshard.inspection.datasets import (
+    DatasetSummary,
+    DocumentSummary,
+    TokenizerSummary,
+    inspect_dataset,
+    inspect_document,
+    inspect_tokenizer,
+    tokenizer_of,
+)
+from tokshard.inspection.frequencies import COUNTED_TOKENS, TokenFrequencies, count_tokens
+from tokshard.inspection.indexes import (
+    BlendSummary,
+    CacheSummary,
+    IndexSummary,
+    inspect_blend,
+    inspect_cache,
+    inspect_index,
+)
+from tokshard.inspection.options import InspectOptions
+from tokshard.inspection.page.document import MARK, Verification, page
+from tokshard.inspection.plans import (
+    PlanSampleSummary,
+    PlanSummary,
+    RankSummary,
+    inspect_rank,
+    inspect_sample,
+)
+from tokshard.inspection.recognition import Recognized, recognize
+from tokshard.sharding.plan import Plan, read_plan
+from tokshard.sharding.ranks import read_rank
+from tokshard.storage.files import write_atomically
 
 Summary = (
-    DatasetSummary | TokenizerSummary | CacheSummary | IndexSummary | BlendSummary | PlanSummary | RankSummary
+    DatasetSummary
+    | DocumentSummary
+    | TokenizerSummary
+    | CacheSummary
+    | IndexSummary
+    | BlendSummary
+    | PlanSummary
+    | PlanSampleSummary
+    | RankSummary
 )
 
+_KINDS = {
+    "dataset": "indexed dataset",
+    "tokenizer": "tokenizer",
+    "cache": "index cache",
+    "index": "cached index",
+    "blend": "blend",
+    "plan": "shard plan",
+    "rank": "rank of a shard plan",
+}
+_PLAN_OPTIONS = {"rank", "step", "index", "sample", "shard", "epoch"}
 
-def inspect_thing(thing: str, *, multimodal: bool = False) -> Summary:  # noqa: PLR0911 - one for each kind
-    """Find out what a path names, and summarise it.
+
+def inspect(options: str | os.PathLike[str] | InspectOptions) -> Summary:
+    """Summarize a dataset, document, tokenizer, index cache, cached index, blend, plan or rank.
 
     Args:
-        thing: See :func:`tokshard.inspection.recognition.recognise`.
-        multimodal: Whether a dataset has modes.
+        options: The options, or just a path.
 
     Raises:
-        InputError: It is nothing that can be inspected.
-        UsageError: It can be meant in two ways.
-        IntegrityError: It is damaged.
+        InputError: The path names nothing that can be inspected.
+        UsageError: An option does not fit the product, or the path names two products.
+        IntegrityError: The product is damaged.
         StorageError: It cannot be read.
+
+    Example::
+
+        summary = tokshard.inspect("data/web")
+        print(summary.tokens, summary.to_json())
     """
-    found = recognise(thing)
+    options = _options(options)
+    found = _recognized(options)
     match found.kind:
         case "dataset":
-            return inspect_dataset(found.path, multimodal=multimodal)
+            return _dataset(found.path, options)
         case "tokenizer":
             return inspect_tokenizer(found.path)
         case "cache":
@@ -40,7 +96,152 @@ def inspect_thing(thing: str, *, multimodal: bool = False) -> Summary:  # noqa: 
             return inspect_index(found.path)
         case "blend":
             return inspect_blend(found.path)
-        case "plan":
-            return inspect_plan(found.path)
-        case "rank":
-            return inspect_rank(found.path, None)
+        case "plan" | "rank":
+            return _plan(found, options)
+
+
+def describe(
+    options: str | os.PathLike[str] | InspectOptions | Plan | BlendDocument, *, charts: bool = True
+) -> list[Section]:
+    """Return the description of what :func:`inspect` summarizes, as sections of facts, tables and charts.
+
+    Args:
+        options: The options, or just a path; or a plan or a blend that is in memory already.
+        charts: Whether a plan is described with charts, which open its data.
+
+    Raises:
+        InputError, UsageError, IntegrityError, StorageError: See :func:`inspect`.
+    """
+    if isinstance(options, Plan):
+        return facts.describe_plan(options, charts=charts)
+    if isinstance(options, BlendDocument):
+        return facts.describe_blend(options)
+    options = _options(options)
+    return _described(_recognized(options), options)
+
+
+def write_inspection_page(
+    path: str | os.PathLike[str],
+    options: str | os.PathLike[str] | InspectOptions,
+    *,
+    verify: Callable[[], Verification] | None = None,
+    counted_tokens: int = COUNTED_TOKENS,
+) -> None:
+    """Write the description of a product with charts: one HTML file that needs no other, and no network.
+
+    Args:
+        path: The file. An older page is replaced; any other file is kept.
+        options: The options, or just a path; the page shows the whole product.
+        verify: Returns a verify report whose findings are listed.
+        counted_tokens: Tokens of a dataset that are counted at most; see
+            :func:`~tokshard.inspection.frequencies.count_tokens`.
+
+    Raises:
+        OutputExistsError: The file exists and is no page of tokshard.
+        UsageError: The path cannot be a file, or an option shows a part of the product only.
+        InputError, IntegrityError, StorageError: See :func:`inspect`.
+    """
+    path, options = os.fspath(path), _options(options)
+    if options.questions:
+        raise UsageError(
+            f"a page shows the whole product, but --{options.questions[0]} shows a part",
+            hint=f"leave out --{options.questions[0]}",
+        )
+    _check_target(path)
+    found = _recognized(options)
+    verification = None if verify is None else verify()
+    sections = _described(found, options, counted_tokens)
+    content = page(os.fspath(options.path), _KINDS[found.kind], sections, verification)
+    write_atomically(path, content.encode())
+
+
+def _options(options: str | os.PathLike[str] | InspectOptions) -> InspectOptions:
+    return options if isinstance(options, InspectOptions) else InspectOptions(options)
+
+
+def _recognized(options: InspectOptions) -> Recognized:
+    """Return what a path names, if all options have a meaning for it."""
+    path = os.fspath(options.path)
+    found = recognize(path)
+    for name in options.questions:
+        fits = found.kind in {"plan", "rank"} if name in _PLAN_OPTIONS else found.kind == "dataset"
+        if not fits:
+            wanted = "plans" if name in _PLAN_OPTIONS else "datasets"
+            raise UsageError(f"--{name} is for {wanted}, but {path} is a {_KINDS[found.kind]}")
+    return found
+
+
+def _dataset(path: str, options: InspectOptions) -> DatasetSummary | DocumentSummary:
+    if options.document is None:
+        return inspect_dataset(path, multimodal=options.multimodal)
+    return inspect_document(
+        path, options.document, tokenizer=options.tokenizer, multimodal=options.multimodal
+    )
+
+
+def _plan(found: Recognized, options: InspectOptions) -> PlanSummary | PlanSampleSummary | RankSummary:
+    if options.sample is not None or options.shard is not None:
+        shard = None if options.shard is None else options.shard_sample()
+        directory = os.path.dirname(found.path) if found.kind == "rank" else found.path
+        return inspect_sample(
+            directory, stream=options.stream, sample=options.sample, shard=shard, epoch=options.epoch
+        )
+    if found.kind == "plan" and not options.questions:
+        return PlanSummary.of(read_plan(found.path))
+    return inspect_rank(
+        found.path, options.rank, stream=options.stream, step=options.step, index=options.index
+    )
+
+
+def _described(  # noqa: PLR0911 - one for each kind
+    found: Recognized, options: InspectOptions, counted_tokens: int | None = None
+) -> list[Section]:
+    if found.kind == "blend":
+        return facts.describe_blend(BlendDocument.read(found.path))
+    if found.kind == "plan" and not options.questions:
+        return facts.describe_plan(read_plan(found.path))
+    summary = inspect(options)
+    match summary:
+        case DatasetSummary():
+            frequencies = None if counted_tokens is None else _frequencies(summary, options, counted_tokens)
+            return facts.describe_dataset(summary, frequencies)
+        case DocumentSummary():
+            return facts.describe_document(summary)
+        case TokenizerSummary():
+            return facts.describe_tokenizer(summary)
+        case CacheSummary():
+            return facts.describe_cache(summary)
+        case IndexSummary():
+            return facts.describe_index(summary)
+        case RankSummary():
+            return facts.describe_rank(read_rank(found.path, options.rank), summary)
+        case PlanSampleSummary():
+            return facts.describe_places(summary.stream, summary.places)
+    raise AssertionError(summary)
+
+
+def _frequencies(summary: DatasetSummary, options: InspectOptions, limit: int) -> TokenFrequencies | None:
+    identity = summary.manifest.tokenizer if summary.manifest is not None else None
+    return count_tokens(
+        IndexedDataset(summary.path_prefix, summary.multimodal),
+        limit=limit,
+        tokenizer=tokenizer_of(summary.path_prefix, options.tokenizer),
+        vocabulary=identity.vocab_size if identity is not None else None,
+    )
+
+
+def _check_target(path: str) -> None:
+    """Check that a page can be written without a loss."""
+    if os.path.isdir(path) or not os.path.basename(path) or "\0" in path:
+        raise UsageError(f"{path!r} cannot be the name of a page", hint="for example --html report.html")
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(MARK))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError("read", path, error) from error
+    if start != MARK.encode():
+        raise OutputExistsError(
+            f"{path} is there, and is no page that tokshard has written", hint="give another name"
+        )

@@ -1,20 +1,19 @@
-"""Looking at a plan: who reads what, from a rank's index to the dataset and back."""
+"""Summaries of a plan, of one of its ranks, and of the way of single samples."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from tokshard.errors import UsageError
+from tokshard.core.codec import Document, Key
+from tokshard.errors import TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.plan import Plan, Stream, read_plan
-from tokshard.sharding.ranks import RANK_NAME, RankView, read_rank
-from tokshard.sharding.summary import Coverage, coverage_of
+from tokshard.sharding.ranks import read_rank
+from tokshard.sharding.summary import coverage_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,143 +22,176 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-PLAN_SCHEMA = "tokshard.inspect-plan/1"
-RANK_SCHEMA = "tokshard.inspect-rank/1"
-SAMPLE_SCHEMA = "tokshard.inspect-plan-sample/1"
-
 # Entries of a blend's arrays that are searched at a time: 40 MB.
 _CHUNK = 1 << 22
 
+_GOLDEN = 0.6180339887498949
+"""Its multiples, modulo 1, are spread evenly however many there are."""
+
 
 @dataclass(frozen=True, slots=True)
-class PlanSummary:
-    """What a plan is.
+class TopologySummary:
+    """The ranks of a job."""
 
-    Attributes:
-        plan: The plan.
-        coverage: What each stream reads, drops and repeats.
-    """
+    world_size: Annotated[int, Key("world_size", "Number of ranks.", minimum=1)]
+    tensor: Annotated[int, Key("tensor", "Tensor-parallel size.", minimum=1)]
+    context: Annotated[int, Key("context", "Context-parallel size.", minimum=1)]
+    data_parallel: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
+    pipeline: Annotated[int, Key("pipeline", "Pipeline stages.", minimum=1)]
+    virtual_pipeline: Annotated[int | None, Key("virtual_pipeline", "Model chunks of each rank, or null.")]
+    expert: Annotated[int, Key("expert", "Expert-parallel size.", minimum=1)]
+    expert_tensor: Annotated[int | None, Key("expert_tensor", "Tensor-parallel size of expert layers.")]
+    order: Annotated[str, Key("order", "Dimensions from the fastest to the slowest, joined by hyphens.")]
 
-    plan: Plan
-    coverage: Mapping[str, Coverage]
+
+@dataclass(frozen=True, slots=True)
+class CompositionStep:
+    """A step of the composition of a stream."""
+
+    step: Annotated[str, Key("step", "pack, blend, shuffle, bucket or shard.")]
+    detail: Annotated[str, Key("detail", "What it does, for people.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    """A dataset of a stream."""
+
+    dataset: Annotated[int, Key("dataset", "Number of the dataset.", minimum=0)]
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    samples: Annotated[int, Key("samples", "Its samples.", minimum=0)]
+    ids: Annotated[
+        tuple[int, int] | None,
+        Key(
+            "ids", "First sample id, and one past the last; null in a blend, whose ids are mixed.", minimum=0
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """A stream of a plan."""
+
+    samples: Annotated[int, Key("samples", "Samples of its source.", minimum=0)]
+    steps: Annotated[int, Key("steps", "Steps.", minimum=0)]
+    batch_sizes: Annotated[
+        tuple[tuple[int, int, int], ...],
+        Key("batch_sizes", "First step, samples consumed before it, global batch size.", minimum=0),
+    ]
+    composition: Annotated[tuple[CompositionStep, ...], Key("composition", "From pack to shard.")]
+    shards: Annotated[tuple[ShardSummary, ...], Key("shards", "Its datasets in order.")]
+    coverage: Annotated[Any, Key("coverage", "Samples that are read, dropped and repeated.")]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary(Document):
+    """Summary of a plan."""
+
+    SCHEMA = "tokshard.inspect-plan/1"
+
+    plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
+    topology: Annotated[TopologySummary, Key("topology", "The ranks.")]
+    options: Annotated[Any, Key("options", "Options that the plan was made with.")]
+    continues: Annotated[tuple[str, ...], Key("continues", "Ids of the plans that it continues, in order.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+    streams: Annotated[dict[str, StreamSummary], Key("streams", "Streams by name: train, valid, test.")]
 
     @classmethod
-    def of(cls, plan: Plan) -> Self:
+    def of(cls, plan: Plan) -> PlanSummary:
         """Return the summary of a plan; no data is opened."""
-        return cls(plan, {name: coverage_of(stream.assignment) for name, stream in plan.streams.items()})
-
-    def coverage_json(self) -> dict[str, Any]:
-        """Return the coverage of the streams as JSON values."""
-        return {name: one.to_json() for name, one in self.coverage.items()}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as a JSON object with a ``schema`` field."""
-        plan = self.plan
-        streams = {
-            name: {
-                "samples": stream.source.total,
-                "steps": stream.assignment.steps,
-                "batch_sizes": [list(piece) for piece in stream.assignment.timeline.pieces],
-                "composition": stream.composition,
-                "shards": _shards(stream),
-                "coverage": self.coverage[name].to_json(),
-            }
-            for name, stream in plan.streams.items()
-        }
-        return {
-            "schema": PLAN_SCHEMA,
-            "plan_id": plan.plan_id,
-            "topology": {**plan.topology.to_json(), "data_parallel": plan.topology.data_parallel},
-            "options": plan.options,
-            "history": list(plan.history),
-            "warnings": list(plan.warnings),
-            "streams": streams,
-        }
+        topology = plan.topology
+        return cls(
+            plan_id=plan.plan_id,
+            topology=TopologySummary(
+                world_size=topology.world_size,
+                tensor=topology.tensor,
+                context=topology.context,
+                data_parallel=topology.data_parallel,
+                pipeline=topology.pipeline,
+                virtual_pipeline=topology.virtual_pipeline,
+                expert=topology.expert,
+                expert_tensor=topology.expert_tensor,
+                order=topology.order,
+            ),
+            options=plan.options,
+            continues=parents_of(plan),
+            warnings=tuple(plan.warnings),
+            streams={name: _stream_summary(stream) for name, stream in plan.streams.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SamplePlace:
-    """A sample on its way from a dataset to a rank.
+    """A sample on its way from a dataset to a rank. What follows ``epoch`` is null if no rank reads it."""
 
-    Attributes:
-        sample: Its id: the global index.
-        dataset: The number of its dataset, the shard.
-        prefix: The path prefix of that.
-        dataset_sample: The sample of the dataset's index, or its document: the shard index.
-        epoch: The epoch.
-        data_parallel_rank: Who reads it; -1 where nobody does, as all below.
-        index: Its place among what the rank reads from the start of the plan on.
-        step: The step.
-        micro_batch: The micro-batch of the step.
-        row: Its row in the micro-batch.
-    """
-
-    sample: int
-    dataset: int
-    prefix: str
-    dataset_sample: int
-    epoch: int
-    data_parallel_rank: int
-    index: int
-    step: int
-    micro_batch: int
-    row: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the place as JSON values."""
-        return asdict(self)
+    sample: Annotated[int, Key("sample", "Id of the sample: the global index.", minimum=0)]
+    dataset: Annotated[int, Key("dataset", "Number of its dataset, the shard.", minimum=0)]
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    dataset_sample: Annotated[
+        int, Key("dataset_sample", "Sample of the dataset's index, or its document.", minimum=0)
+    ]
+    epoch: Annotated[int, Key("epoch", "Epoch.", minimum=0)]
+    data_parallel_rank: Annotated[
+        int | None, Key("data_parallel_rank", "Data-parallel rank that reads it.", minimum=0)
+    ]
+    index: Annotated[
+        int | None, Key("index", "Number among the samples that the rank reads in this plan.", minimum=0)
+    ]
+    step: Annotated[int | None, Key("step", "Step.", minimum=0)]
+    micro_batch: Annotated[int | None, Key("micro_batch", "Micro-batch of the step.", minimum=0)]
+    row: Annotated[int | None, Key("row", "Row in the micro-batch.", minimum=0)]
 
 
 @dataclass(frozen=True, slots=True)
-class RankSummary:
-    """What one rank reads.
+class RankCoordinates:
+    """The coordinates of a rank."""
 
-    Attributes:
-        view: The rank.
-        stream: The stream that was asked for.
-        step: The step that was asked for, or None.
-        places: What it reads at that step, in order; or the one index that was asked for.
-    """
-
-    view: RankView
-    stream: str
-    step: int | None
-    places: tuple[SamplePlace, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as a JSON object with a ``schema`` field."""
-        manifest = self.view.manifest()
-        return {
-            **manifest,
-            "schema": RANK_SCHEMA,
-            "stream": self.stream,
-            "step": self.step,
-            "places": [one.to_json() for one in self.places],
-        }
+    tensor: Annotated[int, Key("tensor", "Tensor-parallel rank.", minimum=0)]
+    context: Annotated[int, Key("context", "Context-parallel rank.", minimum=0)]
+    data: Annotated[int, Key("data", "Data-parallel rank.", minimum=0)]
+    pipeline: Annotated[int, Key("pipeline", "Pipeline stage.", minimum=0)]
 
 
-def inspect_plan(path: str) -> PlanSummary:
-    """Summarise a plan.
+@dataclass(frozen=True, slots=True)
+class RankSummary(Document):
+    """Summary of the reads of one rank."""
 
-    Raises:
-        MissingFileError: There is none.
-        IntegrityError: It is damaged.
-    """
-    return PlanSummary.of(read_plan(path))
+    SCHEMA = "tokshard.inspect-rank/1"
+
+    plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
+    rank: Annotated[int, Key("rank", "The rank.", minimum=0)]
+    world_size: Annotated[int, Key("world_size", "Number of ranks.", minimum=1)]
+    coordinates: Annotated[RankCoordinates, Key("coordinates", "Coordinates of the rank.")]
+    streams: Annotated[dict[str, Any], Key("streams", "Streams, as in the manifest of the rank.")]
+    stream: Annotated[str, Key("stream", "Stream of the places.")]
+    step: Annotated[int | None, Key("step", "Step that was asked for.", minimum=0)]
+    places: Annotated[
+        tuple[SamplePlace, ...], Key("places", "Samples of that step in order, or of one index.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSampleSummary(Document):
+    """The way of a sample of a plan: mostly one place, none if no id stands for a sample of a dataset."""
+
+    SCHEMA = "tokshard.inspect-plan-sample/1"
+
+    plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
+    stream: Annotated[str, Key("stream", "The stream.")]
+    places: Annotated[tuple[SamplePlace, ...], Key("places", "Where each comes from and goes to.")]
 
 
 def inspect_rank(
     path: str, rank: int | None, *, stream: str = "train", step: int | None = None, index: int | None = None
 ) -> RankSummary:
-    """Say what a rank reads: of the whole plan, at a step, or at one of its indices.
+    """Summarize what a rank reads, at a step or at one of its indices.
 
     Raises:
         UsageError: There is no such rank, stream, step or index.
         MissingFileError, IntegrityError: See :func:`~tokshard.sharding.ranks.read_rank`.
     """
     view = read_rank(path, rank)
-    one = _stream(view.plan, stream)
-    assignment = one.assignment
+    found = _stream(view.plan, stream)
+    assignment = found.assignment
     local = np.empty(0, dtype=np.int64)
     if step is not None:
         if not 0 <= step < assignment.steps:
@@ -169,11 +201,41 @@ def inspect_rank(
         if not 0 <= index < assignment.samples_per_rank:
             raise UsageError(f"index {index} is not 0 to {assignment.samples_per_rank - 1}")
         local = np.array([index], dtype=np.int64)
-    return RankSummary(view, stream, step, _places_of_rank(one, view.data_parallel_rank, local))
+    coordinates = view.coordinates
+    return RankSummary(
+        plan_id=view.plan_id,
+        rank=view.rank,
+        world_size=view.topology.world_size,
+        coordinates=RankCoordinates(coordinates.tp, coordinates.cp, coordinates.dp, coordinates.pp),
+        streams=view.manifest()["streams"],
+        stream=stream,
+        step=step,
+        places=_places_of_rank(found, view.data_parallel_rank, local),
+    )
+
+
+def inspect_sample(
+    path: str,
+    *,
+    stream: str = "train",
+    sample: int | None = None,
+    shard: tuple[int, int] | None = None,
+    epoch: int | None = None,
+) -> PlanSampleSummary:
+    """Summarize the way of a sample, given by its id or by (dataset, sample of the dataset).
+
+    Raises:
+        UsageError: There is no such stream, dataset, sample or epoch.
+        MissingFileError, IntegrityError: See :func:`~tokshard.sharding.plan.read_plan`.
+    """
+    plan = read_plan(path)
+    ids = (sample or 0,) if shard is None else find_shard_sample(plan, stream, *shard)
+    places = tuple(find_sample(plan, stream, number, epoch=epoch) for number in ids)
+    return PlanSampleSummary(plan.plan_id, stream, places)
 
 
 def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = None) -> SamplePlace:
-    """Say which dataset a sample comes from, and where it is read first in an epoch.
+    """Return the dataset of a sample, and where it is read first in an epoch.
 
     Args:
         plan: The plan.
@@ -184,18 +246,19 @@ def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = Non
     Raises:
         UsageError: There is no such stream, sample or epoch.
     """
-    one = _stream(plan, stream)
-    if not 0 <= sample < one.source.total:
-        raise UsageError(f"sample {sample} is not 0 to {one.source.total - 1}, the samples of {stream}")
-    chosen = one.assignment.passes[0].first_epoch if epoch is None else epoch
+    found = _stream(plan, stream)
+    if not 0 <= sample < found.source.total:
+        raise UsageError(f"sample {sample} is not 0 to {found.source.total - 1}, the samples of {stream}")
+    chosen = found.assignment.passes[0].first_epoch if epoch is None else epoch
     ids = np.array([sample], dtype=np.int64)
     try:
-        found = one.assignment.locate(ids, chosen, _key_of(one))
+        location = found.assignment.locate(ids, chosen, _key_of(found))
     except IndexError as error:
         raise UsageError(f"{stream}: {error}") from error
-    rank, step, slot = (int(part[0]) for part in (found.rank, found.step, found.slot))
-    index = -1 if rank < 0 else one.assignment.first_local(step) + slot
-    return _place(one, sample, chosen, rank, index)
+    rank, step, slot = (int(part[0]) for part in (location.rank, location.step, location.slot))
+    if rank < 0:
+        return _place(found, sample, chosen, None)
+    return _place(found, sample, chosen, (rank, found.assignment.first_local(step) + slot))
 
 
 def find_shard_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int) -> tuple[int, ...]:
@@ -206,8 +269,7 @@ def find_shard_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int
     Raises:
         UsageError: There is no such stream, dataset or sample.
     """
-    one = _stream(plan, stream)
-    source = one.source
+    source = _stream(plan, stream).source
     if not 0 <= dataset < len(source.datasets):
         raise UsageError(f"dataset {dataset} is not 0 to {len(source.datasets) - 1}")
     reference = source.datasets[dataset]
@@ -227,30 +289,41 @@ def find_shard_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int
     return tuple(found)
 
 
-def samples_json(plan: Plan, stream: str, places: Sequence[SamplePlace]) -> dict[str, Any]:
-    """Return the places of samples as a JSON object with a ``schema`` field."""
-    return {
-        "schema": SAMPLE_SCHEMA,
-        "plan_id": plan.plan_id,
-        "stream": stream,
-        "places": [one.to_json() for one in places],
-    }
-
-
-def names_rank(path: str) -> bool:
-    """Tell whether a path is the manifest of one rank."""
-    return RANK_NAME.fullmatch(os.path.basename(path)) is not None and os.path.isfile(path)
+def parents_of(plan: Plan) -> tuple[str, ...]:
+    """Return the ids of the plans that a plan continues, oldest first."""
+    return tuple(str(parent["plan_id"]) for parent in plan.history)
 
 
 def epochs_of(assignment: Assignment, local: Integers) -> Integers:
     """Return the epoch of each local index: int64, the shape of ``local``."""
     result = np.full(local.shape, -1, dtype=np.int64)
     left = local + assignment.skipped
-    for one in assignment.passes:
-        here = (left >= 0) & (left < one.per_rank)
-        result[here] = one.first_epoch + left[here] // one.per_epoch
-        left = left - one.per_rank
+    for epoch_range in assignment.passes:
+        here = (left >= 0) & (left < epoch_range.per_rank)
+        result[here] = epoch_range.first_epoch + left[here] // epoch_range.per_epoch
+        left = left - epoch_range.per_rank
     return result
+
+
+def _stream_summary(stream: Stream) -> StreamSummary:
+    source = stream.source
+    bounds = None if source.order is not None else source.bounds.tolist()
+    return StreamSummary(
+        samples=source.total,
+        steps=stream.assignment.steps,
+        batch_sizes=tuple((int(a), int(b), int(c)) for a, b, c in stream.assignment.timeline.pieces),
+        composition=tuple(CompositionStep(part["step"], part["what"]) for part in stream.composition),
+        shards=tuple(
+            ShardSummary(
+                number,
+                dataset.prefix,
+                dataset.samples,
+                None if bounds is None else (bounds[number], bounds[number + 1]),
+            )
+            for number, dataset in enumerate(source.datasets)
+        ),
+        coverage=coverage_of(stream.assignment).to_json(),
+    )
 
 
 def _places_of_rank(stream: Stream, rank: int, local: Integers) -> tuple[SamplePlace, ...]:
@@ -259,15 +332,17 @@ def _places_of_rank(stream: Stream, rank: int, local: Integers) -> tuple[SampleP
     ids = stream.assignment.at(np.full(local.shape, rank, dtype=np.int64), local, _key_of(stream))
     epochs = epochs_of(stream.assignment, local)
     rows = zip(ids.tolist(), epochs.tolist(), local.tolist(), strict=True)
-    return tuple(_place(stream, sample, epoch, rank, index) for sample, epoch, index in rows)
+    return tuple(_place(stream, sample, epoch, (rank, index)) for sample, epoch, index in rows)
 
 
-def _place(stream: Stream, sample: int, epoch: int, rank: int, index: int) -> SamplePlace:
+def _place(stream: Stream, sample: int, epoch: int, read_by: tuple[int, int] | None) -> SamplePlace:
+    """Return the place of a sample that is read by (rank, its index there), or by nobody."""
     assignment = stream.assignment
     datasets, samples = Locator(stream.source).locate(np.array([sample], dtype=np.int64))
     dataset = int(datasets[0])
-    step = micro_batch = row = -1
-    if rank >= 0:
+    rank = index = step = micro_batch = row = None
+    if read_by is not None:
+        rank, index = read_by
         consumed = assignment.consumed_samples + index * assignment.ranks
         step = int(assignment.timeline.step_of(np.array([consumed], dtype=np.int64))[0])
         micro_batch, row = divmod(index - assignment.first_local(step), assignment.micro_batch_size)
@@ -295,16 +370,70 @@ def _key_of(stream: Stream) -> KeyOf | None:
     return None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
 
 
-def _shards(stream: Stream) -> list[dict[str, Any]]:
-    """Return the datasets with the ids at which each begins and ends, where ids are numbered through."""
-    source = stream.source
-    bounds = None if source.order is not None else source.bounds.tolist()
-    return [
-        {
-            "dataset": number,
-            "prefix": one.prefix,
-            "samples": one.samples,
-            "ids": None if bounds is None else bounds[number : number + 2],
-        }
-        for number, one in enumerate(source.datasets)
+@dataclass(frozen=True, slots=True)
+class ReadGrid:
+    """The first sample of some ranks at some steps, spread over all of them.
+
+    Attributes:
+        ranks: The data-parallel ranks that are shown.
+        steps: The steps that are shown.
+        samples: For each of these ranks the ids of the samples, one for each step.
+        datasets: Likewise the numbers of their datasets; None where the data cannot be opened.
+        unknown: Why that is so, or None.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    samples: tuple[tuple[int, ...], ...]
+    datasets: tuple[tuple[int, ...], ...] | None
+    unknown: str | None
+
+
+def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid | None:
+    """Return what the ranks of a stream begin with at its steps; None where nothing is read.
+
+    Args:
+        stream: The stream.
+        ranks: The largest number of ranks, 2 or more.
+        steps: The largest number of steps.
+
+    Raises:
+        TokshardError: The stream sorts samples by something that cannot be read.
+    """
+    assignment = stream.assignment
+    rows, columns = _spread(assignment.ranks, ranks), _spread(assignment.steps, steps)
+    if not columns:
+        return None
+    first = np.array([assignment.first_local(step) for step in columns], dtype=np.int64)
+    local = np.tile(first, len(rows))
+    ids = assignment.at(np.repeat(np.array(rows, dtype=np.int64), len(columns)), local, _key_of(stream))
+    datasets, unknown = None, None
+    try:
+        datasets = _rows(Locator(stream.source).locate(ids)[0], len(rows))
+    except TokshardError as error:
+        unknown = error.message
+    return ReadGrid(rows, columns, _rows(ids, len(rows)), datasets, unknown)
+
+
+def _spread(total: int, shown: int) -> tuple[int, ...]:
+    """Return at most ``shown`` of the numbers below ``total``, with the first and the last.
+
+    They are one of each of equal parts, and not equally far apart: of an order that repeats itself, as that
+    of a blend, numbers at equal distances can show one source alone.
+
+    Example:
+        >>> _spread(3, 5), _spread(100, 4)
+        ((0, 1, 2), (0, 40, 55, 99))
+    """
+    if total <= shown:
+        return tuple(range(total))
+    edges = [part * total // shown for part in range(shown + 1)]
+    inner = [
+        edges[part] + int(part * _GOLDEN % 1 * (edges[part + 1] - edges[part]))
+        for part in range(1, shown - 1)
     ]
+    return (0, *inner, total - 1)
+
+
+def _rows(values: np.ndarray, rows: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in values.reshape(rows, -1).tolist())

@@ -33,7 +33,7 @@ _HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class Recognized:
     """What a path names.
 
     Attributes:
@@ -47,7 +47,7 @@ class Thing:
     path: str
 
 
-def recognise(thing: str) -> Thing:
+def recognize(thing: str) -> Recognized:
     """Tell what a path names.
 
     Args:
@@ -60,10 +60,10 @@ def recognise(thing: str) -> Thing:
         StorageError: A store does not answer.
     """
     if thing.startswith("hf:") and not is_remote(thing):
-        return Thing("tokenizer", thing)
+        return Recognized("tokenizer", thing)
     prefix = paths.strip_data_suffix(thing)
     if fs.lexists(paths.idx_path(prefix)) or fs.lexists(paths.bin_path(prefix)):
-        return Thing("dataset", prefix)
+        return Recognized("dataset", prefix)
     if is_remote(thing):
         return _object(thing)
     if os.path.isdir(thing):
@@ -102,7 +102,7 @@ def stems_in(directory: str) -> list[str]:
     return sorted({stem for stem in map(stem_of, names) if stem is not None})
 
 
-def _object(url: str) -> Thing:
+def _object(url: str) -> Recognized:
     if not fs.isfile(url):
         raise InputError(
             f"there is no dataset and no object at {url}",
@@ -114,7 +114,7 @@ def _object(url: str) -> Thing:
     return found
 
 
-def _directory(path: str) -> Thing:
+def _directory(path: str) -> Recognized:
     kinds: dict[str, Kind] = {PLAN_NAME: "plan", BLEND_NAME: "blend", TOKENIZER_NAME: "tokenizer"}
     there = [name for name in kinds if os.path.isfile(os.path.join(path, name))]
     if len(there) > 1:
@@ -122,13 +122,13 @@ def _directory(path: str) -> Thing:
             f"{path} holds {' and '.join(there)}", hint=f"name one: {os.path.join(path, there[0])}"
         )
     if there:
-        return Thing(kinds[there[0]], path)
+        return Recognized(kinds[there[0]], path)
     if stems_in(path):
-        return Thing("cache", path)
+        return Recognized("cache", path)
     raise InputError(f"{path} is neither a dataset nor a tokenizer, a cache, a blend or a plan", hint=_HINT)
 
 
-def _of_cache(path: str) -> Thing | None:
+def _of_cache(path: str) -> Recognized | None:
     directory, name = os.path.split(path)
     stem = stem_of(name)
     if stem is not None and os.path.isfile(path):
@@ -141,14 +141,14 @@ def _of_cache(path: str) -> Thing | None:
     return None
 
 
-def _index(directory: str, stem: str) -> Thing:
-    return Thing("index", os.path.join(directory, f"{stem}-description.txt"))
+def _index(directory: str, stem: str) -> Recognized:
+    return Recognized("index", os.path.join(directory, f"{stem}-description.txt"))
 
 
-def _file(path: str) -> Thing:
+def _file(path: str) -> Recognized:
     name = os.path.basename(path)
     if RANK_NAME.fullmatch(name):
-        return Thing("rank", path)
+        return Recognized("rank", path)
     if name in {PLAN_NAME, PACKED_NAME}:
-        return Thing("plan", path)
-    return Thing("blend" if name == BLEND_NAME else "tokenizer", path)
+        return Recognized("plan", path)
+    return Recognized("blend" if name == BLEND_NAME else "tokenizer", path)

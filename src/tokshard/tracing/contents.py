@@ -9,7 +9,7 @@ import numpy as np
 
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.gpt_index.spans import SampleSpans, Spans
-from tokshard.inspection.tokenizers import tokenizer_of
+from tokshard.inspection.datasets import tokenizer_of
 from tokshard.sharding.locator import Locator
 from tokshard.tokenizer.encoders import decode
 from tokshard.tracing.provenance import NO_MANIFEST, Provenance
@@ -31,7 +31,7 @@ class DatasetContents:
     Args:
         prefix: The dataset.
         multimodal: Whether its sequences have modes.
-        tokenizer: See :func:`~tokshard.inspection.tokenizers.tokenizer_of`.
+        tokenizer: See :func:`~tokshard.inspection.datasets.tokenizer_of`.
 
     Attributes:
         prefix: The dataset.

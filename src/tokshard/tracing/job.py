@@ -243,7 +243,7 @@ def trace_document(data: TracedData, document: int, *, tokenizer: str | None = N
         data: A dataset.
         document: The number of the document, from 0.
         tokenizer: The tokenizer to decode with, see
-            :func:`~tokshard.inspection.tokenizers.tokenizer_of`.
+            :func:`~tokshard.inspection.datasets.tokenizer_of`.
 
     Raises:
         UsageError: There is no such document.

@@ -12,7 +12,7 @@ from tokshard.core.progress import Progress, SilentProgress
 from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
 from tokshard.errors import InputError, TokshardError, UsageError
-from tokshard.inspection.recognition import Thing, recognise, stem_of, stems_in
+from tokshard.inspection.recognition import Recognized, recognize, stem_of, stems_in
 from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs
@@ -235,9 +235,9 @@ def find_products(thing: str, *, recursive: bool) -> FoundProducts:
     return found
 
 
-def _recognised(thing: str) -> Thing:
+def _recognised(thing: str) -> Recognized:
     try:
-        found = recognise(thing)
+        found = recognize(thing)
     except InputError:
         if os.path.isdir(thing):
             raise UsageError(
@@ -250,7 +250,7 @@ def _recognised(thing: str) -> Thing:
     return found
 
 
-def _add(found: FoundProducts, thing: Thing, *, recursive: bool) -> None:
+def _add(found: FoundProducts, thing: Recognized, *, recursive: bool) -> None:
     match thing.kind:
         case "dataset":
             found.add_dataset(thing.path)

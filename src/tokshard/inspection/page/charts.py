@@ -3,93 +3,59 @@
 The libraries that were tried do not fit a page that must work offline, in light and dark, and as wide as
 its window. plotly puts 4.7 MB of script into each page. pygal puts a script and the address of another one
 on the network into each chart. matplotlib adds 100 MB to an installation and 0.6 s to a command, and its
-charts have fixed colours, and text that shrinks with the window. All three draw the text themselves, so that
+charts have fixed colors, and text that shrinks with the window. All three draw the text themselves, so that
 it cannot be wrapped, and is escaped by rules that are not ours.
 
 Here only shapes are SVG, stretched to the room that they have; every label is HTML beside them, and
-colours are classes of the style sheet. What a shape means is in its ``<title>``, which browsers show.
+colors are classes of the style sheet. What a shape means is in its ``<title>``, which browsers show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tokshard.core.presentation import Bar, BarChart, CurveChart, LaneChart, Span
 from tokshard.inspection.page.markup import Child, Markup, join, tag
 
 _WIDTH, _HEIGHT = 1000, 240
 _SHORT_LABEL = 24
-COLOURS = 8
+_COLORS = 8
 """Classes ``c0`` to ``c7`` of the style sheet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar with what stands before and behind it.
-
-    Attributes:
-        label: What it is of.
-        value: How long it is among the others; not negative.
-        note: The value in words.
-        mark: A second value that a line marks on the bar; None for no line.
-        colour: The number of the colour; those from :data:`COLOURS` on begin anew.
-    """
-
-    label: str
-    value: float
-    note: str
-    mark: float | None = None
-    colour: int = 0
-
-
-def bars(caption: str, rows: Sequence[Bar]) -> Markup:
-    """Return a table of bars; the longest is as long as there is room."""
-    most = max((max(one.value, one.mark or 0.0) for one in rows), default=0.0)
+def bars(chart: BarChart) -> Markup:
+    """Return a table of bars."""
+    most = max((max(bar.value, bar.mark or 0.0) for bar in chart.bars), default=0.0)
     body = [
         tag(
             "tr",
-            _row_label(one.label),
-            tag("td", _bar(one, most), class_="bar"),
-            tag("td", one.note, class_="number"),
+            _row_label(bar.label),
+            tag("td", _bar(bar, most), class_="bar"),
+            tag("td", bar.note, class_="number"),
         )
-        for one in rows
+        for bar in chart.bars
     ]
-    return tag("table", tag("caption", caption), tag("tbody", *body), class_="bars")
+    return tag("table", tag("caption", chart.caption), tag("tbody", *body), class_="bars")
 
 
-def _bar(one: Bar, most: float) -> Markup:
+def _bar(bar: Bar, most: float) -> Markup:
     def place(value: float) -> float:
         return _WIDTH * _clipped(value / most) if most > 0 else 0.0
 
     # Anything above 0 can be seen, as in the terminal.
-    width = max(place(one.value), 2.0) if one.value > 0 else 0.0
+    width = max(place(bar.value), 2.0) if bar.value > 0 else 0.0
     mark = None
-    if one.mark is not None:
-        x = _number(place(one.mark))
+    if bar.mark is not None:
+        x = _number(place(bar.mark))
         mark = tag("line", x1=x, x2=x, y1=0, y2=10, class_="mark")
-    rect = tag("rect", width=_number(width), height=10, class_=_colour(one.colour))
-    return _picture(join(rect, mark), f"{one.label}: {one.note}", height=10, class_="thin")
+    rect = tag("rect", width=_number(width), height=10, class_=_color(bar.color))
+    return _picture(join(rect, mark), f"{bar.label}: {bar.note}", height=10, class_="thin")
 
 
-def curve(
-    caption: str,
-    points: Sequence[tuple[float, float]],
-    *,
-    left: tuple[str, str],
-    below: tuple[str, str, str],
-    steps: bool = False,
-) -> Markup:
-    """Return a curve with the area below it.
-
-    Args:
-        caption: What it shows.
-        points: Pairs from 0 to 1: from left to right, and from bottom to top.
-        left: What stands at the top and at the bottom of the left side.
-        below: What stands at the left, in the middle, and at the right below.
-        steps: Whether each point holds until the next one, as values of equal parts do.
-    """
-    placed = [(_WIDTH * _clipped(x), _HEIGHT * (1 - _clipped(y))) for x, y in points]
-    if steps and placed:
+def curve(chart: CurveChart) -> Markup:
+    """Return a figure of a curve."""
+    placed = [(_WIDTH * _clipped(x), _HEIGHT * (1 - _clipped(y))) for x, y in chart.points]
+    if chart.steps and placed:
         placed = _stairs(placed)
     drawn = " ".join(f"{_number(x)},{_number(y)}" for x, y in placed)
     shape = None
@@ -99,7 +65,13 @@ def curve(
         shape = join(
             tag("path", d=area, class_="area"), tag("path", d=f"M{drawn}", class_="stroke", fill="none")
         )
-    return _figure(caption, _picture(shape, caption, height=_HEIGHT, class_="wide"), left, below)
+    picture = _picture(shape, chart.caption, height=_HEIGHT, class_="wide")
+    side = tag("div", tag("span", chart.left[0]), tag("span", chart.left[1]), class_="side")
+    return tag(
+        "figure",
+        tag("figcaption", chart.caption),
+        tag("div", side, tag("div", picture, _axis(chart.below), class_="plot"), class_="curve"),
+    )
 
 
 def _stairs(placed: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -107,32 +79,26 @@ def _stairs(placed: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [point for (x, y), end in zip(placed, ends, strict=True) for point in ((x, y), (end, y))]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A coloured part of a lane.
-
-    Attributes:
-        start: Where it begins, from 0 to 1.
-        stop: Where it ends.
-        title: What it means.
-        colour: The number of the colour; those from :data:`COLOURS` on begin anew.
-        shade: 0 to 1 for a light to a strong colour.
-    """
-
-    start: float
-    stop: float
-    title: str
-    colour: int = 0
-    shade: float = 1.0
-
-
-def lanes(caption: str, rows: Sequence[tuple[str, Sequence[Span]]], *, below: tuple[str, str, str]) -> Markup:
-    """Return lanes under each other, all of the same width, with coloured parts."""
+def lanes(chart: LaneChart) -> Markup:
+    """Return lanes with colored parts, and the names of the colors."""
     body = [
-        tag("tr", _row_label(label), tag("td", _lane(label, spans), class_="bar")) for label, spans in rows
+        tag("tr", _row_label(lane.label), tag("td", _lane(lane.label, lane.spans), class_="bar"))
+        for lane in chart.lanes
     ]
-    axis = tag("tr", tag("th"), tag("td", _axis(below)))
-    return tag("table", tag("caption", caption), tag("tbody", *body, axis), class_="lanes")
+    axis = tag("tr", tag("th"), tag("td", _axis(chart.below)))
+    table = tag("table", tag("caption", chart.caption), tag("tbody", *body, axis), class_="lanes")
+    return tag("div", table, _keys(chart.keys) if chart.keys else None)
+
+
+def _keys(names: Sequence[str]) -> Markup:
+    return tag("ul", *(_key(number, name) for number, name in enumerate(names)), class_="keys")
+
+
+def _key(number: int, name: str) -> Markup:
+    square = tag("rect", width=10, height=10, class_=_color(number))
+    return tag(
+        "li", tag("svg", square, view_box="0 0 10 10", class_="key", aria_hidden="true"), f"{number}: {name}"
+    )
 
 
 def _lane(label: str, spans: Sequence[Span]) -> Markup:
@@ -146,17 +112,8 @@ def _span(one: Span) -> Markup:
         x=_number(_WIDTH * one.start),
         width=_number(_WIDTH * (one.stop - one.start)),
         height=10,
-        class_=_colour(one.colour),
+        class_=_color(one.color),
         fill_opacity=_number(0.25 + 0.75 * _clipped(one.shade)),
-    )
-
-
-def _figure(caption: str, picture: Markup, left: tuple[str, str], below: tuple[str, str, str]) -> Markup:
-    side = tag("div", tag("span", left[0]), tag("span", left[1]), class_="side")
-    return tag(
-        "figure",
-        tag("figcaption", caption),
-        tag("div", side, tag("div", picture, _axis(below), class_="plot"), class_="curve"),
     )
 
 
@@ -165,8 +122,8 @@ def _row_label(label: str) -> Markup:
     return tag("th", label, scope="row", class_="long" if len(label) > _SHORT_LABEL else None)
 
 
-def _colour(number: int) -> str:
-    return f"c{number % COLOURS}"
+def _color(number: int) -> str:
+    return f"c{number % _COLORS}"
 
 
 def _axis(below: tuple[str, str, str]) -> Markup:

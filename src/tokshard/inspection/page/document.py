@@ -1,13 +1,25 @@
-"""The whole page around its sections, and the pieces that sections are made of."""
+"""The page of a description: one HTML file without scripts, which needs no other file and no network."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 from collections.abc import Sequence
+from typing import Protocol
 
+from tokshard.core.findings import Finding
+from tokshard.core.formatting import Table, count, counted
+from tokshard.core.presentation import (
+    BarChart,
+    Block,
+    CurveChart,
+    FactList,
+    LaneChart,
+    Paragraph,
+    Section,
+)
+from tokshard.inspection.page.charts import bars, curve, lanes
 from tokshard.inspection.page.markup import Child, Markup, join, tag
-from tokshard.inspection.page.style import STYLE
 from tokshard.version import __version__
 
 MARK = (
@@ -16,61 +28,198 @@ MARK = (
 """How every page begins; a file that begins otherwise is none of ours."""
 
 
-def page(title: str, subtitle: str, sections: Sequence[Markup]) -> str:
+_STYLE = """
+:root {
+  color-scheme: light dark;
+  --paper: #ffffff; --ink: #1d2430; --soft: #5b6675; --rule: #d9dee5; --panel: #f5f7fa;
+  --c0: #2f6fb3; --c1: #c8641e; --c2: #2f8f5b; --c3: #a23b72; --c4: #7a5fc0; --c5: #8a7a16; --c6: #188a96;
+  --c7: #77604f; --bad: #b3261e; --warn: #8a5a00;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #14181f; --ink: #e4e8ee; --soft: #9aa6b5; --rule: #333b47; --panel: #1c222b;
+    --c0: #6aa8ea; --c1: #f09a5a; --c2: #62c48f; --c3: #e07fb4; --c4: #ab95ee; --c5: #d3c04e; --c6: #56c5d1;
+    --c7: #bda28f; --bad: #ff8a80; --warn: #ffc35c;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif;
+}
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .25rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; overflow-wrap: anywhere; }
+p { margin: .5rem 0; overflow-wrap: anywhere; }
+.soft, caption, figcaption, footer { color: var(--soft); }
+footer { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: .75rem; font-size: .85rem; }
+code { white-space: nowrap; font: .9em ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
+dl { display: grid; grid-template-columns: minmax(7rem, max-content) 1fr; gap: .15rem 1rem;
+  margin: .75rem 0; }
+dt { color: var(--soft); }
+dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; }
+section { scroll-margin-top: 1rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; margin: .75rem 0; }
+caption, figcaption { text-align: left; padding-bottom: .35rem; font-size: .9rem; }
+th, td { padding: .25rem .6rem .25rem 0; text-align: left; vertical-align: top; font-weight: normal; }
+thead th { color: var(--soft); border-bottom: 1px solid var(--rule); font-size: .85rem; white-space: nowrap; }
+tbody tr + tr td, tbody tr + tr th { border-top: 1px solid var(--rule); }
+.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.name { overflow-wrap: break-word; white-space: pre-wrap; }
+.bars td, .bars th, .lanes td, .lanes th {
+  border: 0; padding: .1rem .6rem .1rem 0; vertical-align: middle;
+}
+.bars th, .lanes th {
+  width: 1%; text-align: right; white-space: pre; font-size: .9rem; font-variant-numeric: tabular-nums;
+}
+.bars th.long, .lanes th.long { min-width: 14rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+.bars .number { width: 1%; font-size: .9rem; }
+.bar { min-width: 6rem; }
+svg { display: block; width: 100%; background: var(--panel); shape-rendering: crispEdges; }
+svg.wide { shape-rendering: auto; }
+svg.thin { height: 1.05rem; }
+svg.wide { height: 13rem; }
+.lanes svg.thin { height: .95rem; }
+figure { margin: .75rem 0; }
+.curve { display: flex; gap: .6rem; }
+.plot { flex: 1; min-width: 0; }
+.side { display: flex; flex-direction: column; justify-content: space-between; text-align: right;
+  font-size: .8rem; color: var(--soft); padding-bottom: 1.3rem; white-space: nowrap; }
+.axis { display: flex; justify-content: space-between; gap: .5rem; font-size: .8rem; color: var(--soft); }
+.stroke { stroke: var(--c0); stroke-width: 2; vector-effect: non-scaling-stroke; }
+.area { fill: var(--c0); fill-opacity: .18; }
+.mark { stroke: var(--ink); stroke-width: 2; vector-effect: non-scaling-stroke; }
+.c0 { fill: var(--c0); } .c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); }
+.c4 { fill: var(--c4); } .c5 { fill: var(--c5); } .c6 { fill: var(--c6); } .c7 { fill: var(--c7); }
+.key { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; vertical-align: -.05rem; }
+.keys { list-style: none; padding: 0; margin: .5rem 0; display: flex; flex-wrap: wrap; gap: .25rem 1.25rem;
+  font-size: .9rem; }
+.keys li { overflow-wrap: anywhere; }
+.error { color: var(--bad); } .warning { color: var(--warn); } .good { color: var(--c2); }
+.tokens { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 0 2rem;
+  align-items: start; }
+@media (max-width: 34rem) {
+  body { padding: 1rem .75rem 3rem; }
+  dl { grid-template-columns: 1fr; gap: 0; }
+  dd { margin-bottom: .4rem; }
+  .bars th, .lanes th { font-size: .8rem; }
+  .bars th.long, .lanes th.long { min-width: 8rem; }
+  .bars .number { font-size: .8rem; }
+  svg.wide { height: 9rem; }
+}
+@media print { body { max-width: none; } section { break-inside: avoid; } }
+"""
+
+_SHOWN_FINDINGS = 1000
+
+
+class Verification(Protocol):
+    """The part of a verify report that is on a page."""
+
+    @property
+    def level(self) -> str:
+        """How thoroughly was looked."""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """Everything that was found."""
+
+
+def page(
+    title: str, subtitle: str, sections: Sequence[Section], verification: Verification | None = None
+) -> str:
     """Return a page.
 
     It needs nothing but itself, and cannot get at anything else: its policy forbids every script and every
     request, and allows the one style sheet by its digest.
 
     Args:
-        title: What it is about.
-        subtitle: What kind of thing that is.
-        sections: What it says.
+        title: The product as the user named it.
+        subtitle: The kind of the product.
+        sections: The description of the product.
+        verification: A verify report, whose findings are listed.
     """
-    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    parts = [_section(section) for section in sections]
+    if verification is not None:
+        parts.insert(1, _findings(verification))
     head = join(
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name_="color-scheme", content="light dark"),
         tag("title", f"{title}: {subtitle}"),
-        tag("style", Markup(STYLE)),
+        tag("style", Markup(_STYLE)),
     )
     body = tag(
         "body",
         tag("header", tag("h1", title), tag("p", subtitle, class_="soft")),
-        tag("main", *sections),
+        tag("main", *parts),
         tag("footer", f"Made by tokshard {__version__}. The page is complete in itself: it loads nothing."),
     )
     return f'{MARK}{__version__}">{head}</head>{body}</html>\n'
 
 
-def section(title: str, *children: Child) -> Markup:
-    """Return a part of a page with its heading."""
-    return tag("section", tag("h2", title), *children)
+def _section(section: Section) -> Markup:
+    blocks = [*section.blocks, *section.page_only]
+    return tag("section", tag("h2", section.title), *map(_block, blocks))
 
 
-def facts(lines: Sequence[tuple[str, object]]) -> Markup:
-    """Return labels and what they stand for; an empty label goes on with the last."""
+def _block(block: Block) -> Markup:
+    match block:
+        case FactList():
+            return _facts(block)
+        case Table():
+            return _table(block.header, block.rows, left=block.left, caption=block.caption)
+        case BarChart():
+            return bars(block)
+        case CurveChart():
+            return curve(block)
+        case LaneChart():
+            return lanes(block)
+        case Paragraph():
+            return tag("p", block.text, class_="good" if block.good else "soft" if block.soft else None)
+
+
+def _facts(block: FactList) -> Markup:
     pieces = []
-    for label, value in lines:
+    for label, value in block.facts:
         if label:
             pieces.append(tag("dt", label))
         pieces.append(tag("dd", str(value)))
     return tag("dl", *pieces)
 
 
-def table(
+def _table(
     header: Sequence[str], rows: Sequence[Sequence[Child]], *, left: Sequence[int] = (0,), caption: str = ""
 ) -> Markup:
-    """Return a table that can be scrolled sideways where there is no room; ``left`` columns are text."""
-
     def kind(place: int) -> str:
         return "name" if place in left else "number"
 
-    head = tag("tr", *(tag("th", one, scope="col", class_=kind(at)) for at, one in enumerate(header)))
+    head = tag("tr", *(tag("th", name, scope="col", class_=kind(at)) for at, name in enumerate(header)))
     body = [tag("tr", *(tag("td", cell, class_=kind(at)) for at, cell in enumerate(row))) for row in rows]
     whole = tag(
         "table", tag("caption", caption) if caption else None, tag("thead", head), tag("tbody", *body)
     )
     return tag("div", whole, class_="scroll")
+
+
+def _findings(report: Verification) -> Markup:
+    found, title = report.findings, tag("h2", "Verification")
+    if not found:
+        nothing = f"No problems found at level {report.level}."
+        return tag("section", title, tag("p", nothing, class_="good"))
+    rows: list[Sequence[Child]] = [_finding(finding) for finding in found[:_SHOWN_FINDINGS]]
+    more = f", of which the first {count(_SHOWN_FINDINGS)} are shown" if len(found) > _SHOWN_FINDINGS else ""
+    told = f"{counted(len(found), 'finding')} at level {report.level}{more}."
+    header = ("severity", "code", "what", "where")
+    return tag("section", title, tag("p", told), _table(header, rows, left=(0, 1, 2, 3)))
+
+
+def _finding(finding: Finding) -> Sequence[Child]:
+    place = finding.path or ""
+    if finding.offset is not None:
+        place += f", byte {finding.offset}"
+    hint = None if finding.hint is None else tag("p", finding.hint, class_="soft")
+    what = tag("div", finding.message, hint)
+    return tag("span", finding.severity, class_=finding.severity), tag("code", finding.code), what, place

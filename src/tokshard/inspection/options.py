@@ -1,0 +1,77 @@
+"""Options of inspect."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from tokshard.errors import UsageError
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """Options of :func:`tokshard.inspect`.
+
+    Attributes:
+        path: The path prefix of a dataset; an index cache, one of its files, or ``CACHE/HASH``; a blend, a
+            plan or the manifest of a rank; a tokenizer.
+        document: The number of one document of a dataset; negative numbers count from the end.
+        tokenizer: The tokenizer to decode tokens with; by default the built-in one if the dataset was made
+            with it.
+        multimodal: Whether the dataset has modes.
+        rank: A rank of the whole job that reads a plan.
+        step: A step of that rank.
+        index: The n-th sample that the rank reads.
+        sample: The id of a sample of a plan: the global index.
+        shard: ``"D:N"``: sample N of dataset D of a plan.
+        epoch: The epoch in which ``sample`` or ``shard`` is looked for; None for the first one that is read.
+        stream: The stream of a plan.
+
+    Raises:
+        UsageError: Options exclude each other, or are invalid.
+    """
+
+    path: str | os.PathLike[str]
+    document: int | None = None
+    tokenizer: str | None = None
+    multimodal: bool = False
+    rank: int | None = None
+    step: int | None = None
+    index: int | None = None
+    sample: int | None = None
+    shard: str | None = None
+    epoch: int | None = None
+    stream: str = "train"
+
+    def __post_init__(self) -> None:
+        asked = [name for name in ("step", "index", "sample", "shard") if getattr(self, name) is not None]
+        if len(asked) > 1:
+            raise UsageError(
+                f"--{asked[0]} and --{asked[1]} exclude each other", hint=f"leave out --{asked[1]}"
+            )
+        if self.rank is not None and asked and asked[0] in {"sample", "shard"}:
+            raise UsageError(
+                f"--rank and --{asked[0]} exclude each other: --{asked[0]} shows the rank that reads it",
+                hint="leave out --rank",
+            )
+        if self.epoch is not None and self.sample is None and self.shard is None:
+            raise UsageError("--epoch needs --sample or --shard")
+        if self.shard is not None:
+            self.shard_sample()
+
+    @property
+    def questions(self) -> list[str]:
+        """The names of the options that show a part and not the whole."""
+        names = ("document", "rank", "step", "index", "sample", "shard", "epoch")
+        return [name for name in names if getattr(self, name) is not None]
+
+    def shard_sample(self) -> tuple[int, int]:
+        """Return the number of the dataset and of the sample that ``shard`` names.
+
+        Raises:
+            UsageError: It is not ``"D:N"``.
+        """
+        dataset, colon, sample = (self.shard or "").partition(":")
+        if not (colon and dataset.isdecimal() and sample.isdecimal()):
+            raise UsageError(f"--shard must be D:N, got {self.shard!r}", hint="for example --shard 0:1234")
+        return int(dataset), int(sample)
