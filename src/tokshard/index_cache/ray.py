@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tokshard.cluster.connection import Calls, Connection
+from tokshard.cluster.connection import Calls, Connection, run_retryable
 from tokshard.cluster.options import RayOptions
-from tokshard.cluster.retryable_tasks import run_retryable
 from tokshard.cluster.task import Message
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 from tokshard.core.worker_errors import error_from_json

@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from tokshard.cluster.connection import Calls, Connection
+from tokshard.cluster.connection import Calls, Connection, run_retryable
 from tokshard.cluster.options import RayOptions
-from tokshard.cluster.retryable_tasks import run_retryable
 from tokshard.cluster.task import Answer, Message, on_node
 from tokshard.core.worker_errors import error_from_json, error_to_json
 from tokshard.corpus.files import CorpusFile
