@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tokshard.inspection.job import describe, inspect, write_inspection_page
     from tokshard.inspection.options import InspectOptions
     from tokshard.inspection.plans import PlanSampleSummary, PlanSummary, RankSummary
+    from tokshard.sharding.disk_reads import DiskReads, ReadSummary, SimulationReport, simulate_plan
+    from tokshard.sharding.options import SimulateOptions, StagingOptions
+    from tokshard.sharding.staging import StagingReport, stage_plan
     from tokshard.tokenization.job import tokenize_corpus
     from tokshard.tokenization.job_array.job import finish_tokenization, tokenize_share
     from tokshard.tokenization.job_array.task import ArrayTask
@@ -53,6 +56,7 @@ __all__ = [
     "CacheSummary",
     "Certificate",
     "DatasetSummary",
+    "DiskReads",
     "DocumentOrigin",
     "DocumentRead",
     "DocumentReads",
@@ -66,8 +70,13 @@ __all__ = [
     "PlanSampleSummary",
     "PlanSummary",
     "RankSummary",
+    "ReadSummary",
     "SampleContents",
     "SamplePiece",
+    "SimulateOptions",
+    "SimulationReport",
+    "StagingOptions",
+    "StagingReport",
     "TokenizerSummary",
     "TraceDocumentReport",
     "TraceOptions",
@@ -88,6 +97,8 @@ __all__ = [
     "finish_tokenization",
     "inspect",
     "merge_datasets",
+    "simulate_plan",
+    "stage_plan",
     "tokenize_corpus",
     "tokenize_share",
     "trace",
@@ -102,6 +113,7 @@ _HOMES = {
     "CacheSummary": "tokshard.inspection.indexes",
     "Certificate": "tokshard.blending.certificate",
     "DatasetSummary": "tokshard.inspection.datasets",
+    "DiskReads": "tokshard.sharding.disk_reads",
     "DocumentOrigin": "tokshard.tracing.report",
     "DocumentRead": "tokshard.tracing.report",
     "DocumentReads": "tokshard.tracing.report",
@@ -115,8 +127,13 @@ _HOMES = {
     "PlanSampleSummary": "tokshard.inspection.plans",
     "PlanSummary": "tokshard.inspection.plans",
     "RankSummary": "tokshard.inspection.plans",
+    "ReadSummary": "tokshard.sharding.disk_reads",
     "SampleContents": "tokshard.tracing.report",
     "SamplePiece": "tokshard.tracing.report",
+    "SimulateOptions": "tokshard.sharding.options",
+    "SimulationReport": "tokshard.sharding.disk_reads",
+    "StagingOptions": "tokshard.sharding.options",
+    "StagingReport": "tokshard.sharding.staging",
     "TokenizerSummary": "tokshard.inspection.datasets",
     "TraceDocumentReport": "tokshard.tracing.report",
     "TraceOptions": "tokshard.tracing.options",
@@ -136,6 +153,8 @@ _HOMES = {
     "finish_tokenization": "tokshard.tokenization.job_array.job",
     "inspect": "tokshard.inspection.job",
     "merge_datasets": "tokshard.dataset.merge.job",
+    "simulate_plan": "tokshard.sharding.disk_reads",
+    "stage_plan": "tokshard.sharding.staging",
     "tokenize_corpus": "tokshard.tokenization.job",
     "tokenize_share": "tokshard.tokenization.job_array.job",
     "trace": "tokshard.tracing.job",

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
 import tokshard
+from tokshard import SimulateOptions
 from tokshard.cli import failures, options, plan_options, replanning, simulation, terminal, views
 from tokshard.cli.events import recorded
 from tokshard.cli.notes import warn
 from tokshard.cli.options import LogJson
+from tokshard.core.codec import encode
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
+    from tokshard import SimulationReport, StagingReport
     from tokshard.sharding.plan import Plan
     from tokshard.sharding.publication import PlanFiles
-    from tokshard.sharding.reading.simulation import StepLoad
     from tokshard.sharding.schedule import BatchSchedule
     from tokshard.sharding.sources import SampleSource
 
@@ -74,9 +76,9 @@ def shard_plan(
     consumed_valid_samples: plan_options.ConsumedValidSamples = None,
     simulate: plan_options.Simulate = False,
     staging: plan_options.Staging = None,
-    simulate_steps: plan_options.SimulateSteps = simulation.DEFAULT_STEPS,
-    simulate_stream: plan_options.SimulateStream = "train",
-    ranks_per_node: plan_options.RanksPerNode = 8,
+    simulate_steps: plan_options.SimulateSteps = SimulateOptions.steps,
+    simulate_stream: plan_options.SimulateStream = SimulateOptions.stream,
+    ranks_per_node: plan_options.RanksPerNode = SimulateOptions.ranks_per_node,
     bandwidth: plan_options.Bandwidth = None,
     staging_remote: plan_options.StagingRemote = None,
     packed: plan_options.Packed = False,
@@ -108,10 +110,16 @@ def shard_plan(
         from tokshard.sharding.planning import plan_shards
         from tokshard.sharding.topology import Topology
 
-        looking = simulation.SimulationRequest(
-            simulate_steps, ranks_per_node, bandwidth, simulate_stream, simulate, staging, staging_remote
+        looking = simulation.look_ahead(
+            simulate=simulate,
+            stream=simulate_stream,
+            steps=simulate_steps,
+            ranks_per_node=ranks_per_node,
+            bandwidth=bandwidth,
+            directory=staging,
+            remote=staging_remote,
+            dry_run=dry_run,
         )
-        looking.check(dry_run=dry_run)
         given = replanning.Given.of(ctx)
         sizes = (global_batch_size, step_batch_size_schedule, rampup_batch_size)
         if from_plan is not None:
@@ -249,7 +257,7 @@ def _schedule(sizes: _Sizes, source: SampleSource, *, round_down: bool) -> Batch
 def _finish(
     plan: Plan,
     output: str,
-    looking: simulation.SimulationRequest,
+    looking: simulation.LookAhead,
     *,
     packed: bool,
     force: bool,
@@ -260,19 +268,19 @@ def _finish(
     """Write the plan and the lists, follow it, and say what it is."""
     from tokshard.sharding.publication import write_plan
 
-    loads = simulation.simulate(plan, looking) if looking.simulates else None
+    reads = None if looking.simulate is None else tokshard.simulate_plan(plan, looking.simulate)
     files = None if dry_run else write_plan(plan, output, packed=packed, force=force)
-    lists = simulation.write_lists(plan, looking) if looking.directory is not None else None
+    lists = None if looking.staging is None else tokshard.stage_plan(plan, looking.staging)
     if as_json:
-        terminal.say_json(_json(plan, output, files, looking, loads, lists))
+        terminal.say_json(_json(plan, output, files, reads, lists))
         return
     if quiet:
         return
     _show(plan, output, files)
-    if loads is not None:
-        simulation.show_simulation(loads, looking)
-    if lists is not None:
-        simulation.show_lists(lists, looking)
+    if reads is not None:
+        simulation.show_simulation(reads)
+    if lists is not None and looking.staging is not None:
+        simulation.show_staging(lists, looking.staging)
     if files is not None:
         terminal.say(f"next: tokshard inspect {terminal.safe(output)}")
 
@@ -281,9 +289,8 @@ def _json(
     plan: Plan,
     output: str,
     files: PlanFiles | None,
-    looking: simulation.SimulationRequest,
-    loads: list[StepLoad] | None,
-    lists: dict[str, Any] | None,
+    reads: SimulationReport | None,
+    lists: StagingReport | None,
 ) -> dict[str, Any]:
     from tokshard.sharding.summary import coverage_of
 
@@ -295,8 +302,8 @@ def _json(
         "plan": plan.to_json(output),
         "coverage": {name: coverage_of(stream.assignment).to_json() for name, stream in plan.streams.items()},
         "written": written,
-        "simulation": None if loads is None else simulation.simulation_json(loads, looking),
-        "staging": lists,
+        "simulation": None if reads is None else encode(reads),
+        "staging": None if lists is None else encode(lists),
     }
 
 

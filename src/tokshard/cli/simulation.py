@@ -1,175 +1,126 @@
-"""``shard-plan --simulate`` and ``--staging``: what a plan reads, in tables and lists."""
+"""``shard-plan --simulate`` and ``--staging``: options and rendering."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-from tokshard.cli import rendering, terminal
+from tokshard import SimulateOptions, StagingOptions
+from tokshard.cli import rendering
+from tokshard.core.formatting import count, duration, size, visible
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokshard.sharding.plan import Plan
-    from tokshard.sharding.reading.simulation import StepLoad
+    from tokshard import DiskReads, ReadSummary, SimulationReport, StagingReport
 
-DEFAULT_STEPS = 10
 _SHOWN_NODES = 16
-_NUMBERS = ("samples", "documents", "bytes", "pages", "files", "seconds")
+_HEADER = ("", "samples", "pieces", "tokens", "pages", "open files", "time")
 
 
 @dataclass(frozen=True, slots=True)
-class SimulationRequest:
-    """What is asked of a simulation.
+class LookAhead:
+    """What to simulate and to stage; None for nothing."""
 
-    Attributes:
-        steps: How many steps from the first on.
-        ranks_per_node: How many neighbouring ranks are on a node.
-        bandwidth: Bytes a second; None for no times.
-        stream: The stream.
-        simulates: Whether the steps are to be followed.
-        directory: Where the lists of files go; None for no lists.
-        remote: Where the root directory lies in an object store.
+    simulate: SimulateOptions | None
+    staging: StagingOptions | None
+
+
+def look_ahead(
+    *,
+    simulate: bool,
+    stream: str,
+    steps: int,
+    ranks_per_node: int,
+    bandwidth: float | None,
+    directory: str | None,
+    remote: str | None,
+    dry_run: bool,
+) -> LookAhead:
+    """Return the options of a simulation and of staging lists.
+
+    Raises:
+        UsageError: They do not fit together.
     """
-
-    steps: int = DEFAULT_STEPS
-    ranks_per_node: int = 8
-    bandwidth: int | None = None
-    stream: str = "train"
-    simulates: bool = False
-    directory: str | None = None
-    remote: str | None = None
-
-    def check(self, *, dry_run: bool) -> None:
-        """Check that the options fit together.
-
-        Raises:
-            UsageError: They do not.
-        """
-        if dry_run and self.directory is not None:
-            raise UsageError("--dry-run writes nothing: leave out --staging")
-        if self.remote is not None and self.directory is None:
-            raise UsageError("--staging-remote needs --staging, the directory of the lists")
-        if self.bandwidth is not None and not self.simulates:
-            raise UsageError("--bandwidth has a meaning with --simulate only")
-
-
-def simulate(plan: Plan, request: SimulationRequest) -> list[StepLoad]:
-    """Return what the first steps take."""
-    from tokshard.sharding.reading.simulation import Simulation
-
-    simulation = Simulation(
-        plan, request.stream, ranks_per_node=request.ranks_per_node, bandwidth=request.bandwidth
+    if dry_run and directory is not None:
+        raise UsageError("--dry-run writes nothing: leave out --staging")
+    if remote is not None and directory is None:
+        raise UsageError("--staging-remote requires --staging, the directory of the lists")
+    if bandwidth is not None and not simulate:
+        raise UsageError("--bandwidth requires --simulate")
+    simulated = SimulateOptions(
+        stream=stream, steps=steps, ranks_per_node=ranks_per_node, bandwidth=bandwidth
     )
-    return list(simulation.steps(0, request.steps))
+    staging = None
+    if directory is not None:
+        staging = StagingOptions(
+            directory=directory, remote=remote, stream=stream, steps=steps, ranks_per_node=ranks_per_node
+        )
+    return LookAhead(simulated if simulate else None, staging)
 
 
-def simulation_json(steps: Sequence[StepLoad], request: SimulationRequest) -> dict[str, Any]:
-    """Return the loads as JSON values."""
-    from tokshard.sharding.reading.simulation import summarise
-
-    return {
-        "stream": request.stream,
-        "ranks_per_node": request.ranks_per_node,
-        "bandwidth": request.bandwidth,
-        "rank": summarise([one for step in steps for one in step.ranks]),
-        "node": summarise([one for step in steps for one in step.nodes]),
-        "steps": [one.to_json() for one in steps],
-    }
-
-
-def show_simulation(steps: Sequence[StepLoad], request: SimulationRequest) -> None:
-    """Print what a rank and a node read in a step, and each node over all steps."""
-    from tokshard.sharding.reading.simulation import summarise
-
-    terminal.say(
-        f"simulated {terminal.count(len(steps))} steps of {terminal.safe(request.stream)}, "
-        f"{terminal.count(request.ranks_per_node)} ranks a node:"
+def show_simulation(report: SimulationReport) -> None:
+    """Print the disk reads of a step of a rank and of a node, and of each node over all steps."""
+    rendering.line(
+        f"simulated {count(len(report.steps))} steps of {report.stream}, "
+        f"{count(report.ranks_per_node)} ranks per node:"
     )
-    rows = []
-    for label, loads in (
-        ("a step of a rank", [one for step in steps for one in step.ranks]),
-        ("a step of a node", [one for step in steps for one in step.nodes]),
-    ):
-        summary = summarise(loads)
-        for which in ("least", "mean", "most"):
-            shown = [_shown(name, summary[name][which]) if name in summary else "-" for name in _NUMBERS]
-            rows.append([f"  {label}, {which}", *shown])
-    rendering.table(["", "samples", "documents", "tokens", "pages", "open files", "time"], rows)
-    _show_nodes(steps)
+    rows = [
+        [f"  {label}, {which}", *_cells(summary, which)]
+        for label, summary in (("a step of a rank", report.rank), ("a step of a node", report.node))
+        if summary is not None
+        for which in ("least", "mean", "most")
+    ]
+    rendering.table(_HEADER, rows)
+    if report.steps:
+        _show_nodes(report)
 
 
-def _show_nodes(steps: Sequence[StepLoad]) -> None:
-    if not steps:
-        return
-    count = len(steps[0].nodes)
-    rows = []
-    for node in range(min(count, _SHOWN_NODES)):
-        loads = [step.nodes[node] for step in steps]
-        seconds = [one.seconds for one in loads if one.seconds is not None]
-        numbers: list[float | None] = [
-            sum(one.samples for one in loads),
-            sum(one.documents for one in loads),
-            sum(one.bytes for one in loads),
-            sum(one.pages for one in loads),
-            max(one.files for one in loads),
-            sum(seconds) if seconds else None,
-        ]
-        cells = [
-            "-" if number is None else _shown(name, number)
-            for name, number in zip(_NUMBERS, numbers, strict=True)
-        ]
-        rows.append([f"  node {node}, all steps", *cells])
-    rendering.table(["", "samples", "documents", "tokens", "pages", "open files", "time"], rows)
-    if count > _SHOWN_NODES:
-        terminal.say(f"  ... {terminal.count(count)} nodes in all: see --json")
+def _cells(summary: ReadSummary, which: str) -> list[str]:
+    return [
+        "-" if (found := getattr(summary, field.name)) is None else _shown(field.name, getattr(found, which))
+        for field in fields(summary)
+    ]
+
+
+def _show_nodes(report: SimulationReport) -> None:
+    nodes = len(report.steps[0].nodes)
+    rows = [
+        [f"  node {node}, all steps", *_total([step.nodes[node] for step in report.steps])]
+        for node in range(min(nodes, _SHOWN_NODES))
+    ]
+    rendering.table(_HEADER, rows)
+    if nodes > _SHOWN_NODES:
+        rendering.line(f"  ... {count(nodes)} nodes in all: see --json")
+
+
+def _total(reads: Sequence[DiskReads]) -> list[str]:
+    cells = []
+    for field in fields(reads[0]):
+        numbers = [number for one in reads if (number := getattr(one, field.name)) is not None]
+        total = max(numbers) if field.name == "files" else sum(numbers)
+        cells.append(_shown(field.name, total) if numbers else "-")
+    return cells
 
 
 def _shown(name: str, number: float) -> str:
-    if name == "bytes":
-        return terminal.size(number)
+    if name == "size_bytes":
+        return size(number)
     if name == "seconds":
-        return terminal.duration(number)
-    return terminal.count(round(number))
+        return duration(number)
+    return count(round(number))
 
 
-def write_lists(plan: Plan, request: SimulationRequest) -> dict[str, Any]:
-    """Write the lists of what nodes read in the first steps; return what was written, as JSON values."""
-    from tokshard.sharding.reading.staging import stage, write_staging
-
-    nodes = stage(plan, request.stream, 0, request.steps, ranks_per_node=request.ranks_per_node)
-    directory = request.directory or ""
-    names = write_staging(nodes, directory, plan_id=plan.plan_id, remote=request.remote)
-    return {
-        "directory": directory,
-        "files": list(names),
-        "nodes": [
-            {
-                "node": one.node,
-                "files": len(one.files),
-                "bytes": one.size_bytes,
-                "read_bytes": one.read_bytes,
-            }
-            for one in nodes
-        ],
-    }
-
-
-def show_lists(written: dict[str, Any], request: SimulationRequest) -> None:
-    """Print what was written for staging."""
-    directory = terminal.safe(written["directory"])
-    terminal.say(f"{directory}: what each node reads in the first {terminal.count(request.steps)} steps")
+def show_staging(report: StagingReport, options: StagingOptions) -> None:
+    """Print which staging lists were written."""
+    directory = visible(report.directory)
+    rendering.line(f"{directory}: files that each node reads in the first {count(options.steps)} steps")
     rows = [
-        [
-            f"  node {one['node']}",
-            terminal.count(one["files"]),
-            terminal.size(one["bytes"]),
-            terminal.size(one["read_bytes"]),
-        ]
-        for one in written["nodes"][:_SHOWN_NODES]
+        [f"  node {node.node}", count(node.files), size(node.size_bytes), size(node.read_bytes)]
+        for node in report.nodes[:_SHOWN_NODES]
     ]
     rendering.table(["", "files", "size", "is read"], rows)
-    if len(written["nodes"]) > _SHOWN_NODES:
-        terminal.say(f"  ... {terminal.count(len(written['nodes']))} nodes in all")
-    terminal.say(f"next: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")
+    if len(report.nodes) > _SHOWN_NODES:
+        rendering.line(f"  ... {count(len(report.nodes))} nodes in all")
+    rendering.line(f"next: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")

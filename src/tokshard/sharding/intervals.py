@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Intervals:
         >>> some.complement(15).to_json()
         [[3, 10], [12, 15]]
     """
+
+    JSON_TYPE: ClassVar[object] = tuple[tuple[int, int], ...]
 
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
@@ -86,6 +88,22 @@ class Intervals:
         """Return the intervals as a list of ``[start, stop]``."""
         pairs: list[list[int]] = np.stack((self.starts, self.stops), axis=1).tolist()
         return pairs
+
+    @classmethod
+    def from_json_value(cls, value: tuple[tuple[int, int], ...]) -> Self:
+        """Return the set of pairs that :meth:`to_json_value` gave.
+
+        Raises:
+            UsageError: The pairs are not ascending, are empty or touch each other.
+        """
+        result = cls.of(value)
+        if result.starts.size != len(value):
+            raise UsageError("intervals are empty or touch each other")
+        return result
+
+    def to_json_value(self) -> list[list[int]]:
+        """Return the intervals as a list of ``[start, stop]``."""
+        return self.to_json()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Intervals):

@@ -158,3 +158,56 @@ class PlanRequest:
             "full_validation": self.full_validation,
             "consumed_valid_samples": list(self.consumed_valid_samples),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    """Options of :func:`tokshard.simulate_plan`.
+
+    Attributes:
+        stream: The stream.
+        steps: The number of steps, from the first on.
+        ranks_per_node: The neighboring ranks on a node.
+        bandwidth: Bytes per second that a node, or a rank by itself, gets from storage; None for no times.
+
+    Raises:
+        UsageError: A number is out of range.
+    """
+
+    stream: str = "train"
+    steps: int = 10
+    ranks_per_node: int = 8
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "ranks_per_node"):
+            number = getattr(self, name)
+            if number < 1:
+                raise UsageError(f"{name.replace('_', ' ')} must be at least 1, got {number}")
+        if self.bandwidth is not None and self.bandwidth <= 0:
+            raise UsageError(f"bandwidth must be positive, got {self.bandwidth}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagingOptions:
+    """Options of :func:`tokshard.stage_plan`.
+
+    Attributes:
+        directory: Where the lists go.
+        remote: The root directory in an object store, to write commands for ``s5cmd`` as well.
+        stream: The stream.
+        steps: The number of steps, from the first on.
+        ranks_per_node: The neighboring ranks on a node.
+
+    Raises:
+        UsageError: A number is below 1.
+    """
+
+    directory: str
+    remote: str | None = None
+    stream: str = SimulateOptions.stream
+    steps: int = SimulateOptions.steps
+    ranks_per_node: int = SimulateOptions.ranks_per_node
+
+    def __post_init__(self) -> None:
+        SimulateOptions(steps=self.steps, ranks_per_node=self.ranks_per_node)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,10 @@ from support.sharding.replanning import plan_of, write_blend
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.disk_reads import PAGE_BYTES, ExtentReader, Extents, ReadSummary, Simulation
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.options import PlanRequest, SimulateOptions, StreamRequest
 from tokshard.sharding.planning import plan_shards
-from tokshard.sharding.reading.pieces import PieceReader, Pieces
-from tokshard.sharding.reading.simulation import PAGE_BYTES, Simulation, count_pages, summarise
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 
@@ -31,13 +31,13 @@ def source(tmp_path):
 
 
 def test_the_pieces_of_a_sample_hold_its_tokens(source):
-    reader, locator = PieceReader(source), Locator(source)
+    reader, locator = ExtentReader(source), Locator(source)
     readers = [GPTSamples(one.open_dataset(), one.open_index()) for one in source.datasets]
     for number in range(300):
         ids = np.array([number])
         (dataset,), (sample,) = locator.locate(ids)
         expected = readers[dataset].read(int(sample))
-        pieces = reader.pieces(ids)
+        pieces = reader.extents(ids)
         content = Path(f"{source.datasets[dataset].prefix}.bin").read_bytes()
         parts = zip(pieces.first.tolist(), pieces.size.tolist(), strict=True)
         tokens = np.frombuffer(b"".join(content[first : first + size] for first, size in parts), "<u2")
@@ -48,7 +48,7 @@ def test_the_pieces_of_a_sample_hold_its_tokens(source):
 def test_the_pieces_of_documents_are_whole_documents(tmp_path, source):
     prefix = str(tmp_path / "code")
     documents = open_sources([prefix], Wanted(documents=True))["train"]
-    pieces = PieceReader(documents).pieces(np.array([0, 7, documents.total - 1]))
+    pieces = ExtentReader(documents).extents(np.array([0, 7, documents.total - 1]))
     assert pieces.size.tolist() == [14, 14, 14]
     assert pieces.first.tolist() == [0, 98, 70_000 - 14]
 
@@ -61,14 +61,16 @@ def test_more_data_sets_than_files_may_be_open_are_followed(tmp_path):
     command += "shard-plan 'd*' --documents --data-parallel 4 -o plan --simulate --simulate-steps 75 --json"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["simulation"]["rank"]["documents"]["mean"] == 1
+    assert json.loads(done.stdout)["simulation"]["rank"]["pieces"]["mean"] == 1
 
 
 def test_pieces_do_not_depend_on_how_many_data_sets_are_open(source):
     ids = np.random.RandomState(1).permutation(source.total)[:60].reshape(20, 3)
-    one, all_of_them = PieceReader(source, capacity=1), PieceReader(source)
+    one, all_of_them = ExtentReader(source, capacity=1), ExtentReader(source)
     for some in ids:
-        for found, expected in zip(columns(one.pieces(some)), columns(all_of_them.pieces(some)), strict=True):
+        for found, expected in zip(
+            columns(one.extents(some)), columns(all_of_them.extents(some)), strict=True
+        ):
             assert found.tolist() == expected.tolist()
 
 
@@ -90,14 +92,14 @@ def test_pages_are_counted_once():
     generator = np.random.RandomState(3)
     for _ in range(50):
         count = generator.randint(1, 20)
-        pieces = Pieces(
+        pieces = Extents(
             generator.randint(0, 3, count),
             generator.randint(0, 60_000, count),
             generator.randint(1, 9_000, count),
         )
-        assert count_pages(pieces) == slow_pages(pieces)
+        assert pieces.count_pages() == slow_pages(pieces)
     nothing = np.empty(0, dtype=np.int64)
-    assert count_pages(Pieces(nothing, nothing, nothing)) == 0
+    assert Extents(nothing, nothing, nothing).count_pages() == 0
 
 
 def test_steps_ranks_and_nodes_add_up(source):
@@ -109,25 +111,26 @@ def test_steps_ranks_and_nodes_add_up(source):
     assert [one.step for one in loads] == [3, 4]
     for one in loads:
         assert [rank.samples for rank in one.ranks] == [4] * 8
-        assert [rank.bytes for rank in one.ranks] == [4 * 9 * 2] * 8
+        assert [rank.size_bytes for rank in one.ranks] == [4 * 9 * 2] * 8
         # 8 ranks of a node are 4 of data parallelism, and of each the first of the 2 tensor ranks reads.
         assert [node.samples for node in one.nodes] == [4 * 4] * 4
         for number, node in enumerate(one.nodes):
-            reads = [simulation.pieces(rank, one.step)[1] for rank in set(simulation.nodes[number])]
-            assert node.pages == slow_pages(Pieces.joined(reads))
+            reads = [simulation.extents(rank, one.step)[1] for rank in set(simulation.nodes[number])]
+            assert node.pages == slow_pages(Extents.joined(reads))
             assert node.seconds == node.pages * PAGE_BYTES / 1e6
-            assert node.bytes == 4 * 4 * 9 * 2
+            assert node.size_bytes == 4 * 4 * 9 * 2
             assert node.files in {2 + 5, 2 + 10}
-    summary = summarise([rank for one in loads for rank in one.ranks])
-    assert summary["samples"] == {"least": 4, "mean": 4, "most": 4}
-    assert "seconds" not in summarise([next(Simulation(plan, "train").steps(0, 1)).ranks[0]])
+    summary = ReadSummary.of([rank for one in loads for rank in one.ranks])
+    assert astuple(summary.samples) == (4, 4, 4)
+    assert ReadSummary.of([next(Simulation(plan, "train").steps(0, 1)).ranks[0]]).seconds is None
+    assert ReadSummary.of([]) is None
 
 
 def test_what_cannot_be_simulated_is_refused(source, tmp_path):
     plan = plan_of(source, 2, batch=8)
-    for options in ({"ranks_per_node": 0}, {"bandwidth": 0}):
+    for options in ({"ranks_per_node": 0}, {"bandwidth": 0}, {"steps": 0}):
         with pytest.raises(UsageError):
-            Simulation(plan, "train", **options)
+            SimulateOptions(**options)
     with pytest.raises(UsageError, match="no stream"):
         Simulation(plan, "valid")
     (tmp_path / "web.bin").rename(tmp_path / "gone.bin")

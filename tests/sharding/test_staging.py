@@ -2,20 +2,22 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.sharding.replanning import write_blend
-from tokshard.errors import UsageError
+from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.disk_reads import Simulation
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.planning import plan_shards
-from tokshard.sharding.reading.simulation import Simulation
-from tokshard.sharding.reading.staging import stage, write_staging
 from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.staging import NodeStaging, find_files, write_lists
 from tokshard.sharding.topology import Topology
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "formats"
 TOKENS = {"web": 350_000, "code": 210_000}
 
 
@@ -29,7 +31,7 @@ def plan(tmp_path):
 
 def test_every_byte_that_a_node_reads_is_in_its_ranges(plan):
     simulation = Simulation(plan, "train", ranks_per_node=4)
-    nodes = stage(plan, "train", 2, 5, ranks_per_node=4)
+    nodes = find_files(plan, "train", 2, 5, ranks_per_node=4)
     assert len(nodes) == 2
     for node, readers in zip(nodes, simulation.nodes, strict=True):
         ranges = {one.path: one.ranges for one in node.files}
@@ -37,7 +39,7 @@ def test_every_byte_that_a_node_reads_is_in_its_ranges(plan):
         used = set()
         for rank in readers:
             for step in (2, 3, 4):
-                _, pieces = simulation.pieces(rank, step)
+                _, pieces = simulation.extents(rank, step)
                 for number, first, size in zip(
                     pieces.dataset.tolist(), pieces.first.tolist(), pieces.size.tolist(), strict=True
                 ):
@@ -49,17 +51,17 @@ def test_every_byte_that_a_node_reads_is_in_its_ranges(plan):
         assert sum(path.endswith(".npy") for path in ranges) == 2 + 3 * len(used)
         for one in node.files:
             if not one.path.endswith(".bin"):
-                assert one.ranges.to_json() == [[0, one.size_bytes]]
+                assert one.ranges.to_json_value() == [[0, one.size_bytes]]
         assert 0 < node.read_bytes < node.size_bytes
 
 
 def test_ranges_are_one_where_they_are_close_and_apart_where_they_are_not(plan):
     simulation = Simulation(plan, "train", ranks_per_node=8)
-    (node,) = stage(plan, "train", 2, 3, ranks_per_node=8)
-    ranges = {one.path: one.ranges.to_json() for one in node.files}
+    (node,) = find_files(plan, "train", 2, 3, ranks_per_node=8)
+    ranges = {one.path: one.ranges.to_json_value() for one in node.files}
     runs = {}
     for rank in set(simulation.nodes[0]):
-        _, pieces = simulation.pieces(rank, 2)
+        _, pieces = simulation.extents(rank, 2)
         for number, first, size in zip(
             pieces.dataset.tolist(), pieces.first.tolist(), pieces.size.tolist(), strict=True
         ):
@@ -77,8 +79,8 @@ def test_ranges_are_one_where_they_are_close_and_apart_where_they_are_not(plan):
 
 
 def test_the_lists_are_what_rsync_and_s5cmd_take(plan, tmp_path):
-    nodes = stage(plan, "train", 0, 3, ranks_per_node=3)
-    names = write_staging(nodes, tmp_path / "lists", plan_id=plan.plan_id, remote="s3://bucket/data/")
+    nodes = find_files(plan, "train", 0, 3, ranks_per_node=3)
+    names = write_lists(nodes, tmp_path / "lists", remote="s3://bucket/data/")
     assert len(names) == 9
     listed = (tmp_path / "lists/node-0001.files").read_text().splitlines()
     assert listed == [one.path for one in nodes[1].files]
@@ -88,14 +90,25 @@ def test_the_lists_are_what_rsync_and_s5cmd_take(plan, tmp_path):
     assert (value["schema"], value["plan_id"], value["node"]) == ("tokshard.staging/1", plan.plan_id, 1)
     assert [one["path"] for one in value["files"]] == listed
     assert value["read_bytes"] == sum(stop - first for one in value["files"] for first, stop in one["ranges"])
-    assert not any(name.endswith(".s5cmd") for name in write_staging(nodes, tmp_path / "x", plan_id="0"))
+    assert not any(name.endswith(".s5cmd") for name in write_lists(nodes, tmp_path / "x"))
 
 
 def test_what_cannot_be_listed_is_refused(plan, tmp_path):
     with pytest.raises(UsageError, match="no steps"):
-        stage(plan, "train", 10**6, 10**6 + 1)
-    (node, *_) = stage(plan, "train", 0, 1)
-    odd = replace(node, files=(replace(node.files[0], path="/data/a\nb.bin"),))
+        find_files(plan, "train", 10**6, 10**6 + 1)
+    (node, *_) = find_files(plan, "train", 0, 1)
+    odd = replace(node, files=(replace(node.files[0], path="/data/a\nb.bin"), *node.files[1:]))
     with pytest.raises(UsageError, match="list"):
-        write_staging([odd], tmp_path / "lists", plan_id="0")
+        write_lists([odd], tmp_path / "lists")
     assert not (tmp_path / "lists").exists()
+
+
+def test_the_format_of_lists_is_frozen():
+    path = GOLDEN / "staging-1.json"
+    node = NodeStaging.from_bytes(path.read_bytes(), str(path))
+    assert [file.read_bytes for file in node.files] == [70000, 1234]
+    assert node.to_bytes() == path.read_bytes()
+    for field, value in (("read_bytes", 1), ("node", -1), ("plan_id", "x"), ("files", [{}])):
+        changed = json.loads(path.read_bytes()) | {field: value}
+        with pytest.raises(IntegrityError, match=field):
+            NodeStaging.from_json(changed, "node-0003.json")

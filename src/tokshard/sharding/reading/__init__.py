@@ -1,1 +1,0 @@
-"""What a plan reads from disk: simulation and staging lists."""
