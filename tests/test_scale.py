@@ -14,7 +14,7 @@ import pytest
 from tokshard.blending.order import check_source_count
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.index_cache.cache import gpt_specs
+from tokshard.index_cache.entry import gpt_specs
 from tokshard.storage import small_files
 
 ROOT = Path(__file__).parents[1]

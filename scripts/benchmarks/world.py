@@ -45,9 +45,8 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     from tokshard.blending.recipe_files import parse_words
     from tokshard.cli.options import neutral_identifiers
     from tokshard.gpt_index.sizes import Sizes
-    from tokshard.index_cache.cache import Cache
+    from tokshard.index_cache.entry import CacheEntry, Sidecar
     from tokshard.index_cache.job import build_indices
-    from tokshard.index_cache.sidecar import Sidecar
 
     config = BuilderConfig(
         sequence_length=SEQUENCE_LENGTH,
@@ -61,10 +60,10 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     for name, request in zip(names[1:], outline.requests[1:], strict=True):
         for suffix in (".bin", ".idx"):
             os.link(names[0] + suffix, name + suffix)
-        entry = Cache("cache").gpt_files(request.description())
+        entry = CacheEntry.of(request.description(), "cache")
         for array in entry.arrays:
             os.link(first.entry.array_path(array), entry.array_path(array))
-        Path(entry.description_path).write_text(entry.text)
+        Path(entry.description_path).write_text(request.description().text())
         replace(sidecar, description_md5=entry.hash).write(entry.sidecar_path)
 
 

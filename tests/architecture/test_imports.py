@@ -158,7 +158,6 @@ DEFINED_TWICE = {
     "Finding",
     "Location",
     "Places",
-    "Wanted",
     "_Entry",
     "_Reader",
     "_Run",

@@ -144,7 +144,7 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
     options = ("--num-samples", "100,10", "--split", "9,1", "--cache-dir", "cache", *NAMES)
     missing = run(*BUILD, *options, "--assert-hit")
     assert (missing.returncode, (workshop / "cache").exists()) == (1, False)
-    assert "train of data/web: missing: it is not there" in missing.stdout
+    assert "train of data/web: missing: it does not exist" in missing.stdout
     assert "0 of 2 indexes are there and fresh" in missing.stdout
     assert run(*BUILD, *options).returncode == 0
     hit = run(*BUILD, *options, "--assert-hit", "--quiet")
@@ -154,7 +154,7 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
     victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     damaged = run(*BUILD, *options, "--assert-hit", "--json")
     assert (damaged.returncode, damaged.json["fresh"]) == (1, False)
-    assert [one["state"] for one in damaged.json["indices"]] == ["damaged", "fresh"]
+    assert [one["condition"] for one in damaged.json["indices"]] == ["damaged", "fresh"]
     victim.write_bytes(content[:200])
     assert run(*BUILD, *options).returncode == 6
     assert run(*BUILD, *options, "--rebuild").returncode == 0

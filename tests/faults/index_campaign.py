@@ -106,7 +106,7 @@ def judge(job: IndexJob, new: dict[str, bytes], old: dict[str, bytes]) -> str | 
             if {name: found[name] for name in files} not in whole:
                 return f"{request.split_name}: all of Megatron's files are there and do not belong together"
     allowed = {"fresh", "missing"} | ({"stale"} if job.replacing else set())
-    states = [report.state for report in check_indices(requests(), cache_directory=CACHE, workers=1)]
+    states = [report.condition for report in check_indices(requests(), cache_directory=CACHE, workers=1)]
     return None if set(states) <= allowed else f"the states are {states}"
 
 

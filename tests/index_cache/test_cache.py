@@ -1,6 +1,7 @@
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +9,24 @@ import pytest
 
 from support.index_cache.cache_support import contents, saved
 from support.interleaving import interleaved
+from tokshard.core.codec import encode
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, LockedError, OutputExistsError, StorageError
 from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.index_cache.cache import Cache, blend_specs, examine, gpt_specs, load
+from tokshard.index_cache.build_or_reuse import CacheTarget, build_or_reuse, write
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription
+from tokshard.index_cache.entry import (
+    CacheEntry,
+    EntryContent,
+    IndexOrigin,
+    Sidecar,
+    blend_specs,
+    examine,
+    gpt_specs,
+)
 from tokshard.index_cache.npy import ArraySpec
-from tokshard.index_cache.provision import Wanted, provide, write
-from tokshard.index_cache.sidecar import Origin
 from tokshard.storage import syscalls
-from tokshard.storage.digest import content_digest
+from tokshard.storage.digest import FileRecord, content_digest
 from tokshard.storage.lock import WriterLock
 
 SOURCE = GPTDatasetDescription("data/web", 4, "valid", 1234, 8, None, None, {"class": "T"})
@@ -25,39 +35,49 @@ ARRAYS = {
     "dataset_index": np.array([0, 0, 0, 0, 0, 0], np.int16),
     "dataset_sample_index": np.arange(6, dtype=np.int64),
 }
-ORIGIN = Origin(dataset={"bin_bytes": 8, "fingerprint": "ab"}, options={"extra": True}, counts={"samples": 6})
+FINGERPRINT = DatasetFingerprint(bin_bytes=8, idx_bytes=5, manifest_fingerprint="ab" * 32)
+ORIGIN = IndexOrigin(
+    dataset=FINGERPRINT,
+    extra_token=True,
+    drop_last_partial=True,
+    sequences=1,
+    tokens_per_epoch=7,
+    epochs=1,
+    samples=6,
+    samples_before_final_epoch=0,
+)
 
 
 @pytest.fixture
-def wanted(tmp_path):
-    entry = Cache(str(tmp_path / "cache")).blended_files(BLEND)
-    return Wanted(entry, blend_specs(BLEND), ORIGIN, "the valid blend")
+def target(tmp_path):
+    content = EntryContent(blend_specs(BLEND), ORIGIN)
+    return CacheTarget(CacheEntry.of(BLEND, str(tmp_path / "cache")), BLEND, content, "the valid blend")
 
 
 def make():
     return ARRAYS
 
 
-def state(wanted, *, digests=True):
-    return wanted.examine(digests=digests).state
+def condition(target, *, digests=True):
+    return target.examine(digests=digests).condition
 
 
 def test_names_are_megatrons_and_ours_beside_them():
-    entry = Cache("c/d").gpt_files(SOURCE)
+    entry = CacheEntry.of(SOURCE, "c/d")
     stem = f"c/d/{SOURCE.hash()}-GPTDataset-valid-"
     names = ("description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy")
     assert entry.megatron_files == tuple(stem + name for name in names)
     assert entry.sidecar_path == stem + "tokshard.json"
     assert entry.hash == SOURCE.hash()
-    blend = Cache("").blended_files(BLEND)
+    blend = CacheEntry.of(BLEND, "")
     names = ("description.txt", "dataset_index.npy", "dataset_sample_index.npy")
     stem = f"{BLEND.hash()}-BlendedDataset-valid-"
     assert blend.megatron_files == tuple(stem + name for name in names)
 
 
-def test_files_hold_what_megatron_would_write(wanted):
-    assert provide(wanted, make) == "built"
-    entry = wanted.entry
+def test_files_hold_what_megatron_would_write(target):
+    assert build_or_reuse(target, make) == "built"
+    entry = target.entry
     found = contents(entry.directory)
     assert found.pop(f"{entry.stem}-description.txt") == BLEND.text().encode()
     for name, array in ARRAYS.items():
@@ -65,13 +85,13 @@ def test_files_hold_what_megatron_would_write(wanted):
     sidecar = json.loads(found.pop(f"{entry.stem}-tokshard.json"))
     assert not found
     assert sidecar["schema"] == "tokshard.cache/1"
-    assert sidecar["dataset"] == ORIGIN.dataset
+    assert sidecar["origin"] == encode(ORIGIN)
     content = saved(ARRAYS["dataset_index"])
     assert sidecar["files"]["dataset_index.npy"] == {
         "bytes": len(content),
         "xxh3_128": content_digest(content),
     }
-    assert {name: array.tolist() for name, array in load(entry).items()} == {
+    assert {name: array.tolist() for name, array in entry.load().items()} == {
         name: array.tolist() for name, array in ARRAYS.items()
     }
 
@@ -100,10 +120,10 @@ def test_an_exhaustive_blend_has_the_sum_of_its_weights():
     assert blend_specs(exhaustive)["dataset_index"] == ArraySpec(np.dtype("<i2"), (7,))
 
 
-def test_the_description_appears_last_and_disappears_first(wanted, monkeypatch):
+def test_the_description_appears_last_and_disappears_first(target, monkeypatch):
     events = []
-    replace, unlink = syscalls.replace, syscalls.unlink
-    monkeypatch.setattr(syscalls, "replace", lambda a, b: (replace(a, b), events.append(("appears", b))))
+    move, unlink = syscalls.replace, syscalls.unlink
+    monkeypatch.setattr(syscalls, "replace", lambda a, b: (move(a, b), events.append(("appears", b))))
 
     def unlinked(path):
         if os.path.exists(path):
@@ -111,52 +131,52 @@ def test_the_description_appears_last_and_disappears_first(wanted, monkeypatch):
         unlink(path)
 
     monkeypatch.setattr(syscalls, "unlink", unlinked)
-    entry = wanted.entry
+    entry = target.entry
     arrays = [("appears", entry.array_path(name)) for name in entry.arrays]
     ends = [("appears", entry.sidecar_path), ("appears", entry.description_path)]
-    assert provide(wanted, make) == "built"
+    assert build_or_reuse(target, make) == "built"
     assert events == [*arrays, *ends, ("disappears", entry.lock_path)]
     events.clear()
     Path(entry.description_path).write_text("{}")
-    assert provide(wanted, make, rebuild=True) == "rebuilt"
+    assert build_or_reuse(target, make, rebuild=True) == "rebuilt"
     begins = [("disappears", entry.description_path), ("disappears", entry.sidecar_path)]
     assert events == [*begins, *arrays, *ends, ("disappears", entry.lock_path)]
 
 
-def test_a_fresh_entry_is_found_and_nothing_is_written(wanted, monkeypatch):
-    provide(wanted, make)
+def test_a_fresh_entry_is_found_and_nothing_is_written(target, monkeypatch):
+    build_or_reuse(target, make)
     for name in ("create", "open_for_append", "replace", "unlink", "make_directory"):
         monkeypatch.setattr(syscalls, name, lambda *_: pytest.fail("a write"))
-    assert provide(wanted, lambda: pytest.fail("built again")) == "found"
-    assert state(wanted) == "fresh"
+    assert build_or_reuse(target, lambda: pytest.fail("built again")) == "found"
+    assert condition(target) == "fresh"
 
 
-def test_any_missing_file_of_megatrons_makes_the_entry_missing_and_is_built_anew(wanted):
-    assert wanted.examine().state == "missing"
-    provide(wanted, make)
-    whole = contents(wanted.entry.directory)
-    for path in wanted.entry.megatron_files:
+def test_any_missing_file_of_megatrons_makes_the_entry_missing_and_is_built_anew(target):
+    assert target.examine().condition == "missing"
+    build_or_reuse(target, make)
+    whole = contents(target.entry.directory)
+    for path in target.entry.megatron_files:
         os.unlink(path)
-        found = wanted.examine()
-        assert found.state == "missing"
-        assert os.path.basename(path) in found.reason
-        assert provide(wanted, make) == "built"
-        assert contents(wanted.entry.directory) == whole
+        found = target.examine()
+        assert found.condition == "missing"
+        assert os.path.basename(path) in found.detail
+        assert build_or_reuse(target, make) == "built"
+        assert contents(target.entry.directory) == whole
 
 
-def refused(wanted, error, match):
-    before = contents(wanted.entry.directory)
+def refused(target, error, match):
+    before = contents(target.entry.directory)
     with pytest.raises(error, match=match) as caught:
-        provide(wanted, make)
+        build_or_reuse(target, make)
     assert "--rebuild" in caught.value.hint
-    assert contents(wanted.entry.directory) == before
-    assert provide(wanted, make, rebuild=True) == "rebuilt"
-    assert state(wanted) == "fresh"
+    assert contents(target.entry.directory) == before
+    assert build_or_reuse(target, make, rebuild=True) == "rebuilt"
+    assert condition(target) == "fresh"
 
 
-def test_every_truncation_of_every_file_is_seen_without_reading_it_whole(wanted):
-    provide(wanted, make)
-    entry = wanted.entry
+def test_every_truncation_of_every_file_is_seen_without_reading_it_whole(target):
+    build_or_reuse(target, make)
+    entry = target.entry
     for path in (*entry.megatron_files, entry.sidecar_path):
         content = Path(path).read_bytes()
         sizes = range(len(content)) if path.endswith(".npy") else range(0, len(content), 7)
@@ -164,24 +184,24 @@ def test_every_truncation_of_every_file_is_seen_without_reading_it_whole(wanted)
             Path(path).write_bytes(content[:size])
             # The last byte of the sidecar is its newline, which nothing depends on.
             expected = "fresh" if path == entry.sidecar_path and size == len(content) - 1 else "damaged"
-            assert state(wanted, digests=False) == expected, (path, size)
+            assert condition(target, digests=False) == expected, (path, size)
         Path(path).write_bytes(content)
-        assert state(wanted) == "fresh"
+        assert condition(target) == "fresh"
     Path(entry.array_path("dataset_index")).write_bytes(b"")
-    refused(wanted, IntegrityError, "the valid blend in .* is damaged: .*dataset_index.npy")
+    refused(target, IntegrityError, "the valid blend in .* is damaged: .*dataset_index.npy")
 
 
-def test_every_flipped_byte_of_an_array_or_the_description_is_seen_by_the_digests(wanted):
-    provide(wanted, make)
-    for path in wanted.entry.megatron_files:
+def test_every_flipped_byte_of_an_array_or_the_description_is_seen_by_the_digests(target):
+    build_or_reuse(target, make)
+    for path in target.entry.megatron_files:
         content = Path(path).read_bytes()
         for place in range(len(content)):
             changed = bytearray(content)
             changed[place] ^= 1 << (place % 8)
             Path(path).write_bytes(changed)
-            assert state(wanted) == "damaged", (path, place)
+            assert condition(target) == "damaged", (path, place)
         Path(path).write_bytes(content)
-    assert state(wanted) == "fresh"
+    assert condition(target) == "fresh"
 
 
 @pytest.mark.parametrize(
@@ -195,22 +215,22 @@ def test_every_flipped_byte_of_an_array_or_the_description_is_seen_by_the_digest
         "\xff",
     ],
 )
-def test_a_sidecar_that_cannot_be_read_is_damage(wanted, content):
-    provide(wanted, make)
-    Path(wanted.entry.sidecar_path).write_text(content, encoding="latin-1")
-    refused(wanted, IntegrityError, "tokshard.json")
+def test_a_sidecar_that_cannot_be_read_is_damage(target, content):
+    build_or_reuse(target, make)
+    Path(target.entry.sidecar_path).write_text(content, encoding="latin-1")
+    refused(target, IntegrityError, "tokshard.json")
 
 
 @pytest.mark.parametrize("change", ["extra", "missing", "type", "entry", "no digest", "another digest"])
-def test_a_sidecar_with_other_fields_is_damage(wanted, change):
-    provide(wanted, make)
-    path = Path(wanted.entry.sidecar_path)
+def test_a_sidecar_with_other_fields_is_damage(target, change):
+    build_or_reuse(target, make)
+    path = Path(target.entry.sidecar_path)
     value = json.loads(path.read_text())
     files = value["files"]
     if change == "extra":
         value["more"] = 1
     elif change == "missing":
-        del value["options"]
+        del value["origin"]
     elif change == "type":
         value["files"] = [files]
     elif change == "entry":
@@ -220,142 +240,150 @@ def test_a_sidecar_with_other_fields_is_damage(wanted, change):
     else:
         files["dataset_index.npy"]["xxh3_128"] = "0" * 32
     path.write_text(json.dumps(value))
-    assert state(wanted) == "damaged"
+    assert condition(target) == "damaged"
 
 
-def changed_origin(wanted, **changes):
-    fields = {name: getattr(ORIGIN, name) for name in ("dataset", "options", "counts")}
-    return Wanted(wanted.entry, wanted.specs, Origin(**{**fields, **changes}), wanted.name)
+def changed_origin(target, **changes):
+    content = EntryContent(target.content.specs, replace(ORIGIN, **changes))
+    return CacheTarget(target.entry, target.description, content, target.label)
 
 
-def test_another_content_of_the_data_set_is_stale_by_name(wanted):
-    provide(wanted, make)
-    other = changed_origin(wanted, dataset={"bin_bytes": 9, "fingerprint": "ab"})
+def test_another_content_of_the_data_set_is_stale_by_name(target):
+    build_or_reuse(target, make)
+    other = changed_origin(target, dataset=replace(FINGERPRINT, bin_bytes=9))
     refused(other, OutputExistsError, "another content of the dataset: its bin_bytes was 8 and is 9")
-    assert state(wanted) == "stale"
+    assert condition(target) == "stale"
 
 
-def test_another_option_outside_the_hash_is_stale_by_name(wanted):
-    provide(wanted, make)
-    other = changed_origin(wanted, options={"extra": False})
-    refused(other, OutputExistsError, "was made with extra=True, and not with extra=False")
+@pytest.mark.parametrize(
+    ("attribute", "option"),
+    [
+        ("extra_token", "add_extra_token_to_sequence"),
+        ("drop_last_partial", "drop_last_partial_sequence"),
+    ],
+)
+def test_another_option_outside_the_hash_is_stale_by_name(target, attribute, option):
+    build_or_reuse(target, make)
+    other = changed_origin(target, **{attribute: False})
+    refused(other, OutputExistsError, f"was built with {option}=True, and not with {option}=False")
 
 
-def test_a_manifest_that_comes_or_goes_makes_nothing_stale(wanted):
-    provide(wanted, make)
-    assert state(changed_origin(wanted, dataset={"bin_bytes": 8})) == "fresh"
-    known = {"bin_bytes": 8, "fingerprint": "ab", "bin_pieces_xxh3_128": "cd"}
-    assert state(changed_origin(wanted, dataset=known)) == "fresh"
+def test_a_manifest_that_comes_or_goes_makes_nothing_stale(target):
+    build_or_reuse(target, make)
+    without = DatasetFingerprint(bin_bytes=8, idx_bytes=5)
+    assert condition(changed_origin(target, dataset=without)) == "fresh"
+    known = replace(FINGERPRINT, bin_pieces_xxh3_128="cd" * 16)
+    assert condition(changed_origin(target, dataset=known)) == "fresh"
 
 
-def as_megatron(wanted, arrays):
-    os.makedirs(wanted.entry.directory)
-    Path(wanted.entry.description_path).write_text(wanted.entry.text)
+def as_megatron(target, arrays):
+    os.makedirs(target.entry.directory)
+    Path(target.entry.description_path).write_text(target.description.text())
     for name, array in arrays.items():
-        Path(wanted.entry.array_path(name)).write_bytes(saved(array))
+        Path(target.entry.array_path(name)).write_bytes(saved(array))
 
 
-def test_a_cache_of_megatrons_is_foreign_until_it_is_verified(wanted):
-    as_megatron(wanted, ARRAYS)
-    before = contents(wanted.entry.directory)
-    assert state(wanted) == state(wanted, digests=False) == "foreign"
-    assert provide(wanted, make) == "verified"
-    assert state(wanted) == "fresh"
-    after = contents(wanted.entry.directory)
-    assert set(after) - set(before) == {os.path.basename(wanted.entry.sidecar_path)}
+def test_a_cache_of_megatrons_is_foreign_until_it_is_verified(target):
+    as_megatron(target, ARRAYS)
+    before = contents(target.entry.directory)
+    assert condition(target) == condition(target, digests=False) == "foreign"
+    assert build_or_reuse(target, make) == "verified"
+    assert condition(target) == "fresh"
+    after = contents(target.entry.directory)
+    assert set(after) - set(before) == {os.path.basename(target.entry.sidecar_path)}
     assert before.items() <= after.items()
 
 
-def test_a_cache_of_megatrons_that_is_wrong_is_not_adopted(wanted):
+def test_a_cache_of_megatrons_that_is_wrong_is_not_adopted(target):
     wrong = {**ARRAYS, "dataset_sample_index": ARRAYS["dataset_sample_index"][::-1]}
-    as_megatron(wanted, wrong)
-    refused(wanted, IntegrityError, "was not made by tokshard, and is not what it should be")
+    as_megatron(target, wrong)
+    refused(target, IntegrityError, "was not built by tokshard, and is not what it should be")
 
 
-def test_a_cache_of_megatrons_is_replaced_on_request(wanted):
-    as_megatron(wanted, ARRAYS)
-    assert provide(wanted, make, rebuild=True) == "rebuilt"
-    assert state(wanted) == "fresh"
+def test_a_cache_of_megatrons_is_replaced_on_request(target):
+    as_megatron(target, ARRAYS)
+    assert build_or_reuse(target, make, rebuild=True) == "rebuilt"
+    assert condition(target) == "fresh"
 
 
-def test_a_cache_of_megatrons_that_does_not_fit_is_stale(wanted):
-    as_megatron(wanted, {name: array[:5] for name, array in ARRAYS.items()})
+def test_a_cache_of_megatrons_that_does_not_fit_is_stale(target):
+    as_megatron(target, {name: array[:5] for name, array in ARRAYS.items()})
     refused(
-        wanted, OutputExistsError, r"dataset_index.npy is int16 of shape \(5,\), but int16 of shape \(6,\)"
+        target, OutputExistsError, r"dataset_index.npy is int16 of shape \(5,\), but int16 of shape \(6,\)"
     )
 
 
-def test_what_killed_writers_left_is_removed_and_what_others_have_stays(wanted):
-    entry = wanted.entry
+def test_what_killed_writers_left_is_removed_and_what_others_have_stays(target):
+    entry = target.entry
     os.makedirs(entry.directory)
     ours = [f".{entry.stem}-dataset_index.npy.4711-0.tokshard-tmp", f"{entry.stem}-tokshard.lock"]
     strangers = [".other-index.npy.4711-0.tokshard-tmp", f".{entry.stem}-dataset_index.npy.tmp", "notes.txt"]
     for name in ours + strangers:
         Path(entry.directory, name).write_text("x")
-    provide(wanted, make)
+    build_or_reuse(target, make)
     left = set(contents(entry.directory))
     assert not left & set(ours)
     assert set(strangers) <= left
 
 
-def test_a_lock_that_was_left_beside_a_fresh_entry_is_removed(wanted):
-    provide(wanted, make)
-    Path(wanted.entry.lock_path).write_text("{}")
-    assert provide(wanted, make) == "found"
-    assert not os.path.exists(wanted.entry.lock_path)
+def test_a_lock_that_was_left_beside_a_fresh_entry_is_removed(target):
+    build_or_reuse(target, make)
+    Path(target.entry.lock_path).write_text("{}")
+    assert build_or_reuse(target, make) == "found"
+    assert not os.path.exists(target.entry.lock_path)
 
 
-def test_the_wait_for_another_writer_is_bounded_and_can_be_given_up(wanted):
-    os.makedirs(wanted.entry.directory)
-    with WriterLock(wanted.entry.lock_path):
+def test_the_wait_for_another_writer_is_bounded_and_can_be_given_up(target):
+    os.makedirs(target.entry.directory)
+    with WriterLock(target.entry.lock_path):
         with pytest.raises(LockedError, match="another process is writing"):
-            provide(wanted, make, wait_seconds=0.2)
+            build_or_reuse(target, make, wait_seconds=0.2)
 
         def give_up(seconds):
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            provide(wanted, make, pause=give_up)
-    assert provide(wanted, make) == "built"
+            build_or_reuse(target, make, pause=give_up)
+    assert build_or_reuse(target, make) == "built"
 
 
-def test_what_another_writer_has_made_meanwhile_is_found(wanted):
-    os.makedirs(wanted.entry.directory)
-    other = WriterLock(wanted.entry.lock_path)
+def test_what_another_writer_has_made_meanwhile_is_found(target):
+    os.makedirs(target.entry.directory)
+    other = WriterLock(target.entry.lock_path)
     other.__enter__()
 
     def finish(seconds):
-        write(wanted.entry, ARRAYS, ORIGIN)
+        write(target, ARRAYS)
         other.__exit__(None, None, None)
 
-    assert provide(wanted, lambda: pytest.fail("built twice"), pause=finish) == "found"
+    assert build_or_reuse(target, lambda: pytest.fail("built twice"), pause=finish) == "found"
 
 
-def replace(wanted):
-    write(wanted.entry, ARRAYS, ORIGIN)
+def replace_entry(target):
+    write(target, ARRAYS)
 
 
-def begin_to_replace(wanted):
+def begin_to_replace(target):
     """Replace an entry as a process does that is killed before it has written what comes last."""
-    replace(wanted)
-    os.unlink(wanted.entry.description_path)
-    os.unlink(wanted.entry.sidecar_path)
+    replace_entry(target)
+    os.unlink(target.entry.description_path)
+    os.unlink(target.entry.sidecar_path)
 
 
 @pytest.mark.parametrize(
     ("disturb", "allowed"),
-    [(replace, {"stale", "missing", "fresh"}), (begin_to_replace, {"stale", "missing"})],
+    [(replace_entry, {"stale", "missing", "fresh"}), (begin_to_replace, {"stale", "missing"})],
 )
 @pytest.mark.parametrize("size", [6, 7], ids=["of the same sizes", "of other sizes"])
-def test_an_entry_that_is_replaced_while_it_is_examined_is_never_damaged(wanted, disturb, allowed, size):
+def test_an_entry_that_is_replaced_while_it_is_examined_is_never_damaged(target, disturb, allowed, size):
     old = {name: np.resize(array[::-1], size) for name, array in ARRAYS.items()}
-    older = changed_origin(wanted, dataset={"bin_bytes": 9}).origin
+    older = changed_origin(target, dataset=replace(FINGERPRINT, bin_bytes=9))
     found = Counter(
         interleaved(
-            lambda: state(wanted),
-            lambda: disturb(wanted),
-            inside=("index_cache/cache.py", "index_cache/npy.py", "index_cache/sidecar.py"),
-            prepare=lambda: write(wanted.entry, old, older),
+            lambda: condition(target),
+            lambda: disturb(target),
+            inside=("index_cache/entry.py", "index_cache/npy.py", "index_cache/description.py"),
+            prepare=lambda: write(older, old),
         )
     )
     assert set(found) == allowed
@@ -364,8 +392,8 @@ def test_an_entry_that_is_replaced_while_it_is_examined_is_never_damaged(wanted,
 
 # The lock, header and data of two arrays, the sidecar, the description.
 @pytest.mark.parametrize("failing", range(1, 8))
-def test_a_file_that_cannot_be_written_leaves_nothing_that_looks_whole(wanted, failing, monkeypatch):
-    provide(wanted, make)
+def test_a_file_that_cannot_be_written_leaves_nothing_that_looks_whole(target, failing, monkeypatch):
+    build_or_reuse(target, make)
     count = 0
     original = syscalls.write
 
@@ -376,19 +404,28 @@ def test_a_file_that_cannot_be_written_leaves_nothing_that_looks_whole(wanted, f
             raise StorageError("write", path, OSError(28, "No space left on device"))
         original(descriptor, buffer, path)
 
-    other = changed_origin(wanted, options={"extra": False})
+    other = changed_origin(target, extra_token=False)
     with monkeypatch.context() as patch:
         patch.setattr(syscalls, "write", failing_write)
         with pytest.raises(StorageError, match="No space left"):
-            provide(other, make, rebuild=True)
-    assert state(other) == ("stale" if failing == 1 else "missing")
-    assert not [name for name in os.listdir(wanted.entry.directory) if name.startswith(".")]
-    provide(other, make, rebuild=True)
-    assert state(other) == "fresh"
+            build_or_reuse(other, make, rebuild=True)
+    assert condition(other) == ("stale" if failing == 1 else "missing")
+    assert not [name for name in os.listdir(target.entry.directory) if name.startswith(".")]
+    build_or_reuse(other, make, rebuild=True)
+    assert condition(other) == "fresh"
 
 
-def test_a_directory_in_place_of_a_file_is_a_named_error(wanted):
-    os.makedirs(wanted.entry.array_path("dataset_index"))
-    assert examine(wanted.entry, wanted.specs, ORIGIN, digests=True).state == "missing"
+def test_a_directory_in_place_of_a_file_is_a_named_error(target):
+    os.makedirs(target.entry.array_path("dataset_index"))
+    assert examine(target.entry, target.content, digests=True).condition == "missing"
     with pytest.raises(StorageError, match=r"dataset_index\.npy"):
-        provide(wanted, make)
+        build_or_reuse(target, make)
+
+
+def test_a_sidecar_of_version_1_is_read_and_written_back_byte_for_byte():
+    path = Path(__file__).parents[1] / "golden" / "formats" / "cache-1.json"
+    sidecar = Sidecar.read(str(path))
+    assert sidecar.origin.extra_token
+    assert not sidecar.origin.drop_last_partial
+    assert sidecar.files["sample_index.npy"] == FileRecord(440, "4b" * 16)
+    assert sidecar.to_bytes() == path.read_bytes()

@@ -27,6 +27,7 @@ from support.index_cache.cache_support import (
 )
 from tokshard.core.progress import SilentProgress
 from tokshard.core.thread_runner import ThreadRunner
+from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
 from tokshard.errors import (
     Cancelled,
     InputError,
@@ -37,7 +38,6 @@ from tokshard.errors import (
 )
 from tokshard.gpt_index.splits import parse_split, whole_split
 from tokshard.index_cache import job, task
-from tokshard.index_cache.fingerprint import FingerprintedIndex, dataset_fingerprint
 from tokshard.index_cache.job import build_indices, check_indices
 from tokshard.storage import syscalls
 from tokshard.storage.lock import WriterLock
@@ -64,7 +64,7 @@ def actions(reports):
 
 
 def states(requests, directory):
-    return [report.state for report in check_indices(requests, cache_directory=directory)]
+    return [report.condition for report in check_indices(requests, cache_directory=directory)]
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -148,7 +148,7 @@ def test_reports_are_json_with_everything_that_is_printed(prefix, directory):
     (report,) = build_indices([request_for(prefix)], cache_directory=directory)
     value = json.loads(json.dumps(report.to_json()))
     assert value["hash"] == hashlib.md5(value["description"].encode()).hexdigest()
-    assert (value["state"], value["action"], value["warnings"]) == ("missing", "built", [])
+    assert (value["condition"], value["action"], value["warnings"]) == ("missing", "built", [])
     assert all(os.path.isfile(path) for path in value["files"])
     tokens = sum(LENGTHS[: value["sequences"]])
     assert (value["tokens_per_epoch"], value["documents"]) == (tokens, value["epochs"] * value["sequences"])
@@ -266,7 +266,7 @@ def test_a_flipped_bit_is_seen_by_digests_and_only_by_them(prefix, directory):
     path.write_bytes(content)
     for digests, state in ((False, "fresh"), (True, "damaged")):
         (checked,) = check_indices([request_for(prefix)], cache_directory=directory, digests=digests)
-        assert (checked.state, checked.is_fresh) == (state, not digests)
+        assert (checked.condition, checked.is_fresh) == (state, not digests)
 
 
 def test_a_rebuild_mends_what_only_digests_see(prefix, directory):
@@ -307,7 +307,7 @@ def test_a_cache_of_megatrons_for_older_data_is_refused_by_its_shape_or_its_cont
     swapped = [LENGTHS[2], LENGTHS[0], LENGTHS[1], *LENGTHS[3:]]
     write_dataset(prefix, swapped)
     assert states([request], directory) == ["foreign"]
-    with pytest.raises(IntegrityError, match="was not made by tokshard, and is not what it should be"):
+    with pytest.raises(IntegrityError, match="was not built by tokshard, and is not what it should be"):
         build_indices([request], cache_directory=directory)
     (report,) = build_indices([request], cache_directory=directory, rebuild=True)
     for name, array in slow_arrays(request, swapped).items():
@@ -316,13 +316,13 @@ def test_a_cache_of_megatrons_for_older_data_is_refused_by_its_shape_or_its_cont
 
 def test_a_data_set_that_changes_while_it_is_used_is_noticed(prefix, directory, monkeypatch):
     monkeypatch.setattr(task, "_OPEN_DATASETS", 0)
-    original = job.provide
+    original = job.build_or_reuse
 
     def later(*arguments, **options):
         write_dataset(prefix, LENGTHS[::-1])
         return original(*arguments, **options)
 
-    monkeypatch.setattr(job, "provide", later)
+    monkeypatch.setattr(job, "build_or_reuse", later)
     with pytest.raises(IntegrityError, match="has changed while its indexes were built"):
         build_indices([request_for(prefix)], cache_directory=directory)
     assert states([request_for(prefix)], directory) == ["missing"]
@@ -370,10 +370,12 @@ def test_fingerprints_know_the_manifest_only_if_it_is_of_these_files(tmp_path):
     (tmp_path / "web.jsonl").write_text('{"text": "one"}\n{"text": "three"}\n')
     tokenize_corpus(str(tmp_path / "web.jsonl"), prefix, workers=1)
     known = dataset_fingerprint(prefix)
-    assert set(known) == {"bin_bytes", "idx_bytes", "idx_xxh3_128", "fingerprint", "bin_pieces_xxh3_128"}
-    assert known["bin_bytes"] == os.path.getsize(f"{prefix}.bin")
+    assert None not in (known.manifest_fingerprint, known.bin_pieces_xxh3_128)
+    assert known.bin_bytes == os.path.getsize(f"{prefix}.bin")
     write_dataset(prefix)
-    assert set(dataset_fingerprint(prefix)) == {"bin_bytes", "idx_bytes", "idx_xxh3_128"}
+    found = dataset_fingerprint(prefix)
+    assert (found.manifest_fingerprint, found.bin_pieces_xxh3_128) == (None, None)
+    assert found.idx_xxh3_128 is not None
 
 
 def test_a_wait_for_another_process_is_told_of_once(prefix, directory):

@@ -17,7 +17,7 @@ from tokshard.index_cache.npy import (
     write_blocks,
     write_npy,
 )
-from tokshard.storage.digest import content_digest
+from tokshard.storage.digest import FileRecord, content_digest
 
 DTYPES = ["<i2", "<i4", "<i8", "<u4"]
 SHAPES = st.tuples(st.integers(0, 40)) | st.tuples(st.integers(0, 20), st.integers(0, 3))
@@ -28,11 +28,11 @@ def test_files_are_those_of_numpy_and_come_back(tmp_path_factory, dtype, shape, 
     path = str(tmp_path_factory.mktemp("npy") / "a.npy")
     array = np.random.RandomState(seed).randint(0, 30000, shape).astype(dtype)
     told = []
-    entry = write_npy(path, array, told.append)
+    record = write_npy(path, array, told.append)
     content = saved(array)
     with open(path, "rb") as file:
         assert file.read() == content
-    assert entry == {"bytes": len(content), "xxh3_128": content_digest(content)}
+    assert record == FileRecord(len(content), content_digest(content))
     assert sum(told) == len(content)
     assert read_spec(path) == ArraySpec.of(array) == ArraySpec(np.dtype(dtype), shape)
     found = map_npy(path)
@@ -68,11 +68,11 @@ def test_arrays_made_in_pieces_are_those_made_whole(tmp_path_factory, sizes, see
 
     directory = tmp_path_factory.mktemp("npy")
     blocks = Blocks({name: ArraySpec.of(array) for name, array in whole.items()}, pieces)
-    entries = write_blocks({name: str(directory / name) for name in whole}, blocks)
-    assert digests_of(blocks) == {name: entry["xxh3_128"] for name, entry in entries.items()}
+    records = write_blocks({name: str(directory / name) for name in whole}, blocks)
+    assert digests_of(blocks) == {name: record.xxh3_128 for name, record in records.items()}
     for name, array in whole.items():
         assert (directory / name).read_bytes() == saved(array)
-        assert entries[name] == write_npy(str(directory / "again"), array)
+        assert records[name] == write_npy(str(directory / "again"), array)
 
 
 @pytest.mark.parametrize("length", [4, 6])

@@ -83,7 +83,7 @@ def test_a_missing_file_makes_it_incomplete(index, name):
         ("shuffle_index", b"\x93NUMPY", "does not begin as numpy.save begins"),
         ("sample_index", b"", "does not begin as numpy.save begins"),
         ("sidecar", b"[]", "not a JSON object"),
-        ("sidecar", b'{"schema": "x"}', "has the schema 'x'"),
+        ("sidecar", b'{"schema": "x"}', "schema must be 'tokshard.cache/1', got 'x'"),
     ],
 )
 def test_a_damaged_file_is_told_and_is_no_error(index, which, content, text):

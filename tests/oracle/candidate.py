@@ -14,8 +14,8 @@ from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.cache import Cache, default_directory, load
 from tokshard.index_cache.description import GPTDatasetDescription
+from tokshard.index_cache.entry import CacheEntry, default_directory
 from tokshard.index_cache.job import build_indices
 from tokshard.index_cache.request import IndexRequest
 
@@ -65,7 +65,7 @@ def samples(configuration: Configuration, dataset, cache_directory: str | None) 
     """Return our reader of the files of one of Megatron's datasets, which it finds by its description."""
     description = GPTDatasetDescription.from_text(dataset.unique_description)
     directory = cache_directory or default_directory(description.dataset_path)
-    arrays = load(Cache(directory).gpt_files(description))
+    arrays = CacheEntry.of(description, directory).load()
     indexed = IndexedDataset(local_path(configuration, description.dataset_path))
     lengths = indexed.sequence_lengths[dataset.indices]
     plan = plan_epochs(

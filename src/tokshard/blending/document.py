@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from tokshard.blending.certificate import Certificate
 from tokshard.blending.options import BuilderConfig
@@ -13,6 +13,7 @@ from tokshard.blending.plan import Kind
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.blending.weights import BlendWeights, shares_of
 from tokshard.core.codec import SHA256, Document, Key, NotStored, encode
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
@@ -50,7 +51,7 @@ class BlendSource:
     draws: Annotated[int, Key("draws", "Samples that the split reads: 0 to draws - 1.", minimum=0)]
     seed: Annotated[int, Key("seed", "Seed of its shuffles.", minimum=0)]
     fingerprint: Annotated[
-        dict[str, Any], Key("fingerprint", "What identified the dataset when its index was built.")
+        DatasetFingerprint, Key("fingerprint", "Fingerprint of the dataset when its index was built.")
     ]
 
     @property
@@ -335,7 +336,7 @@ def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
                     "samples": source.samples,
                     "draws": source.draws,
                     "seed": source.seed,
-                    "fingerprint": source.fingerprint,
+                    "fingerprint": encode(source.fingerprint),
                 }
                 for source in split.sources
             ],

@@ -24,14 +24,13 @@ from tokshard.blending.recipe import BlendRecipe
 from tokshard.cluster.options import RayOptions
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.progress import Progress
+from tokshard.dataset.fingerprint import FingerprintedIndex
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
-from tokshard.index_cache.cache import Cache, CacheEntry, Specs, State, blend_specs, examine, load
-from tokshard.index_cache.fingerprint import FingerprintedIndex
+from tokshard.index_cache.build_or_reuse import Action, CacheTarget, build_or_reuse
+from tokshard.index_cache.entry import CacheEntry, Condition
 from tokshard.index_cache.job import build_indices, check_indices
 from tokshard.index_cache.npy import Blocks
-from tokshard.index_cache.provision import Action, Wanted, provide
 from tokshard.index_cache.report import IndexReport
-from tokshard.index_cache.sidecar import Origin
 from tokshard.storage.fs import abspath
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ class EntryState:
     ]
     hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
     condition: Annotated[
-        State,
+        Condition,
         Key(
             "condition", "fresh, stale, damaged, missing, or foreign: Megatron's own, not known to be right."
         ),
@@ -233,8 +232,9 @@ def build_blend(
         ]
         entry = None
         if (description := split.description()) is not None:
-            entry = Cache(cache).blended_files(description)
-            action = _build_order(split, entry, blend_specs(description), rebuild=rebuild)
+            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend")
+            entry = target.entry
+            action = _build_order(split, target, rebuild=rebuild)
             outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
         splits.append(_describe(split, own, entry))
     document = BlendDocument.of(directory, cache, recipe, plan.resolved, plan.config, tuple(splits))
@@ -261,13 +261,12 @@ def check_hits(
         for request in split.requests:
             report = next(reports)
             entries.append(
-                EntryState(split.name, request.prefix, report.entry.hash, report.state, report.reason)
+                EntryState(split.name, request.prefix, report.entry.hash, report.condition, report.detail)
             )
         if (description := split.description()) is not None:
-            entry = Cache(cache_directory).blended_files(description)
-            origin = Origin(dataset={}, options={}, counts={})
-            found = examine(entry, blend_specs(description), origin, digests=True)
-            entries.append(EntryState(split.name, None, entry.hash, found.state, found.reason))
+            target = CacheTarget.of_blend(description, cache_directory, f"the {split.name} blend")
+            found = target.examine(digests=True)
+            entries.append(EntryState(split.name, None, target.entry.hash, found.condition, found.detail))
     return BlendHits(all(entry.condition == "fresh" for entry in entries), tuple(entries))
 
 
@@ -279,12 +278,12 @@ def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.i
     return blend_blocks(greedy_order(weights, split.size), split.size)
 
 
-def _build_order(split: SplitPlan, entry: CacheEntry, specs: Specs, *, rebuild: bool) -> Action:
-    origin = Origin(dataset={}, options={}, counts={"samples": split.samples})
-    wanted = Wanted(entry, specs, origin, f"the {split.name} blend")
+def _build_order(split: SplitPlan, target: CacheTarget, *, rebuild: bool) -> Action:
     if not rebuild:
-        wanted.refuse(wanted.examine(digests=True))
-    return provide(wanted, lambda: Blocks(wanted.specs, lambda: order_of(split)), rebuild=rebuild)
+        found = target.examine(digests=True)
+        target.refuse(found.condition, found.detail)
+    order = Blocks(target.content.specs, lambda: order_of(split))
+    return build_or_reuse(target, lambda: order, rebuild=rebuild)
 
 
 def _describe(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry | None) -> BlendSplit:
@@ -321,13 +320,13 @@ def _certify(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry
     Raises:
         IntegrityError: The files are not those that were planned, or a dataset has changed meanwhile.
     """
-    arrays = load(entry) if entry is not None else None
+    arrays = entry.load() if entry is not None else None
 
     def sources() -> Iterator[SourceArrays]:
         for source, report in zip(split.sources, reports, strict=True):
             dataset = FingerprintedIndex.open(source.request.prefix)
             dataset.check(report.dataset)
-            index = load(report.entry)
+            index = report.entry.load()
             yield SourceArrays(
                 source.request.prefix,
                 dataset.table.sequence_lengths,

@@ -12,10 +12,10 @@ import numpy as np
 from tokshard.blending.certificate import Certificate, SourceArrays, measure
 from tokshard.blending.document import BlendDocument, BlendOrderFiles, BlendSource, BlendSplit
 from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
+from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription, read_description
-from tokshard.index_cache.fingerprint import dataset_fingerprint, fingerprint_differences
 from tokshard.index_cache.npy import map_npy
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ Problem = tuple[str, str, str]
 
 
 def _check_source(source: BlendSource) -> Iterator[Problem]:
-    changes = fingerprint_differences(source.fingerprint, dataset_fingerprint(source.prefix))
+    changes = dataset_fingerprint(source.prefix).changes_since(source.fingerprint)
     if changes:
         message = f"{source.prefix} is not the dataset that was blended: {', '.join(changes)}"
         yield "source-changed", source.prefix, message

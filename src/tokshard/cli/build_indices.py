@@ -237,13 +237,15 @@ def _show_index(report: IndexReport) -> None:
     names = ",".join(["description.txt", *(f"{name}.npy" for name in report.entry.arrays)])
     stem = os.path.join(report.entry.directory, report.entry.stem)
     _line("hash", report.entry.hash)
-    _line("description", terminal.safe(json.dumps(json.loads(report.entry.text))))
+    _line("description", terminal.safe(json.dumps(json.loads(report.request.description().text()))))
     _line("files", f"{terminal.safe(stem)}-{{{names}}}")
 
 
 def _outcome(report: IndexReport) -> str:
     if report.action is None:
-        return report.state if report.is_fresh else f"{report.state}: it {terminal.safe(report.reason)}"
+        return (
+            report.condition if report.is_fresh else f"{report.condition}: it {terminal.safe(report.detail)}"
+        )
     words = {"found": "there already", "verified": "Megatron's own, verified"}
     return words.get(report.action, report.action)
 

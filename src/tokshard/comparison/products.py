@@ -12,7 +12,6 @@ import numpy as np
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
 from tokshard.core.codec import encode
 from tokshard.errors import InputError, UsageError
-from tokshard.index_cache.cache import Cache, CacheEntry
 from tokshard.index_cache.description import (
     BlendedDescription,
     Description,
@@ -20,6 +19,7 @@ from tokshard.index_cache.description import (
     differences,
     read_description,
 )
+from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.likeness import descriptions_in
 from tokshard.index_cache.npy import map_npy
 from tokshard.sharding.ranks import is_plan
@@ -196,7 +196,7 @@ def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
 
 
 def _identity(source: BlendSource) -> tuple[str, str]:
-    return source.hash, str(source.fingerprint.get("idx_xxh3_128"))
+    return source.hash, str(source.fingerprint.idx_xxh3_128)
 
 
 def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
@@ -266,10 +266,7 @@ def _entry(path: str) -> _Entry:
 
 
 def _of(description: Description, directory: str) -> _Entry:
-    cache = Cache(directory)
-    if isinstance(description, BlendedDescription):
-        return _Entry(description, cache.blended_files(description))
-    return _Entry(description, cache.gpt_files(description))
+    return _Entry(description, CacheEntry.of(description, directory))
 
 
 def _entries(directory: str) -> Mapping[str, _Entry]:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key
+from tokshard.core.tool import Tool
 from tokshard.dataset.plan import BuildParameters, Compression, TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs, paths
-from tokshard.storage.digest import identity_digest
+from tokshard.storage.digest import FileRecord, identity_digest
 from tokshard.storage.small_files import read_document
-from tokshard.version import __version__
 
 FileName = Literal["bin", "idx", "units.jsonl", "provenance.bin", "rejected.jsonl"]
 MANIFEST_NAME = "manifest.json"
@@ -34,14 +34,6 @@ UNKNOWN_ENCODER: Literal["unknown"] = "unknown"
 """The encoder of documents that another program made."""
 
 _DTYPES = "u?int(8|16)|int(32|64)|float(32|64)"
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """The program that wrote a dataset."""
-
-    name: Annotated[str, Key("name", "Its name.")] = "tokshard"
-    version: Annotated[str, Key("version", "Its version.")] = __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +60,6 @@ class TokenFileRecord:
     pieces_xxh3_128: Annotated[
         str, Key("pieces_xxh3_128", "The piecewise digest over its units.", pattern=XXH3_128)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """A file of a dataset."""
-
-    size_bytes: Annotated[int, Key("bytes", "Its size.", minimum=0)]
-    xxh3_128: Annotated[str, Key("xxh3_128", "Its digest.", pattern=XXH3_128)]
 
 
 @dataclass(frozen=True, slots=True)

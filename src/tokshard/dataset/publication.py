@@ -21,14 +21,13 @@ from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
     FileName,
-    FileRecord,
     Manifest,
     file_of,
     manifest_path,
 )
 from tokshard.errors import IntegrityError, OutputExistsError
 from tokshard.storage import paths, syscalls
-from tokshard.storage.digest import READ_BYTES
+from tokshard.storage.digest import READ_BYTES, FileRecord
 from tokshard.storage.files import AtomicFile, write_atomically
 from tokshard.storage.small_files import read_document
 from tokshard.storage.syscalls import Buffer

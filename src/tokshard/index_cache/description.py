@@ -53,6 +53,11 @@ class GPTDatasetDescription:
 
     CLASS = "GPTDataset"
 
+    @property
+    def split_name(self) -> str:
+        """The split in the names of the files."""
+        return self.index_split
+
     def to_json(self) -> dict[str, Any]:
         """Return the described fields, in their order."""
         return {
@@ -125,6 +130,16 @@ class BlendedDescription:
     size: int | None
 
     CLASS = "BlendedDataset"
+
+    @property
+    def split_name(self) -> str:
+        """The split in the names of the files."""
+        return self.split
+
+    @property
+    def has_a_size(self) -> bool:
+        """Whether the number of samples is known: from ``size``, or from weights that are samples."""
+        return self.size is not None or all(type(weight) is int and weight > 0 for weight in self.weights)
 
     def to_json(self) -> dict[str, Any]:
         """Return the described fields, in their order."""

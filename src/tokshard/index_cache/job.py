@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tokshard.cluster.options import RayOptions
 from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
-from tokshard.index_cache.cache import CacheEntry, CacheState
-from tokshard.index_cache.provision import LOCK_WAIT_SECONDS, Action, provide, sweep
+from tokshard.index_cache.build_or_reuse import LOCK_WAIT_SECONDS, Action, build_or_reuse, sweep
+from tokshard.index_cache.entry import CacheEntry, Examination
 from tokshard.index_cache.report import IndexReport
 from tokshard.index_cache.request import IndexRequest
 from tokshard.index_cache.task import Datasets, IndexTask, plan_tasks
@@ -58,8 +58,8 @@ def build_indices(
     listed, tasks = plan_tasks(requests, cache_directory, datasets, crew)
     before = _survey(tasks, crew, rebuild=rebuild, digests=digests or rebuild)
     # The largest first, so that no thread begins it when the others are done.
-    needed = [task for entry, task in tasks.items() if before[entry].state != "fresh"]
-    needed.sort(key=lambda task: task.wanted.file_bytes, reverse=True)
+    needed = [task for entry, task in tasks.items() if before[entry].condition != "fresh"]
+    needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
 
     if isinstance(workers, RayOptions):
         from tokshard.index_cache.ray import build_on_ray
@@ -69,7 +69,7 @@ def build_indices(
         built = _build_here(
             needed, crew, datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
         )
-    done = {task.wanted.entry: action for task, action in zip(needed, built, strict=True)}
+    done = {task.target.entry: action for task, action in zip(needed, built, strict=True)}
     return [
         tasks[entry].report(request, before[entry], done.get(entry, "found")) for request, entry in listed
     ]
@@ -106,12 +106,12 @@ def check_indices(
     crew = ThreadRunner(workers)
     listed, tasks = plan_tasks(requests, cache_directory, Datasets(), crew)
 
-    def examine(task: IndexTask) -> CacheState:
-        state = task.wanted.examine(digests=digests)
-        crew.tell(task.wanted.file_bytes, documents=task.plan.documents, tokens=task.plan.tokens)
-        return state
+    def examine(task: IndexTask) -> Examination:
+        examination = task.target.examine(digests=digests)
+        crew.tell(task.target.content.file_bytes, documents=task.plan.documents, tokens=task.plan.tokens)
+        return examination
 
-    total = sum(task.wanted.file_bytes for task in tasks.values())
+    total = sum(task.target.content.file_bytes for task in tasks.values())
     states = crew.run(examine, list(tasks.values()), listener=progress, bytes_total=total)
     found = dict(zip(tasks, states, strict=True))
     return [tasks[entry].report(request, found[entry], None) for request, entry in listed]
@@ -129,9 +129,9 @@ def _build_here(
     """Build in threads of this process."""
 
     def build(task: IndexTask) -> Action:
-        notice = f"another process is building {task.wanted.name}: waiting for it"
-        action = provide(
-            task.wanted,
+        notice = f"another process is building {task.target.label}: waiting for it"
+        action = build_or_reuse(
+            task.target,
             lambda: task.arrays(datasets.get(task.request.prefix)),
             rebuild=rebuild,
             wait_seconds=wait_seconds,
@@ -141,19 +141,19 @@ def _build_here(
         crew.tell(0, documents=task.plan.documents, tokens=task.plan.tokens)
         return action
 
-    total = sum(task.wanted.file_bytes for task in tasks)
+    total = sum(task.target.content.file_bytes for task in tasks)
     return crew.run(build, tasks, listener=listener, bytes_total=total)
 
 
 def _survey(
     tasks: dict[CacheEntry, IndexTask], crew: ThreadRunner, *, rebuild: bool, digests: bool
-) -> dict[CacheEntry, CacheState]:
+) -> dict[CacheEntry, Examination]:
     """Return the states of all entries; refuse those that must not be replaced, before anything is built."""
-    states = crew.run(lambda task: task.wanted.examine(digests=digests), list(tasks.values()))
+    states = crew.run(lambda task: task.target.examine(digests=digests), list(tasks.values()))
     before = dict(zip(tasks, states, strict=True))
     for entry, task in tasks.items():
-        if before[entry].state == "fresh":
+        if before[entry].condition == "fresh":
             sweep(entry)
         elif not rebuild:
-            task.wanted.refuse(before[entry])
+            task.target.refuse(before[entry].condition, before[entry].detail)
     return before

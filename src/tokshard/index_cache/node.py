@@ -7,11 +7,12 @@ import socket
 from collections.abc import Iterator
 
 from tokshard.cluster.task import Answer, Message, on_node
+from tokshard.core.codec import decode
 from tokshard.core.thread_runner import ThreadRunner
 from tokshard.core.worker_errors import error_to_json
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import InputError
-from tokshard.index_cache.fingerprint import fingerprint_differences
-from tokshard.index_cache.provision import provide
+from tokshard.index_cache.build_or_reuse import build_or_reuse
 from tokshard.index_cache.request import IndexRequest
 from tokshard.index_cache.task import Datasets, plan_tasks
 
@@ -44,12 +45,12 @@ def _build(arguments: Message, host: str) -> str:
     datasets = Datasets()
     _, tasks = plan_tasks([request], directory, datasets, ThreadRunner(1))
     (task,) = tasks.values()
-    if differences := fingerprint_differences(arguments["dataset"], task.wanted.origin.dataset):
+    if differences := task.dataset.changes_since(decode(DatasetFingerprint, arguments["dataset"], "dataset")):
         raise InputError(
             f"the dataset {request.prefix} is another one on the node {host}: {differences[0]}", hint=_HINT
         )
-    return provide(
-        task.wanted,
+    return build_or_reuse(
+        task.target,
         lambda: task.arrays(datasets.get(request.prefix)),
         rebuild=arguments["rebuild"],
         wait_seconds=arguments["wait_seconds"],

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.codec import encode
 from tokshard.dataset.publication import DigestingWriter
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
+from tokshard.storage.digest import FileRecord
 from tokshard.storage.files import AtomicFile
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Blocks:
         )
 
 
-def write_npy(path: str, array: NDArray[Any], tell: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
+def write_npy(path: str, array: NDArray[Any], tell: Callable[[int], None] = lambda _: None) -> FileRecord:
     """Write a ``.npy`` file: it appears complete or not at all, and is forced to the disk.
 
     Args:
@@ -108,7 +108,7 @@ def write_npy(path: str, array: NDArray[Any], tell: Callable[[int], None] = lamb
         tell: Called with the number of bytes of each piece that has been written.
 
     Returns:
-        The size and digest of the file: ``bytes`` and ``xxh3_128``.
+        The size and digest of the file.
 
     Raises:
         StorageError: The disk is full or broken. Nothing appears under the name then.
@@ -118,7 +118,7 @@ def write_npy(path: str, array: NDArray[Any], tell: Callable[[int], None] = lamb
 
 def write_blocks(
     paths: Mapping[str, str], blocks: Blocks, tell: Callable[[int], None] = lambda _: None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, FileRecord]:
     """Write a ``.npy`` file for each array of blocks, all at the same time; see :func:`write_npy`.
 
     Args:
@@ -143,15 +143,15 @@ def write_blocks(
             for file, piece in zip(files.values(), pieces, strict=True):
                 file.write(piece.view(np.uint8).data)
                 tell(piece.nbytes)
-        entries = {name: encode(file.record()) for name, file in files.items()}
+        records = {name: file.record() for name, file in files.items()}
         for name, spec in blocks.specs.items():
-            if entries[name]["bytes"] != spec.file_bytes:
-                found = entries[name]["bytes"]
+            found = records[name].size_bytes
+            if found != spec.file_bytes:
                 raise IntegrityError(
                     f"{paths[name]} would have {found} bytes, but {spec.file_bytes} follow from {spec}",
                     path=paths[name],
                 )
-    return entries
+    return records
 
 
 def digests_of(blocks: Blocks) -> dict[str, str]:

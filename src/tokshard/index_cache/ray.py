@@ -10,9 +10,10 @@ from dataclasses import replace
 from tokshard.cluster.connection import Calls, Connection, run_retryable
 from tokshard.cluster.options import RayOptions
 from tokshard.cluster.task import Message
+from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 from tokshard.core.worker_errors import error_from_json
-from tokshard.index_cache.provision import Action
+from tokshard.index_cache.build_or_reuse import Action
 from tokshard.index_cache.task import IndexTask
 from tokshard.storage import syscalls
 from tokshard.storage.files import temporary_path
@@ -34,7 +35,7 @@ def build_on_ray(
     Args:
         tasks: What to build; begun in this order.
         options: Which cluster, and how.
-        rebuild: As in :func:`tokshard.index_cache.provision.provide`.
+        rebuild: As in :func:`tokshard.index_cache.build_or_reuse.build_or_reuse`.
         wait_seconds: As there.
         listener: Who is told of the progress, in bytes written; nobody if None.
 
@@ -44,18 +45,18 @@ def build_on_ray(
     Raises:
         WorkerError: There is no such cluster, or it has lost the same work too often.
         InputError: A node does not see a dataset or the cache.
-        IntegrityError, LockedError, StorageError: As ``provide``.
+        IntegrityError, LockedError, StorageError: As ``build_or_reuse``.
     """
     if not tasks:
         return []
     listener = listener or SilentProgress()
     progress = _Totals(listener)
-    listener.start(sum(task.wanted.file_bytes for task in tasks), 0)
+    listener.start(sum(task.target.content.file_bytes for task in tasks), 0)
     try:
         with _probes(tasks) as probes, Connection(options, Calls(_FUNCTION)) as connection:
             common = {"rebuild": rebuild, "wait_seconds": wait_seconds}
             errands = [
-                _IndexErrand(task, {**common, "probe": probes[task.wanted.entry.directory]}, progress)
+                _IndexErrand(task, {**common, "probe": probes[task.target.entry.directory]}, progress)
                 for task in tasks
             ]
             for _ in run_retryable(connection, iter(errands), retries=options.retries):
@@ -76,7 +77,7 @@ class _Totals:
         done = self._done
         self._done = replace(
             done,
-            bytes_done=done.bytes_done + task.wanted.file_bytes,
+            bytes_done=done.bytes_done + task.target.content.file_bytes,
             documents=done.documents + task.plan.documents,
             tokens=done.tokens + task.plan.tokens,
         )
@@ -94,7 +95,7 @@ class _IndexErrand:
 
     @property
     def label(self) -> str:
-        return self._task.wanted.name
+        return self._task.target.label
 
     def arguments(self) -> Message | None:
         if self.action is not None:
@@ -103,8 +104,8 @@ class _IndexErrand:
         return {
             **self._common,
             "request": replace(request, prefix=abspath(request.prefix)).to_json(),
-            "directory": os.path.abspath(self._task.wanted.entry.directory),
-            "dataset": self._task.wanted.origin.dataset,
+            "directory": os.path.abspath(self._task.target.entry.directory),
+            "dataset": encode(self._task.dataset),
         }
 
     def receive(self, answer: Message) -> None:
@@ -119,7 +120,7 @@ def _probes(tasks: Sequence[IndexTask]) -> Iterator[dict[str, str]]:
     """Put a file into each directory of the cache, by which a node can tell that it is the same there."""
     probes: dict[str, str] = {}
     try:
-        for entry in (task.wanted.entry for task in tasks):
+        for entry in (task.target.entry for task in tasks):
             if entry.directory not in probes:
                 syscalls.make_directory(entry.directory)
                 path = temporary_path(os.path.join(os.path.abspath(entry.directory), "seen"))

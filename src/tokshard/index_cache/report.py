@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.gpt_index.epochs import EpochPlan
-from tokshard.index_cache.cache import CacheEntry, State
-from tokshard.index_cache.provision import Action
+from tokshard.index_cache.build_or_reuse import Action
+from tokshard.index_cache.entry import CacheEntry, Condition
 from tokshard.index_cache.request import IndexRequest
 
 
@@ -17,11 +18,11 @@ class IndexReport:
 
     Attributes:
         request: What was asked for.
-        entry: Its files: ``entry.hash``, ``entry.text``, ``entry.megatron_files``.
+        entry: Its files.
         plan: Its numbers: samples, epochs, tokens.
         dataset: The fingerprint of the dataset that it is made from.
-        state: What it was before; see :class:`tokshard.index_cache.cache.CacheState`.
-        reason: Why it was that.
+        condition: Its condition before; see :class:`tokshard.index_cache.entry.Examination`.
+        detail: The reason of it.
         action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
             ``"rebuilt"``; None where it was only checked.
         warnings: What the user should know, one sentence each.
@@ -30,16 +31,16 @@ class IndexReport:
     request: IndexRequest
     entry: CacheEntry
     plan: EpochPlan
-    dataset: dict[str, Any]
-    state: State
-    reason: str
+    dataset: DatasetFingerprint
+    condition: Condition
+    detail: str
     action: Action | None
     warnings: tuple[str, ...]
 
     @property
     def is_fresh(self) -> bool:
         """Whether the index is fresh now."""
-        return self.action is not None or self.state == "fresh"
+        return self.action is not None or self.condition == "fresh"
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -50,7 +51,7 @@ class IndexReport:
             "sequence_length": self.request.sequence_length,
             "num_samples": self.request.num_samples,
             "hash": self.entry.hash,
-            "description": self.entry.text,
+            "description": self.request.description().text(),
             "files": list(self.entry.megatron_files),
             "samples": self.plan.samples,
             "epochs": self.plan.epochs,
@@ -58,8 +59,8 @@ class IndexReport:
             "sequences": self.plan.sequences,
             "documents": self.plan.documents,
             "separate_final_epoch": self.plan.separate_final_epoch,
-            "state": self.state,
-            "reason": self.reason,
+            "condition": self.condition,
+            "detail": self.detail,
             "action": self.action,
             "warnings": list(self.warnings),
         }

@@ -9,15 +9,21 @@ import numpy as np
 
 from tokshard.core.open_cache import OpenCache
 from tokshard.core.thread_runner import ThreadRunner
+from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs, warnings_of
 from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.index_cache.cache import Arrays, Cache, CacheEntry, CacheState, default_directory, gpt_specs
-from tokshard.index_cache.fingerprint import FingerprintedIndex
-from tokshard.index_cache.provision import Action, Wanted
+from tokshard.index_cache.build_or_reuse import Action, Arrays, CacheTarget
+from tokshard.index_cache.entry import (
+    CacheEntry,
+    EntryContent,
+    Examination,
+    IndexOrigin,
+    default_directory,
+    gpt_specs,
+)
 from tokshard.index_cache.report import IndexReport
 from tokshard.index_cache.request import IndexRequest
-from tokshard.index_cache.sidecar import Origin
 from tokshard.storage.paths import is_remote
 
 # Open datasets are mapped, and every map holds a file descriptor, of which processes have about 1,000.
@@ -31,12 +37,20 @@ class IndexTask:
     Attributes:
         request: The first request that needs these files.
         plan: What the index will be.
-        wanted: Its files, and what they are made from.
+        target: Its files, and what they are built from.
     """
 
     request: IndexRequest
     plan: EpochPlan
-    wanted: Wanted
+    target: CacheTarget
+
+    @property
+    def dataset(self) -> DatasetFingerprint:
+        """The fingerprint of the dataset."""
+        origin = self.target.content.origin
+        if origin is None:
+            raise TypeError("a blend has no dataset")
+        return origin.dataset
 
     def arrays(self, dataset: FingerprintedIndex) -> Arrays:
         """Build the arrays.
@@ -44,7 +58,7 @@ class IndexTask:
         Raises:
             IntegrityError: The dataset has changed since the plan was made.
         """
-        dataset.check(self.wanted.origin.dataset)
+        dataset.check(self.dataset)
         request = self.request
         index = GPTDatasetIndex.build(
             dataset.table.sequence_lengths,
@@ -55,17 +69,17 @@ class IndexTask:
             extra_token=request.extra_token,
             drop_last_partial=request.drops_last_partial,
         )
-        return {name: getattr(index, name) for name in self.wanted.entry.arrays}
+        return {name: getattr(index, name) for name in self.target.entry.arrays}
 
-    def report(self, request: IndexRequest, before: CacheState, action: Action | None) -> IndexReport:
+    def report(self, request: IndexRequest, before: Examination, action: Action | None) -> IndexReport:
         """Return the report for one of the requests that the task is for."""
         return IndexReport(
             request=request,
-            entry=self.wanted.entry,
+            entry=self.target.entry,
             plan=self.plan,
-            dataset=self.wanted.origin.dataset,
-            state=before.state,
-            reason=before.reason,
+            dataset=self.dataset,
+            condition=before.condition,
+            detail=before.detail,
             action=action,
             warnings=tuple(warnings_of(self.plan)),
         )
@@ -98,7 +112,7 @@ def plan_tasks(
         IntegrityError: A dataset is damaged.
     """
     listed = [
-        (one, Cache(cache_directory or _beside(one.prefix)).gpt_files(one.description()))
+        (one, CacheEntry.of(one.description(), cache_directory or _beside(one.prefix)))
         for one in requests
         if one.is_built
     ]
@@ -135,21 +149,8 @@ def _task(request: IndexRequest, entry: CacheEntry, dataset: FingerprintedIndex)
         )
     except (InputError, UsageError) as error:
         raise type(error)(f"{name}: {error.message}", hint=error.hint) from None
-    origin = Origin(
-        dataset=dataset.fingerprint,
-        options={
-            "add_extra_token_to_sequence": request.extra_token,
-            "drop_last_partial_sequence": request.drops_last_partial,
-        },
-        counts={
-            "sequences": plan.sequences,
-            "tokens_per_epoch": plan.tokens_per_epoch,
-            "epochs": plan.epochs,
-            "samples": plan.samples,
-            "samples_before_final_epoch": plan.samples_before_final,
-        },
-    )
-    return IndexTask(request, plan, Wanted(entry, gpt_specs(plan), origin, name))
+    content = EntryContent(gpt_specs(plan), IndexOrigin.of(dataset.fingerprint, plan))
+    return IndexTask(request, plan, CacheTarget(entry, request.description(), content, name))
 
 
 def _sequences(request: IndexRequest, dataset: FingerprintedIndex) -> range:

@@ -240,7 +240,7 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
 def _maker(entry: EntrySummary) -> str:
     if entry.sidecar is None:
         return "another program"
-    return f"tokshard {entry.sidecar['tool'].get('version')}"
+    return f"tokshard {entry.sidecar.tool.version}"
 
 
 def _more(sources: int) -> list[Paragraph]:

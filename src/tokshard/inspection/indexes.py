@@ -12,9 +12,10 @@ import numpy as np
 from tokshard.blending.certificate import Certificate, measure_weight_errors
 from tokshard.blending.document import BlendDocument
 from tokshard.core.codec import Document, Key
+from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.errors import InputError, TokshardError
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription
-from tokshard.index_cache.fingerprint import dataset_fingerprint, fingerprint_differences
+from tokshard.index_cache.entry import Sidecar
 from tokshard.index_cache.npy import map_npy
 from tokshard.inspection.datasets import LengthSummary
 from tokshard.inspection.indexfiles import Condition, IndexFiles, look_at_files
@@ -56,7 +57,7 @@ class EntrySummary:
     size_bytes: Annotated[int, Key("size_bytes", "Size of all arrays.", minimum=0)]
     arrays: Annotated[tuple[ArraySummary, ...], Key("arrays", "Arrays that are whole.")]
     description: Annotated[Any, Key("description", "Megatron's description, whose hash names the files.")]
-    sidecar: Annotated[Any, Key("sidecar", "The sidecar (tokshard.cache/1); null for Megatron's own.")]
+    sidecar: Annotated[Sidecar | None, Key("sidecar", "The sidecar; null if Megatron alone built it.")]
 
     @classmethod
     def of(cls, files: IndexFiles) -> EntrySummary:
@@ -80,9 +81,7 @@ class EntrySummary:
                 ArraySummary(array.name, array.size_bytes, array.dtype, array.shape) for array in files.arrays
             ),
             description=None if description is None else description.to_json(),
-            sidecar=None
-            if files.sidecar is None
-            else {name: getattr(files.sidecar, name) for name in files.sidecar.__slots__},
+            sidecar=files.sidecar,
         )
 
     @property
@@ -284,7 +283,7 @@ def _dataset_condition(files: IndexFiles) -> tuple[DatasetCondition | None, str 
         now = dataset_fingerprint(description.dataset_path)
     except TokshardError as error:
         return "unreadable", error.message
-    changes = fingerprint_differences(sidecar.dataset, now)
+    changes = now.changes_since(sidecar.origin.dataset) if sidecar.origin else []
     return ("changed", ", ".join(changes)) if changes else ("unchanged", None)
 
 

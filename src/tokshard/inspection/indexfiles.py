@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tokshard.errors import InputError, IntegrityError
-from tokshard.index_cache.cache import BLEND_ARRAYS, GPT_ARRAYS, CacheEntry
 from tokshard.index_cache.description import BlendedDescription, Description, read_description
+from tokshard.index_cache.entry import CacheEntry, Sidecar
 from tokshard.index_cache.npy import read_spec
-from tokshard.index_cache.sidecar import Sidecar
 
 Condition = Literal["complete", "incomplete", "damaged"]
 
@@ -106,14 +105,13 @@ class IndexFiles:
             "size_bytes": self.size_bytes,
             "arrays": [asdict(one) for one in self.arrays],
             "description": None if self.description is None else self.description.to_json(),
-            "sidecar": None if self.sidecar is None else asdict(self.sidecar),
+            "sidecar": None if self.sidecar is None else self.sidecar.to_json(),
         }
 
 
 def entry_of(directory: str, stem: str) -> CacheEntry:
-    """Return the entry of a cache whose file names begin with a stem; its text is not known."""
-    arrays = BLEND_ARRAYS if f"-{BlendedDescription.CLASS}-" in stem else GPT_ARRAYS
-    return CacheEntry(directory, stem, "", arrays)
+    """Return the entry of a cache whose file names begin with a stem."""
+    return CacheEntry(directory, stem)
 
 
 def look_at_files(directory: str, stem: str) -> IndexFiles:
@@ -141,8 +139,7 @@ def _description(entry: CacheEntry, problems: list[str]) -> Description | None:
     except InputError as error:
         problems.append(error.message)
         return None
-    split = getattr(description, "index_split", None) or getattr(description, "split", None)
-    stem = f"{description.hash()}-{description.CLASS}-{split}"
+    stem = CacheEntry.of(description, entry.directory).stem
     if stem != entry.stem:
         problems.append(f"{entry.description_path} holds the description of {stem}")
     return description

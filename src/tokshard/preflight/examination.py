@@ -19,10 +19,10 @@ from tokshard.errors import TokshardError, UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import DEFAULT_SPLIT
-from tokshard.index_cache.cache import Cache, CacheEntry, blend_specs, default_directory, examine
+from tokshard.index_cache.build_or_reuse import CacheTarget
+from tokshard.index_cache.entry import CacheEntry, default_directory
 from tokshard.index_cache.job import check_indices
 from tokshard.index_cache.request import IndexRequest
-from tokshard.index_cache.sidecar import Origin
 from tokshard.preflight.candidates import Candidate, candidates_of_launch, may_be_of_launch
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.lookups import CachedDescriptions, Lookup
@@ -174,9 +174,10 @@ class _Naming:
                 state, reason = states.get(entry.stem, (None, "cannot be examined"))
                 nearest = None
                 if not all(map(os.path.isfile, entry.megatron_files)):
-                    state, reason = "missing", reason if state == "missing" else "is not there"
+                    state, reason = "missing", reason if state == "missing" else "does not exist"
                     nearest = self._cached.nearest(request.description(), entry.directory)
-                found.append(Lookup(part.name, request.training_path, entry, state, reason, nearest))
+                text = request.description().text()
+                found.append(Lookup(part.name, request.training_path, entry, text, state, reason, nearest))
             found += self._blend(part)
         return found
 
@@ -184,17 +185,18 @@ class _Naming:
         description = part.description()
         if description is None or self._directory is None:
             return
-        entry = Cache(self._directory).blended_files(description)
-        origin = Origin(dataset={}, options={}, counts={})
-        state = examine(entry, blend_specs(description), origin, digests=False)
-        nearest = self._cached.nearest(description, self._directory) if state.state == "missing" else None
-        yield Lookup(part.name, "the blend", entry, state.state, state.reason, nearest)
+        target = CacheTarget.of_blend(description, self._directory, "the blend")
+        found = target.examine()
+        missing = found.condition == "missing"
+        nearest = self._cached.nearest(description, self._directory) if missing else None
+        state, text = found.condition, description.text()
+        yield Lookup(part.name, "the blend", target.entry, text, state, found.detail, nearest)
 
     def _states(self, parts: Sequence[SplitPlan]) -> dict[str, tuple[Any, str]]:
         """Return the states of all indexes of splits without a defect, by the stems of their files."""
         requests = [one for part in parts if part.sources for one in part.requests]
         reports = check_indices(requests, cache_directory=self._directory, digests=False)
-        return {one.entry.stem: (one.state, one.reason) for one in reports}
+        return {one.entry.stem: (one.condition, one.detail) for one in reports}
 
     def _found(self, parts: Sequence[SplitPlan]) -> int:
         return sum(
@@ -204,7 +206,7 @@ class _Naming:
         )
 
     def _entry(self, request: IndexRequest) -> CacheEntry:
-        return Cache(self._of(request)).gpt_files(request.description())
+        return CacheEntry.of(request.description(), self._of(request))
 
     def _of(self, request: IndexRequest) -> str:
         return self._directory or default_directory(request.prefix)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokshard.errors import StorageError
-from tokshard.index_cache.cache import CacheEntry, State
 from tokshard.index_cache.description import BlendedDescription, Description, Difference, differences
+from tokshard.index_cache.entry import CacheEntry, Condition
 from tokshard.index_cache.likeness import descriptions_in
 
 _DESCRIPTION_NAME = re.compile(
@@ -55,6 +55,7 @@ class Lookup:
         split: ``"train"``, ``"valid"`` or ``"test"``.
         name: What they belong to: a dataset as the job names it, or ``"the blend"``.
         entry: The files.
+        description: The text whose hash is in their names.
         state: Their state; None where it cannot be told because the dataset is not here.
         reason: Why it is that.
         nearest: For missing files the description in the same directory that differs least.
@@ -63,7 +64,8 @@ class Lookup:
     split: str
     name: str
     entry: CacheEntry
-    state: State | None
+    description: str
+    state: Condition | None
     reason: str
     nearest: Nearest | None = None
 
@@ -78,7 +80,7 @@ class Lookup:
             "split": self.split,
             "name": self.name,
             "hash": self.entry.hash,
-            "description": self.entry.text,
+            "description": self.description,
             "files": list(self.entry.megatron_files),
             "state": self.state,
             "reason": self.reason,

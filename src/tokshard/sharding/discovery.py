@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.core.codec import encode
 from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.merge.arguments import expand
@@ -18,17 +19,13 @@ from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split, whole_split
-from tokshard.index_cache.cache import Cache, CacheEntry, default_directory, gpt_specs
 from tokshard.index_cache.description import GPTDatasetDescription, read_description
-from tokshard.index_cache.fingerprint import FingerprintedIndex, fingerprint_differences
+from tokshard.index_cache.entry import CacheEntry, IndexOrigin, Sidecar, default_directory, gpt_specs
 from tokshard.index_cache.likeness import descriptions_in
 from tokshard.index_cache.npy import read_spec
-from tokshard.index_cache.sidecar import Sidecar
 from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
-
-_COUNTS = ("sequences", "tokens_per_epoch", "epochs", "samples", "samples_before_final_epoch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Holding:
         documents: The number of its documents.
         multimodal: Whether its sequences have modes.
         fingerprint: What identifies its content: with digests everything that
-            :func:`~tokshard.index_cache.fingerprint.dataset_fingerprint` gives, else the sizes and what the
+            :func:`~tokshard.dataset.fingerprint.dataset_fingerprint` gives, else the sizes and what the
             manifest says.
         bin: The stamp of its tokens.
         idx: The stamp of its index of sequences.
@@ -49,7 +46,7 @@ class Holding:
     prefix: str
     documents: int
     multimodal: bool
-    fingerprint: dict[str, Any]
+    fingerprint: DatasetFingerprint
     bin: FileStamp
     idx: FileStamp
 
@@ -58,7 +55,7 @@ class Holding:
         *,
         first: int = 0,
         samples: int,
-        fingerprint: dict[str, Any],
+        fingerprint: DatasetFingerprint,
         index: IndexReference | None = None,
     ) -> DatasetReference:
         """Return the reference to samples of the dataset."""
@@ -69,7 +66,7 @@ class Holding:
             bin=self.bin,
             idx=self.idx,
             multimodal=self.multimodal,
-            fingerprint=fingerprint,
+            fingerprint=encode(fingerprint),
             index=index,
         )
 
@@ -110,12 +107,15 @@ class Holdings:
             documents, fingerprint = opened.table.document_count, opened.fingerprint
         else:
             documents = _documents(prefix, idx_stamp, multimodal=multimodal)
-            fingerprint = {"bin_bytes": bin_stamp.size_bytes, "idx_bytes": idx_stamp.size_bytes}
             sizes = (bin_stamp.size_bytes, idx_stamp.size_bytes)
+            known = None
             if manifest is not None:
                 files = manifest.files
                 if (files.bin.size_bytes, files.idx.size_bytes) == sizes:
-                    fingerprint["fingerprint"] = manifest.fingerprint
+                    known = manifest.fingerprint
+            fingerprint = DatasetFingerprint(
+                bin_bytes=bin_stamp.size_bytes, idx_bytes=idx_stamp.size_bytes, manifest_fingerprint=known
+            )
         return Holding(prefix, documents, multimodal, fingerprint, bin_stamp, idx_stamp)
 
     def indexed(
@@ -134,7 +134,8 @@ class Holdings:
             IntegrityError: The index was made from other data, is damaged, or nothing is known of it.
         """
         holding, sidecar = self.of(prefix), _sidecar(entry)
-        changes = fingerprint_differences(sidecar.dataset, holding.fingerprint)
+        then = _origin(entry, sidecar).dataset
+        changes = holding.fingerprint.changes_since(then)
         if changes:
             raise IntegrityError(
                 f"the index {entry.hash} was made from another content of {prefix}: {', '.join(changes)}",
@@ -144,7 +145,7 @@ class Holdings:
         index = IndexReference(_files(entry, description.index_split), _epochs(entry, description, sidecar))
         return holding.reference(
             samples=index.epochs.samples if samples is None else samples,
-            fingerprint={**sidecar.dataset, **holding.fingerprint},
+            fingerprint=holding.fingerprint.filled_from(then),
             index=index,
         )
 
@@ -197,29 +198,28 @@ def _sidecar(entry: CacheEntry) -> Sidecar:
         raise IntegrityError(
             f"{entry.sidecar_path} belongs to the index {sidecar.description_md5}", path=entry.sidecar_path
         )
-    for name in _COUNTS:
-        if type(sidecar.counts.get(name)) is not int:
-            raise IntegrityError(
-                f"{entry.sidecar_path}: counts.{name} is {sidecar.counts.get(name)!r}",
-                path=entry.sidecar_path,
-                field=f"counts.{name}",
-            )
     return sidecar
 
 
+def _origin(entry: CacheEntry, sidecar: Sidecar) -> IndexOrigin:
+    if sidecar.origin is None:
+        raise IntegrityError(f"{entry.sidecar_path}: origin is null", path=entry.sidecar_path)
+    return sidecar.origin
+
+
 def _epochs(entry: CacheEntry, description: GPTDatasetDescription, sidecar: Sidecar) -> EpochPlan:
-    counts, options = sidecar.counts, sidecar.options
+    origin = _origin(entry, sidecar)
     plan = plan_epochs(
-        sequences=counts["sequences"],
-        tokens_per_epoch=counts["tokens_per_epoch"],
+        sequences=origin.sequences,
+        tokens_per_epoch=origin.tokens_per_epoch,
         sequence_length=description.sequence_length,
         num_samples=description.num_samples,
-        extra_token=bool(options.get("add_extra_token_to_sequence", True)),
-        drop_last_partial=bool(options.get("drop_last_partial_sequence", True)),
+        extra_token=origin.extra_token,
+        drop_last_partial=origin.drop_last_partial,
     )
-    if (plan.epochs, plan.samples) != (counts["epochs"], counts["samples"]):
+    if (plan.epochs, plan.samples) != (origin.epochs, origin.samples):
         raise IntegrityError(
-            f"{entry.sidecar_path}: {counts['samples']} samples of {counts['epochs']} epochs do not follow "
+            f"{entry.sidecar_path}: {origin.samples} samples of {origin.epochs} epochs do not follow "
             f"from the rest, but {plan.samples} of {plan.epochs}",
             path=entry.sidecar_path,
         )
@@ -381,7 +381,7 @@ def _blend_reference(
     source: BlendSource, split: str, document: BlendDocument, holdings: Holdings, *, draws: int | None
 ) -> DatasetReference:
     description = _gpt_description(source.description)
-    entry = Cache(document.cache_directory).gpt_files(description)
+    entry = CacheEntry.of(description, document.cache_directory)
     if entry.hash != source.hash or description.index_split != split:
         raise IntegrityError(
             f"{source.description} describes the index {entry.hash} of {description.index_split}, "
@@ -405,7 +405,7 @@ def _indexes(paths: Sequence[str], wanted: Wanted, holdings: Holdings) -> dict[s
                 )
             prefix, file = one[name]
             description = _gpt_description(file)
-            entry = Cache(os.path.dirname(file)).gpt_files(description)
+            entry = CacheEntry.of(description, os.path.dirname(file))
             if entry.description_path != file:
                 raise IntegrityError(
                     f"{file} does not hold the text that its name is the hash of",

@@ -13,11 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from tokshard.core.codec import XXH3_128, Key
 from tokshard.storage.syscalls import Buffer
 
 READ_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Size and digest of a file."""
+
+    size_bytes: Annotated[int, Key("bytes", "Its size.", minimum=0)]
+    xxh3_128: Annotated[str, Key("xxh3_128", "Its digest.", pattern=XXH3_128)]
 
 
 def content_digest(*buffers: Buffer) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from tokshard.core.tool import Tool
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -15,12 +16,10 @@ from tokshard.dataset.manifest import (
     DatasetFiles,
     DatasetRecord,
     EncoderRecord,
-    FileRecord,
     InputRecord,
     Manifest,
     RecordCounts,
     TokenFileRecord,
-    Tool,
 )
 from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
 from tokshard.dataset.publication import (
@@ -30,7 +29,7 @@ from tokshard.dataset.publication import (
     stage_file,
     stage_manifest,
 )
-from tokshard.storage.digest import piecewise_digest
+from tokshard.storage.digest import FileRecord, piecewise_digest
 from tokshard.tokenization.assembly import Assembly
 from tokshard.tokenization.part import UnitCounts
 

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from tokshard.core.tool import Tool
 from tokshard.dataset.manifest import (
     INDEXED,
     UNITS_NAME,
@@ -13,12 +14,10 @@ from tokshard.dataset.manifest import (
     DatasetFiles,
     DatasetRecord,
     EncoderRecord,
-    FileRecord,
     InputRecord,
     Manifest,
     RecordCounts,
     TokenFileRecord,
-    Tool,
     file_of,
     manifest_path,
 )
@@ -29,7 +28,7 @@ from tokshard.dataset.source import InputFile
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import InputError
 from tokshard.storage import syscalls
-from tokshard.storage.digest import content_digest, piecewise_digest
+from tokshard.storage.digest import FileRecord, content_digest, piecewise_digest
 from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.verification.content import TokenRules, scan_tokens

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
 from tokshard.blending.recheck import recheck
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
-from tokshard.index_cache.fingerprint import fingerprint_differences
 from tokshard.index_cache.npy import read_spec
 from tokshard.storage.fs import getsize
 from tokshard.storage.paths import bin_path, idx_path
@@ -111,15 +111,12 @@ def _examine_source(
         now = (
             context.fingerprint(prefix)
             if context.reaches("digest")
-            else {
-                "bin_bytes": getsize(bin_path(prefix)),
-                "idx_bytes": getsize(idx_path(prefix)),
-            }
+            else DatasetFingerprint(bin_bytes=getsize(bin_path(prefix)), idx_bytes=getsize(idx_path(prefix)))
         )
     except (InputError, IntegrityError, StorageError) as error:
         findings.find_error("dataset-damaged", error, path=prefix)
         return
-    changes = fingerprint_differences(source.fingerprint, now)
+    changes = now.changes_since(source.fingerprint)
     if changes:
         text = f"{prefix} is not the dataset that was blended: {', '.join(changes)}"
         findings.find("blend-source-changed", text, path=prefix)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
+from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
@@ -17,25 +18,23 @@ from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.indices import shuffle_index_dtype
 from tokshard.gpt_index.splits import Split, whole_split
-from tokshard.index_cache.cache import (
-    BLEND_ARRAYS,
-    GPT_ARRAYS,
-    Cache,
-    CacheEntry,
-    blend_specs,
-    default_directory,
-    gpt_specs,
-)
 from tokshard.index_cache.description import (
     BlendedDescription,
     Description,
     GPTDatasetDescription,
     read_description,
 )
-from tokshard.index_cache.fingerprint import FingerprintedIndex, fingerprint_differences
+from tokshard.index_cache.entry import (
+    BLEND_ARRAYS,
+    GPT_ARRAYS,
+    CacheEntry,
+    Sidecar,
+    blend_specs,
+    default_directory,
+    gpt_specs,
+)
 from tokshard.index_cache.npy import ArraySpec, map_npy, read_spec
 from tokshard.index_cache.request import IndexRequest
-from tokshard.index_cache.sidecar import Sidecar
 from tokshard.storage.files import is_temporary
 from tokshard.storage.fs import getsize, state
 from tokshard.storage.paths import bin_path, idx_path
@@ -118,29 +117,15 @@ def _description(index: CachedIndex, findings: ProductFindings) -> Description |
     except InputError as error:
         findings.find_error("cache-description", error, path=index.path)
         return None
-    if isinstance(description, BlendedDescription) and not _has_a_size(description):
+    if isinstance(description, BlendedDescription) and not description.has_a_size:
         findings.find(
             "cache-description", f"{index.path} does not tell the size of the blend", path=index.path
         )
         return None
-    if _entry(index, description).stem != index.stem:
+    if CacheEntry.of(description, index.directory).stem != index.stem:
         text = f"{index.path} does not hold the text that its name is the hash of"
         findings.find("cache-name", text, path=index.path)
     return description
-
-
-def _has_a_size(description: BlendedDescription) -> bool:
-    """Tell whether the weights of a blend are samples, where it is told no size."""
-    return description.size is not None or all(
-        isinstance(weight, int) and weight > 0 for weight in description.weights
-    )
-
-
-def _entry(index: CachedIndex, description: Description) -> CacheEntry:
-    cache = Cache(index.directory)
-    if isinstance(description, GPTDatasetDescription):
-        return cache.gpt_files(description)
-    return cache.blended_files(description)
 
 
 def _specs(index: CachedIndex, findings: ProductFindings) -> dict[str, ArraySpec]:
@@ -201,7 +186,8 @@ def _sidecar(index: CachedIndex, specs: Mapping[str, ArraySpec], findings: Produ
         findings.find("cache-sidecar", text, path=path)
         return None
     for name, spec in specs.items():
-        recorded = sidecar.files.get(f"{name}.npy", {}).get("bytes")
+        record = sidecar.files.get(f"{name}.npy")
+        recorded = None if record is None else record.size_bytes
         if recorded != spec.file_bytes:
             array = index.file(f"{name}.npy")
             text = f"{array} has {spec.file_bytes} bytes, but {recorded} were recorded"
@@ -220,8 +206,8 @@ def _examine_digests(
     some = [names[place] for place in context.selected(len(names))]
 
     def is_as_written(name: str) -> bool:
-        recorded: str | None = sidecar.files.get(name, {}).get("xxh3_128")
-        return context.digest(InputFile(index.file(name))) == recorded
+        record = sidecar.files.get(name)
+        return record is not None and context.digest(InputFile(index.file(name))) == record.xxh3_128
 
     total = sum(specs[name.removesuffix(".npy")].file_bytes for name in some)
     for name, good in zip(some, context.runner.run(is_as_written, some, total), strict=True):
@@ -250,7 +236,7 @@ def _examine_origin(
     except (InputError, IntegrityError, StorageError) as error:
         findings.find_error("dataset-damaged", error, path=prefix)
         return
-    changes = fingerprint_differences(sidecar.dataset, now) if sidecar is not None else []
+    changes = now.changes_since(sidecar.origin.dataset) if sidecar is not None and sidecar.origin else []
     if changes:
         text = f"{index.path} was made from another content of {prefix}: {', '.join(changes)}"
         findings.find("cache-stale", text, path=index.path)
@@ -269,12 +255,9 @@ def _local(directory: str, dataset_path: str) -> str | None:
     return dataset_path if dataset_path and IndexedDataset.exists(dataset_path) else None
 
 
-def _sizes(prefix: str) -> dict[str, Any]:
+def _sizes(prefix: str) -> DatasetFingerprint:
     """Return the part of a fingerprint that costs nothing."""
-    return {
-        "bin_bytes": getsize(bin_path(prefix)),
-        "idx_bytes": getsize(idx_path(prefix)),
-    }
+    return DatasetFingerprint(bin_bytes=getsize(bin_path(prefix)), idx_bytes=getsize(idx_path(prefix)))
 
 
 def _examine_leftovers(index: CachedIndex, findings: ProductFindings) -> None:
@@ -366,7 +349,7 @@ def compare_index(
 
 
 def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar | None) -> IndexRequest:
-    options = sidecar.options if sidecar is not None else {}
+    origin = sidecar.origin if sidecar is not None else None
     matrix = description.split_matrix
     split = whole_split(description.index_split)
     if matrix is not None:
@@ -381,8 +364,8 @@ def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar |
         sequence_length=description.sequence_length,
         seed=description.random_seed,
         tokenizer=description.tokenizer,
-        extra_token=bool(options.get("add_extra_token_to_sequence", True)),
-        drop_last_partial=bool(options.get("drop_last_partial_sequence", True)),
+        extra_token=origin is None or origin.extra_token,
+        drop_last_partial=origin is None or origin.drop_last_partial,
     )
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tokshard.core.findings import FindingCollector
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 from tokshard.core.thread_runner import ThreadRunner
+from tokshard.dataset.fingerprint import DatasetFingerprint, dataset_fingerprint
 from tokshard.dataset.source import DataFile
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
-from tokshard.index_cache.fingerprint import dataset_fingerprint
 from tokshard.storage.digest import READ_BYTES
 from tokshard.tokenizer.definition import Tokenizer
 from tokshard.verification.options import LEVELS, Level
@@ -114,7 +114,7 @@ class VerifyContext:
     share: Fraction | None = None
     tokenizer: Tokenizer | None = None
     adopt: bool = False
-    fingerprints: dict[str, dict[str, Any] | TokshardError] = field(default_factory=dict)
+    fingerprints: dict[str, DatasetFingerprint | TokshardError] = field(default_factory=dict)
 
     def reaches(self, level: Level) -> bool:
         """Return whether the level includes another one."""
@@ -124,7 +124,7 @@ class VerifyContext:
         """Return which of ``count`` pieces belong to the share; see :func:`spread_evenly`."""
         return spread_evenly(count, self.share)
 
-    def fingerprint(self, prefix: str) -> dict[str, Any]:
+    def fingerprint(self, prefix: str) -> DatasetFingerprint:
         """Return the fingerprint of a dataset, taken once: its index is read whole.
 
         Raises:

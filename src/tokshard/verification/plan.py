@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokshard.core.codec import decode
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.index_cache.description import BlendedDescription
-from tokshard.index_cache.fingerprint import fingerprint_differences
 from tokshard.sharding.history import history_of, reweighting_of, stops_of
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
@@ -155,7 +156,8 @@ def _datasets(plan: Plan) -> Iterator[DatasetReference]:
 
 def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, context: VerifyContext) -> None:
     try:
-        changes = fingerprint_differences(dataset.fingerprint, context.fingerprint(dataset.prefix))
+        recorded = decode(DatasetFingerprint, dataset.fingerprint, dataset.prefix)
+        changes = context.fingerprint(dataset.prefix).changes_since(recorded)
     except MissingFileError:
         return  # found by its stamp
     except (InputError, IntegrityError, StorageError) as error:

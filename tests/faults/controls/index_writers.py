@@ -2,9 +2,8 @@
 
 import os
 
-from tokshard.index_cache import provision
+from tokshard.index_cache import build_or_reuse
 from tokshard.index_cache.npy import write_npy
-from tokshard.index_cache.sidecar import Sidecar
 from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, write_atomically
 
@@ -12,19 +11,20 @@ from tokshard.storage.files import AtomicFile, write_atomically
 def description_first():
     """Write the description before the arrays, as Megatron does, over whatever is there."""
 
-    def write(entry, arrays, origin, tell):
-        write_atomically(entry.description_path, entry.text.encode())
+    def write(target, arrays, tell):
+        entry = target.entry
+        write_atomically(entry.description_path, target.description.text().encode())
         files = {
             f"{name}.npy": write_npy(entry.array_path(name), arrays[name], tell) for name in entry.arrays
         }
-        Sidecar.make(entry.hash, origin, files).write(entry.sidecar_path)
+        build_or_reuse._sidecar(target, files).write(entry.sidecar_path)
 
-    provision.write = write
+    build_or_reuse.write = write
 
 
 def no_withdrawal():
     """Replace the arrays of an older cache while its description stands."""
-    provision._withdraw = lambda entry: None
+    build_or_reuse._withdraw = lambda entry: None
 
 
 def in_place():

@@ -18,8 +18,8 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.samples import GPTSamples
-from tokshard.index_cache.cache import Cache, load
 from tokshard.index_cache.description import read_description
+from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.sources import BLOCK_BYTES, BLOCKS, FileStamp, Places, SampleSource
@@ -374,7 +374,7 @@ def test_arrays_map_as_the_cache_loads_them(tmp_path):
     index = reference.open_index()
     [path] = (tmp_path / "mix/cache").glob(f"{reference.index.files.hash}*.txt")
     description = read_description(str(path))
-    arrays = load(Cache(str(tmp_path / "mix/cache")).gpt_files(description))
+    arrays = CacheEntry.of(description, str(tmp_path / "mix/cache")).load()
     for name, array in arrays.items():
         np.testing.assert_array_equal(getattr(index, name), array)
 

@@ -29,9 +29,9 @@ from support.storage_remote.servers import (
     first,
 )
 from tokshard.core.background import Background
+from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError
-from tokshard.index_cache.fingerprint import dataset_fingerprint
 from tokshard.loader import RankLoader
 from tokshard.storage import fs
 from tokshard.storage.remote import objects, ranged_file

@@ -15,7 +15,7 @@ from support.index_cache.support import (
     slow_shuffle_index,
 )
 from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.cache import Cache
+from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.request import IndexRequest
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/ü", "vocab_size": "50257"}
@@ -54,7 +54,7 @@ def request_for(prefix, **changes):
 
 
 def entry_for(request, directory):
-    return Cache(str(directory)).gpt_files(request.description())
+    return CacheEntry.of(request.description(), str(directory))
 
 
 def contents(directory):
@@ -127,7 +127,7 @@ def write_as_megatron(request, lengths, directory):
     """Write what Megatron leaves: four files and nothing else."""
     os.makedirs(directory, exist_ok=True)
     entry = entry_for(request, directory)
-    Path(entry.description_path).write_text(entry.text)
+    Path(entry.description_path).write_text(request.description().text())
     for name, array in slow_arrays(request, lengths).items():
         Path(entry.array_path(name)).write_bytes(saved(array))
     return entry

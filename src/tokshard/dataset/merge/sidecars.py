@@ -11,6 +11,7 @@ import xxhash
 
 from tokshard.core.codec import encode
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
+from tokshard.core.tool import Tool
 from tokshard.dataset.manifest import (
     INDEXED,
     PROVENANCE_NAME,
@@ -21,12 +22,10 @@ from tokshard.dataset.manifest import (
     DatasetRecord,
     EncoderRecord,
     FileName,
-    FileRecord,
     InputRecord,
     Manifest,
     RecordCounts,
     TokenFileRecord,
-    Tool,
     file_of,
 )
 from tokshard.dataset.merge.inputs import MergeInput
@@ -41,7 +40,7 @@ from tokshard.dataset.publication import (
 )
 from tokshard.dataset.writer import write_index
 from tokshard.errors import InputError, IntegrityError
-from tokshard.storage.digest import file_digest, piecewise_digest
+from tokshard.storage.digest import FileRecord, file_digest, piecewise_digest
 from tokshard.storage.paths import bin_path
 
 if TYPE_CHECKING:

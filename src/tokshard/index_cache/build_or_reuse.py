@@ -1,71 +1,84 @@
-"""An entry of a cache brought about: found, verified, or built, by one process at a time."""
+"""Building or reusing the entry of a cache, by one process at a time."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tokshard.errors import IntegrityError, LockedError, OutputExistsError, StorageError
-from tokshard.index_cache.cache import Arrays, CacheEntry, CacheState, Specs, examine
+from tokshard.index_cache.description import BlendedDescription, Description
+from tokshard.index_cache.entry import (
+    CacheEntry,
+    Condition,
+    EntryContent,
+    Examination,
+    Sidecar,
+    blend_specs,
+    examine,
+)
 from tokshard.index_cache.npy import Blocks, digests_of, write_blocks
-from tokshard.index_cache.sidecar import Origin, Sidecar
 from tokshard.storage import syscalls
-from tokshard.storage.digest import file_digest
+from tokshard.storage.digest import FileRecord, file_digest
 from tokshard.storage.files import is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LOCK_WAIT_SECONDS = 3600.0
 _POLL_SECONDS = 0.05
 
 Action = Literal["found", "verified", "built", "rebuilt"]
+Arrays = Mapping[str, "NDArray[Any]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """An entry that is wanted.
+class CacheTarget:
+    """An entry that is needed, and the content that it should have.
 
     Attributes:
         entry: Its files.
-        specs: The dtypes and shapes of its arrays.
-        origin: What it is made from.
-        name: What it is, for messages: ``"the train index of data/web"``.
+        description: What their names depend on.
+        content: The content that it should have.
+        label: For messages: ``"the train index of data/web"``.
     """
 
     entry: CacheEntry
-    specs: Specs
-    origin: Origin
-    name: str
+    description: Description
+    content: EntryContent
+    label: str
 
-    def examine(self, *, digests: bool = False) -> CacheState:
-        """Tell the state of the entry; see :func:`tokshard.index_cache.cache.examine`."""
-        return examine(self.entry, self.specs, self.origin, digests=digests)
+    @classmethod
+    def of_blend(cls, description: BlendedDescription, directory: str, label: str) -> Self:
+        """Return the entry of a blend, whose content follows from its description."""
+        content = EntryContent(blend_specs(description), None)
+        return cls(CacheEntry.of(description, directory), description, content, label)
 
-    @property
-    def file_bytes(self) -> int:
-        """The bytes of all arrays on disk."""
-        return sum(spec.file_bytes for spec in self.specs.values())
+    def examine(self, *, digests: bool = False) -> Examination:
+        """Examine the entry; see :func:`tokshard.index_cache.entry.examine`."""
+        return examine(self.entry, self.content, digests=digests)
 
-    def refuse(self, found: CacheState) -> None:
-        """Refuse what must not be replaced without being asked.
+    def refuse(self, condition: Condition, detail: str) -> None:
+        """Refuse to replace an entry without being asked.
 
         Raises:
             OutputExistsError: The entry is stale.
             IntegrityError: It is damaged.
         """
         hint = f"--rebuild replaces it; or remove {self.entry.description_path}"
-        message = f"{self.name} in {self.entry.directory} ({self.entry.hash}) {found.reason}"
-        if found.state == "stale":
+        message = f"{self.label} in {self.entry.directory} ({self.entry.hash}) {detail}"
+        if condition == "stale":
             raise OutputExistsError(message, hint=hint)
-        if found.state == "damaged":
+        if condition == "damaged":
             raise IntegrityError(message, path=self.entry.description_path, hint=hint)
 
 
-def provide(
-    wanted: Wanted,
+def build_or_reuse(
+    target: CacheTarget,
     make: Callable[[], Arrays | Blocks],
     *,
     rebuild: bool = False,
@@ -73,17 +86,16 @@ def provide(
     pause: Callable[[float], object] = time.sleep,
     tell: Callable[[int], None] = lambda _: None,
 ) -> Action:
-    """See to it that an entry is fresh, and say what was done.
+    """Make sure that an entry is fresh, and return what was done.
 
     A fresh entry is found, a missing one is built. Megatron's own is built in memory and compared: if
-    equal it gets our sidecar, if not it counts as damaged. What is stale or damaged is replaced only if
-    ``rebuild`` is given. Two processes that want the same entry do not disturb each other: the second
-    waits, and finds what the first has made.
+    equal, our sidecar is added, otherwise it is damaged. A stale or damaged one is replaced only with
+    ``rebuild``. Of two processes that need the same entry, the second waits and finds what the first built.
 
     Args:
-        wanted: The entry.
-        make: Builds its arrays, in the dtypes and shapes of ``wanted``, or says how to make them in pieces.
-        rebuild: Whether to replace whatever is not fresh, which is then told by the digests, too.
+        target: The entry.
+        make: Builds its arrays, in the dtypes and shapes of the target, or says how to make them in pieces.
+        rebuild: Whether to replace whatever is not fresh, as judged by the digests, too.
         wait_seconds: How long to wait for another process.
         pause: See :func:`locked`.
         tell: Called with the bytes of each piece that is done.
@@ -92,69 +104,68 @@ def provide(
         OutputExistsError: The entry is stale.
         IntegrityError: It is damaged, or Megatron's own and not what it should be.
         LockedError: Another process was not done in time.
-        StorageError: The disk is full or broken. Nothing is half there then.
+        StorageError: The disk is full or broken. No file is incomplete then.
     """
-    if wanted.examine(digests=rebuild).state == "fresh":
-        sweep(wanted.entry)
+    if target.examine(digests=rebuild).condition == "fresh":
+        sweep(target.entry)
         return "found"
-    with locked(wanted.entry, wait_seconds=wait_seconds, pause=pause):
-        before = wanted.examine(digests=rebuild)
-        if before.state == "fresh":
-            tell(wanted.file_bytes)
+    with locked(target.entry, wait_seconds=wait_seconds, pause=pause):
+        before = target.examine(digests=rebuild)
+        if before.condition == "fresh":
+            tell(target.content.file_bytes)
             return "found"
         if not rebuild:
-            wanted.refuse(before)
+            target.refuse(before.condition, before.detail)
         arrays = make()
-        if before.state == "foreign" and not rebuild:
-            if adopt(wanted.entry, arrays, wanted.origin):
-                tell(wanted.file_bytes)
+        if before.condition == "foreign" and not rebuild:
+            if adopt(target, arrays):
+                tell(target.content.file_bytes)
                 return "verified"
-            wanted.refuse(CacheState("damaged", "was not made by tokshard, and is not what it should be"))
-        write(wanted.entry, arrays, wanted.origin, tell)
-    return "built" if before.state == "missing" else "rebuilt"
+            target.refuse("damaged", "was not built by tokshard, and is not what it should be")
+        write(target, arrays, tell)
+    return "built" if before.condition == "missing" else "rebuilt"
 
 
-def write(
-    entry: CacheEntry, arrays: Arrays | Blocks, origin: Origin, tell: Callable[[int], None] = lambda _: None
-) -> None:
-    """Write all files of an entry, whatever is there; the caller holds :func:`locked`.
+def write(target: CacheTarget, arrays: Arrays | Blocks, tell: Callable[[int], None] = lambda _: None) -> None:
+    """Write all files of an entry, replacing existing ones; the caller holds :func:`locked`.
 
-    Each file appears whole and is forced to the disk. The description goes first, if there is one, and
-    comes last: at no moment do all of Megatron's files exist and not belong together.
+    Each file appears whole and is forced to the disk. An existing description is removed first, and the
+    new one is written last: at no moment do all of Megatron's files exist and not belong together.
 
     Args:
-        entry: The files.
+        target: The entry.
         arrays: The arrays by their names, or in pieces.
-        origin: What they were made from.
         tell: Called with the bytes of each piece that is written.
 
     Raises:
         StorageError: The disk is full or broken.
     """
+    entry = target.entry
     _withdraw(entry)
-    files: dict[str, dict[str, Any]] = {}
+    files: dict[str, FileRecord] = {}
     paths = {name: entry.array_path(name) for name in entry.arrays}
     for blocks in _blocks(entry, arrays):
         written = write_blocks(paths, blocks, tell)
-        files |= {f"{name}.npy": found for name, found in written.items()}
-    Sidecar.make(entry.hash, origin, files).write(entry.sidecar_path)
-    write_atomically(entry.description_path, entry.text.encode("ascii"))
+        files |= {f"{name}.npy": record for name, record in written.items()}
+    _sidecar(target, files).write(entry.sidecar_path)
+    write_atomically(entry.description_path, target.description.text().encode("ascii"))
 
 
-def adopt(entry: CacheEntry, arrays: Arrays | Blocks, origin: Origin) -> bool:
-    """Hold the files of an entry against the arrays that they should hold; if equal, write the sidecar.
-
-    Returns:
-        Whether they are equal. If not, nothing is changed.
-    """
+def adopt(target: CacheTarget, arrays: Arrays | Blocks) -> bool:
+    """Write the sidecar of an entry if its files hold the given arrays; return whether they do."""
+    entry = target.entry
     files = {}
     for blocks in _blocks(entry, arrays):
         for name, digest in digests_of(blocks).items():
             if file_digest(entry.array_path(name)) != digest:
                 return False
-            files[f"{name}.npy"] = {"bytes": blocks.specs[name].file_bytes, "xxh3_128": digest}
-    Sidecar.make(entry.hash, origin, files).write(entry.sidecar_path)
+            files[f"{name}.npy"] = FileRecord(blocks.specs[name].file_bytes, digest)
+    _sidecar(target, files).write(entry.sidecar_path)
     return True
+
+
+def _sidecar(target: CacheTarget, files: dict[str, FileRecord]) -> Sidecar:
+    return Sidecar(description_md5=target.entry.hash, origin=target.content.origin, files=files)
 
 
 def _blocks(entry: CacheEntry, arrays: Arrays | Blocks) -> list[Blocks]:

@@ -1,0 +1,130 @@
+"""Fingerprint of a dataset: what identifies its content without reading its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Annotated
+
+from tokshard.core.codec import SHA256, XXH3_128, Key
+from tokshard.dataset.layout import IndexTable
+from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.reader import open_pair
+from tokshard.errors import IntegrityError
+from tokshard.storage.digest import content_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetFingerprint:
+    """Sizes and digests of a dataset. None stands for what is not known; see :meth:`changes_since`."""
+
+    bin_bytes: Annotated[int, Key("bin_bytes", "Size of the .bin file.", minimum=0)]
+    idx_bytes: Annotated[int, Key("idx_bytes", "Size of the .idx file.", minimum=0)]
+    idx_xxh3_128: Annotated[
+        str | None, Key("idx_xxh3_128", "Digest of the .idx file.", pattern=XXH3_128, omit_none=True)
+    ] = None
+    manifest_fingerprint: Annotated[
+        str | None,
+        Key(
+            "manifest_fingerprint",
+            "The fingerprint in the dataset's manifest.",
+            pattern=SHA256,
+            omit_none=True,
+        ),
+    ] = None
+    bin_pieces_xxh3_128: Annotated[
+        str | None,
+        Key(
+            "bin_pieces_xxh3_128",
+            "Piecewise digest of the .bin file, from the dataset's manifest.",
+            pattern=XXH3_128,
+            omit_none=True,
+        ),
+    ] = None
+
+    def changes_since(self, earlier: DatasetFingerprint) -> list[str]:
+        """Return how the dataset has changed: one phrase for each value that is known of both and differs.
+
+        So a dataset has not changed by getting or losing a manifest.
+
+        Example:
+            >>> earlier = DatasetFingerprint(bin_bytes=8, idx_bytes=5, manifest_fingerprint="ab")
+            >>> DatasetFingerprint(bin_bytes=10, idx_bytes=5).changes_since(earlier)
+            ['its bin_bytes was 8 and is 10']
+        """
+        changes = []
+        for field in fields(self):
+            then, now = getattr(earlier, field.name), getattr(self, field.name)
+            if then is not None and now is not None and then != now:
+                changes.append(f"its {field.name} was {then} and is {now}")
+        return changes
+
+    def filled_from(self, other: DatasetFingerprint) -> DatasetFingerprint:
+        """Return this fingerprint with the values of another one where this one has none."""
+        mine = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(other, **{name: value for name, value in mine.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FingerprintedIndex:
+    """The index of a dataset with the dataset's fingerprint, both of the very same bytes.
+
+    Attributes:
+        path_prefix: The dataset.
+        table: Its checked index.
+        fingerprint: With the digest of the whole index; and, if the dataset has a manifest that describes
+            these files, with the values that know its tokens.
+    """
+
+    path_prefix: str
+    table: IndexTable
+    fingerprint: DatasetFingerprint
+
+    @classmethod
+    def open(cls, path_prefix: str) -> FingerprintedIndex:
+        """Open a dataset: two passes over the ``.idx`` file, which is mapped; none over the ``.bin`` file.
+
+        Raises:
+            MissingFileError: One or both files are not there.
+            IntegrityError: The index contradicts itself or the size of the ``.bin`` file.
+            StorageError: The file system refuses to read.
+        """
+        bin_file, file = open_pair(path_prefix)
+        manifest = read_manifest(path_prefix)
+        multimodal = manifest is not None and manifest.dataset.multimodal
+        bin_bytes = bin_file.size_bytes
+        buffer = file.map()
+        table = IndexTable.from_buffer(buffer, bin_bytes=bin_bytes, multimodal=multimodal, path=file.path)
+        idx_digest = content_digest(memoryview(buffer))
+        known = {}
+        # Another tool may have written new files beside an old manifest, which knows nothing of them.
+        if (
+            manifest is not None
+            and manifest.files.idx.xxh3_128 == idx_digest
+            and manifest.files.bin.size_bytes == bin_bytes
+        ):
+            known = {
+                "manifest_fingerprint": manifest.fingerprint,
+                "bin_pieces_xxh3_128": manifest.files.bin.pieces_xxh3_128,
+            }
+        fingerprint = DatasetFingerprint(
+            bin_bytes=bin_bytes, idx_bytes=file.size_bytes, idx_xxh3_128=idx_digest, **known
+        )
+        return cls(path_prefix, table, fingerprint)
+
+    def check(self, fingerprint: DatasetFingerprint) -> None:
+        """Check that the dataset still has the fingerprint that it had when work on it began.
+
+        Raises:
+            IntegrityError: It has changed.
+        """
+        if self.fingerprint != fingerprint:
+            raise IntegrityError(
+                f"{self.path_prefix} has changed while its indexes were built",
+                path=self.path_prefix,
+                hint="run the same command again when nobody writes the dataset",
+            )
+
+
+def dataset_fingerprint(path_prefix: str) -> DatasetFingerprint:
+    """Return the fingerprint of a dataset; see :meth:`FingerprintedIndex.open`."""
+    return FingerprintedIndex.open(path_prefix).fingerprint
