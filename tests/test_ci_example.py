@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.cli.commands import SAMPLE
+from support.command_line import SAMPLE
 
 PAGE = Path(__file__).parents[1] / "docs/ci.md"
 HOSTILE = "corpus/a%,:\x1b[31m\n::error::<b>|`x`.jsonl"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.commands import SAMPLE
+from support.command_line import SAMPLE
 from support.index_cache.cache_support import write_dataset
 from tokshard.cli.commands import COMMANDS
 

@@ -154,13 +154,11 @@ def class_names() -> Counter[str]:
 
 
 DEFINED_TWICE = {
-    "Executor",
     "Finding",
     "Location",
     "Places",
     "_Entry",
     "_Reader",
-    "_Run",
 }
 """Class names with more than one definition: none, when the move has ended."""
 

@@ -8,8 +8,8 @@ import shlex
 import pytest
 import yaml
 
-from support.cli.commands import SAMPLE
-from support.cli.mixtures import run
+from support.command_line import SAMPLE
+from support.mixture_data import run
 from support.tokenization_job_array.corpora import content
 from tokshard.storage.lock import WriterLock
 

@@ -8,9 +8,9 @@ import shlex
 
 import pytest
 
-from support.cli.commands import tokshard
-from support.cli.mixtures import JOB_TOKENIZER, NAMES, files_of, run, write_mixture
+from support.command_line import tokshard
 from support.index_cache.cache_support import write_dataset
+from support.mixture_data import JOB_TOKENIZER, NAMES, files_of, run, write_mixture
 from tokshard.cli.rendering import levels
 
 BLEND = ("blend", 0.7, "data/web", 0.3, "data/code", "--seq-length", 16)

@@ -9,9 +9,9 @@ import re
 import numpy as np
 import pytest
 
-from support.cli.commands import tokshard
-from support.cli.mixtures import NAMES, files_of, run, write_mixture
+from support.command_line import tokshard
 from support.index_cache.cache_support import write_dataset
+from support.mixture_data import NAMES, files_of, run, write_mixture
 from tokshard.cli.quantities import parse_count, parse_sizes
 
 BUILD = ("build-indices", "data/web", "--seq-length", 16)

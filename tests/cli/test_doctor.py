@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from support.cli.commands import tokshard
-from support.cli.mixtures import JOB_TOKENIZER, NAMES, run, write_mixture
-from support.cli.schemas import defects_of
+from support.command_line import tokshard
+from support.mixture_data import JOB_TOKENIZER, NAMES, run, write_mixture
+from support.schemas import defects_of
 
 JOB = ("torchrun", "--nproc-per-node", 8, "pretrain_gpt.py", "--seq-length", 16, "--split", "9,1")
 JOB += ("--micro-batch-size", 1, "--global-batch-size", 8, "--train-iters", 10, "--eval-interval", 5)

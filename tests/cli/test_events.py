@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import pytest
 
-from support.cli.commands import SAMPLE, tokshard
-from support.cli.mixtures import run, write_mixture
-from support.cli.schemas import defects_of
+from support.command_line import SAMPLE, tokshard
+from support.mixture_data import run, write_mixture
+from support.schemas import defects_of
 from tokshard.cli import events
 from tokshard.cli.commands import COMMANDS
 from tokshard.cli.events import recorded

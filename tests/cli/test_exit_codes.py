@@ -15,9 +15,9 @@ import sys
 
 import pytest
 
-from support.cli.commands import SAMPLE
-from support.cli.mixtures import NAMES, run
-from support.cli.schemas import defects_of
+from support.command_line import SAMPLE
+from support.mixture_data import NAMES, run
+from support.schemas import defects_of
 from tokshard.cli.commands import COMMANDS
 from tokshard.sharding.publication import LOCK_NAME
 from tokshard.storage.lock import WriterLock

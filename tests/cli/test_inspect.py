@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from support.cli.commands import SAMPLE, json_of, tokshard
+from support.command_line import SAMPLE, json_of, tokshard
 from tokshard import IndexedDatasetBuilder, tokenize_corpus
 
 TOKENIZER = SAMPLE / "tokenizer.json"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from support.cli.commands import SAMPLE, json_of, tokshard
+from support.command_line import SAMPLE, json_of, tokshard
 from support.dataset.twin import Plain
 
 PLAIN = Plain("uint16", [[[1, 2]], [[3]]])

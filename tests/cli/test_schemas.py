@@ -13,9 +13,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import tokshard
-from support.cli.commands import SAMPLE
-from support.cli.mixtures import run
-from support.cli.schemas import FOLDER, SHARED, defects_of, file_of, published
+from support.command_line import SAMPLE
+from support.mixture_data import run
+from support.schemas import FOLDER, SHARED, defects_of, file_of, published
 from tokshard.loader import RankLoader
 
 SOURCE = Path(tokshard.__file__).parent

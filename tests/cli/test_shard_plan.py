@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from support.cli.commands import json_of, tokshard
-from support.cli.mixtures import run, write_mixture
+from support.command_line import json_of, tokshard
+from support.mixture_data import run, write_mixture
 from tokshard.sharding.plan import read_plan
 
 

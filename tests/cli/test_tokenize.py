@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.commands import SAMPLE, json_of, tokshard
+from support.command_line import SAMPLE, json_of, tokshard
 
 TOKENIZER = SAMPLE / "tokenizer.json"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.commands import SAMPLE
-from support.cli.mixtures import run
+from support.command_line import SAMPLE
+from support.mixture_data import run
 from tokshard import TraceReadsReport
 from tokshard.loader import RankLoader
 

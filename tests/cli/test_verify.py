@@ -8,7 +8,7 @@ import os
 import pytest
 
 from support.bad_products import datasets, products
-from support.cli.commands import json_of, tokshard
+from support.command_line import json_of, tokshard
 
 
 @pytest.fixture

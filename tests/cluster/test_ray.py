@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.commands import json_of, tokshard
+from support.command_line import json_of, tokshard
 from support.index_cache.cache_support import write_dataset
 from support.tokenization.jobs import TOKENIZER, write_jsonl
 from tokshard import errors, tokenize_corpus

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from faults.processes import TOKENIZER, make_corpus
-from support.cli.commands import json_of, tokshard
+from support.command_line import json_of, tokshard
 from support.tokenization_job_array.corpora import content
 
 ROOT = Path(__file__).parents[2]

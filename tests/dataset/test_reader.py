@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from support.dataset import twin
 from support.dataset.strategies import data_sets
 from support.dataset.twin import Plain
+from support.file_faults import open_descriptors
 from support.interleaving import interleaved
-from support.storage.support import open_descriptors
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, UsageError
 

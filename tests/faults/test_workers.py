@@ -25,7 +25,7 @@ from faults.processes import (
     make_corpus,
     scratch_directory,
 )
-from support.storage.support import open_descriptors
+from support.file_faults import open_descriptors
 from tokshard import tokenize_corpus
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import WorkerError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.mixtures import NAMES, run, write_mixture
+from support.mixture_data import NAMES, run, write_mixture
 from tokshard.blending.document import BlendDocument
 from tokshard.errors import IntegrityError, MissingFileError
 from tokshard.inspection.facts import describe_split

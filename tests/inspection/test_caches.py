@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cli.mixtures import NAMES, run, write_mixture
 from support.index_cache.cache_support import LENGTHS, entry_for, request_for, write_dataset
+from support.mixture_data import NAMES, run, write_mixture
 from tokshard.errors import InputError
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.job import build_indices

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from support.cli.mixtures import write_mixture
+from support.mixture_data import write_mixture
 from support.sharding.sources import blend_sources, document_source, index_source
 from tokshard.errors import InputError, UsageError
 from tokshard.inspection.job import inspect

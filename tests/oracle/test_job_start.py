@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from oracle.reference import Megatron, Recorder, stamps, tree
-from support.cli.commands import SAMPLE, tokshard
+from support.command_line import SAMPLE, tokshard
 from tokshard.gpt_index.sizes import TrainingArguments, training_sizes
 from tokshard.index_cache.identifiers import MEGATRON_VERSIONS, megatron_identifiers
 

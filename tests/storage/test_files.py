@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.file_faults import names, open_descriptors, raising
 from support.interleaving import interleaved
-from support.storage.support import names, open_descriptors, raising
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import syscalls
 from tokshard.storage.files import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.storage.support import names, open_descriptors, raising
+from support.file_faults import names, open_descriptors, raising
 from tokshard.errors import LockedError, StorageError
 from tokshard.storage import lock as lock_module
 from tokshard.storage.lock import Holder, WriterLock, holder_of

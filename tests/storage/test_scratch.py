@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.storage.support import names
+from support.file_faults import names
 from tokshard.storage.scratch import scratch_directory
 
 OLD = (1, 1)

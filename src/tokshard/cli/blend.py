@@ -15,8 +15,8 @@ from tokshard.cli.events import EventLog, recorded
 from tokshard.cli.meter import make_meter
 from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
 from tokshard.cli.options import (
-    Executor,
     ExecutorChoice,
+    ExecutorKind,
     LogJson,
     RayAddress,
     RayCpusPerTask,
@@ -220,7 +220,7 @@ def blend(
         typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=options.RUN),
     ] = False,
     workers: options.Workers = None,
-    executor: ExecutorChoice = Executor.local,
+    executor: ExecutorChoice = ExecutorKind.local,
     ray_address: RayAddress = None,
     ray_cpus_per_task: RayCpusPerTask = None,
     ray_retries: RayRetries = None,

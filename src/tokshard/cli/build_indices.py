@@ -14,8 +14,8 @@ from tokshard.cli.events import recorded
 from tokshard.cli.meter import make_meter
 from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
 from tokshard.cli.options import (
-    Executor,
     ExecutorChoice,
+    ExecutorKind,
     LogJson,
     RayAddress,
     RayCpusPerTask,
@@ -95,7 +95,7 @@ def build_indices(
     assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = False,
     workers: options.Workers = None,
-    executor: ExecutorChoice = Executor.local,
+    executor: ExecutorChoice = ExecutorKind.local,
     ray_address: RayAddress = None,
     ray_cpus_per_task: RayCpusPerTask = None,
     ray_retries: RayRetries = None,

@@ -53,16 +53,14 @@ COMMANDS = {
         "Say what a Megatron job will find in its cache of indexes, and what its data arguments will do.",
         {"ignore_unknown_options": True},
     ),
-    "verify": Entry(
-        "verify", "Say whether a dataset, a cache, a blend or a plan is what it was when it was written."
-    ),
+    "verify": Entry("verify", "Verify a dataset, index cache, blend or plan against its recorded digests."),
     "trace": Entry(
         "trace",
-        "Follow a step back to its files and lines, or a line to every sample, step and rank that reads it.",
+        "Trace a step back to its files and lines, or a line to every sample, step and rank that reads it.",
     ),
     "inspect": Entry(
         "inspect",
-        "Say what a thing is and what is in it: a dataset, a cache, a blend, a plan, a tokenizer.",
+        "Inspect a dataset, index cache, blend, plan or tokenizer.",
     ),
 }
 """In the order of the data's way."""

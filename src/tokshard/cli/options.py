@@ -216,7 +216,7 @@ NoProgress = Annotated[
 CLUSTER = "Ray cluster"
 
 
-class Executor(StrEnum):
+class ExecutorKind(StrEnum):
     """Choices of --executor."""
 
     local = "local"
@@ -224,7 +224,7 @@ class Executor(StrEnum):
 
 
 ExecutorChoice = Annotated[
-    Executor,
+    ExecutorKind,
     typer.Option(
         "--executor", help="Where the work is done: here, or on a Ray cluster.", rich_help_panel=CLUSTER
     ),
@@ -433,7 +433,7 @@ def neutral_identifiers(prefix: str) -> dict[str, Any]:
 
 
 def ray_options(
-    executor: Executor,
+    executor: ExecutorKind,
     address: str | None,
     cpus_per_task: float | None,
     retries: int | None,
@@ -453,7 +453,7 @@ def ray_options(
         UsageError: A value cannot be meant, or is for a cluster that is not to be used.
     """
     given = {"--ray-address": address, "--ray-cpus-per-task": cpus_per_task, "--ray-retries": retries}
-    if executor is Executor.local:
+    if executor is ExecutorKind.local:
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} has a meaning only with --executor ray")

@@ -25,8 +25,8 @@ from tokshard.cli.events import recorded
 from tokshard.cli.notes import warn
 from tokshard.cli.options import (
     AsJson,
-    Executor,
     ExecutorChoice,
+    ExecutorKind,
     LogJson,
     NoProgress,
     Quiet,
@@ -232,7 +232,7 @@ def tokenize(
     emit: Emit = None,
     tasks: Tasks = None,
     image: Image = None,
-    executor: ExecutorChoice = Executor.local,
+    executor: ExecutorChoice = ExecutorKind.local,
     ray_address: RayAddress = None,
     ray_cpus_per_task: RayCpusPerTask = None,
     ray_retries: RayRetries = None,

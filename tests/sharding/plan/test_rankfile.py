@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from support.cli.mixtures import write_mixture
 from support.interleaving import interleaved
+from support.mixture_data import write_mixture
 from support.sharding.sources import blend_sources, document_source, everything, index_source
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError

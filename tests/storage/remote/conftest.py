@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.storage_remote.commands import Commands, forking
-from support.storage_remote.servers import (
+from support.forked_commands import Commands, forking
+from support.object_store import (
     Bucket,
     Proxy,
     environment,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.storage_remote.servers import SLOW_DOWN, Bucket, always
+from support.object_store import SLOW_DOWN, Bucket, always
 from support.tokenization_job_array.corpora import content, lines
 from tokshard import ArrayTask, finish_tokenization, tokenize_corpus, tokenize_share
 from tokshard.errors import OutputExistsError, StorageError, UsageError

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.commands import SAMPLE
-from support.cli.schemas import defects_of
-from support.storage_remote.commands import Commands, Done
-from support.storage_remote.servers import (
+from support.command_line import SAMPLE
+from support.forked_commands import Commands, Done
+from support.object_store import (
     SLOW_DOWN,
     STALLED,
     UNHEARD,
@@ -23,6 +22,7 @@ from support.storage_remote.servers import (
     each,
     first,
 )
+from support.schemas import defects_of
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.dataset.merge.job import merge_datasets
 from tokshard.errors import InputError, OutputExistsError, ResumeMismatchError, StorageError, UsageError

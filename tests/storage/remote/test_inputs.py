@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.commands import SAMPLE
-from support.storage_remote.commands import Commands
-from support.storage_remote.servers import DROPPED, SLOW_DOWN, Bucket, Fault, each, first
+from support.command_line import SAMPLE
+from support.forked_commands import Commands
+from support.object_store import DROPPED, SLOW_DOWN, Bucket, Fault, each, first
 from tokshard.corpus.files import discover
 from tokshard.errors import InputError, ResumeMismatchError, StorageError, TokenizerError, UsageError
 from tokshard.storage import readahead

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.storage_remote.servers import DROPPED, SLOW_DOWN, STALLED, UNHEARD, Bucket, Fault, always, first
+from support.object_store import DROPPED, SLOW_DOWN, STALLED, UNHEARD, Bucket, Fault, always, first
 from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
 from tokshard.storage.remote import objects
 from tokshard.storage.remote.objects import RemoteFile

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cli.commands import tokshard
-from support.cli.mixtures import run
-from support.storage_remote.servers import (
+from support.command_line import tokshard
+from support.mixture_data import run
+from support.object_store import (
     DROPPED,
     PATIENCE_SECONDS,
     SLOW_DOWN,

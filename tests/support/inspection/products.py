@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-from support.cli.mixtures import CODE, NAMES, run
 from support.index_cache.cache_support import write_dataset
+from support.mixture_data import CODE, NAMES, run
 from tokshard import tokenize_corpus
 
 HOSTILE = "<script>alert(1)<img src=x onerror=alert(2)>\"'&amp;[red]\x1b[31m\u202e\x85é"

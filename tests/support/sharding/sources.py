@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from support.cli.mixtures import run, write_mixture
+from support.mixture_data import run, write_mixture
 from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource

@@ -45,7 +45,7 @@ class RangedSource(Protocol):
         """Return ``count`` bytes from a byte offset, all of which the file has."""
 
 
-class _Run:
+class _BlockRequest:
     """Blocks side by side that one request fetches. Whoever comes first to it does so; others wait."""
 
     def __init__(self, key: str, source: RangedSource, first: int, count: int) -> None:
@@ -87,9 +87,9 @@ class BlockPool:
         self._fetchers = fetchers
         self._threads = 0
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[tuple[str, int], _Run | bytes] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, int], _BlockRequest | bytes] = OrderedDict()
         self._waiting = 0
-        self._wanted: SimpleQueue[_Run] = SimpleQueue()
+        self._wanted: SimpleQueue[_BlockRequest] = SimpleQueue()
 
     @property
     def held_bytes(self) -> int:
@@ -142,20 +142,20 @@ class BlockPool:
         for _ in range(needed):
             threading.Thread(target=self._fetch_forever, name="tokshard-fetch", daemon=True).start()
 
-    def _use(self, key: str, number: int) -> _Run | bytes | None:
+    def _use(self, key: str, number: int) -> _BlockRequest | bytes | None:
         one = self._blocks.get((key, number))
         if one is not None:
             self._blocks.move_to_end((key, number))
         return one
 
-    def _new_runs(self, key: str, source: RangedSource, missing: Iterable[int]) -> list[_Run]:
-        runs: list[_Run] = []
+    def _new_runs(self, key: str, source: RangedSource, missing: Iterable[int]) -> list[_BlockRequest]:
+        runs: list[_BlockRequest] = []
         for number in missing:
             last = runs[-1] if runs else None
             if last and last.first + last.count == number and last.count < self.request_blocks:
                 last.count += 1
             else:
-                runs.append(_Run(key, source, number, 1))
+                runs.append(_BlockRequest(key, source, number, 1))
             self._blocks[key, number] = runs[-1]
         return runs
 
@@ -168,7 +168,7 @@ class BlockPool:
         for place in [place for place, _ in zip(idle, range(surplus), strict=False)]:
             del self._blocks[place]
 
-    def _content(self, run: _Run) -> list[bytes]:
+    def _content(self, run: _BlockRequest) -> list[bytes]:
         """Return the blocks of a run, fetched here if nobody does it yet."""
         with self._lock:
             mine, run.claimed = not run.claimed, True
@@ -179,7 +179,7 @@ class BlockPool:
             raise run.error
         return run.content
 
-    def _fetch(self, run: _Run) -> None:
+    def _fetch(self, run: _BlockRequest) -> None:
         size = self.block_bytes
         try:
             offset = run.first * size

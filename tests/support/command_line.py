@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SAMPLE = Path(__file__).parents[3] / "sample_data"
+SAMPLE = Path(__file__).parents[2] / "sample_data"
 
 
 def tokshard(*arguments, cwd=None, env=None, stdin=b"") -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-FOLDER = Path(__file__).parents[3] / "docs/schemas"
+FOLDER = Path(__file__).parents[2] / "docs/schemas"
 SHARED = "common-1"
 """The one file that no document has as its schema."""
 
