@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.inspection.products import PLAIN, SHOWN, build
+from support.pages import PLAIN, SHOWN, build
 from tokshard.inspection.job import write_inspection_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from support.command_line import SAMPLE, json_of, tokshard
-from support.inspection.products import HOSTILE, PLAIN, SHOWN, Page, build
+from support.pages import HOSTILE, PLAIN, SHOWN, Page, build
 
 KINDS = ("dataset", "blend", "cache", "plan", "runs", "rank")
 SCHEMAS = {

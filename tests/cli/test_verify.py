@@ -7,13 +7,13 @@ import os
 
 import pytest
 
-from support.bad_products import datasets, products
+from support import bad_datasets, bad_products
 from support.command_line import json_of, tokshard
 
 
 @pytest.fixture
 def prefix(tmp_path):
-    return datasets.sound(tmp_path)
+    return bad_datasets.sound(tmp_path)
 
 
 def test_what_is_sound_ends_with_0(prefix):
@@ -26,7 +26,7 @@ def test_what_is_sound_ends_with_0(prefix):
 
 
 def test_findings_end_with_1_and_all_are_listed(tmp_path):
-    prefix = datasets.several_at_once(tmp_path)
+    prefix = bad_datasets.several_at_once(tmp_path)
     done = tokshard("verify", f"{prefix}.bin")
     assert done.returncode == 1
     for code in ("idx-version", "idx-length", "idx-pointer", "idx-document"):
@@ -37,13 +37,13 @@ def test_findings_end_with_1_and_all_are_listed(tmp_path):
 
 
 def test_notes_alone_end_with_0(tmp_path):
-    done = tokshard("verify", datasets.foreign(tmp_path), "--level", "structure")
+    done = tokshard("verify", bad_datasets.foreign(tmp_path), "--level", "structure")
     assert done.returncode == 0
     assert "note: unverified: " in done.stdout
 
 
 def test_json_has_everything(tmp_path):
-    prefix = datasets.bin_digest(tmp_path)
+    prefix = bad_datasets.bin_digest(tmp_path)
     done = tokshard("verify", prefix, "--json", "--subset", "100%", "--workers", 2)
     assert done.returncode == 1
     value = json_of(done)
@@ -59,13 +59,13 @@ def test_json_has_everything(tmp_path):
 def test_quiet_says_nothing_but_by_the_exit_code(tmp_path, prefix):
     done = tokshard("verify", prefix, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    datasets.flip(f"{prefix}.bin", 0)
+    bad_datasets.flip(f"{prefix}.bin", 0)
     done = tokshard("verify", prefix, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
 def test_the_event_log_has_the_findings(tmp_path):
-    prefix = datasets.bin_digest(tmp_path)
+    prefix = bad_datasets.bin_digest(tmp_path)
     tokshard("verify", prefix, "--quiet", "--log-json", tmp_path / "log.jsonl")
     events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert any("bin-digest" in event.get("message", "") for event in events)
@@ -73,7 +73,7 @@ def test_the_event_log_has_the_findings(tmp_path):
 
 
 def test_a_directory_is_looked_through(tmp_path):
-    products.goes_on(tmp_path)
+    bad_products.goes_on(tmp_path)
     done = tokshard("verify", "--recursive", tmp_path, "--level", "deep")
     assert done.returncode == 0, done.stdout
     kinds = [line.split("  ")[0] for line in done.stdout.splitlines() if line.endswith(": sound")]
@@ -82,7 +82,7 @@ def test_a_directory_is_looked_through(tmp_path):
 
 
 def test_adopting_from_the_command_line(tmp_path):
-    prefix = datasets.foreign(tmp_path)
+    prefix = bad_datasets.foreign(tmp_path)
     assert "note: adopted: " in tokshard("verify", prefix, "--adopt").stdout
     assert "note" not in tokshard("verify", prefix).stdout
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_meant_is_said(tmp_path, prefix, arguments, code, words):
 def test_names_from_files_cannot_change_the_terminal(tmp_path):
     directory = tmp_path / "\x1b[31mred\n[bold]"
     os.makedirs(directory)
-    prefix = datasets.bin_digest(directory)
+    prefix = bad_datasets.bin_digest(directory)
     done = tokshard("verify", prefix)
     assert done.returncode == 1
     assert "\x1b" not in done.stdout

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.inspection.products import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
+from support.pages import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import Table, visible
 from tokshard.core.presentation import (

@@ -1,9 +1,14 @@
-"""From a rank's index to the sample and its dataset, and all the way back."""
+"""Plans: from the index of a rank to the sample and its dataset, and all the way back."""
+
+from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.mixture_data import write_mixture
+from support.pages import build
 from support.sharding.sources import blend_sources, document_source, index_source
 from tokshard.errors import InputError, UsageError
 from tokshard.inspection.job import inspect
@@ -15,9 +20,11 @@ from tokshard.inspection.plans import (
     find_shard_sample,
     inspect_rank,
     inspect_sample,
+    read_grid,
 )
 from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.schedule import BatchSchedule
@@ -193,3 +200,38 @@ def test_options_that_have_no_meaning_for_a_product_are_refused(tmp_path):
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
     with pytest.raises(UsageError, match="--document is for datasets"):
         inspect(InspectOptions(tmp_path, document=0))
+
+
+@pytest.fixture
+def plans(tmp_path):
+    paths = build(tmp_path)
+    return {kind: read_plan(paths[kind]) for kind in ("plan", "runs")}
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(100, 1000), (2, 3)])
+def test_it_shows_what_ranks_begin_with(plans, ranks, steps):
+    for plan in plans.values():
+        for stream in plan.streams.values():
+            grid, assignment = read_grid(stream, ranks=ranks, steps=steps), stream.assignment
+            assert (grid.ranks[0], grid.ranks[-1]) == (0, assignment.ranks - 1)
+            assert (grid.steps[0], grid.steps[-1]) == (0, assignment.steps - 1)
+            assert len(grid.ranks) <= ranks
+            assert len(grid.steps) <= steps
+            for row, rank in enumerate(grid.ranks):
+                twin = [int(assignment.step_ids(rank, step)[0, 0]) for step in grid.steps]
+                assert list(grid.samples[row]) == twin
+                if stream.source.order is not None:
+                    numbers = np.load(stream.source.order.path("dataset_index"))
+                else:
+                    numbers = np.repeat(range(2), [one.samples for one in stream.source.datasets])
+                assert list(grid.datasets[row]) == numbers[twin].tolist()
+            assert grid.unknown is None
+
+
+def test_without_the_data_it_says_so(plans):
+    stream = plans["plan"].streams["train"]
+    Path(stream.source.order.path("dataset_index")).unlink()
+    grid = read_grid(stream, ranks=32, steps=80)
+    assert grid.datasets is None
+    assert "dataset_index.npy" in grid.unknown
+    assert grid.samples[0][0] == 0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.bad_products import datasets
-from support.bad_products.changes import flip
+from support import bad_datasets
 from support.dataset.twin import Plain
+from support.file_changes import flip
 from tokshard import merge_datasets, tokenize_corpus
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.manifest import check_sizes, read_manifest
@@ -29,7 +29,7 @@ def codes(report):
 
 @pytest.fixture
 def adopted(tmp_path):
-    prefix = datasets.foreign(tmp_path)
+    prefix = bad_datasets.foreign(tmp_path)
     assert codes(verify(VerifyOptions(prefix, adopt=True))) == {"adopted"}
     return prefix
 
@@ -51,7 +51,7 @@ def test_adopting_again_changes_nothing(adopted):
 
 
 def test_pieces_end_between_documents(tmp_path, monkeypatch):
-    prefix = datasets.foreign(tmp_path)
+    prefix = bad_datasets.foreign(tmp_path)
     monkeypatch.setattr(adoption, "PIECE_BYTES", 100)
     verify(VerifyOptions(prefix, adopt=True))
     lines = [json.loads(line) for line in Path(f"{prefix}.tokshard/units.jsonl").read_text().splitlines()]
@@ -86,7 +86,7 @@ def test_all_kinds_are_adopted(tmp_path, plain):
 
 def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
     os.makedirs(tmp_path / "other")
-    other = datasets.sound(tmp_path / "other")
+    other = bad_datasets.sound(tmp_path / "other")
     merge_datasets([adopted, other], str(tmp_path / "merged"))
     report = verify(VerifyOptions(tmp_path / "merged", level="deep"))
     assert codes(report) <= {"vocabulary-unknown"}
@@ -102,7 +102,7 @@ def test_an_adopted_data_set_is_replaced_only_when_forced(adopted, tmp_path):
 
 
 def test_indexes_of_a_data_set_stay_fresh_when_it_is_adopted(tmp_path):
-    prefix = datasets.foreign(tmp_path)
+    prefix = bad_datasets.foreign(tmp_path)
     before = dataset_fingerprint(prefix)
     verify(VerifyOptions(prefix, adopt=True))
     after = dataset_fingerprint(prefix)
@@ -110,10 +110,10 @@ def test_indexes_of_a_data_set_stay_fresh_when_it_is_adopted(tmp_path):
 
 
 def test_with_a_tokenizer_its_identity_and_eod_are_recorded(tmp_path):
-    prefix = datasets.sound(tmp_path, tokenizer=datasets.TOKENIZER)
+    prefix = bad_datasets.sound(tmp_path, tokenizer=bad_datasets.TOKENIZER)
     identity = read_manifest(prefix).tokenizer
     shutil.rmtree(f"{prefix}.tokshard")
-    assert codes(verify(VerifyOptions(prefix, adopt=True, tokenizer=datasets.TOKENIZER))) == {"adopted"}
+    assert codes(verify(VerifyOptions(prefix, adopt=True, tokenizer=bad_datasets.TOKENIZER))) == {"adopted"}
     manifest = read_manifest(prefix)
     assert manifest.tokenizer == identity
     assert manifest.options.eod_id == identity.eod_id
@@ -121,29 +121,29 @@ def test_with_a_tokenizer_its_identity_and_eod_are_recorded(tmp_path):
 
 
 def test_tokens_outside_the_vocabulary_are_not_adopted(tmp_path):
-    prefix = datasets.foreign(tmp_path)
-    datasets.replace_tokens(prefix, lambda tokens: tokens.__setitem__(3, 65535))
-    report = verify(VerifyOptions(prefix, adopt=True, tokenizer=datasets.TOKENIZER))
+    prefix = bad_datasets.foreign(tmp_path)
+    bad_datasets.replace_tokens(prefix, lambda tokens: tokens.__setitem__(3, 65535))
+    report = verify(VerifyOptions(prefix, adopt=True, tokenizer=bad_datasets.TOKENIZER))
     assert codes(report) == {"unverified", "token-range"}
     assert read_manifest(prefix) is None
 
 
 def test_what_is_not_sound_is_not_adopted(tmp_path):
-    prefix = datasets.several_at_once(tmp_path)
+    prefix = bad_datasets.several_at_once(tmp_path)
     verify(VerifyOptions(prefix, adopt=True))
     assert read_manifest(prefix) is None
     assert not os.path.exists(f"{prefix}.tokshard")
 
 
 def test_a_damaged_manifest_is_not_replaced(tmp_path):
-    prefix = datasets.manifest_damaged(tmp_path)
+    prefix = bad_datasets.manifest_damaged(tmp_path)
     before = Path(f"{prefix}.tokshard/manifest.json").read_bytes()
     assert "adopted" not in codes(verify(VerifyOptions(prefix, adopt=True)))
     assert Path(f"{prefix}.tokshard/manifest.json").read_bytes() == before
 
 
 def test_a_data_set_that_another_process_writes_is_not_adopted(tmp_path):
-    prefix = datasets.foreign(tmp_path)
+    prefix = bad_datasets.foreign(tmp_path)
     os.mkdir(f"{prefix}.tokshard")
     with WriterLock(f"{prefix}.tokshard/lock"), pytest.raises(LockedError):
         verify(VerifyOptions(prefix, adopt=True))
@@ -151,7 +151,7 @@ def test_a_data_set_that_another_process_writes_is_not_adopted(tmp_path):
 
 
 def test_only_data_sets_can_be_adopted(tmp_path):
-    from support.bad_products import products
+    from support import bad_products
 
     with pytest.raises(UsageError, match="only datasets can be adopted"):
-        verify(VerifyOptions(products.sound_cache(tmp_path), adopt=True))
+        verify(VerifyOptions(bad_products.sound_cache(tmp_path), adopt=True))

@@ -1,11 +1,16 @@
-"""Every code has an example, and every example has its codes and no others."""
+"""Every code has an example with no other findings, and docs/findings.md lists every code with its words."""
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
-from support.bad_products import datasets, products
-from support.bad_products.examples import EXAMPLES
+from support import bad_datasets, bad_products
+from support.bad_examples import EXAMPLES
+from tokshard import preflight
 from tokshard.verification.codes import RULES
 from tokshard.verification.job import verify
 from tokshard.verification.options import LEVELS, VerifyOptions
@@ -39,7 +44,13 @@ def test_every_code_has_an_example():
 
 @pytest.mark.parametrize(
     "build",
-    [datasets.sound, products.sound_cache, products.sound_blend, products.sound_plan, products.goes_on],
+    [
+        bad_datasets.sound,
+        bad_products.sound_cache,
+        bad_products.sound_blend,
+        bad_products.sound_plan,
+        bad_products.goes_on,
+    ],
     ids=lambda build: build.__name__,
 )
 @pytest.mark.parametrize("level", LEVELS)
@@ -49,3 +60,42 @@ def test_what_is_sound_has_no_findings(tmp_path, monkeypatch, build, level):
     assert codes(report, "error", "warning") == set()
     assert codes(report, "note") <= {"unverified", "vocabulary-unknown"}
     assert report.is_sound
+
+
+PAGE = (Path(__file__).parents[2] / "docs/findings.md").read_text()
+VERIFY, DOCTOR = PAGE.split("\n## `tokshard doctor`\n")
+
+
+def rows(text):
+    return [
+        tuple(row)
+        for row in re.findall(r"^\| `([a-z-]+)` \| (.*?) \| (.*?) \| ?(.*?) ?\|$", text, re.MULTILINE)
+    ]
+
+
+def test_the_page_is_the_table_of_verify():
+    listed = [(code, rule.severity, rule.meaning, rule.remedy or "") for code, rule in RULES.items()]
+    assert rows(VERIFY) == listed
+
+
+def test_the_doctors_codes_are_those_of_its_code():
+    """Names of codes are constants: the first argument of a finding, or of what becomes it."""
+    called, constants = set(), set()
+    for path in Path(preflight.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                constants.add(node.value)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"Finding", "Finding.of_error"}:
+                called |= {one.value for one in node.args[:1] if isinstance(one, ast.Constant)}
+    listed = [code for code, *_ in rows(DOCTOR)]
+    assert len(listed) == len(set(listed))
+    assert called <= set(listed) <= constants
+    assert len(called) > 20
+
+
+def test_problems_have_remedies_and_sentences_have_no_end():
+    for code, rule in RULES.items():
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", code)
+        assert rule.remedy or rule.severity == "note"
+        assert not rule.meaning.endswith(".")
+        assert "|" not in rule.meaning + (rule.remedy or "")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.bad_products import datasets, products
-from support.bad_products.changes import edit_manifest
+from support import bad_datasets, bad_products
+from support.file_changes import edit_manifest
 from tokshard.core.strict_json import dump_json
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
@@ -53,7 +53,7 @@ def variants(value):
 
 def test_odd_manifests(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    prefix = datasets.sound(tmp_path)
+    prefix = bad_datasets.sound(tmp_path)
     path = Path(f"{prefix}.tokshard/manifest.json")
     content = path.read_bytes()
     count = 0
@@ -71,7 +71,7 @@ def test_odd_manifests(tmp_path, monkeypatch):
 
 
 def test_odd_units(tmp_path):
-    prefix = datasets.sound(tmp_path)
+    prefix = bad_datasets.sound(tmp_path)
     path = Path(f"{prefix}.tokshard/units.jsonl")
     lines = path.read_bytes().splitlines(keepends=True)
     for value in variants(json.loads(lines[1])):
@@ -87,7 +87,7 @@ def test_odd_units(tmp_path):
 @pytest.mark.parametrize("suffix", ["tokshard.json", "description.txt"])
 @pytest.mark.parametrize("kind", ["GPTDataset", "BlendedDataset"])
 def test_odd_caches(tmp_path, suffix, kind):
-    blend = Path(products.sound_blend(tmp_path))
+    blend = Path(bad_products.sound_blend(tmp_path))
     (path,) = list(blend.glob(f"cache/*-{kind}-train-{suffix}"))[:1]
     value = json.loads(path.read_bytes())
     if "datasets" in value:
@@ -100,7 +100,7 @@ def test_odd_caches(tmp_path, suffix, kind):
 
 @pytest.mark.parametrize("name", ["mix/blend.json", "plan/plan.json", "plan/rank-00001.json"])
 def test_odd_documents(tmp_path, name):
-    products.sound_plan(tmp_path)
+    bad_products.sound_plan(tmp_path)
     path = tmp_path / name
     value = json.loads(path.read_bytes())
     for number, variant in enumerate(variants(value)):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from support.bad_products.changes import edit_manifest
+from support.file_changes import edit_manifest
 from tokshard import merge_datasets, tokenize_corpus
 from tokshard.dataset.manifest import read_manifest
 from tokshard.verification.job import verify

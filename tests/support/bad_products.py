@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from support.bad_products.changes import cut, edit_json, flip
 from support.blending.support import config_for, write_dataset
+from support.file_changes import cut, edit_json, flip
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
 from tokshard.blending.recipe_files import parse_words

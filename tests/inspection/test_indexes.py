@@ -1,4 +1,4 @@
-"""Caches and their indexes: what is shown is what the arrays hold, counted one by one."""
+"""Cached indexes, caches and blends: every figure of a summary is counted one by one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 
 from support.index_cache.cache_support import LENGTHS, entry_for, request_for, write_dataset
 from support.mixture_data import NAMES, run, write_mixture
-from tokshard.errors import InputError
+from tokshard.blending.document import BlendDocument
+from tokshard.errors import InputError, IntegrityError, MissingFileError
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.job import build_indices
-from tokshard.inspection.indexes import inspect_cache, inspect_index
+from tokshard.inspection.facts import describe_split
+from tokshard.inspection.indexes import inspect_blend, inspect_cache, inspect_index
 
 
 @pytest.fixture
@@ -146,3 +148,47 @@ def test_an_index_of_no_samples_is_shown(tmp_path):
     build_indices([request], cache_directory=str(tmp_path / "cache"), workers=1)
     found = inspect_index(entry_for(request, tmp_path / "cache").description_path)
     assert (found.entry.samples, found.statistics.sequences_per_sample.count) == (0, 0)
+
+
+@pytest.fixture
+def mix(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_mixture(tmp_path))
+    sizes = ("--seq-length", "16", "--split", "90,10,0", "--num-samples", "60,0,0")
+    assert run("blend", "0.7", "data/web", "0.3", "data/code", *sizes, *NAMES, "-o", "mix").returncode == 0
+    return Path("mix")
+
+
+def test_it_says_what_the_document_says(mix):
+    written = json.loads((mix / "blend.json").read_text())
+    for path in ("mix", "mix/blend.json"):
+        found = inspect_blend(path).to_json()
+        assert found["id"] == written["id"]
+        assert (found["sequence_length"], found["seed"]) == (16, written["builder"]["seed"])
+        assert [one["name"] for one in found["splits"]] == list(written["splits"])
+        for one in found["splits"]:
+            assert one["certificate"] == written["splits"][one["name"]]["certificate"]
+    json.dumps(found)
+
+
+def test_every_figure_of_the_certificate_is_in_the_table(mix):
+    splits = BlendDocument.read("mix").splits
+    section = describe_split(splits["train"])
+    table = section.blocks[0]
+    for row, source in zip(table.rows, splits["train"].certificate.sources, strict=True):
+        cells = dict(zip(table.header, row, strict=True))
+        assert cells["source"] == source.prefix
+        assert cells["samples"] == str(source.samples)
+        assert cells["documents seen"] == f"{source.documents_drawn} of {source.documents}"
+        assert cells["share"] == f"{100 * source.share:.2f}%"
+        assert cells["epochs"] == f"{source.epochs:.2f}"
+    assert "no samples" in describe_split(splits["valid"]).title
+    assert "60 samples" in section.title
+
+
+def test_what_is_none_or_changed_is_refused(mix):
+    with pytest.raises(MissingFileError):
+        inspect_blend("data")
+    text = (mix / "blend.json").read_text()
+    (mix / "blend.json").write_text(text.replace('"draws": 42', '"draws": 41'))
+    with pytest.raises(IntegrityError):
+        inspect_blend("mix")

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.bad_products import datasets, products
-from support.bad_products.changes import flip
+from support import bad_datasets, bad_products
+from support.file_changes import flip
 from support.interleaving import interleaved
 from tokshard import tokenize_corpus
 from tokshard.core.progress import ProgressUpdate, SilentProgress
@@ -65,7 +65,7 @@ def test_no_share_is_refused(text):
 
 
 def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
-    prefix = datasets.sound(tmp_path, unit_bytes=100)
+    prefix = bad_datasets.sound(tmp_path, unit_bytes=100)
     whole = verify(prefix).products[0].counts
     assert whole["pieces_checked"] == whole["pieces"] > 10
     part = verify(VerifyOptions(prefix, subset=Fraction(3, 10)))
@@ -88,12 +88,12 @@ def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("subset", [0, -0.1, 1.01])
 def test_a_subset_is_a_share(tmp_path, subset):
     with pytest.raises(UsageError):
-        verify(VerifyOptions(datasets.sound(tmp_path), subset=subset))
+        verify(VerifyOptions(bad_datasets.sound(tmp_path), subset=subset))
 
 
 def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
-    products.goes_on(tmp_path)
-    datasets.foreign(tmp_path / "more" if not os.makedirs(tmp_path / "more") else None)
+    bad_products.goes_on(tmp_path)
+    bad_datasets.foreign(tmp_path / "more" if not os.makedirs(tmp_path / "more") else None)
     os.symlink(tmp_path, tmp_path / "loop")
     os.makedirs(tmp_path / ".git/objects/pack")
     Path(tmp_path / ".git/objects/pack/pack-1.idx").write_bytes(b"\xfftOc")
@@ -107,7 +107,7 @@ def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
 
 
 def test_a_blend_brings_what_it_is_made_from(tmp_path):
-    path = products.sound_blend(tmp_path)
+    path = bad_products.sound_blend(tmp_path)
     alone, whole = verify(path), verify(VerifyOptions(path, recursive=True))
     assert [one.kind for one in alone.products] == ["index"] * 6 + ["blend"]
     assert [one.kind for one in whole.products] == ["dataset"] * 2 + ["index"] * 6 + ["blend"]
@@ -121,7 +121,7 @@ def test_a_blend_brings_what_it_is_made_from(tmp_path):
 
 
 def test_a_rank_brings_what_its_plan_reads(tmp_path):
-    path = products.sound_plan(tmp_path)
+    path = bad_products.sound_plan(tmp_path)
     report = verify(VerifyOptions(f"{path}/rank-00001.json", recursive=True))
     assert [one.kind for one in report.products] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
     flip(tmp_path / "data/web.bin", 5)
@@ -129,23 +129,23 @@ def test_a_rank_brings_what_its_plan_reads(tmp_path):
 
 
 def test_packed_plans_and_plans_of_documents(tmp_path):
-    write_plan(read_plan(products.sound_plan(tmp_path)), tmp_path / "packed", packed=True)
+    write_plan(read_plan(bad_products.sound_plan(tmp_path)), tmp_path / "packed", packed=True)
     assert codes(verify(VerifyOptions(tmp_path / "packed", level="deep"))) == set()
     assert codes(verify(tmp_path / "packed" / "ranks.json")) == set()
     sources = open_sources([str(tmp_path / "data/web")], Wanted(documents=True))
-    plan = plan_shards(sources, Topology(2), products.plan_request(3))
+    plan = plan_shards(sources, Topology(2), bad_products.plan_request(3))
     write_plan(plan, tmp_path / "documents")
     assert codes(verify(VerifyOptions(tmp_path / "documents", level="deep", recursive=True))) <= {
         "unverified",
         "vocabulary-unknown",
     }
-    products.edit_json(tmp_path / "packed/ranks.json", lambda value: value["ranks"][1].update(rank=0))
+    bad_products.edit_json(tmp_path / "packed/ranks.json", lambda value: value["ranks"][1].update(rank=0))
     assert codes(verify(tmp_path / "packed")) == {"plan-rank"}
 
 
 def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    datasets.sound(tmp_path)
+    bad_datasets.sound(tmp_path)
     for thing in ("nothing", "a.jsonl"):
         with pytest.raises(InputError):
             verify(thing)
@@ -156,7 +156,7 @@ def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
 
 
 def test_the_progress_tells_of_every_byte_once(tmp_path, monkeypatch):
-    prefix = datasets.sound(tmp_path)
+    prefix = bad_datasets.sound(tmp_path)
     inline, threaded = Listener(), Listener()
     verify(VerifyOptions(prefix, workers=2), progress=inline)
     monkeypatch.setattr("tokshard.verification.context._WORTH_THREADS_BYTES", 0)
@@ -186,7 +186,7 @@ def test_work_in_threads_is_the_work_in_order(monkeypatch):
 
 def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
     """Four verifications run all the while that a dataset is made anew from one input and the other."""
-    prefix = datasets.sound(tmp_path)
+    prefix = bad_datasets.sound(tmp_path)
     inputs = [[str(tmp_path / "a.jsonl")], [str(tmp_path / "b.jsonl")]]
     ended, seen, failures = threading.Event(), [], []
 
@@ -221,14 +221,14 @@ def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
 def same_again(directory, product):
     """Return the path of a sound product, and what makes it anew as it is."""
     if product == "cache":
-        description = products.sound_cache(directory)
+        description = bad_products.sound_cache(directory)
 
         def build_anew():
             os.unlink(description)
-            products.build_cache(str(directory / "data/web"))
+            bad_products.build_cache(str(directory / "data/web"))
 
         return description, build_anew
-    path = products.sound_plan(directory)
+    path = bad_products.sound_plan(directory)
     plan = read_plan(path)
 
     def write_anew():

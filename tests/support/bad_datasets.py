@@ -9,11 +9,11 @@ import shutil
 import struct
 from pathlib import Path
 
-from support.bad_products.changes import cut, edit_manifest, edit_units, flip, poke
+from support.file_changes import cut, edit_manifest, edit_units, flip, poke
 from tokshard import merge_datasets, tokenize_corpus
 from tokshard.core.progress import SilentProgress
 
-SAMPLE = Path(__file__).parents[3] / "sample_data"
+SAMPLE = Path(__file__).parents[2] / "sample_data"
 TOKENIZER = str(SAMPLE / "tokenizer.json")
 
 WORDS = ["it", "was", "the", "best", "of", "times", "it", "was", "the", "worst", "of", "times"]

@@ -1,0 +1,141 @@
+"""For each code of a finding a thing that has it: what is built, how it is verified, what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support import bad_datasets, bad_products
+
+
+@dataclass(frozen=True)
+class Example:
+    """A bad thing.
+
+    Attributes:
+        build: Makes it in a directory, and returns how to name it.
+        codes: Everything that is found, and nothing else is, apart from notes.
+        notes: The notes.
+        level: The level at which it is found.
+        options: More arguments for the verification.
+        listener: From the name to who listens to the progress.
+    """
+
+    build: Callable[[Path], str]
+    codes: set[str]
+    notes: set[str] = field(default_factory=set)
+    level: str = "digest"
+    options: dict[str, Any] = field(default_factory=dict)
+    listener: Callable[[str], Any] = lambda _: None
+
+    def __str__(self) -> str:
+        return "-".join([self.build.__name__, self.level, *self.options])
+
+
+def _structure(build, *codes, notes=()):
+    return Example(build, set(codes), set(notes), "structure")
+
+
+def _digest(build, *codes, notes=()):
+    return Example(build, set(codes), set(notes), "digest")
+
+
+def _deep(build, *codes, notes=(), **options):
+    return Example(build, set(codes), set(notes), "deep", options)
+
+
+EXAMPLES = [
+    # Datasets
+    _structure(bad_datasets.unreadable, "unreadable"),
+    _structure(bad_datasets.unfinished, "unfinished"),
+    _structure(bad_datasets.unfinished_from_the_start, "unfinished"),
+    Example(bad_datasets.sound, {"changed"}, listener=bad_datasets.Meddler),
+    _structure(bad_datasets.bin_missing, "bin-missing"),
+    _structure(bad_datasets.idx_missing, "idx-missing"),
+    _structure(bad_datasets.idx_header, "idx-header"),
+    _structure(bad_datasets.idx_short, "idx-header", notes=["unverified"]),
+    _structure(bad_datasets.idx_version, "idx-version"),
+    _structure(bad_datasets.idx_dtype, "idx-dtype"),
+    _structure(bad_datasets.idx_count, "idx-count"),
+    _structure(bad_datasets.idx_size, "idx-size", "file-size"),
+    _structure(bad_datasets.idx_length, "idx-length"),
+    _structure(bad_datasets.idx_pointer, "idx-pointer"),
+    _structure(bad_datasets.idx_document, "idx-document"),
+    _structure(
+        bad_datasets.several_at_once,
+        "idx-version",
+        "idx-length",
+        "idx-pointer",
+        "idx-document",
+        notes=["unverified"],
+    ),
+    _structure(bad_datasets.bin_size, "bin-size", "file-size"),
+    _structure(bad_datasets.bin_of_another, "bin-size", notes=["unverified"]),
+    _structure(bad_datasets.foreign, notes=["unverified"]),
+    Example(bad_datasets.foreign, set(), {"adopted"}, "digest", {"adopt": True}),
+    _digest(bad_datasets.adopted_and_changed, "bin-digest"),
+    _structure(bad_datasets.manifest_damaged, "manifest-damaged"),
+    _structure(bad_datasets.manifest_without_units, "manifest-damaged"),
+    _structure(bad_datasets.manifest_changed, "manifest-changed"),
+    _structure(bad_datasets.manifest_reformatted, "manifest-changed"),
+    _structure(bad_datasets.manifest_count, "manifest-count"),
+    _structure(bad_datasets.manifest_index, "manifest-index"),
+    _structure(bad_datasets.file_missing, "file-missing"),
+    _structure(bad_datasets.file_size, "file-size"),
+    _structure(bad_datasets.file_unlisted, "file-unlisted"),
+    _structure(bad_datasets.units_damaged, "units-damaged", "file-size"),
+    _structure(bad_datasets.units_count, "units-count"),
+    _structure(bad_datasets.units_index, "units-index"),
+    _structure(bad_datasets.units_digest, "units-digest"),
+    _digest(bad_datasets.bin_digest, "bin-digest"),
+    _digest(bad_datasets.idx_digest, "idx-digest"),
+    _digest(bad_datasets.file_digest, "file-digest"),
+    _deep(bad_datasets.token_range, "token-range", "bin-digest"),
+    _deep(bad_datasets.eod_missing, "eod-missing", "bin-digest"),
+    _deep(bad_datasets.merged_eod_missing, "eod-missing", "bin-digest"),
+    _deep(bad_datasets.eod_count, "eod-count"),
+    _deep(bad_datasets.undecodable, "undecodable", "bin-digest", tokenizer=bad_datasets.TOKENIZER),
+    _deep(bad_datasets.sound, "tokenizer-other", tokenizer=bad_datasets.TOKENIZER),
+    _deep(bad_datasets.foreign, notes=["unverified", "vocabulary-unknown"]),
+    _deep(bad_datasets.provenance_order, "provenance-order", "file-digest"),
+    _deep(bad_datasets.rejected_count, "rejected-count", "file-digest", "file-size"),
+    _deep(bad_datasets.input_missing, notes=["input-missing"]),
+    _deep(bad_datasets.input_size_only, notes=["input-size-only"]),
+    _deep(bad_datasets.input_changed, "input-changed"),
+    _deep(bad_datasets.input_longer, "input-changed"),
+    # Index caches
+    _structure(bad_products.incomplete_cache, "cache-incomplete"),
+    _structure(bad_products.unknown_description, "cache-description"),
+    _structure(bad_products.renamed_cache, "cache-name"),
+    _structure(bad_products.cut_array, "cache-array"),
+    _structure(bad_products.misshapen_array, "cache-shape", notes=["cache-foreign"]),
+    _structure(bad_products.sidecar_damaged, "cache-sidecar"),
+    _structure(bad_products.sidecar_of_another, "cache-sidecar"),
+    _structure(bad_products.stale_cache, "cache-stale"),
+    _structure(bad_products.foreign_cache, notes=["cache-foreign"]),
+    _structure(bad_products.cache_alone, notes=["cache-alone"]),
+    _structure(bad_products.cache_leftover, notes=["cache-leftover"]),
+    _digest(bad_products.flipped_array, "cache-digest"),
+    _digest(bad_products.cache_of_damaged, "dataset-damaged"),
+    _deep(bad_products.wrong_array, "cache-content"),
+    # Blends
+    _structure(bad_products.blend_damaged, "blend-damaged"),
+    _structure(bad_products.blend_source_missing, "blend-source-missing", notes=["cache-alone"]),
+    _structure(bad_products.blend_source_changed, "blend-source-changed", "cache-stale"),
+    _digest(bad_products.blend_source_damaged, "dataset-damaged"),
+    _structure(bad_products.blend_samples, "blend-samples", "cache-shape", "cache-array"),
+    _deep(bad_products.blend_hash, "blend-hash", "cache-name", "cache-content"),
+    _deep(bad_products.blend_order, "blend-order", "cache-content"),
+    _deep(bad_products.blend_certificate, "blend-certificate"),
+    # Plans
+    _structure(bad_products.plan_damaged, "plan-damaged"),
+    _structure(bad_products.plan_rank, "plan-rank"),
+    _structure(bad_products.plan_rank_alone, "plan-rank"),
+    _structure(bad_products.plan_rank_missing, "plan-rank-missing"),
+    _structure(bad_products.plan_file_missing, "plan-file-missing"),
+    _structure(bad_products.plan_file_changed, "plan-file-changed"),
+    _deep(bad_products.plan_proof, "plan-proof"),
+    _deep(bad_products.plan_coverage, "plan-coverage"),
+]
