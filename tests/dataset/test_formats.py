@@ -9,6 +9,7 @@ import pytest
 from tokshard.dataset.manifest import Manifest, seal_of
 from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.publication import PublicationRecord
+from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records, to_line
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 DOCUMENTS = {
@@ -17,6 +18,16 @@ DOCUMENTS = {
     "build-plan-merge-1.json": BuildPlan,
     "publication-1.json": PublicationRecord,
 }
+
+
+RECORDS = {"units-1.jsonl": UnitRecord, "rejected-1.jsonl": RejectionRecord}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_lines_are_read_and_written_back(name):
+    path = GOLDEN / name
+    records = [*read_records(RECORDS[name], str(path))]
+    assert b"".join(map(to_line, records)) == path.read_bytes()
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

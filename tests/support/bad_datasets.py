@@ -333,8 +333,8 @@ def provenance_order(directory):
 def rejected_count(directory):
     prefix = sound(directory)
     path = Path(f"{prefix}.tokshard/rejected.jsonl")
-    path.write_bytes(path.read_bytes().replace(b'"reason": "', b'"reason": "x', 1))
-    assert b'"reason": "x' in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(b'"reason":"', b'"reason":"x', 1))
+    assert b'"reason":"x' in path.read_bytes()
     return prefix
 
 

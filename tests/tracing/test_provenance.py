@@ -268,7 +268,9 @@ def remove_provenance(path):
 
 
 def damage_rejected(path):
-    (path / "rejected.jsonl").write_text('{"line": 1, "offset": 0, "reason": "x"}\n')
+    (path / "rejected.jsonl").write_text(
+        '{"input":"a","line":1,"offset":0,"reason":"x","detail":"","excerpt":""}\n'
+    )
 
 
 def garble_rejected(path):

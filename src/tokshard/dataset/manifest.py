@@ -28,7 +28,9 @@ REJECTED_NAME: Literal["rejected.jsonl"] = "rejected.jsonl"
 SEAL = "seal"
 
 InputFormat = Literal["jsonl", "parquet", "arrow", "indexed"]
-EncoderName = Literal["reference", "fast", "unknown"]
+ENCODERS = "reference|fast|unknown"
+"""Pattern of the names of encoders."""
+
 INDEXED: Literal["indexed"] = "indexed"
 UNKNOWN_ENCODER: Literal["unknown"] = "unknown"
 """The encoder of documents that another program made."""

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 from tokshard.core.codec import XXH3_128, Key, decode, encode
 from tokshard.corpus.records import RejectedRecord
+from tokshard.dataset.records import RejectionRecord, to_line
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile, SharedFile
@@ -231,16 +232,9 @@ class Assembly:
         result = []
         for line in rejected.splitlines():
             offset, line_number, reason, detail, excerpt = json.loads(line)
-            entry = {
-                "input": self._input_names[self.next.file],
-                "line": self._lines_of_file + line_number,
-                "offset": offset,
-                "reason": reason,
-                "detail": detail,
-                "excerpt": excerpt,
-            }
-            result.append(json.dumps(entry) + "\n")
-        return "".join(result).encode("ascii")
+            name, number = self._input_names[self.next.file], self._lines_of_file + line_number
+            result.append(to_line(RejectionRecord(name, number, offset, reason, detail, excerpt)))
+        return b"".join(result)
 
     def _count(self, part: PartReader) -> None:
         digests = tuple(part.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))

@@ -126,7 +126,14 @@ class EncodedUnit:
     """
 
     def __init__(
-        self, path: str, unit: Unit, *, fields: int, item_bytes: int, keeps_offsets: bool, encoder: str
+        self,
+        path: str,
+        unit: Unit,
+        *,
+        fields: int,
+        item_bytes: int,
+        keeps_offsets: bool,
+        encoder: str,
     ) -> None:
         import xxhash
 

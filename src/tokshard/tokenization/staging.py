@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -29,6 +28,7 @@ from tokshard.dataset.publication import (
     stage_file,
     stage_manifest,
 )
+from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.storage.digest import FileRecord, piecewise_digest
 from tokshard.tokenization.assembly import Assembly
 from tokshard.tokenization.part import UnitCounts
@@ -146,20 +146,20 @@ def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
     for unit in assembly.units():
         header = unit.header
         counts = header.counts
-        line = {
-            "input": header.file,
-            "unit": header.unit,
-            "content_bytes": counts.content_bytes,
-            "content_xxh3_128": header.content_xxh3_128,
-            "lines": counts.lines,
-            "documents": counts.documents,
-            "rejected": counts.rejected_total,
-            "sequences": counts.fields[k].sequences,
-            "tokens": counts.fields[k].tokens,
-            "tokens_xxh3_128": unit.tokens_xxh3_128[k],
-            "encoder": header.encoder,
-        }
-        yield (json.dumps(line, separators=(",", ":")) + "\n").encode("ascii")
+        record = UnitRecord(
+            input=header.file,
+            unit=header.unit,
+            content_bytes=counts.content_bytes,
+            content_xxh3_128=header.content_xxh3_128,
+            lines=counts.lines,
+            documents=counts.documents,
+            rejected=counts.rejected_total,
+            sequences=counts.fields[k].sequences,
+            tokens=counts.fields[k].tokens,
+            tokens_xxh3_128=unit.tokens_xxh3_128[k],
+            encoder=header.encoder,
+        )
+        yield to_line(record)
 
 
 def _stage_index(directory: str, k: int, counts: UnitCounts, dtype: str) -> FileRecord:

@@ -7,11 +7,10 @@ only where it has some, the input itself is read, one unit of it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -27,9 +26,10 @@ from tokshard.dataset.manifest import (
     read_manifest,
 )
 from tokshard.dataset.plan import Compression
+from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError, StorageError
-from tokshard.storage.fs import isfile, open_file, realpath
+from tokshard.errors import InputError, IntegrityError
+from tokshard.storage.fs import isfile, realpath
 from tokshard.storage.paths import bin_path
 from tokshard.storage.remote.objects import open_binary
 from tokshard.tracing.options import TraceItem
@@ -291,9 +291,6 @@ def _line_at(starts: Integers, offset: int) -> int:
     return int(np.searchsorted(starts, offset, side="right"))
 
 
-_COUNTS = ("input", "lines", "documents", "rejected", "content_bytes")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitTable:
     """The units of a dataset in order: int64 arrays with one entry for each.
@@ -330,11 +327,11 @@ class UnitTable:
             IntegrityError: The file is missing, damaged, or contradicts the manifest.
         """
         path = file_of(path_prefix, UNITS_NAME)
-        rows = [[entry.get(name) for name in _COUNTS] for entry in _entries(path)]
-        for number, row in enumerate(rows):
-            if any(type(count) is not int or not 0 <= count < 2**62 for count in row):
-                raise _damaged(path, f"line {number + 1} has no counts")
-        table = np.array(rows, dtype=np.int64).reshape(-1, len(_COUNTS)).T
+        rows = [
+            (unit.input, unit.lines, unit.documents, unit.rejected, unit.content_bytes)
+            for unit in read_records(UnitRecord, path)
+        ]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 5).T
         inputs, lines, documents, rejected, sizes = table
         if (np.diff(inputs) < 0).any() or (inputs >= len(manifest.inputs)).any():
             raise _damaged(path, "its units are not in the order of the inputs")
@@ -397,39 +394,13 @@ class RejectedRecords:
         Raises:
             IntegrityError: The file is missing or damaged.
         """
-        found: list[tuple[int, int, str]] = []
-        if manifest.files.rejected is not None:
-            path = file_of(path_prefix, REJECTED_NAME)
-            for entry in _entries(path):
-                line, offset, reason = entry.get("line"), entry.get("offset"), entry.get("reason")
-                if type(line) is not int or type(offset) is not int or not isinstance(reason, str):
-                    raise _damaged(path, f"line {len(found) + 1} has no line, offset and reason")
-                found.append((line, offset, reason))
+        path = file_of(path_prefix, REJECTED_NAME)
+        found = [*read_records(RejectionRecord, path)] if manifest.files.rejected is not None else []
         return cls(
-            np.array([line for line, _, _ in found], dtype=np.int64),
-            np.array([offset for _, offset, _ in found], dtype=np.int64),
-            [reason for _, _, reason in found],
+            np.array([record.line for record in found], dtype=np.int64),
+            np.array([record.offset for record in found], dtype=np.int64),
+            [record.reason for record in found],
         )
-
-
-def _entries(path: str) -> Iterator[dict[str, Any]]:
-    try:
-        with open_file(path) as file:
-            for line in file:
-                entry = json.loads(line)
-                if not isinstance(entry, dict):
-                    raise _damaged(path, "a line is no object")
-                yield entry
-    except FileNotFoundError:
-        raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path) from None
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError("read", path, error) from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, IntegrityError):
-            raise
-        raise _damaged(path, "a line is not valid JSON") from error
 
 
 def _before(counts: Integers) -> Integers:

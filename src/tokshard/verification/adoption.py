@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any
 
 from tokshard.core.tool import Tool
 from tokshard.dataset.manifest import (
@@ -24,6 +22,7 @@ from tokshard.dataset.manifest import (
 from tokshard.dataset.plan import AdoptedInput, AdoptionParameters, BuildPlan
 from tokshard.dataset.publication import refuse_link
 from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import InputError
@@ -63,7 +62,7 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
     if findings.has("token-range"):
         return
     index_digest = context.digest(InputFile(idx_path(prefix)))
-    lines = b"".join(json.dumps(one, separators=(",", ":")).encode("ascii") + b"\n" for one in units)
+    lines = b"".join(map(to_line, units))
     files = DatasetFiles(
         bin=TokenFileRecord(facts.bin_bytes, piecewise_digest(pieces)),
         idx=FileRecord(os.stat(idx_path(prefix)).st_size, index_digest),
@@ -90,7 +89,7 @@ def _state(prefix: str) -> list[int]:
     return [number for one in found for number in (one.st_size, one.st_mtime_ns)]
 
 
-def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> tuple[list[str], list[dict[str, Any]]]:
+def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> tuple[list[str], list[UnitRecord]]:
     """Cut the ``.bin`` between documents into pieces; return their digests, and the units they are."""
     file = InputFile(bin_path(prefix))
     cuts = _cuts(facts)
@@ -100,20 +99,20 @@ def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> tuple[list
 
     pieces = context.runner.run(digest, list(range(len(cuts) - 1)), facts.bin_bytes)
     units = [
-        {
-            "input": 0,
-            "unit": place,
-            "content_bytes": stop[2] - first[2],
-            "content_xxh3_128": piece,
-            "lines": 0,
-            "documents": stop[0] - first[0],
-            "rejected": 0,
-            "sequences": stop[1] - first[1],
-            "tokens": (stop[2] - first[2]) // facts.header.dtype.itemsize,
-            "tokens_xxh3_128": piece,
-            "encoder": UNKNOWN_ENCODER,
-        }
-        for place, (first, stop, piece) in enumerate(zip(cuts, cuts[1:], pieces, strict=False))
+        UnitRecord(
+            input=0,
+            unit=number,
+            content_bytes=stop[2] - first[2],
+            content_xxh3_128=piece,
+            lines=0,
+            documents=stop[0] - first[0],
+            rejected=0,
+            sequences=stop[1] - first[1],
+            tokens=(stop[2] - first[2]) // facts.header.dtype.itemsize,
+            tokens_xxh3_128=piece,
+            encoder=UNKNOWN_ENCODER,
+        )
+        for number, (first, stop, piece) in enumerate(zip(cuts, cuts[1:], pieces, strict=False))
     ]
     return pieces, units
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.strict_json import MAX_JSON_BYTES
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -20,8 +18,9 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.records import RejectionRecord, read_records
 from tokshard.dataset.source import FileTokens, InputFile, open_data
-from tokshard.errors import TokshardError
+from tokshard.errors import IntegrityError, TokshardError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
@@ -322,15 +321,12 @@ def _examine_rejected(prefix: str, manifest: Manifest, findings: ProductFindings
     if manifest.files.rejected is None or not fs.isfile(path):
         return
     found: Counter[str] = Counter()
-    with fs.open_file(path) as file:
-        while line := file.readline(MAX_JSON_BYTES):
-            try:
-                found[str(json.loads(line)["reason"])] += 1
-            except (ValueError, KeyError, TypeError, RecursionError):
-                findings.find(
-                    "rejected-count", f"{path}: line {found.total() + 1} is no rejected record", path=path
-                )
-                return
+    try:
+        for record in read_records(RejectionRecord, path):
+            found[record.reason] += 1
+    except IntegrityError as error:
+        findings.find("rejected-count", error.message, path=path)
+        return
     if dict(found) != manifest.counts.rejected:
         text = f"{path} lists {dict(found)}, but the manifest counts {manifest.counts.rejected}"
         findings.find("rejected-count", text, path=path)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokshard.dataset.manifest import UNITS_NAME, InputRecord, Manifest, file_of
+from tokshard.dataset.records import UnitRecord, parse_line
 from tokshard.dataset.source import InputFile
+from tokshard.errors import IntegrityError
 from tokshard.storage.digest import piecewise_digest
 from tokshard.verification.report import ProductFindings
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _COUNTS = ("input", "unit", "content_bytes", "lines", "documents", "rejected", "sequences", "tokens")
-_DIGESTS = ("content_xxh3_128", "tokens_xxh3_128")
-_FIELDS = {*_COUNTS, *_DIGESTS, "encoder"}
-_HEX = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,46 +57,25 @@ def read_units(path_prefix: str, findings: ProductFindings) -> Units | None:
     file = InputFile(path)
     content = bytearray(file.size_bytes)
     file.read_into(memoryview(content), 0)
-    lines = bytes(content).split(b"\n")
-    found: list[dict[str, Any]] = []
-    wrong = [number for number, line in enumerate(lines[:-1], 1) if not _parse(line, found)]
-    if lines[-1]:
-        wrong.append(len(lines))
-    for number in wrong:
-        findings.find("units-damaged", f"{path}: line {number} is no unit", path=path)
-    if wrong:
+    lines = bytes(content).splitlines(keepends=True)
+    found: list[UnitRecord] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(parse_line(UnitRecord, line, path, number))
+        except IntegrityError as error:
+            findings.find("units-damaged", error.message, path=path)
+    if len(found) < len(lines):
         return None
     encoders: dict[str, int] = {}
-    for one in found:
-        encoders[one["encoder"]] = encoders.get(one["encoder"], 0) + one["documents"]
-    table = np.array([[one[name] for name in _COUNTS] for one in found], np.int64)
+    for unit in found:
+        encoders[unit.encoder] = encoders.get(unit.encoder, 0) + unit.documents
+    table = np.array([[getattr(unit, name) for name in _COUNTS] for unit in found], np.int64)
     return Units(
         counts=table.reshape(-1, len(_COUNTS)),
-        content=tuple(one["content_xxh3_128"] for one in found),
-        tokens=tuple(one["tokens_xxh3_128"] for one in found),
+        content=tuple(unit.content_xxh3_128 for unit in found),
+        tokens=tuple(unit.tokens_xxh3_128 for unit in found),
         encoders=encoders,
     )
-
-
-def _parse(line: bytes, found: list[dict[str, Any]]) -> bool:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    good = (
-        isinstance(value, dict)
-        and value.keys() == _FIELDS
-        and all(type(value[name]) is int and 0 <= value[name] < 2**62 for name in _COUNTS)
-        and all(_is_digest(value[name]) for name in _DIGESTS)
-        and isinstance(value["encoder"], str)
-    )
-    if good:
-        found.append(value)
-    return good
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 32 and set(value) <= _HEX
 
 
 def examine_units(path_prefix: str, units: Units, manifest: Manifest, findings: ProductFindings) -> None:

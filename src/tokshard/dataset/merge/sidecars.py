@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -38,6 +38,7 @@ from tokshard.dataset.publication import (
     stage_file,
     stage_manifest,
 )
+from tokshard.dataset.records import UnitRecord, read_records, to_line
 from tokshard.dataset.writer import write_index
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.digest import FileRecord, file_digest, piecewise_digest
@@ -155,36 +156,33 @@ def _unit_lines(
     for number, one in enumerate(inputs):
         before = len(pieces)
         for unit in _units(one, digests.get(number, "")):
-            pieces.append(unit["tokens_xxh3_128"])
-            renumbered = {**unit, "input": first_input + unit["input"]}
-            yield (json.dumps(renumbered, separators=(",", ":")) + "\n").encode("ascii")
+            pieces.append(unit.tokens_xxh3_128)
+            yield to_line(replace(unit, input=first_input + unit.input))
         if one.manifest is not None:
             _check_pieces(one, one.manifest, pieces[before:])
         first_input += len(one.manifest.inputs) if one.manifest else 1
 
 
-def _units(one: MergeInput, digest: str) -> Iterator[dict[str, Any]]:
+def _units(one: MergeInput, digest: str) -> Iterator[UnitRecord]:
     if one.manifest is None:
-        yield {
-            "input": 0,
-            "unit": 0,
-            "content_bytes": one.bin_bytes,
-            "content_xxh3_128": digest,
-            "lines": 0,
-            "documents": one.header.document_count,
-            "rejected": 0,
-            "sequences": one.header.sequence_count,
-            "tokens": one.tokens,
-            "tokens_xxh3_128": digest,
-            "encoder": UNKNOWN_ENCODER,
-        }
+        yield UnitRecord(
+            input=0,
+            unit=0,
+            content_bytes=one.bin_bytes,
+            content_xxh3_128=digest,
+            lines=0,
+            documents=one.header.document_count,
+            rejected=0,
+            sequences=one.header.sequence_count,
+            tokens=one.tokens,
+            tokens_xxh3_128=digest,
+            encoder=UNKNOWN_ENCODER,
+        )
         return
     path = file_of(one.prefix, UNITS_NAME)
     if file_digest(path) != one.manifest.files.units.xxh3_128:
         raise _damaged(one, UNITS_NAME)
-    with open(path, "rb") as file:
-        for line in file:
-            yield json.loads(line)
+    yield from read_records(UnitRecord, path)
 
 
 def _check_pieces(one: MergeInput, manifest: Manifest, pieces: Sequence[str]) -> None:
