@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from tokshard.dataset.builder import IndexedDatasetBuilder
     from tokshard.dataset.merge.job import merge_datasets
     from tokshard.dataset.reader import IndexedDataset
-    from tokshard.gpt_index.index import GPTDatasetIndex
-    from tokshard.gpt_index.indices import build_document_index, build_sample_index, build_shuffle_index
+    from tokshard.gpt_index.index import (
+        GPTDatasetIndex,
+        build_document_index,
+        build_sample_index,
+        build_shuffle_index,
+    )
     from tokshard.gpt_index.samples import GPTSamples
     from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
     from tokshard.inspection.indexes import BlendSummary, CacheSummary, IndexSummary
@@ -145,10 +149,10 @@ _HOMES = {
     "VerifyOptions": "tokshard.verification.options",
     "VerifyReport": "tokshard.verification.report",
     "build_blending_indices": "tokshard.blending.order",
-    "build_document_index": "tokshard.gpt_index.indices",
+    "build_document_index": "tokshard.gpt_index.index",
     "build_exhaustive_blending_indices": "tokshard.blending.order",
-    "build_sample_index": "tokshard.gpt_index.indices",
-    "build_shuffle_index": "tokshard.gpt_index.indices",
+    "build_sample_index": "tokshard.gpt_index.index",
+    "build_shuffle_index": "tokshard.gpt_index.index",
     "describe": "tokshard.inspection.job",
     "finish_tokenization": "tokshard.tokenization.job_array.job",
     "inspect": "tokshard.inspection.job",

@@ -7,8 +7,8 @@ from support.blending.support import covered, deviations
 from tokshard.blending import certificate, kernels
 from tokshard.blending.certificate import measure_coverage, measure_weight_errors
 from tokshard.blending.order import build_blending_indices, normalize
+from tokshard.core.compilation import compiled, has_numba
 from tokshard.errors import IntegrityError
-from tokshard.gpt_index.compilation import compiled, has_numba
 from tokshard.gpt_index.index import GPTDatasetIndex
 
 

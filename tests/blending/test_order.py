@@ -15,8 +15,8 @@ from tokshard.blending.order import (
     count_draws,
     normalize,
 )
+from tokshard.core.compilation import has_numba
 from tokshard.errors import UsageError
-from tokshard.gpt_index.compilation import has_numba
 
 needs_numba = pytest.mark.skipif(not has_numba(), reason="numba is not installed")
 

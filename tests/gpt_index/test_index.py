@@ -1,3 +1,6 @@
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,8 +12,187 @@ from support.index_cache.support import (
     slow_sample_index,
     slow_shuffle_index,
 )
+from tokshard.core.compilation import has_numba
 from tokshard.errors import InputError, UsageError
-from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.gpt_index import index as index_module
+from tokshard.gpt_index.epochs import plan_epochs
+from tokshard.gpt_index.index import (
+    GPTDatasetIndex,
+    build_document_index,
+    build_sample_index,
+    build_shuffle_index,
+    sample_rows,
+)
+from tokshard.gpt_index.shuffling import ShuffleStream
+
+WAYS = [pytest.param(False, id="numpy")]
+if has_numba():
+    WAYS.append(pytest.param(True, id="compiled"))
+
+
+def planned(lengths, **changes):
+    return plan_epochs(
+        **{
+            "sequences": len(lengths),
+            "tokens_per_epoch": sum(lengths),
+            "sequence_length": 4,
+            "num_samples": 0,
+        }
+        | changes
+    )
+
+
+def sample_index(lengths, order, plan, *, compiled, piece=None):
+    """Build it one way or the other, in pieces of a few documents and rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "WORTH_COMPILING", 0 if compiled else 10**9)
+        if piece is not None:
+            patch.setattr(index_module, "_PIECE", piece)
+            patch.setattr(index_module, "_COMPILED_PIECE", piece)
+        return build_sample_index(np.array(lengths, np.int32), np.array(order, np.int32), plan)
+
+
+@pytest.mark.parametrize("compiled", WAYS)
+@given(
+    lengths=lengths_lists(),
+    epochs=st.integers(1, 3),
+    length=st.integers(1, 12),
+    extra=st.booleans(),
+    drop=st.booleans(),
+    piece=st.integers(1, 20),
+    data=st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_each_row_is_that_of_the_slow_twin(compiled, lengths, epochs, length, extra, drop, piece, data):
+    wanted = max(0, (epochs * sum(lengths) - extra) // length)
+    plan = planned(
+        lengths, sequence_length=length, num_samples=wanted, extra_token=extra, drop_last_partial=drop
+    )
+    order = data.draw(st.permutations(list(range(len(lengths))) * plan.epochs))
+    expected = slow_sample_index(lengths, order, plan.samples, length, extra)
+    if min(offset for _, offset in expected) < 0:
+        with pytest.raises(InputError, match=f"sequence {order[-1]} is empty and read last"):
+            sample_index(lengths, order, plan, compiled=compiled, piece=piece)
+        return
+    rows = sample_index(lengths, order, plan, compiled=compiled, piece=piece)
+    assert rows.dtype == np.int32
+    assert rows.flags.c_contiguous
+    assert rows.tolist() == [list(row) for row in expected]
+
+
+@pytest.mark.parametrize("compiled", WAYS)
+@given(lengths=lengths_lists(), length=st.integers(1, 12))
+@settings(max_examples=50, deadline=None)
+def test_samples_tile_the_tokens(compiled, lengths, length):
+    plan = planned(lengths, sequence_length=length)
+    rows = sample_index(lengths, range(len(lengths)), plan, compiled=compiled).tolist()
+    begins = [sum(lengths[:position]) + offset for position, offset in rows]
+    assert begins == [number * length for number in range(plan.samples + 1)]
+    assert sum(lengths) - begins[-1] <= length
+
+
+@pytest.mark.parametrize("compiled", WAYS)
+def test_rows_beyond_the_tokens_repeat_the_last_token(compiled):
+    # Single precision counts one sample too many here, which only real sizes would show: the plan is bent.
+    plan = planned([5, 3, 2], drop_last_partial=False)
+    plan = replace(plan, samples=plan.samples + 2)
+    rows = sample_index([5, 3, 2], [1, 0, 2], plan, compiled=compiled)
+    assert rows.tolist() == [[0, 0], [1, 1], [2, 0], [2, 1], [2, 1], [2, 1]]
+    assert rows.tolist() == [list(row) for row in slow_sample_index([5, 3, 2], [1, 0, 2], 5, 4, 1)]
+
+
+@pytest.mark.parametrize("compiled", WAYS)
+def test_long_sequences_and_many_pieces(compiled):
+    random = np.random.RandomState(0)
+    lengths = random.randint(0, 30, 5000)
+    lengths[::97] = 4000
+    order = random.permutation(5000)
+    plan = planned(lengths.tolist(), sequence_length=17)
+    expected = slow_sample_index(lengths.tolist(), order.tolist(), plan.samples, 17, 1)
+    for piece in (None, 1000):
+        rows = sample_index(lengths, order, plan, compiled=compiled, piece=piece)
+        assert rows.tolist() == [list(row) for row in expected]
+
+
+@pytest.mark.parametrize("write", [index_module._sample_rows, sample_rows], ids=["numpy", "plain"])
+def test_places_and_tokens_beyond_int32_are_exact(write):
+    rows = np.zeros((4, 2), np.int64)
+    lengths, documents = np.array([2**31 - 1], np.int32), np.zeros(3, np.int32)
+    token = 2**40 - 1
+    row, token = write(lengths, documents, 2**33, token, rows, 1, 2**40, 1)
+    assert (row, token) == (2, 2**40 + 3 * 2**31 - 4)
+    assert rows[1].tolist() == [2**33, 1]
+
+
+@pytest.mark.parametrize("compiled", WAYS)
+def test_lengths_may_be_a_read_only_unaligned_view_of_a_file(compiled):
+    buffer = b"xx" + np.array([5, 3, 2], "<i4").tobytes()
+    lengths = np.frombuffer(buffer, "<i4", offset=2)
+    assert not lengths.flags.aligned
+    plan = planned([5, 3, 2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "WORTH_COMPILING", 0 if compiled else 10**9)
+        rows = build_sample_index(lengths, np.array([1, 0, 2], np.int32), plan)
+    assert rows.tolist() == [[0, 0], [1, 1], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ([0, 1], "has 2 entries, but its plan 3"),
+        ([0, 1, 3], "holds 3, but the dataset has 3 sequences"),
+        ([0, -1, 1], "holds -1, but the dataset has 3 sequences"),
+        ([0, 1, 1], "has 11 tokens, but its plan 10"),
+    ],
+)
+@pytest.mark.parametrize("compiled", WAYS)
+def test_a_document_index_of_another_plan_is_refused(order, message, compiled):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        sample_index([5, 3, 2], order, planned([5, 3, 2]), compiled=compiled)
+
+
+@given(st.integers(0, 5), st.integers(1, 40), st.integers(1, 4), st.booleans(), st.integers(0, 2**32 - 1))
+@settings(deadline=None)
+def test_every_sequence_is_read_once_an_epoch_in_numpys_order(first, count, epochs, separate, seed):
+    numbers = range(first, first + count)
+    order = build_document_index(numbers, epochs, ShuffleStream(seed), separate_final_epoch=separate)
+    assert order.dtype == np.int32
+    assert sorted(order.tolist()) == sorted(epochs * list(numbers))
+    twin = np.random.RandomState(seed)
+    assert order.tolist() == slow_document_index(numbers, epochs, twin, separate=separate and epochs > 1)
+    if separate:
+        assert sorted(order[-count:].tolist()) == list(numbers)
+    array = build_document_index(
+        np.array(numbers, np.int32), epochs, ShuffleStream(seed), separate_final_epoch=separate
+    )
+    assert array.tolist() == order.tolist()
+
+
+def test_a_document_index_is_filled_in_pieces(monkeypatch):
+    whole = build_document_index(range(3, 103), 3, ShuffleStream(1), separate_final_epoch=True)
+    monkeypatch.setattr(index_module, "_PIECE", 7)
+    pieces = build_document_index(range(3, 103), 3, ShuffleStream(1), separate_final_epoch=True)
+    assert pieces.tolist() == whole.tolist()
+
+
+@given(st.integers(1, 60), st.integers(0, 30), st.integers(0, 2**32 - 1))
+@settings(deadline=None)
+def test_the_shuffle_index_keeps_the_samples_of_a_separate_epoch_last(tokens, wanted, seed):
+    plan = plan_epochs(
+        sequences=3, tokens_per_epoch=tokens, sequence_length=2, num_samples=wanted, extra_token=True
+    )
+    order = build_shuffle_index(plan, ShuffleStream(seed))
+    border = plan.samples_before_final if plan.separate_final_epoch else plan.samples
+    assert order.dtype == np.uint32
+    assert order.tolist() == slow_shuffle_index(plan.samples, np.random.RandomState(seed), border)
+    assert sorted(order[:border].tolist()) == list(range(border))
+
+
+def test_dtypes_change_where_megatrons_do():
+    assert index_module.sample_index_dtype(2**31 - 1) is np.int32
+    assert index_module.sample_index_dtype(2**31) is np.int64
+    assert index_module.shuffle_index_dtype(2**32 - 3) is np.uint32
+    assert index_module.shuffle_index_dtype(2**32 - 2) is np.int64
 
 
 @given(
@@ -50,7 +232,7 @@ def test_a_large_index_has_the_bits_of_small_steps(monkeypatch):
     large = GPTDatasetIndex.build(lengths, range(600_000), **arguments)
     assert large.plan.documents > 10**6
     monkeypatch.setattr("tokshard.gpt_index.shuffling.WORTH_COMPILING", 10**9)
-    monkeypatch.setattr("tokshard.gpt_index.indices.WORTH_COMPILING", 10**9)
+    monkeypatch.setattr("tokshard.gpt_index.index.WORTH_COMPILING", 10**9)
     small = GPTDatasetIndex.build(lengths, range(600_000), **arguments)
     for name in ("document_index", "sample_index", "shuffle_index"):
         assert (getattr(large, name) == getattr(small, name)).all()

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokshard.core import compilation
 from tokshard.errors import UsageError
-from tokshard.gpt_index import compilation, shuffling
-from tokshard.gpt_index.kernels import STATE_WORDS
+from tokshard.gpt_index import shuffling
+from tokshard.gpt_index.shuffling import _STATE_WORDS as STATE_WORDS
 from tokshard.gpt_index.shuffling import ShuffleStream
 
 DTYPES = ["int32", "uint32", "int64", "uint64"]

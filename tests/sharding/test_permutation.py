@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from support.sharding import twin, vectors
 from support.sharding.support import digest, golden
+from tokshard.core.compilation import WORTH_COMPILING
 from tokshard.errors import UsageError
-from tokshard.gpt_index.compilation import WORTH_COMPILING
 from tokshard.sharding import permutation
 
 

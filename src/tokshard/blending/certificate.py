@@ -14,8 +14,8 @@ import numpy as np
 
 from tokshard.blending.kernels import cover_documents, cover_once, place_documents
 from tokshard.core.codec import Key
+from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.errors import IntegrityError
-from tokshard.gpt_index.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,6 +1,6 @@
 """The compiled loops of blending: the order of a blend, and what a source's samples cover.
 
-Plain functions for :func:`tokshard.gpt_index.compilation.compiled`; each has a twin in numpy with the
+Plain functions for :func:`tokshard.core.compilation.compiled`; each has a twin in numpy with the
 same result where it is used.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.gpt_index.kernels import BLOCK
+from tokshard.gpt_index.shuffling import BLOCK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,8 +10,8 @@ import numpy as np
 
 from tokshard.blending.kernels import FEW_CLASSES, blend_steps
 from tokshard.blending.recipe import MAX_SOURCES
+from tokshard.core.compilation import compiled, has_numba
 from tokshard.errors import UsageError
-from tokshard.gpt_index.compilation import compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,7 @@
-"""Shuffling with numpy's legacy generator, bit by bit, several times as fast where arrays are large."""
+"""Shuffling with numpy's legacy generator, bit by bit, several times as fast where arrays are large.
+
+The kernel is kept for its speed: ``scripts/bench indices`` measures it against Megatron.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.gpt_index.compilation import WORTH_COMPILING, compiled, has_numba
-from tokshard.gpt_index.kernels import BLOCK, shuffle_steps
+from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.gpt_index.seed import check_seed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_STATE_WORDS = 624
+_SHIFT_WORDS = 397
+
+BLOCK = 1024
+"""Places asked for at once. Fewer leave memory idle; of many more the first have left the cache again
+when they are used."""
 
 # From 2**32 entries on, numpy draws 64 bits for a step; such arrays are left to it.
 _MAX_COMPILED_ENTRIES = 2**32 - 1
@@ -69,3 +78,77 @@ class ShuffleStream:
             position = kernel(array, first, last, key, position, chosen)
         state["state"].update(key=key, pos=position)
         self._random.set_state(state)
+
+
+def shuffle_steps(
+    array: NDArray[Any],
+    first: int,
+    last: int,
+    key: NDArray[np.uint32],
+    position: int,
+    chosen: NDArray[np.int64],
+) -> int:
+    """Do some steps of ``RandomState.shuffle``: entry i changes places with a random one of 0 to i.
+
+    Args:
+        array: The array, of fewer than 2**32 entries.
+        first: The entry of the first step.
+        last: The entry of the last step, at least 1 and at most ``first``: steps go downwards.
+        key: The 624 words of the Mersenne Twister, changed in place.
+        position: Its next word; 624 when all are used.
+        chosen: Room for ``BLOCK + 2`` numbers: the partners of a block, one drawn in vain, and a sum
+            that keeps the reading ahead from being removed as useless.
+
+    Returns:
+        The new position.
+    """
+    ready = False
+    words = np.empty(_STATE_WORDS, np.uint32)
+    i = first
+    while i >= last:
+        # A partner is a word cut to as many bits as i has, drawn again while it is larger than i. The
+        # steps of a block share the mask.
+        mask = 1
+        while mask < i:
+            mask = mask * 2 + 1
+        steps = min(BLOCK, i - last + 1, i - (mask >> 1))
+        drawn = 0
+        while drawn < steps:
+            if position == _STATE_WORDS:
+                for k in range(_STATE_WORDS - _SHIFT_WORDS):
+                    y = (key[k] & np.uint32(0x80000000)) | (key[k + 1] & np.uint32(0x7FFFFFFF))
+                    y = (y >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (y & np.uint32(1)))
+                    key[k] = key[k + _SHIFT_WORDS] ^ y
+                for k in range(_STATE_WORDS - _SHIFT_WORDS, _STATE_WORDS - 1):
+                    y = (key[k] & np.uint32(0x80000000)) | (key[k + 1] & np.uint32(0x7FFFFFFF))
+                    y = (y >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (y & np.uint32(1)))
+                    key[k] = key[k + _SHIFT_WORDS - _STATE_WORDS] ^ y
+                y = (key[_STATE_WORDS - 1] & np.uint32(0x80000000)) | (key[0] & np.uint32(0x7FFFFFFF))
+                y = (y >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (y & np.uint32(1)))
+                key[_STATE_WORDS - 1] = key[_SHIFT_WORDS - 1] ^ y
+                position = 0
+                ready = False
+            if not ready:
+                for k in range(position, _STATE_WORDS):
+                    y = key[k]
+                    y ^= y >> np.uint32(11)
+                    y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
+                    y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
+                    words[k] = y ^ (y >> np.uint32(18))
+                ready = True
+            while position < _STATE_WORDS and drawn < steps:
+                partner = int(words[position]) & mask
+                position += 1
+                chosen[drawn] = partner
+                # Counted without a branch, which would be guessed wrong for every second or third word.
+                drawn += partner <= i - drawn
+        ahead = 0
+        for k in range(steps):
+            ahead ^= int(array[chosen[k]])
+        chosen[BLOCK + 1] = ahead
+        for k in range(steps):
+            value = array[chosen[k]]
+            array[chosen[k]] = array[i - k]
+            array[i - k] = value
+        i -= steps
+    return position

@@ -15,8 +15,7 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
 from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.gpt_index.indices import shuffle_index_dtype
+from tokshard.gpt_index.index import GPTDatasetIndex, shuffle_index_dtype
 from tokshard.gpt_index.splits import Split, whole_split
 from tokshard.index_cache.description import (
     BlendedDescription,
