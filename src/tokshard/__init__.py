@@ -12,6 +12,17 @@ from tokshard.version import __version__
 
 if TYPE_CHECKING:
     from tokshard.blending.certificate import Certificate
+    from tokshard.blending.emission import emit_megatron
+    from tokshard.blending.job import (
+        BlendDryRun,
+        BlendHits,
+        BlendReport,
+        SplitForecast,
+        blend,
+        check_blend,
+        dry_run_blend,
+    )
+    from tokshard.blending.options import BlendOptions
     from tokshard.blending.order import build_blending_indices, build_exhaustive_blending_indices
     from tokshard.blending.recipe import BlendRecipe
     from tokshard.dataset.builder import IndexedDatasetBuilder
@@ -24,6 +35,8 @@ if TYPE_CHECKING:
         build_shuffle_index,
     )
     from tokshard.gpt_index.samples import GPTSamples
+    from tokshard.gpt_index.sizes import Sizes
+    from tokshard.index_cache.options import NamingOptions, TrainingOptions
     from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
     from tokshard.inspection.indexes import BlendSummary, CacheSummary, IndexSummary
     from tokshard.inspection.job import describe, inspect, write_inspection_page
@@ -55,7 +68,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayTask",
+    "BlendDryRun",
+    "BlendHits",
+    "BlendOptions",
     "BlendRecipe",
+    "BlendReport",
     "BlendSummary",
     "CacheSummary",
     "Certificate",
@@ -71,6 +88,7 @@ __all__ = [
     "IndexedDataset",
     "IndexedDatasetBuilder",
     "InspectOptions",
+    "NamingOptions",
     "PlanSampleSummary",
     "PlanSummary",
     "RankSummary",
@@ -79,6 +97,8 @@ __all__ = [
     "SamplePiece",
     "SimulateOptions",
     "SimulationReport",
+    "Sizes",
+    "SplitForecast",
     "StagingOptions",
     "StagingReport",
     "TokenizerSummary",
@@ -88,16 +108,21 @@ __all__ = [
     "TraceReport",
     "TraceSamplesReport",
     "TracedItem",
+    "TrainingOptions",
     "VerifiedProduct",
     "VerifyOptions",
     "VerifyReport",
     "__version__",
+    "blend",
     "build_blending_indices",
     "build_document_index",
     "build_exhaustive_blending_indices",
     "build_sample_index",
     "build_shuffle_index",
+    "check_blend",
     "describe",
+    "dry_run_blend",
+    "emit_megatron",
     "finish_tokenization",
     "inspect",
     "merge_datasets",
@@ -112,7 +137,11 @@ __all__ = [
 
 _HOMES = {
     "ArrayTask": "tokshard.tokenization.job_array.task",
+    "BlendDryRun": "tokshard.blending.job",
+    "BlendHits": "tokshard.blending.job",
+    "BlendOptions": "tokshard.blending.options",
     "BlendRecipe": "tokshard.blending.recipe",
+    "BlendReport": "tokshard.blending.job",
     "BlendSummary": "tokshard.inspection.indexes",
     "CacheSummary": "tokshard.inspection.indexes",
     "Certificate": "tokshard.blending.certificate",
@@ -128,6 +157,7 @@ _HOMES = {
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
     "InspectOptions": "tokshard.inspection.options",
+    "NamingOptions": "tokshard.index_cache.options",
     "PlanSampleSummary": "tokshard.inspection.plans",
     "PlanSummary": "tokshard.inspection.plans",
     "RankSummary": "tokshard.inspection.plans",
@@ -136,6 +166,8 @@ _HOMES = {
     "SamplePiece": "tokshard.tracing.report",
     "SimulateOptions": "tokshard.sharding.options",
     "SimulationReport": "tokshard.sharding.disk_reads",
+    "Sizes": "tokshard.gpt_index.sizes",
+    "SplitForecast": "tokshard.blending.job",
     "StagingOptions": "tokshard.sharding.options",
     "StagingReport": "tokshard.sharding.staging",
     "TokenizerSummary": "tokshard.inspection.datasets",
@@ -145,15 +177,20 @@ _HOMES = {
     "TraceReport": "tokshard.tracing.report",
     "TraceSamplesReport": "tokshard.tracing.report",
     "TracedItem": "tokshard.tracing.report",
+    "TrainingOptions": "tokshard.index_cache.options",
     "VerifiedProduct": "tokshard.verification.report",
     "VerifyOptions": "tokshard.verification.options",
     "VerifyReport": "tokshard.verification.report",
+    "blend": "tokshard.blending.job",
     "build_blending_indices": "tokshard.blending.order",
     "build_document_index": "tokshard.gpt_index.index",
     "build_exhaustive_blending_indices": "tokshard.blending.order",
     "build_sample_index": "tokshard.gpt_index.index",
     "build_shuffle_index": "tokshard.gpt_index.index",
+    "check_blend": "tokshard.blending.job",
     "describe": "tokshard.inspection.job",
+    "dry_run_blend": "tokshard.blending.job",
+    "emit_megatron": "tokshard.blending.emission",
     "finish_tokenization": "tokshard.tokenization.job_array.job",
     "inspect": "tokshard.inspection.job",
     "merge_datasets": "tokshard.dataset.merge.job",

@@ -285,7 +285,6 @@ BEYOND_THE_PUBLIC_API = {
     "events",
     "merge",
     "options",
-    "recipes",
     "replanning",
     "shard_plan",
     "simulation",

@@ -24,6 +24,7 @@ from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.blending.recipe_files import parse_per_split_words, parse_words, read_recipe
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, MissingFileError, OutputExistsError, TokshardError
+from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import read_description
 
 
@@ -328,7 +329,7 @@ def test_the_recipe_of_the_sample_data_is_one():
     path = Path(__file__).parents[2] / "sample_data" / "recipe.toml"
     recipe = read_recipe(str(path))
     assert [os.path.basename(source.prefix) for source in recipe.mixture.sources] == ["stories", "manuals"]
-    assert recipe.defaults.num_samples == (8000, 100, 0)
+    assert recipe.defaults.num_samples == Sizes(8000, 100, 0)
 
 
 def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_path):

@@ -12,6 +12,7 @@ from tokshard.blending.recipe_files import (
     read_recipe,
 )
 from tokshard.errors import InputError, MissingFileError, UsageError
+from tokshard.gpt_index.sizes import Sizes
 
 
 def pairs(mixture):
@@ -133,7 +134,11 @@ def test_a_recipe_file_says_all():
         (Source("data/web", 300_000_000_000), Source("data/code", 1.5e9, max_epochs=4, seed=9)), "tokens", 2
     )
     options = recipe.defaults
-    assert (options.sequence_length, options.num_samples, options.split) == (512, (1000, 10, None), "90,10")
+    assert (options.sequence_length, options.num_samples, options.split) == (
+        512,
+        Sizes(1000, 10, None),
+        "90,10",
+    )
     assert (options.seed, options.surplus) == (7, 0.01)
 
 
@@ -206,7 +211,7 @@ def test_recipes_that_cannot_be_meant_are_refused(text):
 
 def test_samples_are_counted_as_on_the_command_line():
     recipe = parse_recipe("num_samples = ['2M', 'none', '1.5k']\n[[source]]\nprefix = 'a'")
-    assert recipe.defaults.num_samples == (2_000_000, None, 1500)
+    assert recipe.defaults.num_samples == Sizes(2_000_000, None, 1500)
 
 
 def test_the_number_of_sources_is_limited_by_name():

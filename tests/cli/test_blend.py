@@ -39,11 +39,13 @@ def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
     done = tokshard(*BLEND, *SPLIT, "--num-samples", "200,10", "-o", "mix", *NAMES, cwd=workshop)
     assert (done.returncode, done.stderr) == (0, "")
     assert "train: a blend by weights, 200 samples, 3,200 tokens" in done.stdout
-    table = re.search(r"^source +asked +share +samples .*\n(.*)\n(.*)$", done.stdout, re.MULTILINE)
+    table = re.search(r"^source +weight +share +samples .*\n(.*)\n(.*)$", done.stdout, re.MULTILINE)
     assert re.match(r"data/web   70.00%  70.00%      140   2,240 ", table[1])
     assert re.match(r"data/code  30.00%  30.00%       60     960 ", table[2])
     assert re.search(
-        r"^off by │[▁▂▃▄▅▆▇█ ]+│ at most 0\.\d\d samples over the run$", done.stdout, re.MULTILINE
+        r"^Weight error over the run: max\. deviation 0\.\d\d samples\n1\.00 │[▁▂▃▄▅▆▇█ ]+│ 200th$",
+        done.stdout,
+        re.MULTILINE,
     )
     assert "mix/blend.json, mix/cache: 6 built in" in done.stdout
     certificate = json.loads((workshop / "mix/blend.json").read_text())["splits"]["train"]["certificate"]
@@ -61,8 +63,9 @@ def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
 @pytest.mark.parametrize("width", ["30", "200"])
 def test_the_drift_fits_the_terminal(workshop, width):
     done = tokshard(*BLEND, *SPLIT, "--num-samples", 400, "-o", "mix", cwd=workshop, env={"COLUMNS": width})
-    line = re.search(r"^off by │(.*)│", done.stdout, re.MULTILINE)
-    assert (5 <= len(line[1]) <= 10) if width == "30" else len(line[1]) == 64
+    line = re.search(r"^1\.00 │(.*)│", done.stdout, re.MULTILINE)
+    assert len(line[0]) <= int(width)
+    assert (15 <= len(line[1]) <= 22) if width == "30" else len(line[1]) == 64
 
 
 def test_all_spellings_of_a_mixture_make_the_same_files(workshop):

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
+from typing import Literal, get_args
 
-from tokshard.blending.options import DEFAULT_SURPLUS
+from tokshard.blending.options import DEFAULT_SURPLUS, BlendOptions
 from tokshard.blending.plan import BlendPlan
 from tokshard.blending.recipe import Mixture, check_prefix
 from tokshard.blending.weights import BlendWeights
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import SPLITS
+
+Form = Literal["megatron-args", "megatron-json", "megatron-words"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+def emit_megatron(plan: BlendPlan, options: BlendOptions, form: Form = "megatron-args") -> str:
+    """Return a blend for Megatron: the arguments of a job in one line, or the content of a file.
+
+    Args:
+        plan: The plan of a report or a dry run.
+        options: The options that it was made by.
+        form: ``"megatron-args"``: arguments, quoted for a shell. ``"megatron-json"``: a file for
+            ``--per-split-data-args-path``. ``"megatron-words"``: a file for ``--data-args-path``.
+
+    Raises:
+        UsageError: There is no such form of this blend, or Megatron cannot be given it: a source has a seed
+            of its own, or a prefix that would be misread.
+    """
+    if form == "megatron-json":
+        return emit_megatron_json(plan).rstrip("\n")
+    if form == "megatron-words":
+        return emit_megatron_words(plan).rstrip("\n")
+    cache = None if options.cache is None else plan.config.training_path(options.cache)
+    return shlex.join(emit_megatron_args(plan, cache, size_arguments=options.training.words()))
 
 
 def emit_megatron_args(

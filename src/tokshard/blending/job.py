@@ -17,9 +17,9 @@ from tokshard.blending.document import (
     BlendSource,
     BlendSplit,
 )
-from tokshard.blending.options import BuilderConfig
+from tokshard.blending.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
-from tokshard.blending.plan import BlendPlan, Kind, SplitPlan, plan_blend
+from tokshard.blending.plan import KIND_NAMES, BlendPlan, Kind, SplitPlan, plan_blend
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.cluster.options import RayOptions
 from tokshard.core.codec import Document, Key, NotStored
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CACHE_NAME = "cache"
 MAX_INDICES = 25_000
 """Sources of all splits together: about two kilobytes each, of the 64 MiB that are read back."""
 
@@ -72,7 +71,7 @@ class BlendReport(Document):
     entries: Annotated[tuple[EntryOutcome, ...], Key("entries", "Entries of the cache.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
     seconds: Annotated[float, Key("seconds", "Seconds that it took.", minimum=0)]
-    plan: Annotated[BlendPlan | None, NotStored()] = None
+    plan: Annotated[BlendPlan, NotStored()] = None  # type: ignore[assignment] # of decoded reports alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +104,11 @@ class SplitForecast:
     ]
     sources: Annotated[tuple[SourceForecast, ...], Key("sources", "Sources, in order.")]
 
+    @property
+    def kind_name(self) -> str:
+        """The kind in words."""
+        return KIND_NAMES[self.kind]
+
     @classmethod
     def of(cls, split: SplitPlan) -> SplitForecast:
         """Return the forecast of a split whose datasets were read."""
@@ -136,12 +140,7 @@ class BlendDryRun(Document):
 
     warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
     splits: Annotated[tuple[SplitForecast, ...], Key("splits", "Splits that have data.")]
-    plan: Annotated[BlendPlan | None, NotStored()] = None
-
-    @classmethod
-    def of(cls, plan: BlendPlan) -> BlendDryRun:
-        """Return the dry run of a plan."""
-        return cls(plan.warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
+    plan: Annotated[BlendPlan, NotStored()] = None  # type: ignore[assignment] # of decoded reports alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +171,71 @@ class BlendHits(Document):
     entries: Annotated[tuple[EntryState, ...], Key("entries", "Entries of the cache.")]
 
 
+def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendReport:
+    """Build everything that a training run needs for a mixture, and certify it.
+
+    The files in the cache are Megatron's own, under its names, byte for byte; ``OUTPUT/blend.json`` is
+    written last. A run with the same options finds what is there and builds nothing. The peak of memory
+    is that of the indexes which are built at once; the order of a blend is made and written in blocks.
+
+    Raises:
+        UsageError: The output is missing, or the recipe cannot be built; see
+            :func:`tokshard.blending.plan.plan_blend`.
+        InputError: A dataset is missing, or has nothing in a split.
+        OutputExistsError: There is another blend at the output, or a stale index in the cache.
+        IntegrityError: A dataset or an index is damaged.
+        LockedError: Another process was not done in time.
+        StorageError: The disk is full or broken. What was built is kept.
+        WorkerError: There is no such cluster, or it has lost the same work too often.
+    """
+    if options.output is None:
+        raise UsageError("the output is not given", hint="for example -o mix; or --dry-run to build nothing")
+    recipe, config = options.resolve()
+    return build_blend(
+        recipe,
+        config,
+        options.output,
+        cache_directory=options.cache,
+        workers=options.workers,
+        rebuild=options.rebuild,
+        force=options.force,
+        progress=progress,
+    )
+
+
+def dry_run_blend(options: BlendOptions) -> BlendDryRun:
+    """Plan a blend and check that it would work, without building anything.
+
+    Raises:
+        UsageError, InputError, IntegrityError: See :func:`blend`.
+    """
+    plan = plan_blend(*options.resolve())
+    return BlendDryRun(plan.warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
+
+
+def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendHits:
+    """Examine everything that a blend needs in its cache, without building anything; arrays are read whole.
+
+    Raises:
+        UsageError: Neither the output nor the cache is given, or an option only makes sense for building.
+        InputError, IntegrityError, StorageError: See :func:`tokshard.index_cache.job.check_indices`.
+    """
+    if options.cache is None:
+        raise UsageError(
+            "the output is not given", hint="for example -o mix; or --cache-dir, for where it was built"
+        )
+    for name in ("rebuild", "force"):
+        if getattr(options, name):
+            raise _exclusive("--assert-hit", f"--{name}")
+    if options.workers is not None and not isinstance(options.workers, int):
+        raise _exclusive("--assert-hit", "--executor ray")
+    return _check_plan(plan_blend(*options.resolve()), options.cache, options.workers, progress)
+
+
+def _exclusive(option: str, other: str) -> UsageError:
+    return UsageError(f"{option} and {other} exclude each other", hint="leave out one of them")
+
+
 def build_blend(
     recipe: BlendRecipe,
     config: BuilderConfig,
@@ -183,32 +247,7 @@ def build_blend(
     force: bool = False,
     progress: Progress | None = None,
 ) -> BlendReport:
-    """Build everything that a training run needs for a mixture, and certify it.
-
-    The files in the cache are Megatron's own, under its names, byte for byte; ``OUTPUT/blend.json`` is
-    written last. A run with the same arguments finds what is there and builds nothing. The peak of memory
-    is that of the indexes which are built at once; the order of a blend is made and written in blocks.
-
-    Args:
-        recipe: The recipe.
-        config: The builder's parameters.
-        output: The directory of ``blend.json``.
-        cache_directory: Megatron's ``--data-cache-path``; None for ``OUTPUT/cache``.
-        workers: How many threads build, None for one for each core; or the Ray cluster that builds, whose
-            nodes must see the datasets and the cache directory.
-        rebuild: Whether to replace indexes that are stale, damaged or Megatron's own.
-        force: Whether to replace another blend at ``output``.
-        progress: The receiver of progress events.
-
-    Raises:
-        UsageError: The recipe cannot be built; see :func:`tokshard.blending.plan.plan_blend`.
-        InputError: A dataset is missing, or has nothing in a split.
-        OutputExistsError: There is another blend at ``output``, or a stale index in the cache.
-        IntegrityError: A dataset or an index is damaged.
-        LockedError: Another process was not done in time.
-        StorageError: The disk is full or broken. What was built is kept.
-        WorkerError: There is no such cluster, or it has lost the same work too often.
-    """
+    """Build the blend of a recipe; see :func:`blend`."""
     started = time.monotonic()
     directory = os.fspath(output)
     cache = os.path.join(directory, CACHE_NAME) if cache_directory is None else os.fspath(cache_directory)
@@ -244,15 +283,9 @@ def build_blend(
     return BlendReport(document.path, document, tuple(outcomes), plan.warnings, seconds, plan)
 
 
-def check_hits(
-    plan: BlendPlan, cache_directory: str, *, workers: int | None = None, progress: Progress | None = None
+def _check_plan(
+    plan: BlendPlan, cache_directory: str, workers: int | None, progress: Progress | None
 ) -> BlendHits:
-    """Examine everything in a cache that a plan needs; all arrays are read whole.
-
-    Raises:
-        UsageError, InputError, IntegrityError, StorageError: See
-            :func:`tokshard.index_cache.job.check_indices`.
-    """
     reports = iter(
         check_indices(plan.requests, cache_directory=cache_directory, workers=workers, progress=progress)
     )

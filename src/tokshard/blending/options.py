@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any
+import os
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core.codec import Key
 from tokshard.core.path_mapping import PathMapping
@@ -12,7 +14,19 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import DEFAULT_SPLIT, Split, parse_split
+from tokshard.index_cache.options import (
+    DEFAULT_SPLIT_WARNING,
+    NamingOptions,
+    TrainingOptions,
+    check_path_as,
+    neutral_identifiers,
+)
 
+if TYPE_CHECKING:
+    from tokshard.blending.recipe import BlendRecipe, Mixture, Unit
+    from tokshard.cluster.options import RayOptions
+
+CACHE_NAME = "cache"
 DEFAULT_SURPLUS = 0.005
 
 
@@ -81,3 +95,210 @@ class BuilderConfig:
             ('/data/v1/web', 'output/web')
         """
         return PathMapping(self.path_as).map(prefix)
+
+
+@dataclass(frozen=True)
+class BlendOptions:
+    """Options of :func:`tokshard.blend`, :func:`tokshard.dry_run_blend` and :func:`tokshard.check_blend`.
+
+    The mixture is given in one way: by ``sources``, by one of Megatron's files, or by words for each split.
+    What no option gives is taken from the recipe file, then from ``naming.like``, then from Megatron.
+
+    Attributes:
+        sources: Weights and path prefixes in turn, prefixes alone, one recipe file (``*.toml``), one of
+            Megatron's files per split (``*.json``), one file of words (``@file``), or a recipe.
+        output: The directory of ``blend.json``; not needed for a dry run.
+        train: The words of a mixture for training alone.
+        valid: The words of a mixture for validation alone.
+        test: The words of a mixture for testing alone.
+        data_args_path: Megatron's file of words.
+        per_split_data_args_path: Megatron's JSON of words for each split.
+        multiple_validation_sets: Whether the sources of validation stay apart.
+        unit: The unit of the weights: ``"samples"`` or ``"tokens"``.
+        epochs: The epochs to read of each source that the recipe gives none.
+        max_epochs: The limit on the epochs of each source that the recipe gives none.
+        temperature: Weights (or sizes) are taken to the power of 1/temperature.
+        own_seeds: Whether a dataset that is named twice gets a seed for each; Megatron cannot be given that.
+        sequence_length: The tokens of a sample.
+        split: The split string.
+        seed: The seed of all shuffles.
+        extra_token: Whether each sample has one more token, the last label.
+        drop_last_partial: Whether validation drops its last, incomplete sample.
+        num_samples: The samples of training, validation and testing; None in it is one epoch.
+        surplus: The samples built beyond those that the weights ask for, as a fraction.
+        training: The arguments of the job that decide the sizes, instead of ``num_samples``.
+        naming: The tokenizer of the job.
+        path_as: Pairs (path here, path at training time).
+        cache_directory: Megatron's ``--data-cache-path``; None for ``OUTPUT/cache``.
+        rebuild: Whether to replace indexes that are stale, damaged or not made by tokshard.
+        force: Whether to replace another blend at ``output``.
+        workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
+            cache.
+
+    Raises:
+        UsageError: Options contradict each other, or a value is out of range.
+    """
+
+    sources: tuple[str, ...] | BlendRecipe = ()
+    output: str | os.PathLike[str] | None = None
+    train: str | None = None
+    valid: str | None = None
+    test: str | None = None
+    data_args_path: str | None = None
+    per_split_data_args_path: str | None = None
+    multiple_validation_sets: bool = False
+    unit: Unit | None = None
+    epochs: float | None = None
+    max_epochs: float | None = None
+    temperature: float | None = None
+    own_seeds: bool = False
+    sequence_length: int | None = None
+    split: str | None = None
+    seed: int | None = None
+    extra_token: bool = True
+    drop_last_partial: bool = True
+    num_samples: Sizes | None = None
+    surplus: float | None = None
+    training: TrainingOptions = TrainingOptions()  # noqa: RUF009 - frozen
+    naming: NamingOptions = NamingOptions()  # noqa: RUF009 - frozen
+    path_as: tuple[tuple[str, str], ...] = ()
+    cache_directory: str | os.PathLike[str] | None = None
+    rebuild: bool = False
+    force: bool = False
+    workers: int | RayOptions | None = None
+
+    def __post_init__(self) -> None:
+        self._check_mixture()
+        if self.num_samples is not None and self.training.sizes is not None:
+            raise UsageError("--num-samples and the training arguments both tell the sizes: give one of them")
+        if self.split is not None:
+            parse_split(self.split)
+
+    def _check_mixture(self) -> None:
+        ways = {
+            "the arguments": bool(self.sources),
+            "--data-args-path": self.data_args_path is not None,
+            "--per-split-data-args-path": self.per_split_data_args_path is not None,
+            "--train, --valid, --test": any(words is not None for words in self._separate),
+        }
+        given = [name for name, is_given in ways.items() if is_given]
+        if len(given) != 1:
+            told = f"is given by {' and by '.join(given)}" if given else "is not given"
+            raise UsageError(
+                f"the mixture {told}",
+                hint="for example: tokshard blend 0.7 data/web 0.3 data/code, or tokshard blend recipe.toml",
+            )
+
+    @property
+    def _separate(self) -> tuple[str | None, str | None, str | None]:
+        return self.train, self.valid, self.test
+
+    @property
+    def cache(self) -> str | None:
+        """The directory of the index files; None where neither it nor the output is given."""
+        if self.cache_directory is not None:
+            return os.fspath(self.cache_directory)
+        return None if self.output is None else os.path.join(self.output, CACHE_NAME)
+
+    def resolve(self) -> tuple[BlendRecipe, BuilderConfig]:
+        """Read the files that the options name, and return the recipe and the builder's parameters.
+
+        Raises:
+            UsageError: The sequence length is missing, or a value is invalid or has no effect.
+            InputError: A file cannot be read.
+        """
+        from tokshard.blending.recipe import prefixes, with_own_seeds
+
+        recipe = self._adjusted_recipe()
+        defaults, like = recipe.defaults, self.naming.likeness()
+        sequence_length = _first(
+            self.sequence_length, defaults.sequence_length, like and like.sequence_length
+        )
+        if sequence_length is None:
+            raise UsageError("the sequence length is not given", hint="for example --seq-length 4096")
+        split = _first(self.split, defaults.split)
+        if recipe.per_split is not None and split is not None:
+            raise UsageError(
+                f"the split {split!r} is of no use: each split has data of its own",
+                hint="leave it out; a Megatron job with both will not start",
+            )
+        named = prefixes((recipe.mixture, *(recipe.per_split or ())))
+        check_path_as(self.path_as, (*named, self.cache or ""))
+        seed = _first(self.seed, defaults.seed, like and like.random_seed, DEFAULT_SEED)
+        identifiers = self.naming.identifiers()
+        sizes = _first(self.num_samples, self.training.sizes, defaults.num_samples, Sizes(None, 0, 0))
+        config = BuilderConfig(
+            sequence_length=sequence_length,
+            sizes=sizes,
+            tokenizer=neutral_identifiers(named[0]) if identifiers is None else identifiers,
+            split=_first(split, like and like.split, DEFAULT_SPLIT),
+            seed=seed,
+            surplus=_first(self.surplus, defaults.surplus, DEFAULT_SURPLUS),
+            path_as=self.path_as,
+            extra_token=self.extra_token,
+            drop_last_partial=self.drop_last_partial,
+        )
+        return (with_own_seeds(recipe, seed) if self.own_seeds else recipe), config
+
+    def early_warnings(self) -> tuple[str, ...]:
+        """Return the warnings that do not need the datasets: they can be shown before the work begins.
+
+        Raises:
+            UsageError, InputError: See :meth:`resolve`.
+        """
+        recipe, like = self._adjusted_recipe(), self.naming.likeness()
+        known = (self.split, recipe.defaults.split, like and like.split, recipe.per_split)
+        return () if any(known) else (DEFAULT_SPLIT_WARNING,)
+
+    def _adjusted_recipe(self) -> BlendRecipe:
+        """Return the recipe with the options that are for all its sources."""
+        recipe = self._read_recipe()
+        if self.multiple_validation_sets:
+            recipe = replace(recipe, multiple_validation_sets=True)
+        if recipe.per_split is None:
+            return replace(recipe, mixture=self._adjusted(recipe.mixture))
+        train, valid, test = map(self._adjusted, recipe.per_split)
+        return replace(recipe, per_split=(train, valid, test))
+
+    def _read_recipe(self) -> BlendRecipe:
+        from tokshard.blending import recipe_files
+
+        if self.data_args_path is not None:
+            return recipe_files.read_data_args(self.data_args_path)
+        if self.per_split_data_args_path is not None:
+            return recipe_files.read_per_split(self.per_split_data_args_path)
+        if isinstance(self.sources, tuple):
+            if self.sources:
+                return recipe_files.read_arguments(self.sources)
+            train, valid, test = (None if words is None else _words(words) for words in self._separate)
+            return recipe_files.parse_per_split_words(train, valid, test)
+        return self.sources
+
+    def _adjusted(self, mixture: Mixture | None) -> Mixture | None:
+        if mixture is None:
+            return None
+        sources = tuple(
+            replace(
+                source,
+                epochs=_first(source.epochs, self.epochs),
+                max_epochs=_first(source.max_epochs, self.max_epochs),
+            )
+            for source in mixture.sources
+        )
+        return replace(
+            mixture,
+            sources=sources,
+            unit=_first(self.unit, mixture.unit),
+            temperature=_first(self.temperature, mixture.temperature),
+        )
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} cannot be split in words: {error}") from None

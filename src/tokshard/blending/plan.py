@@ -32,6 +32,12 @@ from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.request import IndexRequest
 
 Kind = Literal["single", "weighted", "proportional", "exhaustive"]
+KIND_NAMES: dict[Kind, str] = {
+    "single": "one dataset",
+    "weighted": "a blend by weights",
+    "proportional": "a proportional blend",
+    "exhaustive": "every sample",
+}
 
 
 @dataclass(frozen=True, slots=True)

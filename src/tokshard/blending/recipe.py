@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import Key, NotStored
 from tokshard.errors import UsageError
+from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.fs import realpath
 from tokshard.storage.paths import idx_path
@@ -158,7 +159,7 @@ class RecipeDefaults:
     """Options that a recipe file gives, or None; those of the command line take precedence."""
 
     sequence_length: int | None = None
-    num_samples: tuple[int | None, int | None, int | None] | None = None
+    num_samples: Sizes | None = None
     split: str | None = None
     seed: int | None = None
     surplus: float | None = None

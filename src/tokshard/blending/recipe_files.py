@@ -14,6 +14,7 @@ from typing import Any
 
 from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeDefaults, Source, reads_as_number
 from tokshard.errors import InputError, UsageError
+from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.small_files import read_text
 
@@ -191,7 +192,7 @@ def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
         ... max_epochs = 4
         ... ''')
         >>> recipe.mixture.weights, recipe.defaults.num_samples
-        ((0.7, 0.3), (1000, 0, 0))
+        ((0.7, 0.3), Sizes(train=1000, valid=0, test=0))
     """
     try:
         table = tomllib.loads(text)
@@ -274,7 +275,7 @@ def _defaults(table: dict[str, Any], path: str) -> RecipeDefaults:
     )
 
 
-def _sizes(table: dict[str, Any], path: str) -> tuple[int | None, int | None, int | None] | None:
+def _sizes(table: dict[str, Any], path: str) -> Sizes | None:
     """Read the sizes: one number for training, or up to three of which each may be ``"none"``."""
     if "num_samples" not in table:
         return None
@@ -287,8 +288,7 @@ def _sizes(table: dict[str, Any], path: str) -> tuple[int | None, int | None, in
             hint='use a number, or a list such as ["2M", 100, "none"] for training, validation and testing',
         )
     sizes = [None if one == "none" else _amount(one) for one in listed]
-    train, valid, test = [*sizes, 0, 0][: len(SPLITS)]
-    return train, valid, test
+    return Sizes(*[*sizes, 0, 0][: len(SPLITS)])
 
 
 def _amount(value: Any) -> Any:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import tokshard
+from tokshard import BlendOptions, NamingOptions, Sizes, TrainingOptions
 from tokshard.cli import blendview, failures, options, terminal
-from tokshard.cli.events import EventLog, recorded
+from tokshard.cli.events import recorded
 from tokshard.cli.meter import make_meter
-from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
+from tokshard.cli.notes import NEUTRAL_HINT, NEUTRAL_NOTE, warn
 from tokshard.cli.options import (
     ExecutorChoice,
     ExecutorKind,
@@ -23,14 +23,10 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
-from tokshard.cli.recipes import RecipeOptions, builder_config
 from tokshard.errors import UsageError
-from tokshard.gpt_index.sizes import Sizes
 
 if TYPE_CHECKING:
-    from tokshard.blending.options import BuilderConfig
-    from tokshard.blending.plan import BlendPlan
-    from tokshard.blending.recipe import BlendRecipe
+    from tokshard import BlendDryRun, BlendHits, BlendReport
 
 MISSED = 1
 _MIXTURE = "Mixture"
@@ -244,112 +240,75 @@ def blend(
     """
     with failures.reported(as_json=as_json), recorded(log_json, "blend") as log:
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
-        names = options.NameOptions(
-            like=like,
-            tokenizer_identifiers=tokenizer_identifiers,
-            megatron=megatron,
-            tokenizer_type=tokenizer_type,
-            tokenizer_model=tokenizer_model,
-            vocab_size=vocab_size,
-        )
-        training: dict[str, Any] = {
-            "train_iters": train_iters,
-            "train_samples": train_samples,
-            "global_batch_size": global_batch_size,
-            "eval_interval": eval_interval,
-            "eval_iters": eval_iters,
-            "eval_global_batch_size": eval_global_batch_size,
-            "start_eval_at_iter": start_eval_at_iter,
-            "skip_train": skip_train,
-        }
-        of_training = options.given_training_sizes(**training, full_validation=full_validation)
-        if num_samples is not None and of_training is not None:
-            raise UsageError("--num-samples and the training arguments both tell the sizes: give one of them")
-        others = {"--rebuild": rebuild, "--force": force, "--dry-run": dry_run, "--emit": emit is not None}
-        _refuse_together("--assert-hit", others if assert_hit else {})
-        _refuse_together("--emit", {"--json": as_json} if emit is not None else {})
-        recipe = RecipeOptions(
-            words=tuple(words or ()),
-            data_args_path=data_args_path,
-            per_split_data_args_path=per_split_data_args_path,
+        chosen = BlendOptions(
+            sources=tuple(words or ()),
+            output=output,
             train=train,
             valid=valid,
             test=test,
+            data_args_path=data_args_path,
+            per_split_data_args_path=per_split_data_args_path,
             multiple_validation_sets=multiple_validation_sets,
             unit=unit.value if unit else None,
-            temperature=temperature,
             epochs=epochs,
             max_epochs=max_epochs,
+            temperature=temperature,
             own_seeds=own_seeds,
-        ).recipe(seed)
-        if output is None and not (dry_run or emit is not None or (assert_hit and cache_dir is not None)):
-            otherwise = "--cache-dir, for where it was built" if assert_hit else "--dry-run to build nothing"
-            raise UsageError("the output is not given", hint=f"for example -o mix; or {otherwise}")
-        cache = cache_dir if cache_dir is not None or output is None else os.path.join(output, "cache")
-        sizes = options.training_words(**training) if of_training is not None else []
-        identifiers, likeness = names.identifiers(), names.likeness()
-        config = builder_config(
-            recipe,
             sequence_length=seq_length,
-            sizes=of_training if num_samples is None else Sizes(*num_samples),
             split=split,
             seed=seed,
-            surplus=surplus,
-            like=likeness,
-            identifiers=identifiers,
-            path_as=options.parse_path_as(path_as),
-            cache=cache,
             extra_token=add_extra_token,
             drop_last_partial=drop_last_partial_validation,
+            num_samples=None if num_samples is None else Sizes(*num_samples),
+            surplus=surplus,
+            training=TrainingOptions(
+                train_iters=train_iters,
+                train_samples=train_samples,
+                global_batch_size=global_batch_size,
+                eval_interval=eval_interval,
+                eval_iters=eval_iters,
+                eval_global_batch_size=eval_global_batch_size,
+                start_eval_at_iter=start_eval_at_iter,
+                skip_train=skip_train,
+                full_validation=full_validation,
+            ),
+            naming=NamingOptions(
+                like=like,
+                tokenizer_identifiers=tokenizer_identifiers,
+                megatron=megatron,
+                tokenizer_type=tokenizer_type,
+                tokenizer_model=tokenizer_model,
+                vocab_size=vocab_size,
+            ),
+            path_as=options.parse_path_as(path_as),
+            cache_directory=cache_dir,
+            rebuild=rebuild,
+            force=force,
+            workers=ray or workers,
         )
-        said = (split, recipe.defaults.split, likeness and likeness.split, recipe.per_split)
-        warn(() if any(said) else (DEFAULT_SPLIT_NOTE,), log=log, quiet=quiet)
-        if identifiers is None and not dry_run and emit is None:
-            warn((NEUTRAL_NOTE,), NEUTRAL_HINT, log=log, quiet=quiet)
-        how: dict[str, Any] = {
-            "workers": workers,
-            "progress": log.following(make_meter(quiet=quiet, animated=not no_progress)),
-        }
         if assert_hit:
-            _assert_hit(recipe, config, cache or "", how, as_json=as_json, quiet=quiet)
-        elif output is None or dry_run:
-            from tokshard.blending.job import BlendDryRun
-
-            plan = _plan(recipe, config, log=log, quiet=quiet)
-            if emit is not None:
-                _emit(plan, emit, cache, sizes)
-            elif as_json:
-                terminal.say_json(BlendDryRun.of(plan).to_json())
-            elif not quiet:
-                blendview.show_dry_run(BlendDryRun.of(plan))
+            _refuse_together("--assert-hit", {"--dry-run": dry_run, "--emit": emit is not None})
+        _refuse_together("--emit", {"--json": as_json and emit is not None})
+        warn(chosen.early_warnings(), log=log, quiet=quiet)
+        if not chosen.naming.are_given and not dry_run and emit is None:
+            warn((NEUTRAL_NOTE,), NEUTRAL_HINT, log=log, quiet=quiet)
+        progress = log.following(make_meter(quiet=quiet, animated=not no_progress))
+        if assert_hit:
+            _show_hits(tokshard.check_blend(chosen, progress=progress), as_json=as_json, quiet=quiet)
+            return
+        made: BlendDryRun | BlendReport
+        if dry_run or (emit is not None and output is None):
+            made = tokshard.dry_run_blend(chosen)
         else:
-            from tokshard.blending import job
-
-            how["workers"] = ray or workers
-            report = job.build_blend(
-                recipe, config, output, cache_directory=cache, rebuild=rebuild, force=force, **how
-            )
-            warn(report.warnings, log=log, quiet=quiet)
-            if emit is not None and report.plan is not None:
-                _emit(report.plan, emit, cache, sizes)
-            elif as_json:
-                terminal.say_json(report.to_json())
-            elif not quiet:
-                blendview.show_report(report, for_megatron=identifiers is not None, size_arguments=sizes)
-
-
-def _plan(
-    recipe: BlendRecipe,
-    config: BuilderConfig,
-    *,
-    log: EventLog,
-    quiet: bool,
-) -> BlendPlan:
-    from tokshard.blending.plan import plan_blend
-
-    plan = plan_blend(recipe, config)
-    warn(plan.warnings, log=log, quiet=quiet)
-    return plan
+            made = tokshard.blend(chosen, progress=progress)
+        warn(made.warnings, log=log, quiet=quiet)
+        if emit is not None:
+            text = tokshard.emit_megatron(made.plan, chosen, emit.value)
+            terminal.say(text if emit is Emit.megatron_json else terminal.safe(text))
+        elif as_json:
+            terminal.say_json(made.to_json())
+        elif not quiet:
+            blendview.show(made, chosen)
 
 
 def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
@@ -358,25 +317,7 @@ def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
             raise UsageError(f"{option} and {name} exclude each other", hint="leave out one of them")
 
 
-def _emit(plan: BlendPlan, emit: Emit, cache: str | None, sizes: Sequence[str]) -> None:
-    from tokshard.blending.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
-
-    if emit is Emit.megatron_json:
-        terminal.say(emit_megatron_json(plan).rstrip("\n"))
-    elif emit is Emit.megatron_words:
-        terminal.say(terminal.safe(emit_megatron_words(plan).rstrip("\n")))
-    else:
-        there = None if cache is None else plan.config.training_path(cache)
-        terminal.say(terminal.safe(shlex.join(emit_megatron_args(plan, there, size_arguments=sizes))))
-
-
-def _assert_hit(
-    recipe: BlendRecipe, config: BuilderConfig, cache: str, how: dict[str, Any], *, as_json: bool, quiet: bool
-) -> None:
-    from tokshard.blending.job import check_hits
-    from tokshard.blending.plan import plan_blend
-
-    hits = check_hits(plan_blend(recipe, config), cache, **how)
+def _show_hits(hits: BlendHits, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         terminal.say_json(hits.to_json())
     elif not quiet:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tokshard
 from tokshard.cli import rendering, terminal, views
+from tokshard.core.formatting import percent
 
 if TYPE_CHECKING:
-    from tokshard.blending.job import BlendDryRun, BlendHits, BlendReport, SplitForecast
+    from tokshard import BlendDryRun, BlendHits, BlendOptions, BlendReport, SplitForecast
 
 
-def show_dry_run(dry_run: BlendDryRun) -> None:
-    """Print what each split would hold."""
-    for split in dry_run.splits:
-        _show_forecast(split)
+def show(made: BlendDryRun | BlendReport, options: BlendOptions) -> None:
+    """Print what each split would hold; or its certificate, and what was done."""
+    if isinstance(made, tokshard.BlendReport):
+        _show_report(made, options)
+    else:
+        for split in made.splits:
+            _show_forecast(split)
 
 
 def _show_forecast(split: SplitForecast) -> None:
-    from tokshard.core.formatting import percent
-    from tokshard.inspection.facts import KINDS
-
-    terminal.say(f"{split.name}: {KINDS[split.kind]}, {terminal.count(split.samples)} samples")
+    terminal.say(f"{split.name}: {split.kind_name}, {terminal.count(split.samples)} samples")
     rows = [
         (
             source.prefix,
@@ -49,25 +48,13 @@ def show_hits(hits: BlendHits) -> None:
     terminal.say(f"{fresh} of {len(hits.entries)} sets of files are there and fresh")
 
 
-def show_report(report: BlendReport, *, for_megatron: bool, size_arguments: Sequence[str]) -> None:
-    """Print the certificate of each split, and what was done.
-
-    Args:
-        report: The blend.
-        for_megatron: Whether a Megatron job can find the files.
-        size_arguments: The arguments of the job that its sizes come from, if they were given.
-    """
+def _show_report(report: BlendReport, options: BlendOptions) -> None:
     views.show(tokshard.describe(report.document))
     terminal.say("")
     actions = [entry.action for entry in report.entries]
     done = ", ".join(f"{actions.count(name)} {name}" for name in dict.fromkeys(actions) if name)
     cache, seconds = report.document.cache_directory, terminal.duration(report.seconds)
     terminal.say(f"{terminal.safe(report.path)}, {terminal.safe(cache)}: {done} in {seconds}")
-    if for_megatron and report.plan is not None and not report.plan.has_own_seeds:
-        from tokshard.blending.emission import emit_megatron_args
-
-        there = report.plan.config.training_path(cache)
-        words = emit_megatron_args(report.plan, there, size_arguments=size_arguments)
-        terminal.say(
-            f"next: give the job {terminal.safe(shlex.join(words))}, and its whole command to tokshard doctor"
-        )
+    if options.naming.are_given and not report.plan.has_own_seeds:
+        words = terminal.safe(tokshard.emit_megatron(report.plan, options))
+        terminal.say(f"next: give the job {words}, and its whole command to tokshard doctor")

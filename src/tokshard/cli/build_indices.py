@@ -12,7 +12,7 @@ import typer
 from tokshard.cli import failures, options, terminal
 from tokshard.cli.events import recorded
 from tokshard.cli.meter import make_meter
-from tokshard.cli.notes import DEFAULT_SPLIT_NOTE, NEUTRAL_HINT, NEUTRAL_NOTE, warn
+from tokshard.cli.notes import NEUTRAL_HINT, NEUTRAL_NOTE, warn
 from tokshard.cli.options import (
     ExecutorChoice,
     ExecutorKind,
@@ -25,6 +25,7 @@ from tokshard.cli.options import (
 from tokshard.cli.wishes import Wishes
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
+from tokshard.index_cache.options import DEFAULT_SPLIT_WARNING, NamingOptions, TrainingOptions, check_path_as
 
 if TYPE_CHECKING:
     from tokshard.cli.wishes import EpochSamples
@@ -120,7 +121,7 @@ def build_indices(
     """
     with failures.reported(as_json=as_json), recorded(log_json, "build-indices") as log:
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
-        names = options.NameOptions(
+        names = NamingOptions(
             like=like,
             tokenizer_identifiers=tokenizer_identifiers,
             megatron=megatron,
@@ -128,7 +129,7 @@ def build_indices(
             tokenizer_model=tokenizer_model,
             vocab_size=vocab_size,
         )
-        of_training = options.given_training_sizes(
+        of_training = TrainingOptions(
             train_iters=train_iters,
             train_samples=train_samples,
             global_batch_size=global_batch_size,
@@ -138,7 +139,7 @@ def build_indices(
             start_eval_at_iter=start_eval_at_iter,
             full_validation=full_validation,
             skip_train=skip_train,
-        )
+        ).sizes
         sizes = (Sizes(*one) for one in num_samples or ())
         wishes = Wishes(
             prefixes=tuple(prefixes),
@@ -154,7 +155,7 @@ def build_indices(
             identifiers=names.identifiers(),
             path_as=options.parse_path_as(path_as),
         )
-        options.check_path_as(wishes.path_as, (*wishes.prefixes, cache_dir or ""))
+        check_path_as(wishes.path_as, (*wishes.prefixes, cache_dir or ""))
         if assert_hit and rebuild:
             raise UsageError("--assert-hit builds nothing: leave out --rebuild")
         from tokshard.index_cache import job
@@ -180,7 +181,7 @@ def build_indices(
 
 def _notes(wishes: Wishes) -> tuple[list[str], str | None]:
     """Return what is said before the work, and the hint to the last of it."""
-    notes = [DEFAULT_SPLIT_NOTE] if wishes.uses_default_split else []
+    notes = [DEFAULT_SPLIT_WARNING] if wishes.uses_default_split else []
     notes += [
         f"--like does not tell how many samples {name} has, so that its index is left out"
         for name in wishes.unsized_splits

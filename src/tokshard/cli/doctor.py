@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokshard import NamingOptions
 from tokshard.cli import failures, options, terminal
 from tokshard.cli.events import recorded
 from tokshard.cli.options import LogJson
@@ -100,7 +101,7 @@ def _candidate(
 
     if megatron is not None:
         return Candidate(f"Megatron {megatron}", identifiers_of_launch(launch, megatron))
-    names = options.NameOptions(like=like, tokenizer_identifiers=identifiers)
+    names = NamingOptions(like=like, tokenizer_identifiers=identifiers)
     found = names.identifiers()
     return None if found is None else Candidate(f"as in {like or identifiers}", found)
 

@@ -8,7 +8,6 @@ from tokshard.cli import terminal
 from tokshard.cli.events import EventLog
 from tokshard.cli.options import THREE_WAYS
 
-DEFAULT_SPLIT_NOTE = "the split is Megatron's '969, 30, 1', which keeps 3.1% of the data from training"
 NEUTRAL_NOTE = "Megatron will not find these files: nothing was said of the tokenizer of the job"
 NEUTRAL_HINT = f"for Megatron give {THREE_WAYS}"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +10,8 @@ import typer
 from tokshard.cli.quantities import parse_count, parse_sizes
 from tokshard.cluster.options import DEFAULT_CPUS_PER_TASK, DEFAULT_RETRIES, RayOptions
 from tokshard.errors import UsageError
-from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 
 if TYPE_CHECKING:
-    from tokshard.index_cache.likeness import Likeness
     from tokshard.tokenization.workers.ray import RayExecutor
 
 INDEX = "Samples"
@@ -261,76 +257,6 @@ RayRetries = Annotated[
 ]
 
 
-def given_training_sizes(
-    *,
-    train_iters: int | None,
-    train_samples: int | None,
-    global_batch_size: int | None,
-    eval_interval: int | None,
-    eval_iters: int | None,
-    **others: Any,
-) -> Sizes | None:
-    """Return the sizes that the training arguments make; None if no such argument is given.
-
-    Raises:
-        UsageError: They are not complete.
-    """
-    given = {"train_iters": train_iters, "train_samples": train_samples, **others}
-    if train_iters is None and train_samples is None:
-        options = {
-            "global_batch_size": global_batch_size,
-            "eval_interval": eval_interval,
-            "eval_iters": eval_iters,
-        }
-        for name, value in {**options, **others}.items():
-            if value not in (None, False):
-                raise UsageError(
-                    f"--{name.replace('_', '-')} needs --train-iters or --train-samples",
-                    hint="give the arguments of the job as it will be started",
-                )
-        return None
-    if global_batch_size is None:
-        raise UsageError("the sizes of a job need --global-batch-size")
-    if eval_interval is not None:
-        given["eval_interval"] = eval_interval
-    if eval_iters is not None:
-        given["eval_iters"] = eval_iters
-    return training_sizes(TrainingArguments(global_batch_size=global_batch_size, **given))
-
-
-def training_words(**given: Any) -> list[str]:
-    """Return the training arguments that are given, as words of a launch command.
-
-    Example:
-        >>> training_words(train_iters=50, eval_iters=None, skip_train=True)
-        ['--train-iters', '50', '--skip-train']
-    """
-    words = []
-    for name, value in given.items():
-        if value is not None and value is not False:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return words
-
-
-def check_path_as(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> None:
-    """Refuse pairs of ``--path-as`` that change nothing: the names would not be those that are meant.
-
-    Args:
-        pairs: See :func:`parse_path_as`.
-        paths: The datasets and the cache, as they are written.
-
-    Raises:
-        UsageError: There is one.
-    """
-    for local, training in pairs:
-        root = local.rstrip("/") + "/"
-        if not any(path == local or path.startswith(root) for path in paths):
-            raise UsageError(
-                f"--path-as {local}={training} changes nothing: no dataset is written so",
-                hint="for example data/web is not under ./data",
-            )
-
-
 def parse_path_as(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
     """Return the pairs (path here, path at training time) of ``--path-as``.
 
@@ -350,86 +276,6 @@ def parse_path_as(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
             )
         found.append((local, training))
     return tuple(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameOptions:
-    """What is said about the tokenizer of the training job, on which the names of cache files depend."""
-
-    like: str | None = None
-    tokenizer_identifiers: str | None = None
-    megatron: str | None = None
-    tokenizer_type: str | None = None
-    tokenizer_model: str | None = None
-    vocab_size: int | None = None
-
-    def __post_init__(self) -> None:
-        ways = {
-            "--like": self.like,
-            "--tokenizer-identifiers": self.tokenizer_identifiers,
-            "--megatron": self.megatron,
-        }
-        given = [name for name, value in ways.items() if value is not None]
-        if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} say the same thing: give one of them")
-        details = {
-            "--tokenizer-type": self.tokenizer_type,
-            "--tokenizer-model": self.tokenizer_model,
-            "--vocab-size": self.vocab_size,
-        }
-        for name, value in details.items():
-            if value is not None and self.megatron is None:
-                raise UsageError(
-                    f"{name} is of no use without --megatron",
-                    hint="the names of Megatron's cache files depend on its version",
-                )
-
-    def likeness(self) -> Likeness | None:
-        """Return what the description that ``--like`` names tells of its job.
-
-        Raises:
-            InputError: It cannot be read, or is no description.
-        """
-        from tokshard.index_cache.likeness import read_likeness
-
-        return None if self.like is None else read_likeness(self.like)
-
-    def identifiers(self) -> dict[str, Any] | None:
-        """Return the tokenizer's identifiers; None if nothing is said about it.
-
-        Raises:
-            InputError: A file cannot be read or holds none.
-            UsageError: There is no such preset.
-        """
-        from tokshard.index_cache import identifiers
-
-        if (likeness := self.likeness()) is not None:
-            return likeness.tokenizer
-        if self.tokenizer_identifiers is not None:
-            return identifiers.read_identifiers(self.tokenizer_identifiers)
-        if self.megatron is None:
-            return None
-        details = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
-        return identifiers.megatron_identifiers(
-            self.megatron,
-            self.tokenizer_type or identifiers.HUGGING_FACE,
-            self.tokenizer_model,
-            **details,
-        )
-
-
-def neutral_identifiers(prefix: str) -> dict[str, Any]:
-    """Return identifiers of our own for data whose job is not known: no Megatron has such names.
-
-    Args:
-        prefix: A dataset, of whose manifest the tokenizer's identity is taken where it has one.
-    """
-    from tokshard.dataset.manifest import read_manifest
-    from tokshard.index_cache.identifiers import NEUTRAL
-
-    manifest = read_manifest(prefix)
-    identity = manifest.tokenizer if manifest is not None else None
-    return {"class": NEUTRAL, **({"kind": identity.kind, "sha256": identity.sha256} if identity else {})}
 
 
 def ray_options(

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokshard.cli.options import neutral_identifiers
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
+from tokshard.index_cache.options import neutral_identifiers
 
 if TYPE_CHECKING:
     from tokshard.blending.options import BuilderConfig

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokshard.blending.document import BlendDocument, BlendSplit
+from tokshard.blending.plan import KIND_NAMES
 from tokshard.core.formatting import Table, count, counted, percent, size, tokenizer_name
 from tokshard.core.presentation import (
     Bar,
@@ -33,12 +34,6 @@ from tokshard.sharding.summary import Coverage, coverage_of
 
 SUMMARY_TITLE = "Summary"
 
-KINDS = {
-    "single": "one dataset",
-    "weighted": "a blend by weights",
-    "proportional": "a proportional blend",
-    "exhaustive": "every sample",
-}
 
 _SHOWN_INPUTS = 10
 _SHOWN_LENGTHS = 10
@@ -352,10 +347,10 @@ def describe_split(split: BlendSplit) -> Section:
     """Return the description of a split: its certificate, and its weight error over the run."""
     certificate = split.certificate
     if not certificate.samples:
-        title = f"{split.name}: {KINDS[split.kind]}, no samples; built all the same, as Megatron does"
+        title = f"{split.name}: {KIND_NAMES[split.kind]}, no samples; built all the same, as Megatron does"
         return Section(title, [])
     title = (
-        f"{split.name}: {KINDS[split.kind]}, {counted(certificate.samples, 'sample')}, "
+        f"{split.name}: {KIND_NAMES[split.kind]}, {counted(certificate.samples, 'sample')}, "
         f"{counted(certificate.tokens, 'token')}"
     )
     rows = [

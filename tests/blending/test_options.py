@@ -1,0 +1,77 @@
+import pytest
+
+from support.blending.support import write_sources
+from tokshard.blending.options import BlendOptions
+from tokshard.blending.recipe import BlendRecipe, Mixture, Source
+from tokshard.errors import UsageError
+from tokshard.gpt_index.sizes import Sizes
+from tokshard.index_cache.description import GPTDatasetDescription
+from tokshard.index_cache.options import NamingOptions, TrainingOptions
+
+TWICE = BlendRecipe(Mixture((Source("data/web", 1), Source("data/web", 1))))
+
+
+@pytest.fixture
+def like(tmp_path):
+    """The description of a job with a seed of its own."""
+    description = GPTDatasetDescription("data/web", 10, "train", 4321, 64, "9,1", None, {"class": "a.B"})
+    (tmp_path / "x-description.txt").write_text(description.text())
+    return NamingOptions(like=tmp_path / "x-description.txt")
+
+
+def seeds(options):
+    recipe, config = options.resolve()
+    return [config.seed if source.seed is None else source.seed for source in recipe.mixture.sources]
+
+
+def test_own_seeds_follow_the_seed_of_the_run_wherever_it_comes_from(like, tmp_path):
+    assert seeds(BlendOptions(TWICE, own_seeds=True, sequence_length=8)) == [1234, 1235]
+    assert seeds(BlendOptions(TWICE, own_seeds=True, naming=like)) == [4321, 4322]
+    assert seeds(BlendOptions(TWICE, own_seeds=True, naming=like, seed=7)) == [7, 8]
+    (tmp_path / "recipe.toml").write_text("seed = 9\n" + 2 * "[[source]]\nprefix = 'data/web'\nweight = 1\n")
+    recipe = BlendOptions((str(tmp_path / "recipe.toml"),), own_seeds=True, naming=like)
+    assert seeds(recipe) == [9, 10]
+
+
+def test_what_no_option_gives_is_that_of_like(like):
+    config = BlendOptions(("data/web",), naming=like).resolve()[1]
+    assert (config.sequence_length, config.seed, config.split) == (64, 4321, "9,1")
+    assert config.tokenizer == {"class": "a.B"}
+    changed = BlendOptions(("data/web",), naming=like, sequence_length=8, split="1").resolve()[1]
+    assert (changed.sequence_length, changed.split) == (8, "1")
+
+
+def test_sizes_are_given_in_one_way():
+    training = TrainingOptions(train_iters=3, global_batch_size=4)
+    assert BlendOptions(("a",), sequence_length=8, training=training).resolve()[1].sizes.train == 12
+    with pytest.raises(UsageError, match="both tell the sizes"):
+        BlendOptions(("a",), num_samples=Sizes(1, 0, 0), training=training)
+
+
+@pytest.mark.parametrize("given", [{}, {"sources": ("a",), "train": "b"}])
+def test_the_mixture_is_given_in_one_way(given):
+    with pytest.raises(UsageError, match="the mixture is"):
+        BlendOptions(**given)
+
+
+def test_the_files_are_those_of_the_public_api(tmp_path, monkeypatch):
+    import tokshard
+
+    monkeypatch.chdir(tmp_path)
+    sources = write_sources(tmp_path)
+    options = BlendOptions(
+        ("2", sources[0], "1", sources[1]),
+        "mix",
+        sequence_length=16,
+        num_samples=Sizes(30, 0, 0),
+        split="1",
+        naming=NamingOptions(tokenizer_identifiers={"class": "a.B"}),
+    )
+    forecast = tokshard.dry_run_blend(options)
+    assert not tokshard.check_blend(options).is_fresh
+    report = tokshard.blend(options)
+    assert tokshard.check_blend(options).is_fresh
+    (split,) = forecast.splits
+    drawn = [source.draws for source in report.document.splits["train"].sources]
+    assert [source.draws for source in split.sources] == drawn == [20, 10]
+    assert tokshard.emit_megatron(report.plan, options).endswith("--data-cache-path mix/cache")
