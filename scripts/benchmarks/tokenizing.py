@@ -83,18 +83,18 @@ def contenders(options: argparse.Namespace, directory: Path) -> list[Contender]:
     found = []
     for n in (1, 2):
         found += [
-            ours(f"tokshard, fast engine, {n}", big, big, "--workers", str(n), "--engine", "fast"),
+            ours(f"tokshard, fast encoder, {n}", big, big, "--workers", str(n), "--encoder", "fast"),
             theirs(f"bare fastokens, {n}", "fastokens", n, big),
         ]
         if not options.no_slow:
             found += [
                 ours(
-                    f"tokshard, reference engine, {n}",
+                    f"tokshard, reference encoder, {n}",
                     small,
                     small,
                     "--workers",
                     str(n),
-                    "--engine",
+                    "--encoder",
                     "reference",
                 ),
                 theirs(f"bare tokenizers, {n}", "tokenizers", n, small),
@@ -106,7 +106,15 @@ def contenders(options: argparse.Namespace, directory: Path) -> list[Contender]:
             subprocess.run([*command, big], check=True)
             packed = big.with_name(big.name + suffix)
             found.append(
-                ours(f"tokshard, fast engine, 2, {suffix}", packed, big, "--workers", "2", "--engine", "fast")
+                ours(
+                    f"tokshard, fast encoder, 2, {suffix}",
+                    packed,
+                    big,
+                    "--workers",
+                    "2",
+                    "--encoder",
+                    "fast",
+                )
             )
     return found
 
@@ -135,7 +143,7 @@ def main(arguments: list[str]) -> None:
 
 def show(work: list[Contender], results: dict[str, Result], density: float) -> None:
     """Print the table."""
-    base = next(one for one in work if one.name == "tokshard, fast engine, 2")
+    base = next(one for one in work if one.name == "tokshard, fast encoder, 2")
     base_speed = base.work / results[base.name].seconds
     print(
         f"{'contender, processes':<36}{'s':>8}{'CPU s':>8}{'MB/s':>8}{'Mtok/s':>8}{'peak MB':>9}{'ratio':>8}"
@@ -147,4 +155,4 @@ def show(work: list[Contender], results: dict[str, Result], density: float) -> N
             f"{one.name:<36}{result.seconds:>8.2f}{result.cpu_seconds:>8.2f}{speed / 1e6:>8.1f}"
             f"{speed * density / 1e6:>8.2f}{result.peak_bytes / 1e6:>9.0f}{base_speed / speed:>8.2f}"
         )
-    print("ratio: how many times faster `tokshard, fast engine, 2` is")
+    print("ratio: how many times faster `tokshard, fast encoder, 2` is")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokshard.blending.options import BlendOptions
     from tokshard.blending.order import build_blending_indices, build_exhaustive_blending_indices
     from tokshard.blending.recipe import BlendRecipe
+    from tokshard.cluster.options import RayOptions
     from tokshard.dataset.builder import IndexedDatasetBuilder
     from tokshard.dataset.merge.job import merge_datasets
     from tokshard.dataset.reader import IndexedDataset
@@ -45,9 +46,13 @@ if TYPE_CHECKING:
     from tokshard.sharding.disk_reads import DiskReads, ReadSummary, SimulationReport, simulate_plan
     from tokshard.sharding.options import SimulateOptions, StagingOptions
     from tokshard.sharding.staging import StagingReport, stage_plan
-    from tokshard.tokenization.job import tokenize_corpus
-    from tokshard.tokenization.job_array.job import finish_tokenization, tokenize_share
-    from tokshard.tokenization.job_array.task import ArrayTask
+    from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
+    from tokshard.tokenization.job_array.job_files import array_job_file
+    from tokshard.tokenization.job_array.options import ArrayOptions, ArrayTask
+    from tokshard.tokenization.options import TokenizeOptions
+    from tokshard.tokenization.report import ArrayTaskReport, TokenizeDryRun, TokenizeReport
+    from tokshard.tokenization.run import dry_run_tokenize, tokenize
+    from tokshard.tokenization.workers.ray import RayExecutor
     from tokshard.tracing.job import trace
     from tokshard.tracing.options import TraceOptions
     from tokshard.tracing.report import (
@@ -67,7 +72,9 @@ if TYPE_CHECKING:
     from tokshard.verification.report import VerifiedProduct, VerifyReport
 
 __all__ = [
+    "ArrayOptions",
     "ArrayTask",
+    "ArrayTaskReport",
     "BlendDryRun",
     "BlendHits",
     "BlendOptions",
@@ -92,6 +99,8 @@ __all__ = [
     "PlanSampleSummary",
     "PlanSummary",
     "RankSummary",
+    "RayExecutor",
+    "RayOptions",
     "ReadSummary",
     "SampleContents",
     "SamplePiece",
@@ -101,6 +110,9 @@ __all__ = [
     "SplitForecast",
     "StagingOptions",
     "StagingReport",
+    "TokenizeDryRun",
+    "TokenizeOptions",
+    "TokenizeReport",
     "TokenizerSummary",
     "TraceDocumentReport",
     "TraceOptions",
@@ -113,6 +125,7 @@ __all__ = [
     "VerifyOptions",
     "VerifyReport",
     "__version__",
+    "array_job_file",
     "blend",
     "build_blending_indices",
     "build_document_index",
@@ -122,21 +135,24 @@ __all__ = [
     "check_blend",
     "describe",
     "dry_run_blend",
+    "dry_run_tokenize",
     "emit_megatron",
-    "finish_tokenization",
+    "finish_tokenize",
     "inspect",
     "merge_datasets",
     "simulate_plan",
     "stage_plan",
-    "tokenize_corpus",
-    "tokenize_share",
+    "tokenize",
+    "tokenize_array_task",
     "trace",
     "verify",
     "write_inspection_page",
 ]
 
 _HOMES = {
-    "ArrayTask": "tokshard.tokenization.job_array.task",
+    "ArrayOptions": "tokshard.tokenization.job_array.options",
+    "ArrayTask": "tokshard.tokenization.job_array.options",
+    "ArrayTaskReport": "tokshard.tokenization.report",
     "BlendDryRun": "tokshard.blending.job",
     "BlendHits": "tokshard.blending.job",
     "BlendOptions": "tokshard.blending.options",
@@ -161,6 +177,8 @@ _HOMES = {
     "PlanSampleSummary": "tokshard.inspection.plans",
     "PlanSummary": "tokshard.inspection.plans",
     "RankSummary": "tokshard.inspection.plans",
+    "RayExecutor": "tokshard.tokenization.workers.ray",
+    "RayOptions": "tokshard.cluster.options",
     "ReadSummary": "tokshard.sharding.disk_reads",
     "SampleContents": "tokshard.tracing.report",
     "SamplePiece": "tokshard.tracing.report",
@@ -170,6 +188,9 @@ _HOMES = {
     "SplitForecast": "tokshard.blending.job",
     "StagingOptions": "tokshard.sharding.options",
     "StagingReport": "tokshard.sharding.staging",
+    "TokenizeDryRun": "tokshard.tokenization.report",
+    "TokenizeOptions": "tokshard.tokenization.options",
+    "TokenizeReport": "tokshard.tokenization.report",
     "TokenizerSummary": "tokshard.inspection.datasets",
     "TraceDocumentReport": "tokshard.tracing.report",
     "TraceOptions": "tokshard.tracing.options",
@@ -181,6 +202,7 @@ _HOMES = {
     "VerifiedProduct": "tokshard.verification.report",
     "VerifyOptions": "tokshard.verification.options",
     "VerifyReport": "tokshard.verification.report",
+    "array_job_file": "tokshard.tokenization.job_array.job_files",
     "blend": "tokshard.blending.job",
     "build_blending_indices": "tokshard.blending.order",
     "build_document_index": "tokshard.gpt_index.index",
@@ -190,14 +212,15 @@ _HOMES = {
     "check_blend": "tokshard.blending.job",
     "describe": "tokshard.inspection.job",
     "dry_run_blend": "tokshard.blending.job",
+    "dry_run_tokenize": "tokshard.tokenization.run",
     "emit_megatron": "tokshard.blending.emission",
-    "finish_tokenization": "tokshard.tokenization.job_array.job",
+    "finish_tokenize": "tokshard.tokenization.job_array.job",
     "inspect": "tokshard.inspection.job",
     "merge_datasets": "tokshard.dataset.merge.job",
     "simulate_plan": "tokshard.sharding.disk_reads",
     "stage_plan": "tokshard.sharding.staging",
-    "tokenize_corpus": "tokshard.tokenization.job",
-    "tokenize_share": "tokshard.tokenization.job_array.job",
+    "tokenize": "tokshard.tokenization.run",
+    "tokenize_array_task": "tokshard.tokenization.job_array.job",
     "trace": "tokshard.tracing.job",
     "verify": "tokshard.verification.job",
     "write_inspection_page": "tokshard.inspection.job",

@@ -8,9 +8,9 @@ import shlex
 import pytest
 import yaml
 
+from support.array_corpora import content
 from support.command_line import SAMPLE
 from support.mixture_data import run
-from support.tokenization_job_array.corpora import content
 from tokshard.storage.lock import WriterLock
 
 STORIES = str(SAMPLE / "stories.jsonl")
@@ -103,8 +103,14 @@ EMIT = ["--tasks", "4", "--workers", "2"]
         (["--emit", "slurm", "--tasks", "2"], "--emit needs to know how many cores a task gets"),
         (["--emit", "slurm", *EMIT, "--image", "i"], "--image has a meaning only with --emit k8s"),
         (["--emit", "k8s", *EMIT, "--json"], "--emit prints a job file, which is no JSON"),
-        (["--emit", "k8s", *EMIT, "-o", "s3://bucket/data/x"], "the tasks need a common place to make s3://"),
-        (["--array-task", "0/2", "-o", "s3://bucket/data/x"], "the tasks need a common place to make s3://"),
+        (
+            ["--emit", "k8s", *EMIT, "-o", "s3://bucket/data/x"],
+            "the tasks need a common directory to build s3://",
+        ),
+        (
+            ["--array-task", "0/2", "-o", "s3://bucket/data/x"],
+            "the tasks need a common directory to build s3://",
+        ),
         (["--array-task", "0/2", "--no-resume"], "--no-resume would throw away"),
         (["--finish", "--no-resume"], "--no-resume would throw away"),
         (["--array-task", "8/8"], "tasks are numbered from 0, the last is 7/8"),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from support.command_line import SAMPLE, json_of, tokshard
-from tokshard import IndexedDatasetBuilder, tokenize_corpus
+from support.tokenize_runs import run_tokenize
+from tokshard import IndexedDatasetBuilder
 
 TOKENIZER = SAMPLE / "tokenizer.json"
 
@@ -16,7 +17,7 @@ TOKENIZER = SAMPLE / "tokenizer.json"
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     directory = tmp_path_factory.mktemp("inspect")
-    tokenize_corpus(
+    run_tokenize(
         [str(SAMPLE / "manuals.jsonl"), str(SAMPLE / "hostile.jsonl")],
         str(directory / "data"),
         tokenizer=str(TOKENIZER),
@@ -60,7 +61,7 @@ def test_a_document(dataset):
 
 def test_text_is_shown_harmless(tmp_path):
     (tmp_path / "in.jsonl").write_text(json.dumps({"text": "a\x1b[2Jb [red] \u202e c\x00"}) + "\n")
-    tokenize_corpus(str(tmp_path / "in.jsonl"), str(tmp_path / "x"))
+    run_tokenize(str(tmp_path / "in.jsonl"), str(tmp_path / "x"))
     done = tokshard("inspect", "x", "--document", "0", cwd=tmp_path)
     assert "a\\x1b[2Jb [red] \\u202e c\\x00" in done.stdout
     assert "\x1b" not in done.stdout

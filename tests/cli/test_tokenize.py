@@ -86,7 +86,7 @@ FAILURES = {
     "no input": ([], 2, "INPUT"),
     "unknown option": (["c.jsonl", "--nonsense"], 2, "--nonsense"),
     "not a size": (["c.jsonl", "--unit-size", "many"], 2, "many"),
-    "unknown choice": (["c.jsonl", "--engine", "quick"], 2, "quick"),
+    "unknown choice": (["c.jsonl", "--encoder", "quick"], 2, "quick"),
     "max-errors without skip": (["c.jsonl", "--max-errors", "3"], 2, "--on-error skip"),
     "no output name": (["c.jsonl", "d.jsonl"], 2, "--output PREFIX"),
     "output is a directory": (["c.jsonl", "-o", "out/"], 2, "prefix"),

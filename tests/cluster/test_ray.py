@@ -20,8 +20,8 @@ import pytest
 
 from support.command_line import json_of, tokshard
 from support.index_cache.cache_support import write_dataset
-from support.tokenization.jobs import TOKENIZER, write_jsonl
-from tokshard import errors, tokenize_corpus
+from support.tokenize_runs import TOKENIZER, run_tokenize, write_jsonl
+from tokshard import errors
 from tokshard.cluster.connection import Connection
 from tokshard.cluster.options import RayOptions
 from tokshard.cluster.task import perform
@@ -164,8 +164,8 @@ def inputs_of_all_kinds(directory, words=40):
 
 
 def tokenize(inputs, output, executor=None, **options):
-    settings = {"tokenizer": TOKENIZER, "engine": "reference", "unit_bytes": 4000, **options}
-    return tokenize_corpus(inputs, str(output), executor=executor, **settings)
+    settings = {"tokenizer": TOKENIZER, "encoder": "reference", "unit_bytes": 4000, **options}
+    return run_tokenize(inputs, str(output), executor=executor, **settings)
 
 
 def files_of(prefix):
@@ -235,7 +235,7 @@ main()
 
 def test_a_stopped_run_goes_on_without_ray(nodes, tmp_path):
     source = corpus(tmp_path / "in.jsonl", 400)
-    options = ("--tokenizer", TOKENIZER, "--unit-size", "1kB", "--engine", "reference")
+    options = ("--tokenizer", TOKENIZER, "--unit-size", "1kB", "--encoder", "reference")
     run = subprocess.Popen(
         [
             *(sys.executable, "-c", INTERRUPTED),

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from faults.processes import TOKENIZER, make_corpus
+from support.array_corpora import content
 from support.command_line import json_of, tokshard
-from support.tokenization_job_array.corpora import content
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "scripts/slurm_cluster"
@@ -87,7 +87,7 @@ def cluster(tmp_path_factory):
         shutil.rmtree(place)
 
 
-OPTIONS = ["--unit-size", "100kB", "--engine", "reference", "--tokenizer", TOKENIZER]
+OPTIONS = ["--unit-size", "100kB", "--encoder", "reference", "--tokenizer", TOKENIZER]
 
 
 def test_an_array_with_killed_tasks_and_another_one_make_the_bytes_of_a_local_run(cluster):

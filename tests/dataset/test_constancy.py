@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from support.interleaving import interleaved
-from tokshard import tokenize_corpus
+from support.tokenize_runs import run_tokenize
 from tokshard.dataset.merge.inputs import read_input
 from tokshard.errors import InputError
 from tokshard.inspection.datasets import inspect_dataset
@@ -39,7 +39,7 @@ def test_old_or_new_or_nothing(tmp_path, name, lines):
         corpus = tmp_path / f"{number}.jsonl"
         corpus.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
         sets.append(str(tmp_path / f"{number}/x"))
-        tokenize_corpus(str(corpus), sets[-1], workers=1)
+        run_tokenize(str(corpus), sets[-1], workers=1)
     prefix = str(tmp_path / "live/x")
     os.makedirs(f"{prefix}.tokshard")
 

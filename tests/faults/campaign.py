@@ -230,11 +230,12 @@ def finished_units(prefix: str) -> set[str]:
         for line in journal.read_bytes().splitlines(keepends=True):
             if not line.endswith(b"\n"):
                 break
-            entry = json.loads(line)
-            if "checkpoint" in entry:
+            found = json.loads(line)
+            if "checkpoint" in found:
                 finished |= set(covered)
             else:
-                covered.append(f"{entry['file']:06d}-{entry['unit']:09d}.part")
+                part = found["entry"]["part"]
+                covered.append(f"{part['input']:06d}-{part['unit']:09d}.part")
     return finished
 
 

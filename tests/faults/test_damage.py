@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.campaign import outputs
-from tokshard import tokenize_corpus
+from support.tokenize_runs import run_tokenize
 from tokshard.errors import (
     IntegrityError,
     LockedError,
@@ -20,7 +20,7 @@ from tokshard.errors import (
 )
 from tokshard.storage import syscalls
 from tokshard.tokenization import assembly
-from tokshard.tokenization.workspace import Workspace
+from tokshard.tokenization.job import Workspace
 
 WORK = "out/x.tokshard/work"
 
@@ -36,7 +36,7 @@ def directory(tmp_path, monkeypatch):
 
 
 def tokenize(**options):
-    return tokenize_corpus("corpus.jsonl", "out/x", unit_bytes=300, on_error="skip", **options)
+    return run_tokenize("corpus.jsonl", "out/x", unit_bytes=300, on_error="skip", **options)
 
 
 def unfinished(monkeypatch, last="units"):
@@ -287,9 +287,9 @@ def test_odd_prefixes_and_odd_input_names(directory, monkeypatch, prefix):
     Path("a").mkdir()
     options = {"unit_bytes": 300, "on_error": "skip"}
     with broken_off(monkeypatch, "units"), pytest.raises(KeyboardInterrupt):
-        tokenize_corpus(str(odd), prefix, **options)
-    assert tokenize_corpus(str(odd), prefix, **options).units_resumed > 5
-    assert tokenize_corpus(str(odd), prefix, **options).up_to_date
+        run_tokenize(str(odd), prefix, **options)
+    assert run_tokenize(str(odd), prefix, **options).units_resumed > 5
+    assert run_tokenize(str(odd), prefix, **options).up_to_date
     assert os.path.isfile(f"{prefix}.bin")
     assert os.path.isfile(f"{prefix}.idx")
 

@@ -24,7 +24,7 @@ import pytest
 
 from faults.campaign import digest, outputs
 from faults.processes import HERE, SAMPLE_DATA, TOKENIZER, scratch_directory
-from tokshard import tokenize_corpus
+from support.tokenize_runs import run_tokenize
 from tokshard.tokenization.workers.executor import InlineExecutor
 
 if sys.version_info >= (3, 14):
@@ -32,7 +32,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-OPTIONS = {"tokenizer": str(TOKENIZER), "engine": "reference", "on_error": "skip", "unit_bytes": 9000}
+OPTIONS = {"tokenizer": str(TOKENIZER), "encoder": "reference", "on_error": "skip", "unit_bytes": 9000}
 
 # The arguments: a JSON object. Each run is a process of its own, with an environment of its own.
 PROGRAM = """
@@ -43,10 +43,10 @@ if wanted["control"]:
     sys.path.insert(0, wanted["control"])
     import unordered_assembler
     unordered_assembler.append_in_order_of_completion()
-from tokshard import tokenize_corpus
+from tokshard import TokenizeOptions, tokenize
 from tokshard.tokenization.workers.pool import ProcessPool
 executor = ProcessPool(wanted["workers"])
-tokenize_corpus(wanted["inputs"], wanted["output"], executor=executor, **wanted["options"])
+tokenize(TokenizeOptions(wanted["inputs"], wanted["output"], **wanted["options"]), executor=executor)
 """
 
 WORKERS = (1, 2, 3, 4, 7)
@@ -93,7 +93,7 @@ def output(scratch):
 def here(inputs: list[str], output: str, **changes) -> dict[str, str | None]:
     """Run in this process; return the digests of what is published."""
     shutil.rmtree(Path(output).parent, ignore_errors=True)
-    tokenize_corpus(inputs, output, executor=InlineExecutor(), **{**OPTIONS, **changes})
+    run_tokenize(inputs, output, executor=InlineExecutor(), **{**OPTIONS, **changes})
     return outputs([output])[0]
 
 
@@ -190,9 +190,9 @@ def test_the_size_of_units_does_not_show(inputs, output, right, unit_bytes):
         assert found[name] == right[name]
 
 
-@pytest.mark.parametrize("engine", ["fast", "auto"])
-def test_the_engine_does_not_show(inputs, output, right, engine):
-    found = here(inputs, output, engine=engine)
+@pytest.mark.parametrize("encoder", ["fast", "auto"])
+def test_the_encoder_does_not_show(inputs, output, right, encoder):
+    found = here(inputs, output, encoder=encoder)
     for name in ("bin", "idx", "provenance.bin", "rejected.jsonl"):
         assert found[name] == right[name]
 
@@ -213,7 +213,7 @@ UPDATE = bool(os.environ.get("TOKSHARD_UPDATE_GOLDEN"))
 
 def check_golden(name: str, inputs: list[Path], output: str, **options) -> None:
     shutil.rmtree(Path(output).parent, ignore_errors=True)
-    tokenize_corpus([str(path) for path in inputs], output, executor=InlineExecutor(), **options)
+    run_tokenize([str(path) for path in inputs], output, executor=InlineExecutor(), **options)
     found = {"bin": digest(f"{output}.bin"), "idx": digest(f"{output}.idx")}
     known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if UPDATE:
@@ -262,5 +262,5 @@ def test_golden_digests_of_real_text(output, real_corpus, tokenizer):
         output,
         tokenizer=str(Path(TEST_DATA or "") / f"tokenizers/{tokenizer}.json"),
         eod=EOD[tokenizer],
-        engine="fast",
+        encoder="fast",
     )

@@ -13,7 +13,8 @@ import pytest
 from faults.campaign import leftovers, outputs
 from faults.processes import scratch_directory
 from faults.test_crashes import STEP, first_failures, run
-from tokshard import merge_datasets, tokenize_corpus
+from support.tokenize_runs import run_tokenize
+from tokshard import merge_datasets
 from tokshard.storage.lock import WriterLock
 
 TEXTS = {"a": 24, "b": 9, "c": 30}
@@ -27,7 +28,7 @@ def make_inputs(directory: Path) -> Path:
         corpus = directory / f"{name}.jsonl"
         corpus.write_text("".join(lines) + '{"text": null}\n')
         prefix = str(directory / name)
-        tokenize_corpus(str(corpus), prefix, unit_bytes=512, workers=1, on_error="skip")
+        run_tokenize(str(corpus), prefix, unit_bytes=512, workers=1, on_error="skip")
         corpus.unlink()
     for suffix in (".bin", ".idx"):
         shutil.copy(directory / f"b{suffix}", directory / f"foreign{suffix}")

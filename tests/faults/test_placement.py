@@ -10,7 +10,7 @@ import pytest
 
 from faults.campaign import finished_units, outputs
 from faults.processes import TOKENIZER, Run, clear, make_corpus, scratch_directory
-from tokshard import tokenize_corpus
+from support.tokenize_runs import run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import IntegrityError
 from tokshard.tokenization.part import PartReader
@@ -19,7 +19,7 @@ from tokshard.tokenization.workers.executor import InlineExecutor
 UNIT_BYTES = 50_000
 SMALL_UNIT_BYTES = 10_000
 TOKENIZE = [
-    *("tokenize", "corpus.jsonl", "-o", "out/x", "--tokenizer", str(TOKENIZER), "--engine", "reference"),
+    *("tokenize", "corpus.jsonl", "-o", "out/x", "--tokenizer", str(TOKENIZER), "--encoder", "reference"),
     *("--no-progress", "--workers", "2", "--unit-size", str(UNIT_BYTES)),
 ]
 CALLS = [
@@ -93,13 +93,13 @@ class StopsAfter(SilentProgress):
 
 
 def tokenize_here(directory: Path, *, stop: int = 10**9, **options):
-    return tokenize_corpus(
+    return run_tokenize(
         str(directory / "small.jsonl"),
         str(directory / "out/x"),
         executor=InlineExecutor(),
         progress=StopsAfter(stop),
         tokenizer=str(TOKENIZER),
-        engine="reference",
+        encoder="reference",
         unit_bytes=SMALL_UNIT_BYTES,
         **options,
     )

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.storage.support import open_descriptors
 
 from faults.campaign import finished_units, outputs
 from faults.processes import (
@@ -25,8 +26,7 @@ from faults.processes import (
     make_corpus,
     scratch_directory,
 )
-from support.file_faults import open_descriptors
-from tokshard import tokenize_corpus
+from support.tokenize_runs import run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import WorkerError
 from tokshard.tokenization.workers.pool import ProcessPool
@@ -35,7 +35,7 @@ KILLS = int(os.environ.get("TOKSHARD_KILLS", "5"))
 SEED = int(os.environ.get("TOKSHARD_SEED", "1"))
 
 UNIT_SIZE = "12000"
-COMMON = ["-o", "out/x", "--tokenizer", str(TOKENIZER), "--engine", "reference", "--no-progress"]
+COMMON = ["-o", "out/x", "--tokenizer", str(TOKENIZER), "--encoder", "reference", "--no-progress"]
 # Just too large for being encoded in the main process.
 TOKENIZE = ["tokenize", "corpus.jsonl", *COMMON, "--workers", "2", "--unit-size", UNIT_SIZE]
 INLINE = ["tokenize", "small.jsonl", *COMMON]
@@ -202,13 +202,13 @@ class AtFirstUpdate(SilentProgress):
 
 
 def tokenize_here(directory: Path, executor: ProcessPool, action=lambda: None):
-    return tokenize_corpus(
+    return run_tokenize(
         str(directory / "corpus.jsonl"),
         str(directory / "out/x"),
         executor=executor,
         progress=AtFirstUpdate(action),
         tokenizer=str(TOKENIZER),
-        engine="reference",
+        encoder="reference",
         unit_bytes=int(UNIT_SIZE),
     )
 
@@ -313,15 +313,17 @@ def test_failed_runs_leave_nothing_behind_in_the_process_and_the_executor_may_be
 
 SUSPENDED = """
 import sys
-from tokshard import tokenize_corpus
+from tokshard import TokenizeOptions, tokenize
 from tokshard.core.progress import SilentProgress
 from tokshard.tokenization.workers.pool import ProcessPool
 executor = ProcessPool(2)
 class Begun(SilentProgress):
     def update(self, progress):
         executor._silence_seconds = 10  # not while the forkserver starts, which says nothing
-tokenize_corpus("corpus.jsonl", "out/x", executor=executor, tokenizer=sys.argv[1], engine="reference",
-                unit_bytes=12000, progress=Begun())
+options = TokenizeOptions(
+    "corpus.jsonl", "out/x", tokenizer=sys.argv[1], encoder="reference", unit_bytes=12000
+)
+tokenize(options, executor=executor, progress=Begun())
 """
 
 
@@ -420,7 +422,9 @@ def test_a_worker_that_fails_is_understood(directory, what):
 SCRIPT = """
 import json, sys
 import tokshard
-report = tokshard.tokenize_corpus("corpus.jsonl", "out/x", workers=2, engine="reference")
+report = tokshard.tokenize(
+    tokshard.TokenizeOptions("corpus.jsonl", "out/x", workers=2, encoder="reference")
+)
 print(json.dumps([__name__, report.documents]))
 """
 

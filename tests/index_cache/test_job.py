@@ -364,11 +364,11 @@ def test_progress_ends_at_its_total_and_comes_from_the_calling_thread(prefix, di
 
 
 def test_fingerprints_know_the_manifest_only_if_it_is_of_these_files(tmp_path):
-    from tokshard import tokenize_corpus
+    from support.tokenize_runs import run_tokenize
 
     prefix = str(tmp_path / "web")
     (tmp_path / "web.jsonl").write_text('{"text": "one"}\n{"text": "three"}\n')
-    tokenize_corpus(str(tmp_path / "web.jsonl"), prefix, workers=1)
+    run_tokenize(str(tmp_path / "web.jsonl"), prefix, workers=1)
     known = dataset_fingerprint(prefix)
     assert None not in (known.manifest_fingerprint, known.bin_pieces_xxh3_128)
     assert known.bin_bytes == os.path.getsize(f"{prefix}.bin")

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from oracle.support import megatron_or_skip
-from tokshard import tokenize_corpus
+from support.tokenize_runs import run_tokenize
 
 pytestmark = pytest.mark.oracle
 
@@ -98,11 +98,11 @@ def test_the_bytes_are_megatrons(
     preprocess(megatron, inputs[source], theirs, tokenizer_files[name], **options)
     for engine in ("reference", "fast"):
         ours = tmp_path / engine
-        tokenize_corpus(
+        run_tokenize(
             str(inputs[source]),
             str(ours),
             tokenizer=str(tokenizer_files[name]),
-            engine=engine,
+            encoder=engine,
             unit_bytes=70_000,
             **options,
         )
@@ -114,7 +114,7 @@ def test_megatron_reads_ours(megatron, tmp_path, inputs):
     library = tokenizers.Tokenizer.from_file(str(SAMPLE / "tokenizer.json"))
     eod = library.token_to_id("<|endoftext|>")
     prefix = str(tmp_path / "ours")
-    tokenize_corpus([str(path) for path in inputs[:2]], prefix, tokenizer=str(SAMPLE / "tokenizer.json"))
+    run_tokenize([str(path) for path in inputs[:2]], prefix, tokenizer=str(SAMPLE / "tokenizer.json"))
     dataset = megatron.IndexedDataset(prefix)
     texts = [
         json.loads(line)["text"]

@@ -10,7 +10,8 @@ import struct
 from pathlib import Path
 
 from support.file_changes import cut, edit_manifest, edit_units, flip, poke
-from tokshard import merge_datasets, tokenize_corpus
+from support.tokenize_runs import run_tokenize
+from tokshard import merge_datasets
 from tokshard.core.progress import SilentProgress
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
@@ -30,7 +31,7 @@ def sound(directory, **options):
     prefix = str(directory / "data" / "web")
     inputs = [str(directory / "a.jsonl"), str(directory / "b.jsonl")]
     options = {"on_error": "skip", "workers": 1, "unit_bytes": 500, **options}
-    tokenize_corpus(inputs, prefix, **options)
+    run_tokenize(inputs, prefix, **options)
     return prefix
 
 
@@ -349,7 +350,7 @@ def input_size_only(directory):
     lines = [json.dumps({"text": word}) for word in (*WORDS, "long" * 500)]
     (directory / "a.jsonl.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     inputs, prefix = [str(directory / "a.jsonl.gz")], str(directory / "web")
-    tokenize_corpus(inputs, prefix, on_error="skip", workers=1, max_document_bytes=1000)
+    run_tokenize(inputs, prefix, on_error="skip", workers=1, max_document_bytes=1000)
     return prefix
 
 

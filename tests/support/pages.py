@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 from support.index_cache.cache_support import write_dataset
 from support.mixture_data import CODE, NAMES, run
-from tokshard import tokenize_corpus
+from support.tokenize_runs import run_tokenize
 
 HOSTILE = "<script>alert(1)<img src=x onerror=alert(2)>\"'&amp;[red]\x1b[31m\u202e\x85é"
 """A file name: markup of HTML and of rich, an escape sequence, a mark that turns text around, a letter."""
@@ -30,7 +30,7 @@ def build(directory):
     data, plain, mix = (
         str(directory / name) for name in (f"data/{HOSTILE}", f"data/{PLAIN}", f"mix-{HOSTILE}")
     )
-    tokenize_corpus(str(directory / "in.jsonl"), data, workers=1)
+    run_tokenize(str(directory / "in.jsonl"), data, workers=1)
     write_dataset(plain, CODE * 5)
     other = write_dataset(str(directory / "data/other"), CODE * 5)
     sizes = ("--seq-length", "16", "--split", "90,10,0", "--num-samples", "500,20,0", *NAMES)

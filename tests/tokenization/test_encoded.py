@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tokenization.jobs import TOKENIZER, write_jsonl
+from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import IntegrityError, StorageError
@@ -17,7 +17,6 @@ from tokshard.tokenization import encoder as encoder_module
 from tokshard.tokenization.encoded_unit import Placement
 from tokshard.tokenization.encoder import Task, UnitEncoder
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.preparation import prepare
 
 FIELDS = ("text", "title")
 
@@ -29,8 +28,8 @@ def make(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "corpus.jsonl", records)
     parts = tmp_path / "parts"
     parts.mkdir()
-    options = {"tokenizer": TOKENIZER, "engine": "reference", "fields": FIELDS}
-    encoder = UnitEncoder(prepare(source, str(tmp_path / "x"), options).spec(), str(parts))
+    options = {"tokenizer": TOKENIZER, "encoder": "reference", "fields": FIELDS}
+    encoder = UnitEncoder(job_of(source, str(tmp_path / "x"), **options).encoding, str(parts))
     monkeypatch.setattr(encoder_module, "read_documents", partial(read_documents, batch_bytes=300))
     unit = LineUnit(0, 0, True, source, 0, os.path.getsize(source))
     return lambda: list(encoder.encode(Task(unit, source, 0)))[-1]

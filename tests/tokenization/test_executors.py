@@ -15,15 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.tokenization.feeding import PATIENCE_SECONDS, Fed
-from support.tokenization.jobs import TOKENIZER, write_jsonl
+from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
+from support.unit_feeds import PATIENCE_SECONDS, Fed
 from tokshard import errors
 from tokshard.core.worker_errors import WorkerCrashError, error_from_json, error_to_json
 from tokshard.corpus.units import LineUnit
 from tokshard.tokenization.encoded_unit import Placements
 from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.preparation import prepare
 from tokshard.tokenization.workers.executor import InlineExecutor
 from tokshard.tokenization.workers.pool import ForkServer, ProcessPool, Worker, to_line
 
@@ -63,7 +62,7 @@ class Work:
         self.folder = folder
         self.paths = paths
         self.parts = folder / "parts"
-        self.spec = prepare([str(path) for path in paths], "x", options).spec()
+        self.spec = job_of([str(path) for path in paths], "x", **options).encoding
 
     def run(self, executor, notes=None, placements=None, spec=None, **options) -> dict[str, str]:
         """Run; return the digests of the parts."""
@@ -91,7 +90,7 @@ def work(tmp_path):
         write_jsonl(path, [{"text": f"{number} {line} " + "word " * (line % 9)} for line in range(40)])
     subprocess.run(["gzip", "-n", str(paths[1])], check=True)
     paths[1] = paths[1].with_suffix(".jsonl.gz")
-    return Work(tmp_path, paths, tokenizer=TOKENIZER, engine="reference")
+    return Work(tmp_path, paths, tokenizer=TOKENIZER, encoder="reference")
 
 
 @pytest.mark.parametrize("name", EXECUTORS)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.tokenization.feeding import PATIENCE_SECONDS, Fed
+from support.unit_feeds import PATIENCE_SECONDS, Fed
 from tokshard.corpus.records import read_documents
 from tokshard.errors import InputError, StorageError
 from tokshard.tokenization.part import UnitKey

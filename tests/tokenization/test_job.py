@@ -16,8 +16,18 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.tokenization.jobs import SAMPLE, TOKENIZER, documents, manifest, pair, texts_of, write_jsonl
-from tokshard import tokenize_corpus
+from support.tokenize_runs import (
+    SAMPLE,
+    TOKENIZER,
+    documents,
+    dry_run,
+    job_of,
+    manifest,
+    pair,
+    run_tokenize,
+    texts_of,
+    write_jsonl,
+)
 from tokshard.corpus.files import CorpusFile
 from tokshard.errors import (
     BadRecordError,
@@ -29,10 +39,8 @@ from tokshard.errors import (
     UsageError,
 )
 from tokshard.storage.lock import WriterLock
-from tokshard.tokenization import encoding
-from tokshard.tokenization.job import plan_tokenization
-from tokshard.tokenization.options import TokenizeOptions
-from tokshard.tokenization.plan import make_parameters, make_plan
+from tokshard.tokenization import run
+from tokshard.tokenization.job import make_plan
 from tokshard.tokenization.workers.executor import InlineExecutor
 from tokshard.tokenization.workers.pool import ProcessPool
 from tokshard.tokenizer.definition import load_tokenizer
@@ -51,7 +59,7 @@ def corpus(tmp_path):
 
 def test_the_bare_run(tmp_path, corpus, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    report = tokenize_corpus(corpus)
+    report = run_tokenize(corpus)
     assert documents("corpus") == [[[97, 98, EOD]], [], [[0xC3, 0xA9, EOD]]]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "corpus.bin",
@@ -81,13 +89,13 @@ def test_documents_equal_the_definition(tmp_path_factory, records, unit_bytes, a
     directory = tmp_path_factory.mktemp("job")
     path = write_jsonl(directory / "in.jsonl", [{"text": value} for value in records])
     library = tokenizers.Tokenizer.from_file(TOKENIZER)
-    tokenize_corpus(
+    run_tokenize(
         path,
         str(directory / "out"),
         tokenizer=TOKENIZER,
         append_eod=append_eod,
         unit_bytes=unit_bytes,
-        engine="reference" if reference else "fast",
+        encoder="reference" if reference else "fast",
         executor=InlineExecutor(),
     )
     expected = []
@@ -113,8 +121,8 @@ def test_compression_changes_nothing(tmp_path, how):
     plain = SAMPLE / "manuals.jsonl"
     packed = tmp_path / "packed"
     packed.write_bytes(COMPRESS[how](plain.read_bytes()))
-    tokenize_corpus(str(plain), str(tmp_path / "a"), unit_bytes=50_000)
-    tokenize_corpus(str(packed), str(tmp_path / "b"), unit_bytes=50_000)
+    run_tokenize(str(plain), str(tmp_path / "a"), unit_bytes=50_000)
+    run_tokenize(str(packed), str(tmp_path / "b"), unit_bytes=50_000)
     assert pair(tmp_path / "a") == pair(tmp_path / "b")
     for name in ("units.jsonl", "provenance.bin"):
         assert (tmp_path / "a.tokshard" / name).read_bytes() == (tmp_path / "b.tokshard" / name).read_bytes()
@@ -125,8 +133,8 @@ def test_zstd_frames_change_nothing(tmp_path):
     data = (SAMPLE / "stories.jsonl").read_bytes()
     packed = tmp_path / "packed.zst"
     packed.write_bytes(zstd.compress(data[:99_999]) + zstd.compress(data[99_999:]))
-    tokenize_corpus(str(SAMPLE / "stories.jsonl"), str(tmp_path / "a"))
-    tokenize_corpus(str(packed), str(tmp_path / "b"))
+    run_tokenize(str(SAMPLE / "stories.jsonl"), str(tmp_path / "a"))
+    run_tokenize(str(packed), str(tmp_path / "b"))
     assert pair(tmp_path / "a") == pair(tmp_path / "b")
 
 
@@ -134,8 +142,8 @@ def test_several_inputs_are_one_corpus_in_order(tmp_path):
     both = [SAMPLE / "stories.jsonl.gz", SAMPLE / "manuals.jsonl"]
     joined = tmp_path / "joined.jsonl"
     joined.write_bytes(gzip.decompress(both[0].read_bytes()) + both[1].read_bytes())
-    tokenize_corpus([str(path) for path in both], str(tmp_path / "a"), tokenizer=TOKENIZER)
-    tokenize_corpus(str(joined), str(tmp_path / "b"), tokenizer=TOKENIZER)
+    run_tokenize([str(path) for path in both], str(tmp_path / "a"), tokenizer=TOKENIZER)
+    run_tokenize(str(joined), str(tmp_path / "b"), tokenizer=TOKENIZER)
     assert pair(tmp_path / "a") == pair(tmp_path / "b")
     assert [entry["documents"] for entry in manifest(tmp_path / "a")["inputs"]] == [430, 360]
 
@@ -143,12 +151,12 @@ def test_several_inputs_are_one_corpus_in_order(tmp_path):
 def test_processes_and_this_process_write_the_same(tmp_path):
     inputs = str(SAMPLE / "stories.jsonl")
     for name, executor in (("a", InlineExecutor()), ("b", ProcessPool(2)), ("c", None)):
-        tokenize_corpus(
+        run_tokenize(
             inputs,
             str(tmp_path / name),
             tokenizer=TOKENIZER,
             unit_bytes=60_000,
-            engine="fast",
+            encoder="fast",
             executor=executor,
         )
     assert pair(tmp_path / "a") == pair(tmp_path / "b") == pair(tmp_path / "c")
@@ -158,7 +166,7 @@ def test_processes_and_this_process_write_the_same(tmp_path):
 def test_several_fields_in_one_pass(tmp_path):
     records = [{"a": "x", "b": ["y", "z"]}, {"a": "", "b": []}]
     path = write_jsonl(tmp_path / "in.jsonl", records)
-    report = tokenize_corpus(path, str(tmp_path / "out"), fields=("a", "b"))
+    report = run_tokenize(path, str(tmp_path / "out"), fields=("a", "b"))
     assert documents(tmp_path / "out_a_document") == [[[120, EOD]], []]
     assert documents(tmp_path / "out_b_document") == [[[121], [122, EOD]], []]
     assert [output.field for output in report.outputs] == ["a", "b"]
@@ -169,17 +177,17 @@ def test_provenance_points_at_each_record(tmp_path):
     import numpy as np
 
     path = SAMPLE / "manuals.jsonl"
-    tokenize_corpus(str(path), str(tmp_path / "a"), unit_bytes=9_999)
+    run_tokenize(str(path), str(tmp_path / "a"), unit_bytes=9_999)
     offsets = np.fromfile(tmp_path / "a.tokshard" / "provenance.bin", "<i8")
     data = path.read_bytes()
     found = [json.loads(data[offset : data.index(b"\n", offset)])["text"] for offset in offsets]
     assert found == texts_of(path)
-    tokenize_corpus(str(path), str(tmp_path / "b"), provenance=False)
+    run_tokenize(str(path), str(tmp_path / "b"), provenance=False)
     assert not (tmp_path / "b.tokshard" / "provenance.bin").exists()
 
 
 def test_the_units_file_adds_up(tmp_path):
-    tokenize_corpus(str(SAMPLE / "manuals.jsonl"), str(tmp_path / "a"), unit_bytes=9_999)
+    run_tokenize(str(SAMPLE / "manuals.jsonl"), str(tmp_path / "a"), unit_bytes=9_999)
     units = [json.loads(line) for line in (tmp_path / "a.tokshard" / "units.jsonl").read_text().splitlines()]
     found = manifest(tmp_path / "a")
     assert len(units) == found["dataset"]["units"] > 30
@@ -199,7 +207,7 @@ def hostile():
 @pytest.mark.parametrize("unit_bytes", [1 << 24, 3000, 100])
 def test_skip_lists_every_rejected_record(tmp_path, unit_bytes):
     path, expected = hostile()
-    report = tokenize_corpus(str(path), str(tmp_path / "a"), on_error="skip", unit_bytes=unit_bytes)
+    report = run_tokenize(str(path), str(tmp_path / "a"), on_error="skip", unit_bytes=unit_bytes)
     listed = [json.loads(line) for line in (tmp_path / "a.tokshard/rejected.jsonl").read_text().splitlines()]
     wanted = [
         (one["line"], one["outcome"]) for one in expected if one["outcome"] not in {"accepted", "blank"}
@@ -225,14 +233,14 @@ def test_fail_names_the_first_bad_record(tmp_path, workers):
     path, expected = hostile()
     first = next(one for one in expected if one["outcome"] not in {"accepted", "blank"})
     with pytest.raises(BadRecordError) as caught:
-        tokenize_corpus(
+        run_tokenize(
             str(path), str(tmp_path / "a"), unit_bytes=200, executor=ProcessPool(workers), workers=workers
         )
     assert (caught.value.line, caught.value.reason) == (first["line"], first["outcome"])
     assert f"hostile.jsonl:{first['line']}" in caught.value.message
     assert not (tmp_path / "a.bin").exists()
-    tokenize_corpus(str(path), str(tmp_path / "a"), unit_bytes=200, on_error="skip")
-    tokenize_corpus(str(path), str(tmp_path / "b"), on_error="skip")
+    run_tokenize(str(path), str(tmp_path / "a"), unit_bytes=200, on_error="skip")
+    run_tokenize(str(path), str(tmp_path / "b"), on_error="skip")
     assert pair(tmp_path / "a") == pair(tmp_path / "b")
 
 
@@ -242,8 +250,8 @@ def test_max_errors_is_exact(tmp_path, unit_bytes):
     bad = [one for one in expected if one["outcome"] not in {"accepted", "blank"}]
     options = {"on_error": "skip", "unit_bytes": unit_bytes}
     with pytest.raises(InputError, match=f"more than {len(bad) - 1} records.*:{bad[-1]['line']} "):
-        tokenize_corpus(str(path), str(tmp_path / "a"), max_errors=len(bad) - 1, **options)
-    tokenize_corpus(str(path), str(tmp_path / "a"), max_errors=len(bad), **options)
+        run_tokenize(str(path), str(tmp_path / "a"), max_errors=len(bad) - 1, **options)
+    run_tokenize(str(path), str(tmp_path / "a"), max_errors=len(bad), **options)
 
 
 def test_a_cut_gzip_file_is_an_error_with_its_place(tmp_path):
@@ -251,11 +259,11 @@ def test_a_cut_gzip_file_is_an_error_with_its_place(tmp_path):
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(BadRecordError, match="corrupt-stream"):
-        tokenize_corpus(str(cut), str(tmp_path / "a"), unit_bytes=100_000)
-    report = tokenize_corpus(str(cut), str(tmp_path / "a"), unit_bytes=100_000, on_error="skip")
+        run_tokenize(str(cut), str(tmp_path / "a"), unit_bytes=100_000)
+    report = run_tokenize(str(cut), str(tmp_path / "a"), unit_bytes=100_000, on_error="skip")
     assert report.rejected == {"corrupt-stream": 1}
     kept = report.documents
-    whole_documents = tokenize_corpus(str(SAMPLE / "stories.jsonl"), str(tmp_path / "b")).documents
+    whole_documents = run_tokenize(str(SAMPLE / "stories.jsonl"), str(tmp_path / "b")).documents
     assert 0 < kept < whole_documents
     assert documents(tmp_path / "a") == documents(tmp_path / "b")[:kept]
 
@@ -266,7 +274,7 @@ def test_a_cut_gzip_file_is_an_error_with_its_place(tmp_path):
 def interrupted(inputs, output, **options):
     """Leave an unfinished run behind: the policy stops it at a bad record."""
     with pytest.raises(BadRecordError):
-        tokenize_corpus(inputs, output, executor=InlineExecutor(), **options)
+        run_tokenize(inputs, output, executor=InlineExecutor(), **options)
 
 
 @pytest.fixture
@@ -279,7 +287,7 @@ def unfinished(tmp_path):
 
 def test_a_resumed_run_says_so(unfinished):
     path, output = unfinished
-    report = tokenize_corpus(path, output, unit_bytes=200, on_error="skip")
+    report = run_tokenize(path, output, unit_bytes=200, on_error="skip")
     assert 0 < report.units_resumed < report.units
 
 
@@ -298,10 +306,10 @@ OTHER_OPTIONS = {
 def test_resuming_with_other_options_is_refused_by_name(unfinished, name):
     path, output = unfinished
     with pytest.raises(ResumeMismatchError, match=name) as caught:
-        tokenize_corpus(path, output, on_error="skip", **OTHER_OPTIONS[name])
+        run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name])
     assert caught.value.exit_code == 4
     for again in ({"resume": False}, {"force": True}):
-        tokenize_corpus(path, output, on_error="skip", **OTHER_OPTIONS[name], **again)
+        run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name], **again)
 
 
 def test_resuming_with_changed_inputs_is_refused_by_name(unfinished):
@@ -309,13 +317,13 @@ def test_resuming_with_changed_inputs_is_refused_by_name(unfinished):
     with Path(path).open("a") as file:
         file.write('{"text": "one more"}\n')
     with pytest.raises(ResumeMismatchError, match=r"in\.jsonl: size_bytes was"):
-        tokenize_corpus(path, output, unit_bytes=200, on_error="skip")
+        run_tokenize(path, output, unit_bytes=200, on_error="skip")
 
 
 def test_the_same_command_again_does_nothing(tmp_path, corpus):
-    tokenize_corpus(corpus, str(tmp_path / "out"))
+    run_tokenize(corpus, str(tmp_path / "out"))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    report = tokenize_corpus(corpus, str(tmp_path / "out"))
+    report = run_tokenize(corpus, str(tmp_path / "out"))
     assert report.up_to_date
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
@@ -323,26 +331,26 @@ def test_the_same_command_again_does_nothing(tmp_path, corpus):
 def test_an_existing_output_is_refused_unless_forced(tmp_path, corpus):
     other = write_jsonl(tmp_path / "other.jsonl", [{"text": "other"}])
     out = str(tmp_path / "out")
-    tokenize_corpus(corpus, out)
+    run_tokenize(corpus, out)
     before = pair(out)
     with pytest.raises(OutputExistsError):
-        tokenize_corpus(other, out)
+        run_tokenize(other, out)
     assert pair(out) == before
-    tokenize_corpus(other, out, force=True)
+    run_tokenize(other, out, force=True)
     assert documents(out) == [[[*encode_bytes("other"), EOD]]]
 
 
 def test_a_data_set_of_another_program_is_not_overwritten(tmp_path, corpus):
     (tmp_path / "out.idx").write_bytes(b"precious")
     with pytest.raises(OutputExistsError):
-        tokenize_corpus(corpus, str(tmp_path / "out"))
+        run_tokenize(corpus, str(tmp_path / "out"))
     assert (tmp_path / "out.idx").read_bytes() == b"precious"
     assert not (tmp_path / "out.tokshard").exists()
 
 
-def test_more_inputs_than_a_manifest_can_list_are_refused_at_once():
+def test_more_inputs_than_a_manifest_can_list_are_refused_at_once(tmp_path, corpus):
     tokenizer = load_tokenizer(None)
-    parameters = make_parameters(tokenizer, TokenizeOptions())
+    parameters = job_of(corpus, str(tmp_path / "out")).parameters
     few = [CorpusFile(f"{n:06d}.jsonl", 1, 1, "jsonl", "none") for n in range(50_000)]
     assert len(make_plan(few, tokenizer, parameters).inputs) == 50_000
     with pytest.raises(UsageError, match="manifest can list"):
@@ -356,12 +364,12 @@ def test_an_input_among_the_outputs_is_refused(tmp_path, name):
     (tmp_path / "link.jsonl").symlink_to(path)
     for named in (path, str(tmp_path / "link.jsonl")):
         with pytest.raises(UsageError, match="would write"):
-            tokenize_corpus(named, str(tmp_path / "out"), force=True)
+            run_tokenize(named, str(tmp_path / "out"), force=True)
 
 
 def test_an_output_has_one_writer_by_whatever_name(tmp_path, corpus):
     with WriterLock(str(make(tmp_path / "out_text_document.tokshard") / "lock")), pytest.raises(LockedError):
-        tokenize_corpus(corpus, str(tmp_path / "out"), name_by_field=True)
+        run_tokenize(corpus, str(tmp_path / "out"), name_by_field=True)
     assert not (tmp_path / "out.tokshard").exists()
 
 
@@ -371,15 +379,15 @@ def make(directory: Path) -> Path:
 
 
 def test_an_input_that_goes_away_meanwhile_is_an_error(tmp_path, corpus, monkeypatch):
-    check = encoding.check_unchanged
+    check = run.check_unchanged
 
     def removed(files):
         os.unlink(corpus)
         return check(files)
 
-    monkeypatch.setattr(encoding, "check_unchanged", removed)
+    monkeypatch.setattr(run, "check_unchanged", removed)
     with pytest.raises(InputError, match="went away"):
-        tokenize_corpus(corpus, str(tmp_path / "out"))
+        run_tokenize(corpus, str(tmp_path / "out"))
 
 
 def test_an_input_that_changes_meanwhile_is_an_error(tmp_path, corpus, monkeypatch):
@@ -387,10 +395,10 @@ def test_an_input_that_changes_meanwhile_is_an_error(tmp_path, corpus, monkeypat
         os.utime(corpus, ns=(1, 1))
         return check(files)
 
-    check = encoding.check_unchanged
-    monkeypatch.setattr(encoding, "check_unchanged", touched)
+    check = run.check_unchanged
+    monkeypatch.setattr(run, "check_unchanged", touched)
     with pytest.raises(InputError, match="changed while it was read"):
-        tokenize_corpus(corpus, str(tmp_path / "out"))
+        run_tokenize(corpus, str(tmp_path / "out"))
     assert not (tmp_path / "out.bin").exists()
 
 
@@ -400,15 +408,14 @@ def test_an_input_that_changes_meanwhile_is_an_error(tmp_path, corpus, monkeypat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "quick"}, "--engine"),
+        ({"encoder": "quick"}, "--encoder"),
         ({"dtype": "uint8"}, "--dtype"),
         ({"workers": 0}, "--workers"),
         ({"unit_bytes": 0}, "--unit-size"),
         ({"max_errors": 1}, "--on-error skip"),
         ({"fields": ()}, "--field"),
         ({"fields": ("a", "a")}, "twice"),
-        ({"nonsense": 1}, "nonsense"),
-        ({"engine": "fast"}, "--engine fast"),
+        ({"encoder": "fast"}, "--encoder fast"),
         ({"dtype": "uint16", "tokenizer": "big"}, "65536"),
     ],
 )
@@ -416,7 +423,7 @@ def test_wrong_options(tmp_path, corpus, options, message):
     if options.get("tokenizer") == "big":
         options = {**options, "tokenizer": big_tokenizer(tmp_path)}
     with pytest.raises(UsageError, match=message):
-        tokenize_corpus(corpus, str(tmp_path / "out"), **options)
+        run_tokenize(corpus, str(tmp_path / "out"), **options)
 
 
 def big_tokenizer(directory: Path) -> str:
@@ -433,7 +440,7 @@ def test_the_dtype_rule(tmp_path, corpus, size, dtype):
     vocabulary = definition["model"]["vocab"]
     vocabulary.update({f"filler{n}": n for n in range(len(vocabulary), size)})
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
-    report = tokenize_corpus(corpus, str(tmp_path / "out"), tokenizer=str(tmp_path))
+    report = run_tokenize(corpus, str(tmp_path / "out"), tokenizer=str(tmp_path))
     assert report.outputs[0].dtype == dtype
 
 
@@ -442,10 +449,10 @@ def test_without_any_eod_token_the_candidates_are_named(tmp_path, corpus):
     text = json.dumps(definition).replace("<|endoftext|>", "<|nothing|>")
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(TokenizerError) as caught:
-        tokenize_corpus(corpus, str(tmp_path / "out"), tokenizer=str(tmp_path))
+        run_tokenize(corpus, str(tmp_path / "out"), tokenizer=str(tmp_path))
     assert "--eod" in caught.value.hint
-    tokenize_corpus(corpus, str(tmp_path / "out"), tokenizer=str(tmp_path), append_eod=False)
-    report = tokenize_corpus(
+    run_tokenize(corpus, str(tmp_path / "out"), tokenizer=str(tmp_path), append_eod=False)
+    report = run_tokenize(
         corpus, str(tmp_path / "out2"), tokenizer=str(tmp_path), eod="<|nothing|>", append_eod=True
     )
     assert report.outputs[0].tokens
@@ -453,33 +460,33 @@ def test_without_any_eod_token_the_candidates_are_named(tmp_path, corpus):
 
 def test_eod_inside_the_text_is_told(tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": "a<|endoftext|>b"}])
-    report = tokenize_corpus(path, str(tmp_path / "out"), tokenizer=TOKENIZER)
+    report = run_tokenize(path, str(tmp_path / "out"), tokenizer=TOKENIZER)
     assert any("EOD" in warning for warning in report.warnings)
     assert manifest(tmp_path / "out")["dataset"]["eod_in_text"] == 1
 
 
 def test_a_corpus_without_tokens_is_told(tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": ""}])
-    report = tokenize_corpus(path, str(tmp_path / "out"))
+    report = run_tokenize(path, str(tmp_path / "out"))
     assert any("no tokens" in warning for warning in report.warnings)
     assert documents(tmp_path / "out") == [[]]
     (tmp_path / "empty.jsonl").write_bytes(b"")
-    tokenize_corpus(str(tmp_path / "empty.jsonl"), str(tmp_path / "empty"))
+    run_tokenize(str(tmp_path / "empty.jsonl"), str(tmp_path / "empty"))
     assert documents(tmp_path / "empty") == []
 
 
 def test_the_plan_writes_nothing(tmp_path, corpus):
     before = set(tmp_path.rglob("*"))
-    plan = plan_tokenization(corpus, str(tmp_path / "out"), tokenizer=TOKENIZER)
+    plan = dry_run(corpus, str(tmp_path / "out"), tokenizer=TOKENIZER)
     assert set(tmp_path.rglob("*")) == before
-    assert (plan.state, plan.outputs, plan.options["dtype"]) == ("new", (str(tmp_path / "out"),), "uint16")
+    assert (plan.state, plan.outputs, plan.options.dtype) == ("new", (str(tmp_path / "out"),), "uint16")
 
 
 def test_stdin_and_pipes_are_read_once(tmp_path):
     data = (SAMPLE / "stories.jsonl.gz").read_bytes()
-    code = "from tokshard import tokenize_corpus; tokenize_corpus('-', 'piped')"
+    code = "import tokshard; tokshard.tokenize(tokshard.TokenizeOptions('-', 'piped'))"
     subprocess.run([sys.executable, "-c", code], input=data, cwd=tmp_path, check=True)
-    tokenize_corpus(str(SAMPLE / "stories.jsonl"), str(tmp_path / "a"))
+    run_tokenize(str(SAMPLE / "stories.jsonl"), str(tmp_path / "a"))
     assert pair(tmp_path / "piped") == pair(tmp_path / "a")
 
 
@@ -488,6 +495,6 @@ def test_parquet_gives_the_same_documents(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     texts = texts_of(SAMPLE / "manuals.jsonl")
     parquet.write_table(pa.table({"text": texts}), tmp_path / "in.parquet", row_group_size=50)
-    tokenize_corpus(str(tmp_path / "in.parquet"), str(tmp_path / "a"), unit_bytes=20_000)
-    tokenize_corpus(str(SAMPLE / "manuals.jsonl"), str(tmp_path / "b"))
+    run_tokenize(str(tmp_path / "in.parquet"), str(tmp_path / "a"), unit_bytes=20_000)
+    run_tokenize(str(SAMPLE / "manuals.jsonl"), str(tmp_path / "b"))
     assert pair(tmp_path / "a") == pair(tmp_path / "b")

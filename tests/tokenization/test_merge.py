@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tokshard import merge_datasets, tokenize_corpus
+from support.tokenize_runs import run_tokenize
+from tokshard import merge_datasets
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.plan import MergeParameters
 from tokshard.errors import InputError
@@ -26,7 +27,7 @@ def workshop(tmp_path, monkeypatch):
 
 def tokenize(inputs, output, **options):
     settings = {"on_error": "skip", "unit_bytes": 100_000, "tokenizer": TOKENIZER, **options}
-    return tokenize_corpus(list(map(str, inputs)), output, workers=1, engine="reference", **settings)
+    return run_tokenize(list(map(str, inputs)), output, workers=1, encoder="reference", **settings)
 
 
 def contents(prefix: str) -> dict[str, bytes]:

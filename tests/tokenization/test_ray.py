@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.tokenization.feeding import Fed
-from support.tokenization.jobs import TOKENIZER, write_jsonl
+from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
+from support.unit_feeds import Fed
 from tokshard.core.worker_errors import error_from_json
 from tokshard.errors import UsageError
 from tokshard.tokenization.encoder import BatchProgress, Outcome
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.preparation import prepare
 from tokshard.tokenization.workers.ray import _IncomingParts, _tasks, encode_on_node
 
 UNIT_BYTES = 100
@@ -38,13 +37,13 @@ class Work:
             (self.directory / key.part_name).touch()
         self.parts = _IncomingParts(str(self.directory))
         os.mkdir(self.parts.incoming)
-        options = {"tokenizer": TOKENIZER, "engine": "reference", "unit_bytes": UNIT_BYTES}
-        self.job = prepare([str(path) for path in self.paths], str(folder / "out"), options)
+        options = {"tokenizer": TOKENIZER, "encoder": "reference", "unit_bytes": UNIT_BYTES}
+        self.job = job_of([str(path) for path in self.paths], str(folder / "out"), **options)
         self.outcomes: list[Outcome] = []
         self.documents = 0
         feed = Fed(self.paths, folder / "raw", unit_bytes=UNIT_BYTES, done=done).feed
         feed.leave_streams()
-        self.tasks = list(_tasks(feed, self.job.spec(), self.parts, SimpleNamespace(slots=slots)))
+        self.tasks = list(_tasks(feed, self.job.encoding, self.parts, SimpleNamespace(slots=slots)))
 
     def run(self, task, *, answers=None):
         """Do an task here, or only until it has answered so often."""

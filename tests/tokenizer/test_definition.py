@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.tokenization.definitions import added, characters, definition_of, probe, published, written
+from support.tokenizer_definitions import added, characters, definition_of, probe, published, written
 from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import definition as module

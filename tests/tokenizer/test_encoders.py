@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.tokenization.definitions import (
+from support.tokenizer_definitions import (
     BYTE_LEVEL,
     added,
     batches,

@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from support.tokenization.jobs import TOKENIZER, manifest, pair, write_jsonl
-from tokshard import tokenize_corpus
+from support.tokenize_runs import TOKENIZER, manifest, pair, run_tokenize, write_jsonl
 from tokshard.errors import BadRecordError, EncoderMismatchError
 from tokshard.tokenization.encoder import _texts_of
 from tokshard.tokenization.workers.executor import InlineExecutor
@@ -106,14 +105,14 @@ def test_an_encoder_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch
     options = {"tokenizer": TOKENIZER, "unit_bytes": 20_000, "executor": InlineExecutor()}
     out = str(tmp_path / "out")
     with pytest.raises(EncoderMismatchError) as caught:
-        tokenize_corpus(path, out, engine="fast", **options)
+        run_tokenize(path, out, encoder="fast", **options)
     assert caught.value.exit_code == 6
     assert texts[target] in caught.value.message
-    assert "--engine reference" in caught.value.hint
+    assert "--encoder reference" in caught.value.hint
     assert not (tmp_path / "out.bin").exists()
-    tokenize_corpus(path, out, engine="reference", **options)
+    run_tokenize(path, out, encoder="reference", **options)
     assert manifest(out)["encoder"] == {"documents": {"reference": 6000}, "compared": 0}
-    tokenize_corpus(path, str(tmp_path / "right"), engine="reference", **options)
+    run_tokenize(path, str(tmp_path / "right"), encoder="reference", **options)
     assert pair(out) == pair(tmp_path / "right")
 
 
@@ -124,19 +123,19 @@ def test_reference_after_fast_redoes_what_fast_made(tmp_path):
     out = str(tmp_path / "out")
     for encoder in ("fast", "reference"):
         with pytest.raises(BadRecordError):
-            tokenize_corpus(path, out, engine=encoder, **options)
-    report = tokenize_corpus(path, out, engine="fast", on_error="skip", **options)
-    made_by = report.engine["documents"]
+            run_tokenize(path, out, encoder=encoder, **options)
+    report = run_tokenize(path, out, encoder="fast", on_error="skip", **options)
+    made_by = report.encoder.documents
     assert report.units_resumed == report.units - 1
     assert made_by["reference"] > 250
     assert made_by["fast"] == 300 - made_by["reference"]
-    assert report.engine["compared"] == made_by["fast"]
+    assert report.encoder.compared == made_by["fast"]
 
 
 def test_a_small_corpus_needs_no_fast_encoder(tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": "a"}])
-    report = tokenize_corpus(path, str(tmp_path / "out"), tokenizer=TOKENIZER)
-    assert report.engine["documents"] == {"reference": 1}
+    report = run_tokenize(path, str(tmp_path / "out"), tokenizer=TOKENIZER)
+    assert report.encoder.documents == {"reference": 1}
 
 
 def with_model(change: dict) -> dict:
@@ -148,5 +147,5 @@ def with_model(change: dict) -> dict:
 def test_the_structural_gate_leads_to_the_reference(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(with_model({"dropout": 0.5})))
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": "some words to encode " * 60_000}])
-    report = tokenize_corpus(path, str(tmp_path / "out"), tokenizer=str(tmp_path))
-    assert report.engine["documents"] == {"reference": 1}
+    report = run_tokenize(path, str(tmp_path / "out"), tokenizer=str(tmp_path))
+    assert report.encoder.documents == {"reference": 1}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from support.tokenization.definitions import lists_of, written
-from support.tokenization.jobs import SAMPLE, TOKENIZER, texts_of
-from tokshard import tokenize_corpus
+from support.tokenize_runs import SAMPLE, TOKENIZER, run_tokenize, texts_of
+from support.tokenizer_definitions import lists_of, written
 from tokshard.errors import TokenizerError
+from tokshard.tokenization import run
 from tokshard.tokenization.options import TokenizeOptions
-from tokshard.tokenization.workers import local, pool
+from tokshard.tokenization.workers import pool
 from tokshard.tokenizer import libraries
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
@@ -84,7 +84,7 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
     [
         ({"tokenizer": TOKENIZER}, [{"expect": TOKENIZER, "special_tokens": False}]),
         ({"tokenizer": str(SAMPLE), "special_tokens": True}, [{"expect": TOKENIZER, "special_tokens": True}]),
-        ({"tokenizer": TOKENIZER, "engine": "reference"}, []),
+        ({"tokenizer": TOKENIZER, "encoder": "reference"}, []),
         ({"tokenizer": None}, []),
         ({"tokenizer": "s3://bucket/tokenizer.json"}, []),
         ({"tokenizer": "hf:gpt2"}, []),
@@ -95,7 +95,7 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
 def test_the_forkserver_is_told_of_files_at_hand(options, expected, monkeypatch):
     messages = []
     monkeypatch.setattr(pool.ForkServer, "_send", lambda _, message: messages.append(message))
-    object.__new__(pool.ForkServer).expect(TokenizeOptions(**options))
+    object.__new__(pool.ForkServer).expect(TokenizeOptions("a.jsonl", **options))
     assert messages == expected
 
 
@@ -119,7 +119,7 @@ def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch)
     corpus.write_bytes(
         b"".join(json.dumps({"text": text.upper() * 40}).encode() + b"\n" for text in TEXTS * 3)
     )
-    assert corpus.stat().st_size > local.INLINE_BYTES
+    assert corpus.stat().st_size > run.INLINE_BYTES
     expect = pool.ForkServer.expect
 
     def expecting(process, options):
@@ -127,9 +127,9 @@ def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch)
         wait_until_idle(process.pid)
         path.write_text(json.dumps(other))
 
-    libraries_of_job = {"tokenizer": str(path), "engine": "fast", "eod": "<|endoftext|>", "workers": 1}
+    libraries_of_job = {"tokenizer": str(path), "encoder": "fast", "eod": "<|endoftext|>", "workers": 1}
     monkeypatch.setattr(pool.ForkServer, "expect", expecting)
-    tokenize_corpus(str(corpus), str(tmp_path / "early"), **libraries_of_job)
+    run_tokenize(str(corpus), str(tmp_path / "early"), **libraries_of_job)
     monkeypatch.undo()
-    tokenize_corpus(str(corpus), str(tmp_path / "plain"), **{**libraries_of_job, "engine": "reference"})
+    run_tokenize(str(corpus), str(tmp_path / "plain"), **{**libraries_of_job, "encoder": "reference"})
     assert (tmp_path / "early.bin").read_bytes() == (tmp_path / "plain.bin").read_bytes()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.tokenization.definitions import (
+from support.tokenizer_definitions import (
     METASPACE,
     added,
     batches,

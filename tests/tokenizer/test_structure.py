@@ -4,7 +4,7 @@ from importlib.metadata import version
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from support.tokenization.definitions import (
+from support.tokenizer_definitions import (
     BYTE_LEVEL,
     GPT2_BYTE_LEVEL,
     added,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from support.dataset.twin import Plain
-from tokshard import merge_datasets, tokenize_corpus
+from support.tokenize_runs import run_tokenize
+from tokshard import merge_datasets
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.tracing.job import open_dataset, trace_document, trace_items
 from tokshard.tracing.options import parse_item, read_items
@@ -57,8 +58,8 @@ def write_input(path, seed, *, count=900, bad=0.1, blank=0.0):
 
 
 def tokenize(inputs, output, **options):
-    settings = {"on_error": "skip", "workers": 1, "unit_bytes": UNIT_BYTES, "engine": "reference"}
-    tokenize_corpus(inputs, output, **{**settings, **options})
+    settings = {"on_error": "skip", "workers": 1, "unit_bytes": UNIT_BYTES, "encoder": "reference"}
+    run_tokenize(inputs, output, **{**settings, **options})
     return output
 
 

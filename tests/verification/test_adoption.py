@@ -12,7 +12,8 @@ import pytest
 from support import bad_datasets
 from support.dataset.twin import Plain
 from support.file_changes import flip
-from tokshard import merge_datasets, tokenize_corpus
+from support.tokenize_runs import run_tokenize
+from tokshard import merge_datasets
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.manifest import check_sizes, read_manifest
 from tokshard.dataset.plan import AdoptionParameters
@@ -96,8 +97,8 @@ def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
 
 def test_an_adopted_data_set_is_replaced_only_when_forced(adopted, tmp_path):
     with pytest.raises(OutputExistsError):
-        tokenize_corpus([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1)
-    tokenize_corpus([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1, force=True)
+        run_tokenize([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1)
+    run_tokenize([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1, force=True)
     assert verify(VerifyOptions(adopted, level="deep")).findings == ()
 
 

@@ -17,7 +17,8 @@ import pytest
 from pyarrow import parquet
 
 from support.file_changes import edit_manifest
-from tokshard import merge_datasets, tokenize_corpus
+from support.tokenize_runs import run_tokenize
+from tokshard import merge_datasets
 from tokshard.dataset.manifest import read_manifest
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
@@ -44,7 +45,7 @@ def inside(tmp_path, monkeypatch):
 @pytest.mark.parametrize("unit_bytes", [3, 200, 1 << 20])
 def test_changes_are_found_in_every_kind_of_file(inside, kind, unit_bytes):
     write(Path("a.jsonl"), RECORDS, kind)
-    tokenize_corpus(["a.jsonl"], "x", workers=1, unit_bytes=unit_bytes)
+    run_tokenize(["a.jsonl"], "x", workers=1, unit_bytes=unit_bytes)
     report = verify(VerifyOptions("x", level="deep"))
     assert codes(report) == set()
     assert report.products[0].counts["inputs_compared"] == 1
@@ -65,7 +66,7 @@ def test_changes_are_found_in_every_kind_of_file(inside, kind, unit_bytes):
 def test_an_empty_input_is_unchanged(inside, kind):
     write(Path("a.jsonl"), [], kind)
     write(Path("b.jsonl"), RECORDS, kind)
-    tokenize_corpus(["a.jsonl", "b.jsonl"], "x", workers=1)
+    run_tokenize(["a.jsonl", "b.jsonl"], "x", workers=1)
     assert codes(verify(VerifyOptions("x", level="deep"))) == set()
 
 
@@ -73,7 +74,7 @@ def test_a_stream_with_a_line_that_was_too_long_is_compared_by_its_size(inside):
     write(Path("a.jsonl"), [*RECORDS, json.dumps({"text": "long" * 5000})], "gz")
     write(Path("b.jsonl"), RECORDS, "gz")
     how = {"workers": 1, "max_document_bytes": 1000, "on_error": "skip", "unit_bytes": 100}
-    tokenize_corpus(["a.jsonl", "b.jsonl"], "x", **how)
+    run_tokenize(["a.jsonl", "b.jsonl"], "x", **how)
     (note,) = verify(VerifyOptions("x", level="deep")).findings
     assert (note.code, note.severity) == ("input-size-only", "note")
     assert note.message == "1 of 2 inputs were compared by their sizes only, the first is a.jsonl"
@@ -83,7 +84,7 @@ def test_a_stream_with_a_line_that_was_too_long_is_compared_by_its_size(inside):
 
 def test_a_plain_file_with_a_line_that_was_too_long_is_compared_whole(inside):
     write(Path("a.jsonl"), [*RECORDS, json.dumps({"text": "long" * 5000})], "plain")
-    tokenize_corpus(["a.jsonl"], "x", workers=1, max_document_bytes=1000, on_error="skip", unit_bytes=100)
+    run_tokenize(["a.jsonl"], "x", workers=1, max_document_bytes=1000, on_error="skip", unit_bytes=100)
     assert codes(verify(VerifyOptions("x", level="deep"))) == set()
 
 
@@ -107,7 +108,7 @@ def test_changes_are_found_in_every_kind_of_table(inside, kind, unit_bytes):
     path = Path("a.table")
     texts = [*TEXTS[:3], None, *TEXTS[3:]]
     write_table(path, texts, kind)
-    tokenize_corpus([str(path)], "x", workers=1, unit_bytes=unit_bytes, on_error="skip")
+    run_tokenize([str(path)], "x", workers=1, unit_bytes=unit_bytes, on_error="skip")
     assert codes(verify(VerifyOptions("x", level="deep"))) == set()
     size = path.stat().st_size
     write_table(path, [one and one.replace("record 9", "rexord 9") for one in texts], kind)
@@ -125,7 +126,7 @@ def test_changes_are_found_in_every_kind_of_table(inside, kind, unit_bytes):
 def test_a_table_with_other_groups_is_not_what_was_tokenized(inside, count):
     path = Path("a.parquet")
     write_table(path, TEXTS[:count], "parquet", rows=2)
-    tokenize_corpus([str(path)], "x", workers=1, unit_bytes=3)
+    run_tokenize([str(path)], "x", workers=1, unit_bytes=3)
     assert codes(verify(VerifyOptions("x", level="deep"))) == set()
     write_table(path, TEXTS[: count + 1], "parquet", rows=3)
     # Sizes are looked at first: let this one have the same.
@@ -136,8 +137,8 @@ def test_a_table_with_other_groups_is_not_what_was_tokenized(inside, count):
 
 def test_tables_of_several_columns_and_of_merged_data_are_compared_by_their_sizes(inside):
     write_table(Path("a.parquet"), TEXTS, "parquet", title=TEXTS)
-    tokenize_corpus(["a.parquet"], "two", workers=1, fields=["text", "title"])
-    tokenize_corpus(["a.parquet"], "one", workers=1)
+    run_tokenize(["a.parquet"], "two", workers=1, fields=["text", "title"])
+    run_tokenize(["a.parquet"], "one", workers=1)
     merge_datasets(["one", "one"], "merged")
     for prefix in ("two_text_document", "merged"):
         assert codes(verify(VerifyOptions(prefix, level="deep"))) == {"input-size-only"}
@@ -148,7 +149,7 @@ def test_tables_of_several_columns_and_of_merged_data_are_compared_by_their_size
 
 def test_without_pyarrow_a_table_is_compared_by_its_size(inside, monkeypatch):
     write_table(Path("a.parquet"), TEXTS, "parquet")
-    tokenize_corpus(["a.parquet"], "x", workers=1)
+    run_tokenize(["a.parquet"], "x", workers=1)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-size-only"}
 
@@ -159,7 +160,7 @@ def test_without_pyarrow_a_table_is_compared_by_its_size(inside, monkeypatch):
 def test_eod_of_merged_data_sets_is_looked_at_where_it_is_the_same_of_all(inside, given, seen):
     write(Path("a.jsonl"), RECORDS, "plain")
     for name, append in zip("ab", given, strict=True):
-        tokenize_corpus(["a.jsonl"], name, workers=1, append_eod=append)
+        run_tokenize(["a.jsonl"], name, workers=1, append_eod=append)
     merge_datasets(["a", "b"], "both")
     merge_datasets(["both", "a"], "x")
     assert read_manifest("both").options.append_eod == seen
@@ -175,7 +176,7 @@ def test_eod_of_merged_data_sets_is_looked_at_where_it_is_the_same_of_all(inside
 
 def test_a_cut_stream_is_told(inside):
     write(Path("a.jsonl"), RECORDS, "gz")
-    tokenize_corpus(["a.jsonl"], "x", workers=1)
+    run_tokenize(["a.jsonl"], "x", workers=1)
     size = os.path.getsize("a.jsonl")
     Path("a.jsonl").write_bytes(Path("a.jsonl").read_bytes()[:-9] + bytes(9))
     assert os.path.getsize("a.jsonl") == size
@@ -185,7 +186,7 @@ def test_a_cut_stream_is_told(inside):
 def test_merged_data_sets_know_all_their_inputs(inside):
     for name in "ab":
         write(Path(f"{name}.jsonl"), RECORDS, "plain")
-        tokenize_corpus([f"{name}.jsonl"], name, workers=1, unit_bytes=500)
+        run_tokenize([f"{name}.jsonl"], name, workers=1, unit_bytes=500)
     merge_datasets(["a", "b"], "x")
     report = verify(VerifyOptions("x", level="deep"))
     assert codes(report) == set()
@@ -202,7 +203,7 @@ def test_an_input_from_a_pipe_is_not_here(inside):
     before = os.dup(0)
     try:
         os.dup2(read, 0)
-        tokenize_corpus(["-"], "x", workers=1)
+        run_tokenize(["-"], "x", workers=1)
     finally:
         os.dup2(before, 0)
         os.close(before)

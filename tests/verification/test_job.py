@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import bad_datasets, bad_products
 from support.file_changes import flip
 from support.interleaving import interleaved
-from tokshard import tokenize_corpus
+from support.tokenize_runs import run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import InputError, UsageError
 from tokshard.sharding.discovery import Wanted, open_sources
@@ -207,7 +207,7 @@ def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
         reader.start()
     try:
         for number in range(15):
-            tokenize_corpus(inputs[number % 2], prefix, on_error="skip", workers=1, force=True)
+            run_tokenize(inputs[number % 2], prefix, on_error="skip", workers=1, force=True)
     finally:
         ended.set()
         for reader in readers:

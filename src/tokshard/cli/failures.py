@@ -26,7 +26,7 @@ PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 @dataclass(frozen=True)
-class MissingUnits:
+class MissingUnitsDetail:
     """Units of one input that are not finished."""
 
     input: Annotated[str, Key("input", "The input.")]
@@ -61,7 +61,7 @@ class Problem:
         Key("differences", "What differs from the run that cannot be resumed.", omit_none=True),
     ] = None
     missing: Annotated[
-        tuple[MissingUnits, ...] | None,
+        tuple[MissingUnitsDetail, ...] | None,
         Key("missing", "The units of a job array that are not finished.", omit_none=True),
     ] = None
     tasks: Annotated[
@@ -168,7 +168,7 @@ def details_of(error: TokshardError) -> dict[str, Any]:
     missing = getattr(error, "missing", None)
     if missing is not None:
         value["missing"] = tuple(
-            MissingUnits(units["input"], tuple(units["units"]), units["open_from"]) for units in missing
+            MissingUnitsDetail(units["input"], tuple(units["units"]), units["open_from"]) for units in missing
         )
     return value
 

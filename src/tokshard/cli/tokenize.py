@@ -1,28 +1,18 @@
-"""``tokshard tokenize``: options, one library call, one rendering."""
+"""``tokshard tokenize``: options, one call, one rendering."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tokshard.cli import failures, terminal
-from tokshard.cli.arrays import (
-    ArrayTaskText,
-    ArrayWish,
-    Emit,
-    Finish,
-    Image,
-    Tasks,
-    finish_array,
-    job_file,
-    run_task,
-    show_task,
-)
-from tokshard.cli.events import recorded
-from tokshard.cli.notes import warn
+import tokshard
+from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
+from tokshard.cli import terminal
+from tokshard.cli.arrays import ArrayTaskText, Emit, Finish, Image, Tasks, command_words, show_task
+from tokshard.cli.command_run import command_run
 from tokshard.cli.options import (
     AsJson,
     ExecutorChoice,
@@ -37,16 +27,8 @@ from tokshard.cli.options import (
     ray_options,
 )
 from tokshard.cli.quantities import parse_bytes
-from tokshard.cli.tokenizeview import show_plan, show_report
-from tokshard.tokenization.options import (
-    DEFAULT_MAX_DOCUMENT_BYTES,
-    DEFAULT_UNIT_BYTES,
-    TokenizeOptions,
-    output_prefix,
-)
-
-if TYPE_CHECKING:
-    from tokshard.tokenization.workers.executor import Executor as Encoder
+from tokshard.cli.tokenizeview import show_dry_run, show_report
+from tokshard.errors import UsageError
 
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
@@ -54,8 +36,8 @@ _ERRORS = "Bad records"
 _RUN = "Run"
 
 
-class Engine(StrEnum):
-    """Choices of --engine."""
+class EncoderChoice(StrEnum):
+    """Choices of --encoder."""
 
     auto = "auto"
     reference = "reference"
@@ -148,9 +130,10 @@ def tokenize(
             rich_help_panel=_TOKENIZER,
         ),
     ] = None,
-    engine: Annotated[
-        Engine, typer.Option(help="Which encoder; both give the same tokens.", rich_help_panel=_TOKENIZER)
-    ] = Engine.auto,
+    encoder: Annotated[
+        EncoderChoice,
+        typer.Option(help="The encoder; both give the same tokens.", rich_help_panel=_TOKENIZER),
+    ] = EncoderChoice.auto,
     dtype: Annotated[
         Dtype, typer.Option(help="Token type in the .bin file.", rich_help_panel=_TOKENIZER)
     ] = Dtype.auto,
@@ -174,7 +157,7 @@ def tokenize(
             show_default="64 MB",
             rich_help_panel=_ERRORS,
         ),
-    ] = DEFAULT_MAX_DOCUMENT_BYTES,
+    ] = TokenizeOptions.max_document_bytes,
     workers: Annotated[
         int | None, typer.Option(help="Worker processes.", show_default="all cores", rich_help_panel=_RUN)
     ] = None,
@@ -187,7 +170,7 @@ def tokenize(
             show_default="16 MiB",
             rich_help_panel=_RUN,
         ),
-    ] = DEFAULT_UNIT_BYTES,
+    ] = TokenizeOptions.unit_bytes,
     resume: Annotated[
         bool,
         typer.Option("--resume/--no-resume", help="Go on with an unfinished run.", rich_help_panel=_RUN),
@@ -198,19 +181,19 @@ def tokenize(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=_RUN)
     ] = False,
-    staging: Annotated[
+    local_dir: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Where an output with a URL is made before it is uploaded.",
+            help="Where an output with a URL is built before its upload.",
             show_default="the user's cache",
             rich_help_panel=_RUN,
         ),
     ] = None,
-    keep_staging: Annotated[
+    keep_local: Annotated[
         bool,
         typer.Option(
-            "--keep-staging", help="Keep the local files of an uploaded output.", rich_help_panel=_RUN
+            "--keep-local", help="Keep the local files of an uploaded output.", rich_help_panel=_RUN
         ),
     ] = False,
     provenance: Annotated[
@@ -254,64 +237,57 @@ def tokenize(
     An interrupted run is resumed by the same command; the bytes do not depend on it, nor on the number
     of workers.
     """
-    with failures.reported(as_json=as_json), recorded(log_json, "tokenize") as log:
+    with command_run(
+        "tokenize", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
+    ) as run:
         like_megatron = preset is Preset.megatron
-        options: dict[str, Any] = {
-            "tokenizer": tokenizer,
-            "eod": eod,
-            "append_eod": append_eod if append_eod is not None else not like_megatron,
-            "special_tokens": special_tokens if special_tokens is not None else like_megatron,
-            "fields": tuple(field or ["text"]),
-            "name_by_field": like_megatron,
-            "workers": workers,
-            "engine": engine.value,
-            "dtype": dtype.value,
-            "on_error": on_error.value,
-            "max_errors": max_errors,
-            "max_document_bytes": max_document_bytes,
-            "unit_bytes": unit_size,
-            "provenance": provenance,
-            "resume": resume,
-            "force": force,
-            "staging": staging,
-            "keep_staging": keep_staging,
-        }
-        # Wrong options fail here, before anything heavy is imported.
-        TokenizeOptions(**options)
-        output_prefix(inputs, output)
-        array = ArrayWish(array_task, finish, emit, tasks, image)
+        options = TokenizeOptions(
+            inputs=inputs,
+            output=output,
+            tokenizer=tokenizer,
+            eod=eod,
+            append_eod=append_eod if append_eod is not None else not like_megatron,
+            special_tokens=special_tokens if special_tokens is not None else like_megatron,
+            fields=field or TokenizeOptions.fields,
+            name_by_field=like_megatron,
+            workers=workers,
+            encoder=encoder.value,
+            dtype=dtype.value,
+            on_error=on_error.value,
+            max_errors=max_errors,
+            max_document_bytes=max_document_bytes,
+            unit_bytes=unit_size,
+            provenance=provenance,
+            resume=resume,
+            force=force,
+            local_dir=local_dir,
+            keep_local=keep_local,
+        )
+        array = ArrayOptions(array_task, finish, emit.value if emit else None, tasks, image)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
-        alone = array == ArrayWish(None, None, None, None, None)
-        encoder: Encoder | None = ray_executor(ray, alone=alone)
+        cluster = ray_executor(ray, alone=array == ArrayOptions())
         if array.emit is not None:
-            terminal.say(job_file(context, array).rstrip())
+            if as_json:
+                raise UsageError("--emit prints a job file, which is no JSON: leave out --json")
+            command = ("tokshard", *command_words(context))
+            terminal.say(tokshard.array_job_file(options, array, command).rstrip())
             return
-        from tokshard.tokenization import job
-
         if dry_run:
-            plan = job.plan_tokenization(inputs, output, **options)
-            _show(plan, show_plan, as_json=as_json, quiet=False)
+            run.show(tokshard.dry_run_tokenize(options), show_dry_run)
             return
-        from tokshard.cli.meter import make_meter
-
-        meter = log.following(make_meter(quiet=quiet, animated=not no_progress))
         if tokenizer is None and not quiet:
             terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
         if array.array_task is not None:
-            done = run_task(array, inputs, output, progress=meter, **options)
-            warn(done.result.warnings if done.result else (), log=log, quiet=quiet)
-            _show(done, show_task, as_json=as_json, quiet=quiet)
+            task = ArrayTask.parse(array.array_task, os.environ)
+            done = tokshard.tokenize_array_task(
+                options, task, finish=array.finish is None, progress=run.progress
+            )
+            run.warn(done.result.warnings if done.result else ())
+            run.show(done, show_task)
             return
         if array.finish:
-            report = finish_array(array, inputs, output, progress=meter, **options)
+            report = tokshard.finish_tokenize(options, tasks=array.tasks, progress=run.progress)
         else:
-            report = job.tokenize_corpus(inputs, output, executor=encoder, progress=meter, **options)
-        warn(report.warnings, log=log, quiet=quiet)
-        _show(report, show_report, as_json=as_json, quiet=quiet)
-
-
-def _show(report: Any, show: Callable[[Any], None], *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        terminal.say_json(report.to_json())
-    elif not quiet:
-        show(report)
+            report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
+        run.warn(report.warnings)
+        run.show(report, show_report)

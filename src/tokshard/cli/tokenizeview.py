@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tokshard.cli import terminal
 
 if TYPE_CHECKING:
-    from tokshard.tokenization.report import DryRunReport, TokenizeReport
+    from tokshard import TokenizeDryRun, TokenizeReport
 
 
 def show_report(report: TokenizeReport) -> None:
@@ -32,36 +32,32 @@ def _how(report: TokenizeReport) -> str:
     speed = terminal.size(report.content_bytes / max(report.seconds, 1e-9))
     size = terminal.size(report.content_bytes)
     parts = [f"{size} of text in {terminal.duration(report.seconds)} ({speed}/s)"]
-    made_by = report.engine["documents"]
-    engines = " and ".join(name for name in ("fast", "reference") if made_by.get(name))
-    if engines:
-        parts.append(f"{engines} engine")
-    if report.engine["compared"]:
-        parts.append(f"{terminal.count(report.engine['compared'])} documents compared with the reference")
+    made_by = report.encoder.documents
+    encoders = " and ".join(name for name in ("fast", "reference") if made_by.get(name))
+    if encoders:
+        parts.append(f"{encoders} encoder")
+    if report.encoder.compared:
+        parts.append(f"{terminal.count(report.encoder.compared)} documents compared with the reference")
     if report.units_resumed:
         parts.append(f"{report.units_resumed} of {report.units} units were done before")
     return ", ".join(parts)
 
 
-def show_plan(plan: DryRunReport) -> None:
+def show_dry_run(plan: TokenizeDryRun) -> None:
     """Print what would be done."""
-    total = sum(entry["size_bytes"] or 0 for entry in plan.inputs)
+    total = sum(source.size_bytes or 0 for source in plan.inputs)
     terminal.say(f"inputs: {terminal.count(len(plan.inputs))}, {terminal.size(total)} on disk")
-    for entry in plan.inputs[:10]:
-        length = "stream" if entry["size_bytes"] is None else terminal.size(entry["size_bytes"])
-        kind = (
-            entry["format"]
-            if entry["compression"] == "none"
-            else f"{entry['format']}, {entry['compression']}"
-        )
-        terminal.say(f"  {terminal.safe(entry['path'])} ({kind}, {length})")
+    for source in plan.inputs[:10]:
+        length = "stream" if source.size_bytes is None else terminal.size(source.size_bytes)
+        packed = "" if source.compression == "none" else f", {source.compression}"
+        terminal.say(f"  {terminal.safe(source.path)} ({source.format}{packed}, {length})")
     if len(plan.inputs) > 10:
         terminal.say(f"  and {len(plan.inputs) - 10} more")
     terminal.say(f"outputs: {', '.join(map(terminal.safe, plan.outputs))} ({plan.state})")
-    if plan.staging is not None:
-        terminal.say(f"made in: {terminal.safe(plan.staging)}, then uploaded")
+    if plan.local_dir is not None:
+        terminal.say(f"made in: {terminal.safe(plan.local_dir)}, then uploaded")
     name, vocabulary = terminal.tokenizer_name(plan.tokenizer), terminal.count(plan.tokenizer.vocab_size)
-    dtype, eod = plan.options["dtype"], plan.options["eod_id"]
+    dtype, eod = plan.options.dtype, plan.options.eod_id
     terminal.say(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD {eod}")
-    reason = f" ({plan.engine_reason})" if plan.engine_reason else ""
-    terminal.say(f"engine: {plan.engine}{terminal.safe(reason)}, {plan.workers} workers")
+    reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
+    terminal.say(f"encoder: {plan.encoder}{terminal.safe(reason)}, {plan.workers} workers")

@@ -24,6 +24,7 @@ STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _LOOKS_AT_ONCE = 16
 _COMPRESSED_TO_PLAIN = 8
+_LARGE_BYTES = 1 << 62
 _HINT_NAMES = (
     "files are found there by their names: .jsonl, .json, .ndjson, .parquet or .arrow, "
     "with or without .gz, .bz2, .xz or .zst; others must be named one by one or by a glob"
@@ -292,3 +293,8 @@ def _state_of(path: str) -> tuple[int, int | None, str | None]:
         return found.size_bytes, found.mtime_ns, found.version
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns, None
+
+
+def content_bytes(files: Sequence[CorpusFile]) -> int:
+    """Estimate the size of inputs after decompression; streams of unknown size are taken for large."""
+    return sum(_LARGE_BYTES if file.plain_bytes is None else file.plain_bytes for file in files)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from tokshard.core.progress import Progress
 from tokshard.dataset.delivery import JOURNAL_NAME, Delivery, UploadJournal
@@ -21,6 +21,8 @@ from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import IntegrityError, OutputExistsError, ResumeMismatchError, StorageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
+
+OutputState = Literal["new", "resume", "up-to-date", "exists"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class BuildSpec:
             return None
         return self.finished(self.destinations)
 
-    def state(self, work: WorkDirectory) -> str:
+    def state(self, work: WorkDirectory) -> OutputState:
         """Return ``"up-to-date"``, ``"resume"``, ``"exists"`` or ``"new"``, for a dry run."""
         if not self.force and self.finished(self.destinations) is not None:
             return "up-to-date"

@@ -124,20 +124,20 @@ class Delivery:
         return StorageError(error.action, error.path, OSError(error.errno, error.reason), hint=hint)
 
 
-def delivery_to(output: str, *, staging: str | None, keep: bool) -> Delivery | None:
+def delivery_to(output: str, *, local_dir: str | None, keep: bool) -> Delivery | None:
     """Return how an output reaches its place; None for a path, where it is made in place.
 
     Args:
         output: The output prefix: a path or a URL.
-        staging: Where to make outputs for stores; by default in the user's cache directory.
+        local_dir: Where to make outputs for stores; by default in the user's cache directory.
         keep: Whether the staged files stay.
 
     Raises:
         UsageError: The URL names no objects in a bucket, or staging is asked for without a URL.
     """
     if not is_remote(output):
-        if staging is not None or keep:
-            raise UsageError("--staging and --keep-staging have a meaning only with an --output in a store")
+        if local_dir is not None or keep:
+            raise UsageError("--local-dir and --keep-local have a meaning only with an --output in a store")
         return None
     scheme, _, rest = output.partition("://")
     if "/" not in rest.strip("/"):
@@ -147,7 +147,7 @@ def delivery_to(output: str, *, staging: str | None, keep: bool) -> Delivery | N
         )
     # Two outputs with one last name may use one staging directory.
     digest = hashlib.sha256(os.fsencode(output)).hexdigest()[:12]
-    base = staging or os.path.join(paths.user_cache_directory(), _STAGING_NAME)
+    base = local_dir or os.path.join(paths.user_cache_directory(), _STAGING_NAME)
     return Delivery(output, os.path.join(base, f"{os.path.basename(output)}-{digest}"), keep)
 
 

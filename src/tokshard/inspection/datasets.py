@@ -14,8 +14,7 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
-from tokshard.tokenization.options import TokenizeOptions
-from tokshard.tokenization.plan import choose_dtype
+from tokshard.tokenization.job import choose_dtype
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import decode, fast_encoder_refusal
 
@@ -255,7 +254,7 @@ def inspect_tokenizer(argument: str) -> TokenizerSummary:
     return TokenizerSummary(
         argument=argument,
         identity=tokenizer.identity,
-        dtype=choose_dtype(tokenizer, TokenizeOptions()),
+        dtype=choose_dtype(tokenizer),
         eod_token=tokenizer.eod_token,
         eod_id=tokenizer.eod_id,
         max_token_id=tokenizer.max_token_id,

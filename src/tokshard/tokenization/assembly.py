@@ -16,19 +16,45 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core.codec import XXH3_128, Key, decode, encode
+from tokshard.core.tool import Tool
 from tokshard.corpus.records import RejectedRecord
-from tokshard.dataset.records import RejectionRecord, to_line
+from tokshard.dataset.manifest import (
+    PROVENANCE_NAME,
+    REJECTED_NAME,
+    UNITS_NAME,
+    DatasetFiles,
+    DatasetRecord,
+    EncoderRecord,
+    InputRecord,
+    Manifest,
+    RecordCounts,
+    TokenFileRecord,
+)
+from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
+from tokshard.dataset.publication import (
+    DigestingWriter,
+    file_chunks,
+    stage_chunks,
+    stage_file,
+    stage_manifest,
+)
+from tokshard.dataset.records import RejectionRecord, UnitRecord, to_line
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
+from tokshard.storage.digest import FileRecord, piecewise_digest
 from tokshard.storage.files import AppendFile, SharedFile
 from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
 from tokshard.tokenization.encoded_unit import Placements
 from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts, UnitKey, token_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 JOURNAL = "units.jsonl"
 CHECKPOINT_BYTES = 64 << 20
@@ -52,18 +78,17 @@ class ErrorPolicy:
         """How many rejected records are tolerable; None for any number."""
         return self.max_errors if self.skip else 0
 
-    def refuse(
-        self, path: str, line: int | None, offset: int, reason: str, detail: str, excerpt: str
-    ) -> InputError:
+    def refuse(self, path: str, line: int | None, record: RejectedRecord) -> InputError:
         """Return the error for a rejected record that is one too many; see :class:`BadRecordError`."""
         error = BadRecordError(
             path,
             line=line,
-            offset=offset,
-            reason=reason,
-            detail=detail,
-            excerpt=excerpt,
-            hint="mend the record, or pass --on-error skip to list and leave out records like this",
+            offset=record.offset,
+            reason=record.reason,
+            detail=record.detail,
+            excerpt=record.excerpt,
+            hint="fix the record, or pass --on-error skip to skip bad records and list them "
+            "in rejected.jsonl",
         )
         if not self.skip:
             return error
@@ -176,8 +201,49 @@ class Assembly:
         file.skip(len(place))
         self._uncommitted_bytes += len(place)
 
-    def complete(self) -> None:
-        """Cut the files of tokens to their size, and force everything to the disk. All units are there."""
+    def stage(self, plan: BuildPlan, parameters: TokenizeParameters) -> list[Manifest]:
+        """Write every output's files into the work directory; return the manifests. All units are there."""
+        self._complete()
+        inputs = _input_records(self, plan)
+        encoder = _encoder_record(self)
+        directory = self._directory
+        rejected_path = os.path.join(directory, "rejected.jsonl")
+        manifests = []
+        for k, field in enumerate(parameters.fields):
+            provenance: FileRecord | None = None
+            rejected: FileRecord | None = None
+            if parameters.provenance:
+                chunks = file_chunks(os.path.join(directory, "offsets"))
+                provenance = stage_chunks(directory, k, PROVENANCE_NAME, chunks)
+            if os.path.getsize(rejected_path):
+                rejected = stage_chunks(directory, k, REJECTED_NAME, file_chunks(rejected_path))
+            files = DatasetFiles(
+                bin=TokenFileRecord(
+                    os.stat(os.path.join(directory, f"{k}.bin")).st_size,
+                    piecewise_digest(unit.tokens_xxh3_128[k] for unit in self.units()),
+                ),
+                idx=_stage_index(directory, k, self.counts, parameters.dtype),
+                units=stage_chunks(directory, k, UNITS_NAME, _unit_lines(self, k)),
+                provenance=provenance,
+                rejected=rejected,
+            )
+            manifest = Manifest(
+                tool=Tool(),
+                fingerprint=plan.fingerprint,
+                dataset=_dataset_record(self, k, field, parameters),
+                files=files,
+                tokenizer=plan.tokenizer,
+                options=plan.options,
+                encoder=encoder,
+                inputs=inputs,
+                counts=_record_counts(self.counts),
+            )
+            stage_manifest(directory, k, manifest)
+            manifests.append(manifest)
+        return manifests
+
+    def _complete(self) -> None:
+        """Cut the files of tokens to their size, and force everything to the disk."""
         for file in self._token_files.values():
             file.cut()
         self._begin_checkpoint()
@@ -207,11 +273,10 @@ class Assembly:
         for entry in read_entries(path):
             yield decode(AssembledUnit, entry, path)
 
-    def refuse(self, key: UnitKey, record: RejectedRecord) -> InputError:
+    def refuse(self, record: RejectedRecord) -> InputError:
         """Return the error for a rejected record of the next unit."""
-        what = record.reason, record.detail, record.excerpt
-        offset, line = record.offset, record.line
-        return self._policy.refuse(self._input_names[key.file], self._lines_of_file + line, offset, *what)
+        line = self._lines_of_file + record.line
+        return self._policy.refuse(self._input_names[self.next.file], line, record)
 
     def close(self) -> None:
         """Close all files."""
@@ -226,7 +291,7 @@ class Assembly:
         lines = rejected.splitlines()
         allowed = limit - self.counts.rejected_total
         if len(lines) > allowed:
-            raise self.refuse(self.next, RejectedRecord(*json.loads(lines[max(0, allowed)])))
+            raise self.refuse(RejectedRecord(*json.loads(lines[max(0, allowed)])))
 
     def _rejected_lines(self, rejected: bytes) -> bytes:
         result = []
@@ -293,3 +358,107 @@ def _stream_names(field_count: int, *, offsets: bool) -> dict[str, str]:
         names["offsets"] = "offsets"
     names["rejected"] = "rejected.jsonl"
     return names
+
+
+# Staging
+
+
+def _dataset_record(assembly: Assembly, k: int, field: str, parameters: TokenizeParameters) -> DatasetRecord:
+    return DatasetRecord(
+        dtype=parameters.dtype,
+        multimodal=False,
+        field=field,
+        units=sum(1 for _ in assembly.units()),
+        documents=assembly.counts.documents,
+        **asdict(assembly.counts.fields[k]),
+    )
+
+
+def _record_counts(counts: UnitCounts) -> RecordCounts:
+    return RecordCounts(
+        records=counts.records,
+        documents=counts.documents,
+        lines=counts.lines,
+        blank_lines=counts.blank_lines,
+        content_bytes=counts.content_bytes,
+        rejected=counts.rejected,
+    )
+
+
+def _input_records(assembly: Assembly, plan: BuildPlan) -> tuple[InputRecord, ...]:
+    """Return each input of the plan with what was found in it."""
+    sources = [source for source in plan.inputs if isinstance(source, TextInput)]
+    counts = [UnitCounts()] * len(sources)
+    digests: list[list[str]] = [[] for _ in sources]
+    for unit in assembly.units():
+        header = unit.header
+        counts[header.file] += replace(header.counts, fields=())
+        digests[header.file].append(header.content_xxh3_128)
+    return tuple(
+        InputRecord(
+            **asdict(source),
+            content_bytes=found.content_bytes,
+            pieces_xxh3_128=piecewise_digest(pieces),
+            records=found.records,
+            documents=found.documents,
+            rejected=found.rejected_total,
+            blank_lines=found.blank_lines,
+        )
+        for source, found, pieces in zip(sources, counts, digests, strict=True)
+    )
+
+
+def _encoder_record(assembly: Assembly) -> EncoderRecord:
+    documents: dict[str, int] = {}
+    for unit in assembly.units():
+        made = unit.header.counts.documents
+        documents[unit.header.encoder] = documents.get(unit.header.encoder, 0) + made
+    return EncoderRecord(documents, assembly.counts.compared)
+
+
+def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
+    """Yield the lines of an output's units.jsonl: the journal's, for one field."""
+    for unit in assembly.units():
+        header = unit.header
+        counts = header.counts
+        record = UnitRecord(
+            input=header.file,
+            unit=header.unit,
+            content_bytes=counts.content_bytes,
+            content_xxh3_128=header.content_xxh3_128,
+            lines=counts.lines,
+            documents=counts.documents,
+            rejected=counts.rejected_total,
+            sequences=counts.fields[k].sequences,
+            tokens=counts.fields[k].tokens,
+            tokens_xxh3_128=unit.tokens_xxh3_128[k],
+            encoder=header.encoder,
+        )
+        yield to_line(record)
+
+
+def _stage_index(directory: str, k: int, counts: UnitCounts, dtype: str) -> FileRecord:
+    from tokshard.dataset.writer import write_index
+
+    def write(file: DigestingWriter) -> None:
+        write_index(
+            file,
+            dtype=dtype,
+            sequence_count=counts.fields[k].sequences,
+            document_count=counts.documents,
+            lengths=_column(os.path.join(directory, f"{k}.lengths"), "<i4"),
+            sequences_per_document=_column(os.path.join(directory, f"{k}.sequences"), "<u4"),
+        )
+
+    return stage_file(directory, k, "idx", write)
+
+
+def _column(path: str, dtype: str) -> Callable[[], Iterator[NDArray[np.generic]]]:
+    """Return a function that reads a file of numbers in pieces, as often as it is called."""
+    import numpy as np
+
+    def pieces() -> Iterator[NDArray[np.generic]]:
+        for chunk in file_chunks(path):
+            yield np.frombuffer(chunk, dtype)
+
+    return pieces

@@ -1,147 +1,303 @@
-"""The tokenize job: from inputs to published datasets, resumable at every moment.
-
-The phases: plan (look at inputs and tokenizer), recover (what has an earlier run left), encode (units
-to parts, parts to the assembly, in order), stage (index, sidecars, manifest), publish (final names).
-"""
+"""The tokenize job: its inputs, tokenizer, plan, outputs and encoder, before the first unit is encoded."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Literal
 
 from tokshard.core.codec import encode
-from tokshard.core.progress import Progress, SilentProgress
-from tokshard.dataset.build_run import BuildResult, BuildRun
-from tokshard.dataset.manifest import Manifest
-from tokshard.tokenization.encoding import encode_missing
-from tokshard.tokenization.preparation import TokenizeJob, prepare
-from tokshard.tokenization.report import DryRunReport, OutputReport, TokenizeReport
-from tokshard.tokenization.workers.executor import Executor
-from tokshard.tokenization.workers.local import EarlyExecutor
-from tokshard.tokenization.workspace import Workspace
+from tokshard.core.strict_json import dump_json
+from tokshard.corpus.files import CorpusFile, content_bytes
+from tokshard.dataset.build_run import BuildSpec
+from tokshard.dataset.delivery import Delivery, delivery_to
+from tokshard.dataset.layout import optimal_dtype
+from tokshard.dataset.plan import BuildPlan, TokenizeParameters
+from tokshard.dataset.workdir import WorkDirectory, remove_temporary_files
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.storage import fs, paths, syscalls
+from tokshard.storage.files import remove_tree
+from tokshard.storage.lock import WriterLock
+from tokshard.tokenization.assembly import ErrorPolicy
+from tokshard.tokenization.encoder import EncoderName, EncodingSpec
+from tokshard.tokenization.options import DtypeChoice, TokenizeOptions
+from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.tokenizer.encoders import fast_encoder_refusal
+from tokshard.tokenizer.equivalence import FIRST_BYTES
+
+# The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
+_RESULT_BYTES_OF_INPUT = 256
+_MAX_INPUTS_BYTES = 48 << 20
 
 
-def tokenize_corpus(
-    inputs: str | Sequence[str],
-    output: str | None = None,
-    *,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> TokenizeReport:
-    """Tokenize text into a Megatron indexed dataset, exactly and resumably.
+@dataclass(frozen=True, slots=True)
+class Workspace(WorkDirectory):
+    """The work directory of a tokenize run, with the parts that its workers commit.
 
-    The files written are ``OUTPUT.bin``, ``OUTPUT.idx`` and the directory ``OUTPUT.tokshard/`` (with
-    several fields: ``OUTPUT_<field>_document`` each). The bytes depend on the inputs, the tokenizer and
-    the options that shape them, and on nothing else: not on the number of workers, the compression of
-    the inputs, the engine, or whether the run was interrupted.
+    Attributes:
+        prefix: The output prefix of the run.
+    """
+
+    @property
+    def parts(self) -> str:
+        """Where workers commit parts."""
+        return os.path.join(self.directory, "parts")
+
+    @property
+    def raw(self) -> str:
+        """Where decompressed units wait for workers."""
+        return os.path.join(self.directory, "raw")
+
+    def begin(self, plan: BuildPlan) -> None:
+        """Make the directories and write the plan, if an equal one is not there."""
+        for directory in (self.directory, self.parts, self.raw):
+            syscalls.make_directory(directory)
+        WorkDirectory.begin(self, plan)
+
+    def part_path(self, key: UnitKey) -> str:
+        """Return the path of a unit's part."""
+        return os.path.join(self.parts, key.part_name)
+
+    def usable_parts(self, first: UnitKey, encoders: frozenset[str]) -> Iterator[PartReader]:
+        """Yield the intact parts from ``first`` on that an accepted encoder made; remove all else."""
+        for name in sorted(os.listdir(self.parts)):
+            path = os.path.join(self.parts, name)
+            # A pipe must not even be opened: that would wait for ever.
+            if os.path.isfile(path) and not os.path.islink(path):
+                try:
+                    with PartReader(path) as part:
+                        part.verify()
+                        named = part.unit.part_name == name
+                        if named and part.unit >= first and part.header.encoder in encoders:
+                            yield part
+                            continue
+                except IntegrityError:
+                    pass
+            remove_tree(path)
+
+    def sweep(self) -> None:
+        """Remove what a killed run may have left half-done: temporary files and decompressed units."""
+        WorkDirectory.sweep(self)
+        remove_tree(self.raw)
+        if os.path.islink(self.parts):
+            syscalls.unlink(self.parts)
+        remove_temporary_files(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDecision:
+    """The encoder of a job, and why it is not the fast one; None if it is."""
+
+    name: EncoderName
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeJob:
+    """Everything that is known before the first unit is encoded.
+
+    Attributes:
+        files: The inputs.
+        options: The options.
+        tokenizer: The tokenizer.
+        parameters: The options that determine the bytes.
+        plan: The plan.
+        prefix: The local path prefix of the run.
+        prefixes: The local path prefix of each output.
+        encoder: The encoder.
+        delivery: Where the outputs are uploaded to; None for local outputs.
+    """
+
+    files: tuple[CorpusFile, ...]
+    options: TokenizeOptions
+    tokenizer: Tokenizer
+    parameters: TokenizeParameters
+    plan: BuildPlan
+    prefix: str
+    prefixes: tuple[str, ...]
+    encoder: EncoderDecision
+    delivery: Delivery | None = None
+
+    @property
+    def workspace(self) -> Workspace:
+        """The work directory."""
+        return Workspace(self.prefix)
+
+    @property
+    def workers(self) -> int:
+        """Most worker processes."""
+        return self.options.workers or len(os.sched_getaffinity(0))
+
+    @property
+    def accepted_encoders(self) -> frozenset[str]:
+        """Encoders whose finished units may stay."""
+        return frozenset({"reference"} if self.options.encoder == "reference" else {"reference", "fast"})
+
+    @property
+    def error_policy(self) -> ErrorPolicy:
+        """What happens with rejected records."""
+        return ErrorPolicy(self.options.on_error == "skip", self.options.max_errors)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all inputs can be read again."""
+        return all(file.size_bytes is not None for file in self.files)
+
+    @property
+    def build(self) -> BuildSpec:
+        """The outputs to build, and what may be reused or replaced."""
+        return BuildSpec(
+            plan=self.plan,
+            prefixes=self.prefixes,
+            resume=self.options.resume,
+            force=self.options.force,
+            encoders=self.accepted_encoders,
+            delivery=self.delivery,
+        )
+
+    @property
+    def encoding(self) -> EncodingSpec:
+        """How units become parts."""
+        options = self.options
+        return EncodingSpec(
+            tokenizer=self.tokenizer.path,
+            tokenizer_identity=self.tokenizer.identity,
+            special_tokens=options.special_tokens,
+            eod_id=self.tokenizer.eod_id,
+            append_eod=options.append_eod,
+            fields=tuple(options.fields),
+            dtype=self.parameters.dtype,
+            encoder=self.encoder.name,
+            fallback=options.encoder != "fast",
+            max_document_bytes=options.max_document_bytes,
+            max_rejected=self.error_policy.limit,
+            offsets=options.provenance,
+        )
+
+    @contextmanager
+    def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[list[WriterLock]]:
+        """Hold the writer locks of all outputs.
+
+        Args:
+            shared: Whether others who share them may hold them, too.
+            purpose: The work of the holder, for error messages of others.
+
+        Raises:
+            LockedError: Another process writes one of the outputs.
+        """
+        with ExitStack() as locks:
+            if self.delivery is not None:
+                locks.callback(self.delivery.remove_empty)
+            # An output PREFIX_<field>_document is also the output of a run that was given that prefix.
+            yield [
+                locks.enter_context(Workspace(prefix).locked(shared=shared, purpose=purpose))
+                for prefix in sorted({self.prefix, *self.prefixes})
+            ]
+
+
+def prepare_job(options: TokenizeOptions, files: tuple[CorpusFile, ...]) -> TokenizeJob:
+    """Read the tokenizer and make the plan.
 
     Args:
-        inputs: Files, globs, directories, ``@list.txt`` or ``-`` for stdin; all but the last may be URLs.
-        output: Path prefix of the output, or a URL prefix, where it is uploaded when it is finished; by
-            default the name of the only input without its suffixes.
-        executor: Where to encode; by default worker processes, or this process for small inputs.
-        progress: Who is told of the progress.
-        **options: The fields of :class:`~tokshard.tokenization.options.TokenizeOptions`: ``tokenizer``
-            (file or directory, None for the built-in bytes), ``eod``, ``append_eod``,
-            ``special_tokens``, ``fields``, ``name_by_field``, ``workers``, ``engine``, ``dtype``,
-            ``on_error``, ``max_errors``, ``max_document_bytes``, ``unit_bytes``, ``provenance``,
-            ``resume``, ``force``, ``staging``, ``keep_staging``.
-
-    Returns:
-        What was written.
+        options: The options.
+        files: The discovered inputs.
 
     Raises:
-        UsageError: An option cannot be meant.
-        InputError: An input or the tokenizer cannot be read, or a record is bad.
-        OutputExistsError: The output is there already; ``force`` replaces it.
-        ResumeMismatchError: An unfinished run was started with other inputs or options.
-        LockedError: Another process writes this output.
-        EncoderMismatchError: The fast engine differs from the reference.
-        StorageError: The disk is full or broken. All finished work is kept.
-        WorkerError: A worker process died. All finished work is kept.
-
-    Example:
-        >>> report = tokenize_corpus("corpus.jsonl", "out/corpus")  # doctest: +SKIP
-        >>> report.outputs[0].tokens  # doctest: +SKIP
-        2219
+        UsageError: An option does not fit the inputs or the tokenizer.
+        InputError: The tokenizer cannot be read.
     """
-    started = time.monotonic()
-    listener = progress or SilentProgress()
-    with executor if isinstance(executor, EarlyExecutor) else EarlyExecutor(executor) as chosen:
-        job = prepare(inputs, output, options, discovered=chosen.begin)
-        workspace = Workspace(job.prefix)
-        result = job.build_spec.up_to_date(workspace)
-        if result is None:
-            with job.locked(), BuildRun(job.build_spec, workspace) as run:
-                built = run.recover()
-                if built is None:
-                    built = run.publish(encode_missing(job, workspace, chosen, listener))
-                result = run.deliver(built, listener)
-    return make_report(job, result, started)
-
-
-def plan_tokenization(inputs: str | Sequence[str], output: str | None = None, **options: Any) -> DryRunReport:
-    """Say what :func:`tokenize_corpus` would do with the same arguments, without writing anything."""
-    job = prepare(inputs, output, options)
-    return DryRunReport(
-        inputs=tuple(file.to_json() for file in job.files),
-        outputs=job.build_spec.destinations,
-        tokenizer=job.tokenizer.identity,
-        options=encode(job.parameters),
-        engine=job.engine.name,
-        engine_reason=job.engine.reason,
-        workers=job.workers,
-        state=job.build_spec.state(Workspace(job.prefix)),
-        staging=job.delivery.directory if job.delivery else None,
+    delivery = delivery_to(options.prefix, local_dir=options.local_dir, keep=options.keep_local)
+    prefix = options.prefix if delivery is None else delivery.prefix
+    for local_or_final in {options.prefix, prefix}:
+        _refuse_inputs_among_outputs(files, options.output_prefixes(local_or_final))
+    tokenizer = load_tokenizer(options.tokenizer, eod=options.eod, need_eod=options.append_eod)
+    parameters = TokenizeParameters(
+        fields=tuple(options.fields),
+        append_eod=options.append_eod,
+        eod_id=tokenizer.eod_id,
+        special_tokens=options.special_tokens,
+        dtype=choose_dtype(tokenizer, options.dtype),
+        max_document_bytes=options.max_document_bytes,
+        unit_bytes=options.unit_bytes,
+        provenance=options.provenance,
+    )
+    return TokenizeJob(
+        files=files,
+        options=options,
+        tokenizer=tokenizer,
+        parameters=parameters,
+        plan=make_plan(files, tokenizer, parameters),
+        prefix=prefix,
+        prefixes=options.output_prefixes(prefix),
+        encoder=_choose_encoder(files, tokenizer, options),
+        delivery=delivery,
     )
 
 
-def make_report(job: TokenizeJob, result: BuildResult, started: float) -> TokenizeReport:
-    """Return what a run says it has done, given when it began by the monotonic clock."""
-    manifests = result.manifests
-    first = manifests[0]
-    outputs = tuple(
-        OutputReport(
-            prefix=prefix,
-            field=manifest.dataset.field or "",
-            dtype=manifest.dataset.dtype,
-            documents=manifest.dataset.documents,
-            sequences=manifest.dataset.sequences,
-            tokens=manifest.dataset.tokens,
-            bin_bytes=manifest.files.bin.size_bytes,
-            idx_bytes=manifest.files.idx.size_bytes,
-            pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
+def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: TokenizeParameters) -> BuildPlan:
+    """Return the plan for these inputs, this tokenizer and these parameters.
+
+    Raises:
+        UsageError: There are more inputs than a manifest can list.
+    """
+    inputs = tuple(file.plan_input() for file in files)
+    listed_bytes = len(dump_json([encode(source) for source in inputs]))
+    if listed_bytes + _RESULT_BYTES_OF_INPUT * len(inputs) > _MAX_INPUTS_BYTES:
+        raise UsageError(
+            f"{len(inputs)} inputs are more than one dataset's manifest can list",
+            hint="make several datasets and merge them: tokshard merge A B -o OUT",
         )
-        for prefix, manifest in zip(job.build_spec.destinations, manifests, strict=True)
-    )
-    return TokenizeReport(
-        outputs=outputs,
-        tokenizer=job.tokenizer.identity,
-        records=first.counts.records,
-        documents=first.counts.documents,
-        rejected=first.counts.rejected,
-        input_bytes=sum(source.size_bytes or 0 for source in first.inputs),
-        content_bytes=first.counts.content_bytes,
-        engine={**encode(first.encoder), "differences": 0},
-        units=first.dataset.units,
-        units_resumed=result.resumed,
-        up_to_date=result.up_to_date,
-        seconds=time.monotonic() - started,
-        warnings=_warnings(job, manifests),
-    )
+    return BuildPlan(inputs=inputs, tokenizer=tokenizer.identity, options=parameters)
 
 
-def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
-    found = []
-    for prefix, manifest in zip(job.build_spec.destinations, manifests, strict=True):
-        data = manifest.dataset
-        if not data.tokens:
-            found.append(f"{prefix} has no tokens: Megatron cannot train on it")
-        if data.eod_in_text and job.options.append_eod:
-            found.append(
-                f"{prefix}: the text of the corpus itself contains the EOD token "
-                f"{data.eod_in_text} times; Megatron will see document ends there"
+def choose_dtype(tokenizer: Tokenizer, choice: DtypeChoice = "auto") -> Literal["uint16", "int32"]:
+    """Return the dtype of the tokens.
+
+    Megatron's rule for ``auto``, except that ids which do not fit uint16 (a vocabulary with gaps) get
+    int32, where Megatron's writer would fail.
+
+    Raises:
+        UsageError: The dtype asked for cannot hold the tokenizer's ids.
+    """
+    fits = tokenizer.max_token_id < 2**16
+    if choice == "uint16" and not fits:
+        raise UsageError(
+            f"--dtype uint16 cannot hold the token id {tokenizer.max_token_id} of this tokenizer",
+            hint="use --dtype auto",
+        )
+    if choice != "auto":
+        return choice
+    return "uint16" if fits and optimal_dtype(tokenizer.vocab_size).name == "uint16" else "int32"
+
+
+def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:
+    for prefix in prefixes:
+        outputs = {fs.realpath(path(prefix)) for path in (paths.bin_path, paths.idx_path)}
+        sidecars = os.path.join(fs.realpath(paths.sidecar_directory(prefix)), "")
+        for file in files:
+            path = fs.realpath(file.path)
+            if path in outputs or path.startswith(sidecars):
+                raise UsageError(
+                    f"the input {file.path} is one of the files that the run would write",
+                    hint="choose another --output",
+                )
+
+
+def _choose_encoder(
+    files: Sequence[CorpusFile], tokenizer: Tokenizer, options: TokenizeOptions
+) -> EncoderDecision:
+    if options.encoder == "reference":
+        return EncoderDecision("reference", "asked for")
+    reason = fast_encoder_refusal(tokenizer, special_tokens=options.special_tokens)
+    if options.encoder == "fast":
+        if reason is not None:
+            raise UsageError(
+                f"--encoder fast cannot encode with this tokenizer: {reason}", hint="use --encoder auto"
             )
-    return tuple(found)
+        return EncoderDecision("fast", None)
+    if reason is None and content_bytes(files) <= FIRST_BYTES:
+        reason = "the corpus is no larger than the sample that would be compared"
+    return EncoderDecision("reference" if reason else "fast", reason)

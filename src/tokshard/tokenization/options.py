@@ -1,4 +1,4 @@
-"""The options of a tokenize run, checked before anything is imported or opened."""
+"""Options of tokenize."""
 
 from __future__ import annotations
 
@@ -10,98 +10,131 @@ from typing import Literal
 from tokshard.errors import UsageError
 from tokshard.storage.paths import check_output_prefix
 
-EngineChoice = Literal["auto", "reference", "fast"]
+EncoderChoice = Literal["auto", "reference", "fast"]
 DtypeChoice = Literal["auto", "uint16", "int32"]
 ErrorChoice = Literal["fail", "skip"]
 
-DEFAULT_UNIT_BYTES = 16 << 20
-DEFAULT_MAX_DOCUMENT_BYTES = 64_000_000
-MIN_UNIT_BYTES = 1
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TokenizeOptions:
-    """What :func:`tokshard.tokenize_corpus` can be asked for; see there for the meaning of each.
+    """Options of :func:`tokshard.tokenize`.
+
+    Attributes:
+        inputs: Files, globs, directories, ``@list.txt`` or ``-`` for stdin; all but the last may be URLs.
+        output: Path prefix of the output, or a URL prefix, where it is uploaded when it is finished; by
+            default the name of the only input without its suffixes.
+        tokenizer: A ``tokenizer.json`` or its directory, a ``*.tiktoken`` or SentencePiece ``*.model`` file,
+            a URL of one of these, or ``hf:ID``; None for the built-in byte-level tokenizer.
+        eod: The EOD token or its id; None for the tokenizer's own.
+        append_eod: Whether the EOD token is appended to each document.
+        special_tokens: Whether the tokenizer's post-processor applies (BOS and so on).
+        fields: The JSON fields or columns to encode, each into a dataset of its own.
+        name_by_field: Whether the outputs are named ``PREFIX_<field>_document`` even if there is one field.
+        workers: Most worker processes; None for one for each core.
+        encoder: ``"reference"``, ``"fast"``, or ``"auto"``: the fast one where it is equal.
+        dtype: The dtype of the tokens; ``"auto"`` is Megatron's rule.
+        on_error: ``"fail"`` stops at the first bad record, ``"skip"`` lists it and continues.
+        max_errors: With ``"skip"``: more bad records than this are an error; None for no limit.
+        max_document_bytes: Records larger than this are rejected.
+        unit_bytes: Input bytes of a unit of work.
+        provenance: Whether the position of each document's record in its input is recorded.
+        resume: Whether an unfinished run of the same plan is resumed.
+        force: Whether an existing output is replaced.
+        local_dir: Where an output with a URL is built before it is uploaded; None for the user's cache.
+        keep_local: Whether the local files of an uploaded output are kept.
 
     Raises:
-        UsageError: A value cannot be meant.
+        UsageError: A value is invalid.
     """
 
+    inputs: str | Sequence[str]
+    output: str | None = None
     tokenizer: str | None = None
     eod: str | None = None
     append_eod: bool = True
     special_tokens: bool = False
-    fields: tuple[str, ...] = ("text",)
+    fields: Sequence[str] = ("text",)
     name_by_field: bool = False
     workers: int | None = None
-    engine: EngineChoice = "auto"
+    encoder: EncoderChoice = "auto"
     dtype: DtypeChoice = "auto"
     on_error: ErrorChoice = "fail"
     max_errors: int | None = None
-    max_document_bytes: int = DEFAULT_MAX_DOCUMENT_BYTES
-    unit_bytes: int = DEFAULT_UNIT_BYTES
+    max_document_bytes: int = 64_000_000
+    unit_bytes: int = 16 << 20
     provenance: bool = True
     resume: bool = True
     force: bool = False
-    staging: str | None = None
-    keep_staging: bool = False
+    local_dir: str | None = None
+    keep_local: bool = False
 
     def __post_init__(self) -> None:
-        _check_choice("engine", self.engine, ("auto", "reference", "fast"))
+        object.__setattr__(self, "fields", tuple(self.fields))
+        _check_choice("encoder", self.encoder, ("auto", "reference", "fast"))
         _check_choice("dtype", self.dtype, ("auto", "uint16", "int32"))
         _check_choice("on-error", self.on_error, ("fail", "skip"))
         _check_at_least("workers", self.workers, 1)
         _check_at_least("max-errors", self.max_errors, 0)
         _check_at_least("max-document-bytes", self.max_document_bytes, 1)
-        _check_at_least("unit-size", self.unit_bytes, MIN_UNIT_BYTES)
+        _check_at_least("unit-size", self.unit_bytes, 1)
         if self.max_errors is not None and self.on_error != "skip":
             raise UsageError("--max-errors has a meaning only with --on-error skip")
         if not self.fields or "" in self.fields:
             raise UsageError("--field needs the name of a field")
         if len(set(self.fields)) != len(self.fields):
             raise UsageError(f"--field names a field twice: {', '.join(self.fields)}")
-        if self.field_names_in_output and any("/" in field or "\0" in field for field in self.fields):
+        if self._field_names_in_output and any("/" in field or "\0" in field for field in self.fields):
             raise UsageError("the name of a field becomes part of a file name and cannot hold a slash")
+        if not self.input_names:
+            raise UsageError(
+                "no input is given", hint="name files, globs, directories, @list.txt or - for stdin"
+            )
+        _ = self.prefix
 
     @property
-    def field_names_in_output(self) -> bool:
-        """Whether the outputs are named ``PREFIX_<field>_document`` instead of ``PREFIX``."""
-        return self.name_by_field or len(self.fields) > 1
+    def input_names(self) -> tuple[str, ...]:
+        """The inputs as a tuple."""
+        return (self.inputs,) if isinstance(self.inputs, str) else tuple(self.inputs)
+
+    @property
+    def prefix(self) -> str:
+        """The path or URL prefix of the output: as given, or made of the name of the only input.
+
+        Raises:
+            UsageError: It is not given, and there is not exactly one named input; or it names no file.
+
+        Example:
+            >>> TokenizeOptions("data/corpus.jsonl.gz").prefix
+            'corpus'
+        """
+        if self.output is not None:
+            return check_output_prefix(self.output)
+        first, *others = self.input_names
+        if others or first == "-" or first.startswith("@") or os.path.isdir(first):
+            raise UsageError(
+                "several inputs, lists, directories and stdin have no name to give to the output",
+                hint="pass --output PREFIX",
+            )
+        name = os.path.basename(first)
+        stem = name.split(".", 1)[0] if not name.startswith(".") else ""
+        if not stem or any(character in stem for character in "*?["):
+            raise UsageError(f"no output name can be made of {first!r}", hint="pass --output PREFIX")
+        return stem
 
     def output_prefixes(self, prefix: str) -> tuple[str, ...]:
         """Return the path prefix of each field's dataset.
 
         Example:
-            >>> TokenizeOptions(fields=("text", "title")).output_prefixes("out/web")
+            >>> TokenizeOptions("a.jsonl", fields=("text", "title")).output_prefixes("out/web")
             ('out/web_text_document', 'out/web_title_document')
         """
-        if not self.field_names_in_output:
+        if not self._field_names_in_output:
             return (prefix,)
         return tuple(f"{prefix}_{field}_document" for field in self.fields)
 
-
-def output_prefix(inputs: Sequence[str], output: str | None) -> str:
-    """Return the prefix to write to: as given, or made of the name of the only input.
-
-    Raises:
-        UsageError: It is not given, and there is not exactly one named input; or it names no file.
-
-    Example:
-        >>> output_prefix(["data/corpus.jsonl.gz"], None)
-        'corpus'
-    """
-    if output is None:
-        if len(inputs) != 1 or inputs[0] == "-" or inputs[0].startswith("@") or os.path.isdir(inputs[0]):
-            raise UsageError(
-                "several inputs, lists, directories and stdin have no name to give to the output",
-                hint="pass --output PREFIX",
-            )
-        name = os.path.basename(inputs[0])
-        stem = name.split(".", 1)[0] if not name.startswith(".") else ""
-        if not stem or any(character in stem for character in "*?["):
-            raise UsageError(f"no output name can be made of {inputs[0]!r}", hint="pass --output PREFIX")
-        return stem
-    return check_output_prefix(output)
+    @property
+    def _field_names_in_output(self) -> bool:
+        return self.name_by_field or len(self.fields) > 1
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

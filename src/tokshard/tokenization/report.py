@@ -1,108 +1,103 @@
-"""What a tokenize run says it has done, or would do, as plain values."""
+"""Reports of tokenize."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from tokshard.dataset.plan import TokenizerIdentity
+from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.dataset.build_run import OutputState
+from tokshard.dataset.manifest import EncoderRecord
+from tokshard.dataset.plan import TextInput, TokenizeParameters, TokenizerIdentity
 
-REPORT_SCHEMA = "tokshard.tokenize-report/1"
-DRY_RUN_SCHEMA = "tokshard.tokenize-dry-run/1"
+ArrayTaskState = Literal["encoded", "published", "elsewhere", "up-to-date"]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputReport:
-    """One dataset that was written.
+    """A dataset that was written."""
 
-    Attributes:
-        prefix: Its path prefix.
-        field: The field it was made from.
-        dtype: ``"uint16"`` or ``"int32"``.
-        documents: Documents.
-        sequences: Sequences.
-        tokens: Tokens, EOD tokens included.
-        bin_bytes: Size of the ``.bin`` file.
-        idx_bytes: Size of the ``.idx`` file.
-        pieces_xxh3_128: Piecewise digest of the ``.bin`` file.
-    """
-
-    prefix: str
-    field: str
-    dtype: str
-    documents: int
-    sequences: int
-    tokens: int
-    bin_bytes: int
-    idx_bytes: int
-    pieces_xxh3_128: str
+    prefix: Annotated[str, Key("prefix", "Its path or URL prefix.")]
+    field: Annotated[str, Key("field", "The field it was made from.")]
+    dtype: Annotated[Literal["uint16", "int32"], Key("dtype", "The dtype of its tokens.")]
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)]
+    bin_bytes: Annotated[int, Key("bin_bytes", "Size of the .bin file.", minimum=0)]
+    idx_bytes: Annotated[int, Key("idx_bytes", "Size of the .idx file.", minimum=0)]
+    pieces_xxh3_128: Annotated[
+        str, Key("pieces_xxh3_128", "Piecewise digest of the .bin file over its units.", pattern=XXH3_128)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizeReport:
-    """What :func:`tokshard.tokenize_corpus` has done.
+class TokenizeReport(Document):
+    """The result of :func:`tokshard.tokenize`."""
 
-    Attributes:
-        outputs: The datasets, one for each field.
-        tokenizer: The tokenizer's identity.
-        records: Records read; equal to ``documents`` plus all ``rejected``.
-        documents: Records that became documents.
-        rejected: Rejected records by reason.
-        input_bytes: Input bytes on disk.
-        content_bytes: Input bytes after decompression.
-        engine: Documents that each engine made, and how many were compared.
-        units: Units that the outputs are made of.
-        units_resumed: Those that an earlier run had finished.
-        up_to_date: Whether everything was there already and nothing was done.
-        seconds: How long it took.
-        warnings: What the user should know, one sentence each.
-    """
+    SCHEMA = "tokshard.tokenize-report/1"
 
-    outputs: tuple[OutputReport, ...]
-    tokenizer: TokenizerIdentity
-    records: int
-    documents: int
-    rejected: dict[str, int]
-    input_bytes: int
-    content_bytes: int
-    engine: dict[str, Any]
-    units: int
-    units_resumed: int
-    up_to_date: bool
-    seconds: float
-    warnings: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with a ``schema`` field."""
-        return {"schema": REPORT_SCHEMA, **asdict(self)}
+    outputs: Annotated[tuple[OutputReport, ...], Key("outputs", "The datasets, one for each field.")]
+    tokenizer: Annotated[TokenizerIdentity, Key("tokenizer", "The tokenizer.")]
+    records: Annotated[
+        int, Key("records", "Records read: documents and rejected records, without blank lines.", minimum=0)
+    ]
+    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
+    rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)]
+    input_bytes: Annotated[int, Key("input_bytes", "Bytes of the inputs on disk.", minimum=0)]
+    content_bytes: Annotated[int, Key("content_bytes", "Bytes of the inputs after decompression.", minimum=0)]
+    encoder: Annotated[EncoderRecord, Key("encoder", "Documents by encoder, and how many were compared.")]
+    units: Annotated[int, Key("units", "Units of work.", minimum=0)]
+    units_resumed: Annotated[int, Key("units_resumed", "Units that an earlier run had finished.", minimum=0)]
+    up_to_date: Annotated[bool, Key("up_to_date", "Whether the outputs existed already.")]
+    seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
 
 
 @dataclass(frozen=True, slots=True)
-class DryRunReport:
-    """What :func:`tokshard.tokenize_corpus` would do.
+class TokenizeDryRun(Document):
+    """The result of :func:`tokshard.dry_run_tokenize`: what a run with the same options would do."""
 
-    Attributes:
-        inputs: Each input's name, size, format and compression.
-        outputs: The path prefixes to be written.
-        tokenizer: The tokenizer's identity.
-        options: The options that determine the bytes.
-        engine: The engine that would encode.
-        engine_reason: Why it is not the fast one; None if it is, or if none is known.
-        workers: Worker processes.
-        state: ``"new"``, ``"resume"``, ``"up-to-date"`` or ``"exists"``.
-        staging: The directory in which outputs for a store are made; None for others.
+    SCHEMA = "tokshard.tokenize-dry-run/1"
+
+    inputs: Annotated[tuple[TextInput, ...], Key("inputs", "The inputs, in order.")]
+    outputs: Annotated[tuple[str, ...], Key("outputs", "The path or URL prefixes of the datasets.")]
+    tokenizer: Annotated[TokenizerIdentity, Key("tokenizer", "The tokenizer.")]
+    options: Annotated[TokenizeParameters, Key("options", "The options that determine the bytes.")]
+    encoder: Annotated[Literal["reference", "fast"], Key("encoder", "The encoder that would be used.")]
+    encoder_reason: Annotated[
+        str | None, Key("encoder_reason", "Why it is not the fast encoder; null if it is.")
+    ]
+    workers: Annotated[int, Key("workers", "Most worker processes.", minimum=1)]
+    state: Annotated[OutputState, Key("state", "The state of the output now.")]
+    local_dir: Annotated[
+        str | None,
+        Key("local_dir", "Where the output is built before its upload; null for local outputs."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayTaskReport(Document):
+    """The result of :func:`tokshard.tokenize_array_task`.
+
+    The state is ``"encoded"``: the units of this task are encoded, and those of others are not, or another
+    task publishes the output; ``"published"``: all units are encoded, and this task has published the output;
+    ``"elsewhere"``: nothing was done, because another process does the rest; ``"up-to-date"``: the output
+    existed.
     """
 
-    inputs: tuple[dict[str, Any], ...]
-    outputs: tuple[str, ...]
-    tokenizer: TokenizerIdentity
-    options: dict[str, Any]
-    engine: str
-    engine_reason: str | None
-    workers: int
-    state: str
-    staging: str | None = None
+    SCHEMA = "tokshard.tokenize-array/1"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with a ``schema`` field."""
-        return {"schema": DRY_RUN_SCHEMA, **asdict(self)}
+    task: Annotated[int, Key("task", "Number of the task, from 0.", minimum=0)]
+    tasks: Annotated[int, Key("tasks", "Number of tasks.", minimum=1)]
+    state: Annotated[ArrayTaskState, Key("state", "The state of the work.")]
+    holder: Annotated[str | None, Key("holder", 'With "elsewhere": the process that does the rest.')]
+    units: Annotated[int, Key("units", "Units that this task has encoded.", minimum=0)]
+    units_resumed: Annotated[
+        int, Key("units_resumed", "Units of this task that had been finished before.", minimum=0)
+    ]
+    documents: Annotated[int, Key("documents", "Documents that this task has encoded.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens of these documents.", minimum=0)]
+    result: Annotated[
+        TokenizeReport | None, Key("result", 'The output, with "published" and "up-to-date"; else null.')
+    ]
+    seconds: Annotated[float, Key("seconds", "Duration of the task.", minimum=0)]

@@ -27,9 +27,9 @@ def keep_offsets_in_a_list() -> None:
 
 def read_whole_inputs() -> None:
     """Keep the text of all inputs."""
-    from tokshard.tokenization import preparation
+    from tokshard.tokenization import run
 
-    original = preparation.discover
+    original = run.discover
 
     def wrong(names: Any) -> Any:
         files = original(names)
@@ -38,4 +38,4 @@ def read_whole_inputs() -> None:
                 _kept.append(opened.read())
         return files
 
-    preparation.discover = wrong
+    run.discover = wrong

@@ -4,12 +4,13 @@ import gzip
 from pathlib import Path
 
 import pytest
-
-from support.object_store import SLOW_DOWN, Bucket, always
-from support.tokenization_job_array.corpora import content, lines
-from tokshard import ArrayTask, finish_tokenization, tokenize_corpus, tokenize_share
-from tokshard.errors import OutputExistsError, StorageError, UsageError
 from tokshard.tokenization.job_array.report import ArrayReport
+
+from support.array_corpora import content, lines
+from support.object_store import SLOW_DOWN, Bucket, always
+from support.tokenize_runs import run_array_task, run_finish, run_tokenize
+from tokshard import ArrayTask
+from tokshard.errors import OutputExistsError, StorageError, UsageError
 
 TASKS = 3
 UNIT_BYTES = 2000
@@ -26,7 +27,7 @@ def inputs(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 def run_task(inputs: list[str], bucket: Bucket, index: int, **options) -> ArrayReport:
-    return tokenize_share(
+    return run_array_task(
         inputs,
         f"{bucket.url}/out/x",
         task=ArrayTask(index, TASKS),
@@ -43,7 +44,7 @@ def uploaded(bucket: Bucket) -> dict[str, bytes]:
 
 
 def expected(inputs: list[str]) -> dict[str, bytes]:
-    tokenize_corpus(inputs, "x", unit_bytes=UNIT_BYTES)
+    run_tokenize(inputs, "x", unit_bytes=UNIT_BYTES)
     return content("x")
 
 
@@ -76,9 +77,7 @@ def test_an_upload_that_failed_is_done_by_whoever_comes_next(
     again = run_task(inputs, bucket, 0)
     assert (again.state, again.units) == ("published", 0)
     assert uploaded(bucket) == expected(inputs)
-    assert finish_tokenization(
-        inputs, f"{bucket.url}/out/x", staging="staging", unit_bytes=UNIT_BYTES
-    ).up_to_date
+    assert run_finish(inputs, f"{bucket.url}/out/x", staging="staging", unit_bytes=UNIT_BYTES).up_to_date
 
 
 def test_another_output_is_not_replaced_without_force(inputs: list[str], bucket: Bucket):
@@ -94,4 +93,4 @@ def test_another_output_is_not_replaced_without_force(inputs: list[str], bucket:
 
 def test_the_tasks_need_a_common_staging_directory(inputs: list[str], bucket: Bucket):
     with pytest.raises(UsageError, match="the tasks need a common place to make s3://"):
-        tokenize_share(inputs, f"{bucket.url}/out/x", task=ArrayTask(0, 2))
+        run_array_task(inputs, f"{bucket.url}/out/x", task=ArrayTask(0, 2))

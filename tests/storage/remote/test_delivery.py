@@ -23,11 +23,11 @@ from support.object_store import (
     first,
 )
 from support.schemas import defects_of
+from support.tokenize_runs import dry_run, run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.dataset.merge.job import merge_datasets
 from tokshard.errors import InputError, OutputExistsError, ResumeMismatchError, StorageError, UsageError
 from tokshard.storage.remote import upload
-from tokshard.tokenization.job import plan_tokenization, tokenize_corpus
 from tokshard.tokenization.report import TokenizeReport
 from tokshard.tokenization.workers.executor import InlineExecutor
 
@@ -60,7 +60,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def tokenize(corpus: Path, output: str, **options) -> TokenizeReport:
-    return tokenize_corpus(
+    return run_tokenize(
         str(corpus),
         output,
         unit_bytes=UNIT_BYTES,
@@ -129,10 +129,10 @@ def test_what_is_there_already_is_seen_without_work(bucket: Bucket, corpus: Path
     again = tokenize(corpus, url)
     assert again.up_to_date
     assert again.outputs == made.outputs
-    assert plan_tokenization(str(corpus), url, unit_bytes=UNIT_BYTES).state == "up-to-date"
+    assert dry_run(str(corpus), url, unit_bytes=UNIT_BYTES).state == "up-to-date"
     with pytest.raises(OutputExistsError, match=r"web\.bin exists already"):
         tokenize(corpus, url, append_eod=False)
-    assert plan_tokenization(str(corpus), url, append_eod=False).state == "exists"
+    assert dry_run(str(corpus), url, append_eod=False).state == "exists"
     assert steps(bucket) == []
     assert staged(corpus) == []
 
@@ -280,7 +280,7 @@ def test_a_data_set_that_waits_for_its_upload_is_not_replaced_silently(
     with pytest.raises(StorageError):
         tokenize(corpus, url)
     bucket.proxy.reset()
-    assert plan_tokenization(str(corpus), url, unit_bytes=UNIT_BYTES).state == "resume"
+    assert dry_run(str(corpus), url, unit_bytes=UNIT_BYTES).state == "resume"
     with pytest.raises(ResumeMismatchError, match=r"waits in .* to be uploaded"):
         tokenize(corpus, url, append_eod=False)
     tokenize(corpus, url, append_eod=False, force=True)
@@ -321,7 +321,7 @@ def test_several_fields_and_a_staging_directory_of_ones_own(
     for field in ("text", "title"):
         (kept,) = (tmp_path / "here").glob(f"*/web_{field}_document.bin")
         assert kept.read_bytes() == bucket.get(f"out/web_{field}_document.bin")
-    tokenize_corpus(source, str(tmp_path / "web"), fields=("text", "title"))
+    run_tokenize(source, str(tmp_path / "web"), fields=("text", "title"))
     assert (tmp_path / "web_title_document.idx").read_bytes() == bucket.get("out/web_title_document.idx")
 
 
@@ -370,7 +370,7 @@ def test_a_missing_bucket_is_found_before_the_work(bucket: Bucket, corpus: Path)
 def test_an_input_is_not_overwritten_by_its_own_output(bucket: Bucket):
     url = bucket.put("out/web.bin", b'{"text": "a"}\n')
     with pytest.raises(UsageError, match="is one of the files that the run would write"):
-        tokenize_corpus(url, f"{bucket.url}/out/web", force=True)
+        run_tokenize(url, f"{bucket.url}/out/web", force=True)
 
 
 def test_merge_says_that_it_writes_to_file_systems(bucket: Bucket, corpus: Path):

@@ -14,10 +14,10 @@ import pytest
 from support.command_line import SAMPLE
 from support.forked_commands import Commands
 from support.object_store import DROPPED, SLOW_DOWN, Bucket, Fault, each, first
+from support.tokenize_runs import run_tokenize
 from tokshard.corpus.files import discover
 from tokshard.errors import InputError, ResumeMismatchError, StorageError, TokenizerError, UsageError
 from tokshard.storage import readahead
-from tokshard.tokenization.job import tokenize_corpus
 from tokshard.tokenization.workers.executor import InlineExecutor
 from tokshard.tokenization.workers.pool import ProcessPool
 from tokshard.tokenizer.definition import load_tokenizer
@@ -65,8 +65,8 @@ def test_the_same_data_set_from_a_store_as_from_a_file(bucket: Bucket, tmp_path:
     (tmp_path / "here.data").write_bytes(content)
     url = bucket.put("there.data", content)
     options = {"unit_bytes": 50_000, "executor": InlineExecutor()}
-    tokenize_corpus(str(tmp_path / "here.data"), str(tmp_path / "local"), **options)
-    report = tokenize_corpus(url, str(tmp_path / "remote"), **options)
+    run_tokenize(str(tmp_path / "here.data"), str(tmp_path / "local"), **options)
+    report = run_tokenize(url, str(tmp_path / "remote"), **options)
     assert report.units > 3
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
 
@@ -79,8 +79,8 @@ def test_worker_processes_read_ranges_through_a_network_that_fails(bucket: Bucke
         first(3, Fault(cut_at=5000), lambda request: request.is_read),
         first(3, SLOW_DOWN),
     )
-    tokenize_corpus(str(tmp_path / "here.jsonl"), str(tmp_path / "local"), unit_bytes=100_000)
-    tokenize_corpus(url, str(tmp_path / "remote"), unit_bytes=100_000, executor=ProcessPool(2))
+    run_tokenize(str(tmp_path / "here.jsonl"), str(tmp_path / "local"), unit_bytes=100_000)
+    run_tokenize(url, str(tmp_path / "remote"), unit_bytes=100_000, executor=ProcessPool(2))
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
     ranges = [one.range for one in bucket.proxy.reads("there.jsonl") if one.range and one.range[1] > 512]
     assert max(end - begin for begin, end in ranges) < 200_000, "a worker reads its unit, not the file"
@@ -96,8 +96,8 @@ def test_a_dropped_connection_costs_a_compressed_file_one_range(
     bucket.proxy.judge = first(
         2, Fault(cut_at=10_000), lambda request: request.range is not None and request.range[0] > 50_000
     )
-    tokenize_corpus(url, str(tmp_path / "remote"))
-    tokenize_corpus(str(tmp_path / "here.jsonl.gz"), str(tmp_path / "local"))
+    run_tokenize(url, str(tmp_path / "remote"))
+    run_tokenize(str(tmp_path / "here.jsonl.gz"), str(tmp_path / "local"))
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
     asked = sum(end - begin for begin, end in (one.range for one in bucket.proxy.reads() if one.range))
     assert asked <= len(content) + 2 * 20_000 + 512
@@ -161,7 +161,7 @@ def test_an_object_that_changes_during_the_run_is_noticed(bucket: Bucket, tmp_pa
             yield from super().run(*arguments)
 
     with pytest.raises(InputError, match="was changed while it was read"):
-        tokenize_corpus(url, str(tmp_path / "out"), executor=Changing())
+        run_tokenize(url, str(tmp_path / "out"), executor=Changing())
     assert not (tmp_path / "out.bin").exists()
 
 
@@ -172,13 +172,13 @@ def test_a_run_is_resumed_only_with_the_same_object(
     url = bucket.put("web.jsonl", STORIES)
     bucket.proxy.judge = lambda request: SLOW_DOWN if request.range and request.range[0] > 300_000 else None
     with pytest.raises(StorageError, match="failed once"):
-        tokenize_corpus(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
+        run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
     bucket.proxy.reset()
     first_line, _, rest = STORIES.partition(b"\n")
     bucket.put("web.jsonl", rest + first_line + b"\n")
     with pytest.raises(ResumeMismatchError, match="version was"):
-        tokenize_corpus(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
-    tokenize_corpus(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor(), resume=False)
+        run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
+    run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor(), resume=False)
 
 
 def test_a_tokenizer_in_a_store_is_the_same_as_on_a_disk(

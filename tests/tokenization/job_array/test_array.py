@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tokenization.jobs import manifest, write_jsonl
-from support.tokenization_job_array.corpora import (
+from support.array_corpora import (
     OPTIONS,
     UNIT_BYTES,
     content,
@@ -20,7 +19,7 @@ from support.tokenization_job_array.corpora import (
     run_task,
     write_corpus,
 )
-from tokshard import finish_tokenization, tokenize_corpus
+from support.tokenize_runs import manifest, run_finish, run_tokenize, write_jsonl
 from tokshard.errors import (
     BadRecordError,
     InputError,
@@ -43,7 +42,7 @@ def corpus(tmp_path, monkeypatch):
 
 
 def finish(inputs, prefix="x", **options):
-    return finish_tokenization(inputs, prefix, **{**OPTIONS, **options})
+    return run_finish(inputs, prefix, **{**OPTIONS, **options})
 
 
 def part_of(file, index, prefix="x"):
@@ -76,7 +75,7 @@ def test_several_fields_are_shared_too(corpus):
     for index in range(3):
         report = run_task(corpus, index, 3, fields=("text", "title"))
     assert [one.prefix for one in report.result.outputs] == ["x_text_document", "x_title_document"]
-    tokenize_corpus(corpus, "y", fields=("text", "title"), **OPTIONS)
+    run_tokenize(corpus, "y", fields=("text", "title"), **OPTIONS)
     for field in ("text", "title"):
         assert content(f"x_{field}_document") == content(f"y_{field}_document")
 
@@ -203,13 +202,13 @@ def test_a_damaged_part_is_named_and_made_again(corpus, damage):
     assert content("x") == expected(corpus)
 
 
-def test_units_of_an_engine_that_is_not_accepted_any_more_are_made_again(corpus):
+def test_units_of_an_encoder_that_is_not_accepted_any_more_are_made_again(corpus):
     for index in range(2):
-        run_task(corpus, index, 2, engine="fast", finish=False)
+        run_task(corpus, index, 2, encoder="fast", finish=False)
     with pytest.raises(UnfinishedError):
-        finish(corpus, engine="reference")
+        finish(corpus, encoder="reference")
     for index in range(2):
-        report = run_task(corpus, index, 2, engine="reference")
+        report = run_task(corpus, index, 2, encoder="reference")
         assert report.units_resumed == 0
     assert report.state == "published"
     assert manifest("x")["encoder"]["documents"].keys() == {"reference"}
@@ -217,7 +216,7 @@ def test_units_of_an_engine_that_is_not_accepted_any_more_are_made_again(corpus)
 
 def test_an_ordinary_run_goes_on_where_tasks_have_stopped(corpus):
     done = [run_task(corpus, index, 4) for index in (0, 2)]
-    report = tokenize_corpus(corpus, "x", **OPTIONS)
+    report = run_tokenize(corpus, "x", **OPTIONS)
     assert report.units_resumed == sum(one.units for one in done)
     assert content("x") == expected(corpus)
 
@@ -244,7 +243,7 @@ def stopping_after(units):
 @pytest.mark.parametrize("units", [1, 9, 20])
 def test_tasks_go_on_where_an_ordinary_run_has_stopped(corpus, units):
     with pytest.raises(StoppedError):
-        tokenize_corpus(corpus, "x", executor=stopping_after(units), **OPTIONS)
+        run_tokenize(corpus, "x", executor=stopping_after(units), **OPTIONS)
     reports = [run_task(corpus, index, 3) for index in range(3)]
     assert reports[-1].state == "published"
     assert reports[-1].result.units == sum(one.units + one.units_resumed for one in reports)
@@ -268,7 +267,7 @@ def test_a_task_with_other_options_or_inputs_is_refused(corpus):
 
 
 def test_an_output_of_another_plan_is_replaced_only_by_force(corpus):
-    tokenize_corpus(corpus[:1], "x", **OPTIONS)
+    run_tokenize(corpus[:1], "x", **OPTIONS)
     before = content("x")
     with pytest.raises(OutputExistsError):
         run_task(corpus, 0, 2)
@@ -284,7 +283,7 @@ def test_an_output_of_another_plan_is_replaced_only_by_force(corpus):
     [
         (["-"], {}, "a pipe can be read once"),
         (["a.jsonl"], {"resume": False}, "--no-resume would throw away what other tasks have finished"),
-        (["a.jsonl"], {"staging": "s"}, "--staging"),
+        (["a.jsonl"], {"local_dir": "s"}, "--local-dir"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(corpus, inputs, options, message):
@@ -384,7 +383,7 @@ def test_a_task_leaves_to_an_ordinary_run_what_that_does(corpus):
             seen.append(run_task(corpus, 0, 2))
             yield from super().run(*arguments)
 
-    tokenize_corpus(corpus, "x", executor=Asking(1), **OPTIONS)
+    run_tokenize(corpus, "x", executor=Asking(1), **OPTIONS)
     (report,) = seen
     assert (report.state, report.units) == ("elsewhere", 0)
     assert f"process {os.getpid()} on " in report.holder
@@ -398,7 +397,7 @@ def test_a_task_is_locked_out_by_a_run_that_makes_something_else(corpus):
                 run_task(corpus, 0, 2)
             yield from super().run(*arguments)
 
-    tokenize_corpus(corpus[:1], "x", executor=Asking(1), **OPTIONS)
+    run_tokenize(corpus[:1], "x", executor=Asking(1), **OPTIONS)
     assert content("x") == expected(corpus[:1])
 
 
@@ -407,7 +406,7 @@ def test_runs_that_would_write_alone_are_locked_out_by_a_task(corpus):
 
     class Asking(InlineExecutor):
         def run(self, *arguments):
-            for attempt in (finish, lambda inputs: tokenize_corpus(inputs, "x", **OPTIONS)):
+            for attempt in (finish, lambda inputs: run_tokenize(inputs, "x", **OPTIONS)):
                 with pytest.raises(LockedError, match=r"and perhaps others, which share it, holds x"):
                     attempt(corpus)
             other.append(run_task(corpus, 1, 2).state)
@@ -488,7 +487,7 @@ def test_a_random_course_ends_with_the_same_bytes(corpus):
             if chance.random() < 0.25:
                 with pytest.raises(StoppedError):
                     stopper = stopping_after(chance.randrange(8))
-                    tokenize_corpus(corpus, prefix, executor=stopper, **OPTIONS, force=False)
+                    run_tokenize(corpus, prefix, executor=stopper, **OPTIONS, force=False)
                     raise StoppedError  # it was complete
             elif count > 1 or chance.random() < 0.2:
                 run_task(corpus, chance.randrange(count), count, prefix, finish=chance.random() < 0.5)

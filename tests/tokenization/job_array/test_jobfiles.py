@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokshard.errors import UsageError
-from tokshard.tokenization.job_array.jobfiles import (
-    ArrayJob,
-    job_directory,
-    kubernetes_manifest,
-    slurm_script,
+from tokshard.tokenization.job_array.job_files import (
+    _ArrayJob,
+    _job_directory,
+    _kubernetes_manifest,
+    _slurm_script,
 )
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
@@ -27,7 +27,7 @@ NAMES = {"": "tokshard", "...": "tokshard", "A" * 99: f"tokshard-{'a' * 40}"}
 
 
 def job(command=(), name="web", directory="/data", tasks=8, cores=4):
-    return ArrayJob(("tokshard", "tokenize", *command), name, directory, tasks, cores)
+    return _ArrayJob(("tokshard", "tokenize", *command), name, directory, tasks, cores)
 
 
 def expanded(word: str) -> str:
@@ -38,7 +38,7 @@ def expanded(word: str) -> str:
 
 @given(command=st.lists(words | st.sampled_from(HOSTILE), max_size=6), directory=words, image=words)
 def test_kubernetes_gets_the_command_word_by_word(command, directory, image):
-    value = yaml.safe_load(kubernetes_manifest(job(command, directory=f"/{directory}"), image))
+    value = yaml.safe_load(_kubernetes_manifest(job(command, directory=f"/{directory}"), image))
     (container,) = value["spec"]["template"]["spec"]["containers"]
     given_words = [expanded(word) for word in container["command"]]
     assert given_words == ["tokshard", "tokenize", "--array-task", "auto", *command]
@@ -47,7 +47,7 @@ def test_kubernetes_gets_the_command_word_by_word(command, directory, image):
 
 
 def test_the_manifest_is_an_indexed_job():
-    value = yaml.safe_load(kubernetes_manifest(job(name="Web_2 corpus!"), "example/image:1"))
+    value = yaml.safe_load(_kubernetes_manifest(job(name="Web_2 corpus!"), "example/image:1"))
     assert (value["apiVersion"], value["kind"]) == ("batch/v1", "Job")
     assert value["metadata"] == {"generateName": "tokshard-web-2-corpus-"}
     spec = value["spec"]
@@ -78,7 +78,7 @@ def tools(tmp_path_factory):
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_shell_gets_the_command_word_by_word_in_the_directory(tools, command):
     directory, place = tools
-    script = slurm_script(job(command, directory=str(place)))
+    script = _slurm_script(job(command, directory=str(place)))
     done = subprocess.run(
         ["bash"],
         input=script.encode(),
@@ -93,7 +93,7 @@ def test_a_shell_gets_the_command_word_by_word_in_the_directory(tools, command):
 
 
 def test_slurm_is_asked_for_what_was_said_and_nothing_else():
-    script = slurm_script(job(["\n#SBATCH --array=0-9\n"], name="x\n#SBATCH --exclusive", tasks=5, cores=7))
+    script = _slurm_script(job(["\n#SBATCH --array=0-9\n"], name="x\n#SBATCH --exclusive", tasks=5, cores=7))
     lines = script.splitlines()
     assert lines[0] == "#!/bin/bash"
     head = lines[1 : lines.index("")]  # sbatch reads no further than the first command
@@ -125,4 +125,4 @@ def test_the_directory_is_called_as_the_user_calls_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "real")
     for name, found in ((tmp_path / "link", "link"), (tmp_path, "real"), (Path("real"), "real")):
         monkeypatch.setenv("PWD", str(name))
-        assert job_directory() == str(tmp_path / found)
+        assert _job_directory() == str(tmp_path / found)

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.tokenization.jobs import TOKENIZER
-from support.tokenization_job_array.corpora import lines
+from support.array_corpora import lines
+from support.tokenize_runs import TOKENIZER, job_of
 from tokshard.corpus.files import CorpusFile, discover
 from tokshard.corpus.planning import plan_units
 from tokshard.tokenization.encoder import BatchProgress, UnitEncoder
-from tokshard.tokenization.job_array.shares import Deal
+from tokshard.tokenization.job_array.shards import UnitAssignment
 from tokshard.tokenization.part import PartReader, UnitKey
-from tokshard.tokenization.preparation import prepare
 from tokshard.tokenization.workers.feed import StreamInput
 from tokshard.tokenization.workers.ray import encode_stream
 
@@ -43,7 +42,7 @@ def test_each_unit_is_of_one_task_and_all_tasks_agree(sizes, count, compressions
         CorpusFile(str(number), size, 0, "jsonl", compression)
         for number, (size, compression) in enumerate(zip(sizes, compressions, strict=False))
     ]
-    deals = [Deal(list(files), count, unit_bytes=1) for _ in range(2)]
+    deals = [UnitAssignment(list(files), count, unit_bytes=1) for _ in range(2)]
     for number in range(len(files)):
         members = deals[0].members(number)
         assert members == deals[1].members(number)
@@ -60,7 +59,7 @@ def test_each_unit_is_of_one_task_and_all_tasks_agree(sizes, count, compressions
 def test_the_work_is_dealt_evenly(sizes, count):
     """Nobody has more than a fair share, an eighth of one for each file that was rounded up, and a file."""
     files = [plain(number, size) for number, size in enumerate(sizes)]
-    deal = Deal(files, count, unit_bytes=1)
+    deal = UnitAssignment(files, count, unit_bytes=1)
     loads = [0] * count
     for key in units_of(files):
         loads[deal.owner(key)] += 1
@@ -72,15 +71,15 @@ def test_the_work_is_dealt_evenly(sizes, count):
 
 def test_many_files_are_dealt_whole_and_one_is_read_by_all():
     files = [plain(number, 1000 + number) for number in range(100)]
-    deal = Deal(files, 8, unit_bytes=10)
+    deal = UnitAssignment(files, 8, unit_bytes=10)
     assert {len(deal.members(number)) for number in range(100)} == {1}
     dealt = [task for number in range(100) for task in deal.members(number)]
     assert {dealt.count(task) for task in range(8)} <= {12, 13}
-    assert sorted(Deal([plain(0, 1000)], 8, unit_bytes=10).members(0)) == list(range(8))
+    assert sorted(UnitAssignment([plain(0, 1000)], 8, unit_bytes=10).members(0)) == list(range(8))
 
 
 def test_small_files_do_not_all_go_to_the_first_tasks():
-    deal = Deal([plain(number, 10) for number in range(8)], 8, unit_bytes=1000)
+    deal = UnitAssignment([plain(number, 10) for number in range(8)], 8, unit_bytes=1000)
     assert sorted(deal.members(number)[0] for number in range(8)) == list(range(8))
 
 
@@ -89,7 +88,7 @@ def test_a_stream_encoded_by_several_gives_the_parts_of_its_units(tmp_path, modu
     """Each remainder by an encoder of its own, in no order: every unit once, the last marked as such."""
     path = tmp_path / "in.jsonl.gz"
     path.write_bytes(gzip.compress(lines(7, 9000)))
-    job = prepare([str(path)], str(tmp_path / "x"), {"tokenizer": TOKENIZER, "unit_bytes": 1000})
+    job = job_of([str(path)], str(tmp_path / "x"), tokenizer=TOKENIZER, unit_bytes=1000)
     parts, raw = tmp_path / "parts", tmp_path / "raw"
     parts.mkdir()
     raw.mkdir()
@@ -97,7 +96,7 @@ def test_a_stream_encoded_by_several_gives_the_parts_of_its_units(tmp_path, modu
     documents = []
     for remainder in reversed(range(modulus)):
         events = encode_stream(
-            UnitEncoder(job.spec(), str(parts)),
+            UnitEncoder(job.encoding, str(parts)),
             StreamInput(0, file, 1000, 64_000_000, 0),
             directory=str(raw),
             wanted=lambda index, remainder=remainder: index % modulus == remainder,

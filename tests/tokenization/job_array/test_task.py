@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokshard.errors import UsageError
-from tokshard.tokenization.job_array.task import ArrayTask, parse_array_task
+from tokshard.tokenization.job_array.options import ArrayTask
 
 
 def slurm(task, first, last, step, count):
@@ -36,7 +36,7 @@ def slurm(task, first, last, step, count):
     ],
 )
 def test_the_task_is_found(text, environment, index, count):
-    assert parse_array_task(text, environment) == ArrayTask(index, count)
+    assert ArrayTask.parse(text, environment) == ArrayTask(index, count)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_task_is_found(text, environment, index, count):
 )
 def test_what_names_no_task_is_refused(text, environment, message):
     with pytest.raises(UsageError) as caught:
-        parse_array_task(text, environment)
+        ArrayTask.parse(text, environment)
     assert message in str(caught.value)
     assert caught.value.hint
 
@@ -70,6 +70,6 @@ def test_what_names_no_task_is_refused(text, environment, message):
 def test_the_tasks_of_a_slurm_array_are_all_shares(first, step, count):
     last = first + step * (count - 1)
     found = [
-        parse_array_task("auto", slurm(one, first, last, step, count)) for one in range(first, last + 1, step)
+        ArrayTask.parse("auto", slurm(one, first, last, step, count)) for one in range(first, last + 1, step)
     ]
     assert found == [ArrayTask(index, count) for index in range(count)]

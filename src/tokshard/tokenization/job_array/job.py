@@ -1,124 +1,106 @@
-"""A run that the tasks of a job array share: each encodes its units, and the last puts all together.
+"""A tokenize run that the tasks of a job array share: each encodes its units, and the last one assembles.
 
 All tasks hold the writer lock together; whoever makes the plan, assembles or publishes holds it alone.
-A task gives the lock up before it looks whether everything is finished. So the one that gives it up last
-sees all parts, and nobody who is still at work stands in its way: somebody always puts them together.
+A task releases the lock before it looks whether everything is finished. So the task that releases it last
+sees all parts, and nobody who is still at work stands in its way: one of them always assembles the output.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tokshard.core.progress import Progress, SilentProgress
-from tokshard.dataset.build_run import BuildResult, recover
-from tokshard.errors import LockedError, UsageError
+from tokshard.corpus.files import discover
+from tokshard.dataset.build_run import BuildResult, BuildRun, recover
+from tokshard.dataset.publication import is_sealed
+from tokshard.errors import LockedError, UnfinishedError, UsageError
 from tokshard.storage.lock import Holder, holder_of
-from tokshard.tokenization.job import make_report
-from tokshard.tokenization.job_array.finishing import (
-    CHECKING,
-    finish,
-    finished_output,
-    is_begun,
-    waits_for_upload,
-)
-from tokshard.tokenization.job_array.report import ArrayReport, ArrayState
-from tokshard.tokenization.job_array.share import Share
-from tokshard.tokenization.job_array.survey import Survey
-from tokshard.tokenization.job_array.task import ArrayTask
-from tokshard.tokenization.preparation import TokenizeJob, prepare
-from tokshard.tokenization.report import TokenizeReport
-from tokshard.tokenization.workers.executor import Executor
-from tokshard.tokenization.workspace import Workspace
+from tokshard.tokenization.job import TokenizeJob, Workspace, prepare_job
+from tokshard.tokenization.job_array.options import ArrayTask
+from tokshard.tokenization.job_array.shards import MissingUnits, TaskShard, UnitAssignment, WorkStatus
+from tokshard.tokenization.options import TokenizeOptions
+from tokshard.tokenization.report import ArrayTaskReport, ArrayTaskState, TokenizeReport
+from tokshard.tokenization.run import encode_and_stage, make_report
+from tokshard.tokenization.workers.executor import Events, Executor
 
 _LOOK_AGAIN_SECONDS = 0.1
 _LOOKS_IN_SILENCE = 30
+# The purposes of a lock. Who checks may still find that there is work for others.
+_CHECKING = "checking"
+_ASSEMBLING = "assembling"
+_SHOWN = 20
 
 
-def tokenize_share(
-    inputs: str | Sequence[str],
-    output: str | None = None,
-    *,
+def tokenize_array_task(
+    options: TokenizeOptions,
     task: ArrayTask,
+    *,
     finish: bool = True,
     executor: Executor | None = None,
     progress: Progress | None = None,
-    **options: Any,
-) -> ArrayReport:
-    """Encode one task's share of the units into the work directory that all tasks of a job array share.
+) -> ArrayTaskReport:
+    """Encode one task's shard of the units into the work directory that all tasks of a job array share.
 
     Which units are a task's depends on the inputs and the number of tasks alone. Finished units are
     never encoded again, whoever has made them, so the number of tasks may change from one try to the
     next, and a task that was killed is simply run again. The bytes are those of
-    :func:`tokshard.tokenize_corpus`.
+    :func:`tokshard.tokenize`.
 
     Args:
-        inputs: As of :func:`tokshard.tokenize_corpus`; none of them a pipe.
-        output: Path prefix of the output, on a file system that all tasks see.
-        task: Which task this is.
-        finish: Whether the task that finds all units finished puts the output together.
-        executor: Where to encode; by default worker processes, or this process for a small share.
-        progress: Who is told of the progress.
-        **options: As of :func:`tokshard.tokenize_corpus`, without ``resume``. ``force`` replaces an
-            output, or the unfinished work, of another plan.
-
-    Returns:
-        What was done.
+        options: The options, equal for all tasks; no input is a pipe, the output is on a file system that
+            all tasks see, and ``resume`` is True. ``force`` replaces an output, or the unfinished work, of
+            another plan.
+        task: The task.
+        finish: Whether the task that finds all units finished assembles and publishes the output.
+        executor: Where to encode; by default worker processes, or this process for a small shard.
+        progress: Gets the progress.
 
     Raises:
-        TokshardError: As :func:`tokshard.tokenize_corpus`. What other tasks have finished is kept.
+        TokshardError: See :func:`tokshard.tokenize`. What other tasks have finished is kept.
         UnfinishedError: All units seemed finished, but a part is damaged.
     """
-    attempt = _Attempt(prepare(inputs, output, options), task, progress or SilentProgress())
-    return attempt.run(executor, finish=finish)
+    job = _shareable_job(options)
+    return _Attempt(job, task, progress or SilentProgress()).run(executor, finish=finish)
 
 
-def finish_tokenization(
-    inputs: str | Sequence[str],
-    output: str | None = None,
-    *,
-    tasks: int | None = None,
-    progress: Progress | None = None,
-    **options: Any,
+def finish_tokenize(
+    options: TokenizeOptions, *, tasks: int | None = None, progress: Progress | None = None
 ) -> TokenizeReport:
-    """Put together what the tasks of a job array have encoded; see :func:`tokenize_share`.
+    """Assemble and publish what the tasks of a job array have encoded; see :func:`tokenize_array_task`.
 
     Args:
-        inputs: As of :func:`tokenize_share`.
-        output: As of :func:`tokenize_share`.
-        tasks: How many tasks the array had, so that those to run again can be named.
-        progress: Who is told of the progress.
-        **options: As of :func:`tokenize_share`.
-
-    Returns:
-        What was written.
+        options: The options of the tasks.
+        tasks: Number of tasks of the array, so that the error names those to run again.
+        progress: Gets the progress.
 
     Raises:
-        UnfinishedError: A unit has no finished part; the error says which.
+        UnfinishedError: A unit has no finished part; the error names it.
         LockedError: Tasks are at work, or another process writes this output.
-        TokshardError: As :func:`tokshard.tokenize_corpus`.
+        TokshardError: See :func:`tokshard.tokenize`.
     """
     started = time.monotonic()
-    job = _shareable(prepare(inputs, output, options))
-    return make_report(job, finish(job, tasks, progress or SilentProgress()), started)
+    job = _shareable_job(options)
+    return make_report(job, _finish(job, tasks, progress or SilentProgress()), started)
 
 
-def _shareable(job: TokenizeJob) -> TokenizeJob:
+def _shareable_job(options: TokenizeOptions) -> TokenizeJob:
+    job = prepare_job(options, discover(options.input_names))
     if not job.repeatable:
         raise UsageError(
             "a pipe can be read once, by one process: its units cannot be dealt to tasks",
             hint="write it to a file that all tasks see",
         )
-    if not job.options.resume:
+    if not options.resume:
         raise UsageError(
             "--no-resume would throw away what other tasks have finished",
             hint="leave it out; --force starts over if the unfinished run was another one",
         )
-    if job.delivery is not None and job.options.staging is None:
+    if job.delivery is not None and options.local_dir is None:
         raise UsageError(
-            f"the tasks need a common place to make {job.delivery.url} in before it is uploaded",
-            hint="name a directory that all of them see: --staging DIR",
+            f"the tasks need a common directory to build {job.delivery.url} in before it is uploaded",
+            hint="name a directory that all of them see: --local-dir DIR",
         )
     return job
 
@@ -128,46 +110,46 @@ class _Attempt:
 
     def __init__(self, job: TokenizeJob, task: ArrayTask, progress: Progress) -> None:
         self._started = time.monotonic()
-        self._job = _shareable(job)
+        self._job = job
         self._task = task
         self._progress = progress
-        self._workspace = Workspace(job.prefix)
+        self._workspace = job.workspace
         self._seen: Holder | None = None
         self._looks = 0
 
-    def run(self, executor: Executor | None, *, finish: bool) -> ArrayReport:
-        share = None
-        while share is None and not waits_for_upload(self._job):
-            if not self._workspace.has_leftovers() and (done := finished_output(self._job)) is not None:
+    def run(self, executor: Executor | None, *, finish: bool) -> ArrayTaskReport:
+        shard = None
+        while shard is None and not _waits_for_upload(self._job):
+            if not self._workspace.has_leftovers() and (done := _finished_output(self._job)) is not None:
                 return self._report("up-to-date", produced=done)
             try:
-                share = self._encode(executor)
-                if share is None:
+                shard = self._encode(executor)
+                if shard is None:
                     self._begin()
             except LockedError as error:
                 if (holder := self._who_does_all(error)) is not None:
                     return self._report("elsewhere", holder=holder)
                 time.sleep(_LOOK_AGAIN_SECONDS)
-        produced = self._publish(share) if finish else None
-        state: ArrayState = "encoded" if produced is None else "published"
-        return self._report(state, share=share, produced=produced)
+        produced = self._publish(shard) if finish else None
+        state: ArrayTaskState = "encoded" if produced is None else "published"
+        return self._report(state, shard=shard, produced=produced)
 
-    def _encode(self, executor: Executor | None) -> Share | None:
-        """Encode the share; None if there is no plan to go by yet, or one that is to be replaced."""
+    def _encode(self, executor: Executor | None) -> TaskShard | None:
+        """Encode the shard; None if there is no plan to go by yet, or one that is to be replaced."""
         with self._job.locked(shared=True, purpose=f"task {self._task}"):
             earlier = self._workspace.earlier_plan()
-            if earlier is None or not self._job.build_spec.may_resume(earlier):
+            if earlier is None or not self._job.build.may_resume(earlier):
                 return None
-            share = Share(self._job, self._workspace, self._task, self._progress)
-            share.encode(executor)
-            return share
+            shard = TaskShard(self._job, self._task, self._progress)
+            shard.encode(executor)
+            return shard
 
     def _begin(self) -> None:
         """Write the plan, or publish what waits for it, unless the output was made meanwhile."""
-        with self._job.locked(purpose=CHECKING):
-            there = waits_for_upload(self._job) or finished_output(self._job) is not None
-            if is_begun(self._workspace) or not there:
-                recover(self._job.build_spec, self._workspace)
+        with self._job.locked(purpose=_CHECKING):
+            there = _waits_for_upload(self._job) or _finished_output(self._job) is not None
+            if _is_begun(self._workspace) or not there:
+                recover(self._job.build, self._workspace)
 
     def _who_does_all(self, error: LockedError) -> str | None:
         """Look at who stands in the way: None to try again, or the process that does what is left to do.
@@ -186,35 +168,178 @@ class _Attempt:
         earlier = self._workspace.earlier_plan()
         if earlier is not None and earlier.differences(self._job.plan):
             raise error
-        return None if holder.shared or holder.purpose == CHECKING or earlier is None else holder.process
+        return None if holder.shared or holder.purpose == _CHECKING or earlier is None else holder.process
 
-    def _publish(self, share: Share | None) -> BuildResult | None:
+    def _publish(self, shard: TaskShard | None) -> BuildResult | None:
         """Put the output together if every unit is finished and nobody else is at it."""
-        if share is not None and not Survey(self._job, self._workspace).is_complete():
+        if shard is not None and not WorkStatus(self._job).is_complete():
             return None
         try:
-            produced = finish(self._job, self._task.count, self._progress, is_complete=True)
+            produced = _finish(self._job, self._task.count, self._progress, is_complete=True)
         except LockedError:
             return None
         return None if produced.up_to_date else produced  # somebody was quicker
 
     def _report(
         self,
-        state: ArrayState,
+        state: ArrayTaskState,
         *,
         holder: str | None = None,
-        share: Share | None = None,
+        shard: TaskShard | None = None,
         produced: BuildResult | None = None,
-    ) -> ArrayReport:
-        return ArrayReport(
+    ) -> ArrayTaskReport:
+        return ArrayTaskReport(
             task=self._task.index,
             tasks=self._task.count,
             state=state,
             holder=holder,
-            units=share.encoded_units if share else 0,
-            units_resumed=share.resumed if share else 0,
-            documents=share.documents if share else 0,
-            tokens=share.tokens if share else 0,
+            units=shard.encoded_units if shard else 0,
+            units_resumed=shard.resumed if shard else 0,
+            documents=shard.documents if shard else 0,
+            tokens=shard.tokens if shard else 0,
             result=make_report(self._job, produced, self._started) if produced else None,
             seconds=time.monotonic() - self._started,
         )
+
+
+# Assembling
+
+
+def _finished_output(job: TokenizeJob) -> BuildResult | None:
+    """Return the output if it is at its place, made by an equal plan. Unlike elsewhere, ``force`` spares it.
+
+    A task that comes late must not take what the others have just published for something to replace.
+    """
+    return job.build.finished(job.build.destinations)
+
+
+def _waits_for_upload(job: TokenizeJob) -> bool:
+    """Tell whether the output has been put together, and lies where it is staged for a store."""
+    return job.delivery is not None and job.build.finished(job.build.prefixes) is not None
+
+
+def _is_begun(workspace: Workspace) -> bool:
+    """Tell whether there is unfinished work, be it only to be published."""
+    return workspace.earlier_plan() is not None or is_sealed(workspace.directory)
+
+
+def _finish(
+    job: TokenizeJob, tasks: int | None, progress: Progress, *, is_complete: bool = False
+) -> BuildResult:
+    """Assemble the outputs and publish them.
+
+    Args:
+        job: The run.
+        tasks: Number of tasks of the array, to name those to run again; None if that is not known.
+        progress: Gets the progress.
+        is_complete: Whether every unit is known to have a part.
+    """
+    workspace = job.workspace
+    if not workspace.has_leftovers() and (done := _finished_output(job)) is not None:
+        return done
+    with job.locked(purpose=_CHECKING) as locks:
+        if not _is_begun(workspace) and (done := _finished_output(job)) is not None:
+            return done
+        _check_plan(job)
+        if not is_complete and not is_sealed(workspace.directory) and _is_begun(workspace):
+            _check_finished(job, tasks)
+        for lock in locks:
+            lock.turn_to(_ASSEMBLING)
+        with BuildRun(job.build, workspace) as run:
+            built = run.recover()
+            if built is None:
+                built = run.publish(encode_and_stage(job, _NoExecutor(job, tasks), progress))
+            return run.deliver(built, progress)
+
+
+def _check_plan(job: TokenizeJob) -> None:
+    """Check that there is unfinished work of the same plan.
+
+    Raises:
+        UnfinishedError: There is none.
+        ResumeMismatchError: It was started with another plan.
+    """
+    earlier = job.workspace.earlier_plan()
+    if earlier is not None:
+        replace(job.build, force=False).may_resume(earlier)
+    elif not is_sealed(job.workspace.directory) and not _waits_for_upload(job):
+        raise UnfinishedError(
+            f"no task has begun to make {job.build.destinations[0]}: there is no {job.workspace.directory}",
+            hint="run the tasks first, with the same inputs and options and --array-task I/N",
+        )
+
+
+class _NoExecutor:
+    """An executor that encodes nothing: it is asked only if a part has turned out to be damaged."""
+
+    def __init__(self, job: TokenizeJob, tasks: int | None) -> None:
+        self._job = job
+        self._tasks = tasks
+
+    def run(self, *_: object) -> Events:
+        _check_finished(self._job, self._tasks)
+        yield from ()
+
+
+def _check_finished(job: TokenizeJob, tasks: int | None) -> None:
+    """Check that every unit has a part.
+
+    Raises:
+        UnfinishedError: One has none.
+    """
+    missing = list(WorkStatus(job).missing(read_footers=True))
+    if not missing:
+        return
+    again = None
+    hint = "run the tasks again, all of them or any number; --tasks N says which of N are concerned"
+    if tasks is not None:
+        assignment = UnitAssignment(job.files, tasks, job.options.unit_bytes)
+        again = tuple(sorted(set[int]().union(*(units.tasks(assignment) for units in missing))))
+        hint = f"run task {_numbers(again)} of {tasks} again, then --finish"
+    listed = tuple(
+        {"input": units.path, "units": list(units.units), "open_from": units.open_from} for units in missing
+    )
+    raise UnfinishedError(_described(missing), missing=listed, tasks=again, hint=hint)
+
+
+def _described(missing: Sequence[MissingUnits]) -> str:
+    """Describe missing units in one sentence, which names no more than some of them."""
+    count = sum(len(entry.units) for entry in missing)
+    least = "at least " if any(entry.open_from is not None for entry in missing) else ""
+    left = _SHOWN
+    places = []
+    for entry in missing:
+        runs = [str(first) if first == last else f"{first} to {last}" for first, last in _runs(entry.units)]
+        if entry.open_from is not None:
+            runs.append(f"whatever comes from {entry.open_from} on")
+        if left <= 0:
+            places.append("and more")
+            break
+        more = " and more" if len(runs) > left else ""
+        places.append(f"{', '.join(runs[:left])}{more} of {entry.path}")
+        left -= len(runs)
+    return f"{least}{max(count, 1)} of the units lack a finished part: {'; '.join(places)}"
+
+
+def _numbers(tasks: Sequence[int]) -> str:
+    """Return numbers of tasks as Slurm takes them.
+
+    Example:
+        >>> _numbers([0, 3, 4, 5])
+        '0,3-5'
+    """
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in _runs(tasks))
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last of each run of consecutive numbers."""
+    first = previous = None
+    for number in numbers:
+        if first is None or previous is None:
+            first = number
+        elif number != previous + 1:
+            yield first, previous
+            first = number
+        previous = number
+    if first is not None and previous is not None:
+        yield first, previous

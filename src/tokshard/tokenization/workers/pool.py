@@ -52,14 +52,14 @@ class ProcessPool:
     """An executor with worker processes on this machine; use as a context manager to end them.
 
     Args:
-        workers: Most processes to fork.
+        workers: Most processes to fork; None for one for each core.
         silence_seconds: A worker that sends nothing for so long (it sends something every second, even
             while it encodes) is taken for dead. Only time in which this process listens counts: it may
             have been suspended itself.
     """
 
-    def __init__(self, workers: int, *, silence_seconds: float = SILENCE_SECONDS) -> None:
-        self._limit = workers
+    def __init__(self, workers: int | None = None, *, silence_seconds: float = SILENCE_SECONDS) -> None:
+        self._limit = workers or len(os.sched_getaffinity(0))
         self._silence_seconds = silence_seconds
         self._events: _Events = queue.Queue()
         self._forkserver: ForkServer | None = None
@@ -309,7 +309,7 @@ class ForkServer:
 
     def expect(self, options: TokenizeOptions) -> None:
         """Let it load what is likely to be needed: both encoders, for a ``tokenizer.json`` at hand."""
-        if options.engine == "reference":
+        if options.encoder == "reference":
             return
         path = options.tokenizer or ""
         if os.path.isdir(path):

@@ -11,11 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from support.tokenization.jobs import TOKENIZER
-from tokshard import tokenize_corpus
-from tokshard.tokenization.job_array.job import tokenize_share
-from tokshard.tokenization.job_array.report import ArrayReport
-from tokshard.tokenization.job_array.task import ArrayTask
+from support.tokenize_runs import TOKENIZER, run_array_task, run_tokenize
+from tokshard import ArrayTask, ArrayTaskReport
 
 UNIT_BYTES = 2000
 OPTIONS: dict[str, Any] = {"tokenizer": TOKENIZER, "unit_bytes": UNIT_BYTES}
@@ -76,9 +73,9 @@ def content(prefix: str | Path) -> dict[str, bytes]:
 
 def expected(inputs: list[str], prefix: str = "local", **options: Any) -> dict[str, bytes]:
     """Return what one process makes."""
-    tokenize_corpus(inputs, prefix, **{**OPTIONS, **options})
+    run_tokenize(inputs, prefix, **{**OPTIONS, **options})
     return content(prefix)
 
 
-def run_task(inputs: list[str], index: int, count: int, prefix: str = "x", **options: Any) -> ArrayReport:
-    return tokenize_share(inputs, prefix, task=ArrayTask(index, count), **{**OPTIONS, **options})
+def run_task(inputs: list[str], index: int, count: int, prefix: str = "x", **options: Any) -> ArrayTaskReport:
+    return run_array_task(inputs, prefix, task=ArrayTask(index, count), **{**OPTIONS, **options})

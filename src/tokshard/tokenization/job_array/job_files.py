@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokshard.errors import UsageError
-from tokshard.tokenization.job_array.task import TASKS_VARIABLE
+from tokshard.storage.paths import is_remote
+from tokshard.tokenization.job_array.options import TASKS_VARIABLE, ArrayOptions
+from tokshard.tokenization.options import TokenizeOptions
 
 IMAGE = "registry.example/tokshard"
 _CLAIM = "data"
@@ -16,16 +19,52 @@ _RETRIES = 3
 _NAME_CHARACTERS = 40
 
 
+def array_job_file(options: TokenizeOptions, array: ArrayOptions, command: Sequence[str]) -> str:
+    """Return a job file that runs a command in the tasks of an array, to be saved, checked and submitted.
+
+    Args:
+        options: The options of the command; ``workers`` are the cores of each task.
+        array: With ``emit``, the scheduler, and ``tasks``.
+        command: The command line of the tasks: ``tokshard tokenize`` and its arguments.
+
+    Returns:
+        A script for ``sbatch``, or an Indexed Job for ``kubectl create`` as YAML.
+
+    Raises:
+        UsageError: The command cannot be run in tasks.
+    """
+    if options.workers is None:
+        raise UsageError("--emit needs to know how many cores a task gets", hint="for example --workers 8")
+    if "-" in options.input_names:
+        raise UsageError(
+            "standard input can be read once, by one process: its units cannot be dealt to tasks",
+            hint="write it to a file that all tasks see",
+        )
+    if is_remote(options.prefix) and options.local_dir is None:
+        raise UsageError(
+            f"the tasks need a common directory to build {options.prefix} in before it is uploaded",
+            hint="name a directory that all of them see: --local-dir DIR",
+        )
+    job = _ArrayJob(
+        command=tuple(command),
+        name=os.path.basename(options.prefix),
+        directory=_job_directory(),
+        tasks=array.tasks or 1,
+        cores=options.workers,
+    )
+    return _slurm_script(job) if array.emit == "slurm" else _kubernetes_manifest(job, array.image or IMAGE)
+
+
 @dataclass(frozen=True, slots=True)
-class ArrayJob:
+class _ArrayJob:
     """A job array to be started.
 
     Attributes:
         command: The command of all tasks: ``tokshard tokenize`` and what follows.
-        name: What the job is called; what cannot be in a name is left out.
+        name: The name of the job; characters that cannot be in a name are left out.
         directory: Where the command runs: paths in it may be relative.
-        tasks: How many tasks there are.
-        cores: The cores of each task.
+        tasks: Number of tasks.
+        cores: Cores of each task.
 
     Raises:
         UsageError: A word of the command cannot be written as text.
@@ -56,7 +95,7 @@ class ArrayJob:
         return f"tokshard-{words}" if words else "tokshard"
 
 
-def slurm_script(job: ArrayJob) -> str:
+def _slurm_script(job: _ArrayJob) -> str:
     """Return a script for ``sbatch``."""
     command = shlex.join(job.task_command)
     return f"""#!/bin/bash
@@ -75,7 +114,7 @@ exec {command}
 """
 
 
-def kubernetes_manifest(job: ArrayJob, image: str) -> str:
+def _kubernetes_manifest(job: _ArrayJob, image: str) -> str:
     """Return an Indexed Job for ``kubectl create``, as YAML."""
     command = "\n".join(f"            - {_yaml(_unexpanded(word))}" for word in job.task_command)
     directory = _yaml(job.directory)
@@ -116,7 +155,7 @@ spec:
 """
 
 
-def job_directory() -> str:
+def _job_directory() -> str:
     """Return where the tasks are to run: here, by the name that the user knows."""
     here = os.getcwd()
     named = os.environ.get("PWD", "")

@@ -1,0 +1,166 @@
+"""Options of job arrays: the tasks of an array share one tokenize run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from tokshard.errors import UsageError
+
+TASKS_VARIABLE = "TOKSHARD_ARRAY_TASKS"
+"""The number of tasks of a Kubernetes job: it tells its pods only their own number."""
+
+Scheduler = Literal["slurm", "k8s"]
+
+_AUTO = "auto"
+_EXAMPLE = "for example --array-task 0/8"
+# The number of a task, and the number of tasks, which not every scheduler tells.
+_RANKS = (
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("JOB_COMPLETION_INDEX", TASKS_VARIABLE),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+_SLURM_ARRAY = "SLURM_ARRAY_TASK_ID"
+
+
+@dataclass(frozen=True)
+class ArrayOptions:
+    """Options of ``tokshard tokenize`` for job arrays.
+
+    Attributes:
+        array_task: The task: ``I/N``, ``auto`` or ``auto/N``, see :meth:`ArrayTask.parse`; None for a run
+            that is no task.
+        finish: True to only assemble and publish the output, False to leave that to a later run, None to
+            let the last task do it.
+        emit: The scheduler of a job file to print, or None.
+        tasks: Number of tasks, for ``emit`` and ``finish``.
+        image: The container image, for ``emit="k8s"``.
+
+    Raises:
+        UsageError: The options exclude each other.
+    """
+
+    array_task: str | None = None
+    finish: bool | None = None
+    emit: Scheduler | None = None
+    tasks: int | None = None
+    image: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.array_task is not None and (self.finish or self.emit is not None):
+            raise UsageError(
+                "--array-task encodes a share; --finish and --emit are for runs that encode nothing",
+                hint="leave out one of them",
+            )
+        if self.finish and self.emit is not None:
+            raise UsageError("--emit prints a job file and --finish puts parts together: leave out one")
+        if self.finish is False and self.array_task is None and self.emit is None:
+            raise UsageError("--no-finish has a meaning only with --array-task or --emit")
+        if self.emit is not None and self.tasks is None:
+            raise UsageError("--emit needs the number of tasks", hint="for example --tasks 64")
+        if self.tasks is not None and self.emit is None and not self.finish:
+            raise UsageError(
+                "--tasks has a meaning only with --emit or --finish; a task says --array-task I/N"
+            )
+        if self.image is not None and self.emit != "k8s":
+            raise UsageError("--image has a meaning only with --emit k8s")
+
+
+@dataclass(frozen=True)
+class ArrayTask:
+    """One task of a job array.
+
+    Attributes:
+        index: Number of the task, from 0.
+        count: Number of tasks.
+
+    Raises:
+        UsageError: There is no such task.
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"--array-task {self}: there is at least one task", hint=_EXAMPLE)
+        if not 0 <= self.index < self.count:
+            raise UsageError(
+                f"--array-task {self}: tasks are numbered from 0, the last is {self.count - 1}/{self.count}",
+                hint="number the array from 0: --array=0-7 of Slurm, for example",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str, environment: Mapping[str, str]) -> Self:
+        """Return the task that ``--array-task`` names.
+
+        Args:
+            text: ``I/N``; or ``auto`` to read the scheduler's variables; or ``auto/N``, which takes only the
+                number of the task from them, as it is.
+            environment: The variables.
+
+        Raises:
+            UsageError: It names none, or the variables have no usable values.
+
+        Example:
+            >>> ArrayTask.parse("3/8", {})
+            ArrayTask(index=3, count=8)
+            >>> ArrayTask.parse("auto", {"SLURM_PROCID": "1", "SLURM_NTASKS": "4"})
+            ArrayTask(index=1, count=4)
+        """
+        found = re.fullmatch(rf"([0-9]{{1,9}}|{_AUTO})/([0-9]{{1,9}})|{_AUTO}", text)
+        if found is None:
+            raise UsageError(f"--array-task {text!r} is none of I/N, auto and auto/N", hint=_EXAMPLE)
+        count = int(found[2]) if found[2] else None
+        if found[1] and found[1] != _AUTO and count is not None:
+            return cls(int(found[1]), count)
+        return cls(*_from_environment(environment, count))
+
+
+def _from_environment(environment: Mapping[str, str], count: int | None) -> tuple[int, int]:
+    if _SLURM_ARRAY in environment:
+        return _from_slurm_array(environment, count)
+    for index_name, count_name in _RANKS:
+        if index_name in environment:
+            index = _number(environment, index_name)
+            return index, _number(environment, count_name) if count is None else count
+    names = ", ".join([_SLURM_ARRAY, *(name for name, _ in _RANKS)])
+    raise UsageError(
+        f"--array-task auto: no scheduler has said which task this is; none of {names} is set",
+        hint=f"say it yourself, {_EXAMPLE}",
+    )
+
+
+def _from_slurm_array(environment: Mapping[str, str], count: int | None) -> tuple[int, int]:
+    """Count the task among the ids of its array, which need not begin at 0; with a count, take its id."""
+    task_id = _number(environment, _SLURM_ARRAY)
+    if count is not None:
+        return task_id, count
+    first, last, step, tasks = (
+        _number(environment, f"SLURM_ARRAY_TASK_{name}") for name in ("MIN", "MAX", "STEP", "COUNT")
+    )
+    if step < 1 or first + step * (tasks - 1) != last or (task_id - first) % step:
+        raise UsageError(
+            f"--array-task auto: the ids of this Slurm array are not evenly spaced ({tasks} of them from "
+            f"{first} to {last}), so task {task_id} cannot know which of them it is",
+            hint="submit a range: what is finished is skipped; or --array-task auto/N takes the id for I",
+        )
+    return (task_id - first) // step, tasks
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise UsageError(
+            f"--array-task auto: {name} is {text!r}, which is no number"
+            if text
+            else f"--array-task auto: {name} is not set, so nobody says how many tasks there are",
+            hint="say how many: --array-task auto/N",
+        )
+    return int(text)

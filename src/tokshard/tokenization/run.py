@@ -1,0 +1,285 @@
+"""The tokenize run: from inputs to published datasets, resumable at every moment.
+
+The steps: discover the inputs, start the workers, prepare the job (tokenizer and plan), recover what an
+earlier run has left, encode (units to parts, parts to the assembly, in order), stage (index, sidecars,
+manifest), publish (final names).
+
+The modules of the steps are imported when the workers have been started, which load their libraries
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
+from tokshard.corpus.files import check_unchanged, content_bytes, discover
+from tokshard.errors import IntegrityError
+from tokshard.tokenization.options import TokenizeOptions
+from tokshard.tokenization.workers.pool import ProcessPool
+
+if TYPE_CHECKING:
+    from tokshard.dataset.build_run import BuildResult
+    from tokshard.dataset.manifest import Manifest
+    from tokshard.tokenization.assembly import Assembly
+    from tokshard.tokenization.job import TokenizeJob
+    from tokshard.tokenization.part import UnitKey
+    from tokshard.tokenization.report import TokenizeDryRun, TokenizeReport
+    from tokshard.tokenization.workers.executor import Executor
+
+# Worker processes need about half a second to start; below this size they do not pay.
+INLINE_BYTES = 4 << 20
+
+
+def tokenize(
+    options: TokenizeOptions, *, executor: Executor | None = None, progress: Progress | None = None
+) -> TokenizeReport:
+    """Tokenize text into a Megatron indexed dataset, exactly and resumably.
+
+    The files written are ``OUTPUT.bin``, ``OUTPUT.idx`` and the directory ``OUTPUT.tokshard/`` (with
+    several fields: ``OUTPUT_<field>_document`` each). The bytes depend on the inputs, the tokenizer and
+    the options that shape them, and on nothing else: not on the number of workers, the compression of
+    the inputs, the encoder, or whether the run was interrupted.
+
+    Args:
+        options: The options.
+        executor: Where to encode; by default worker processes, or this process for small inputs.
+        progress: Gets the progress.
+
+    Raises:
+        UsageError: An option does not fit the inputs or the tokenizer.
+        InputError: An input or the tokenizer cannot be read, or a record is bad.
+        OutputExistsError: The output exists; ``force`` replaces it.
+        ResumeMismatchError: An unfinished run was started with other inputs or options.
+        LockedError: Another process writes this output.
+        EncoderMismatchError: The fast encoder differs from the reference.
+        StorageError: The disk is full or broken. All finished work is kept.
+        WorkerError: A worker process died. All finished work is kept.
+
+    Example:
+        >>> report = tokenize(TokenizeOptions("corpus.jsonl", "out/corpus"))  # doctest: +SKIP
+        >>> report.outputs[0].tokens  # doctest: +SKIP
+        2219
+    """
+    started = time.monotonic()
+    listener = progress or SilentProgress()
+    files = discover(options.input_names)
+    with chosen_executor(executor, content_bytes(files), options) as chosen:
+        from tokshard.dataset.build_run import BuildRun
+        from tokshard.tokenization.job import prepare_job
+
+        job = prepare_job(options, files)
+        result = job.build.up_to_date(job.workspace)
+        if result is None:
+            with job.locked(), BuildRun(job.build, job.workspace) as run:
+                built = run.recover()
+                if built is None:
+                    built = run.publish(encode_and_stage(job, chosen, listener))
+                result = run.deliver(built, listener)
+    return make_report(job, result, started)
+
+
+def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
+    """Return what :func:`tokenize` would do with the same options, without writing anything."""
+    from tokshard.tokenization.job import prepare_job
+    from tokshard.tokenization.report import TokenizeDryRun
+
+    job = prepare_job(options, discover(options.input_names))
+    return TokenizeDryRun(
+        inputs=tuple(file.plan_input() for file in job.files),
+        outputs=job.build.destinations,
+        tokenizer=job.tokenizer.identity,
+        options=job.parameters,
+        encoder=job.encoder.name,
+        encoder_reason=job.encoder.reason,
+        workers=job.workers,
+        state=job.build.state(job.workspace),
+        local_dir=job.delivery.directory if job.delivery else None,
+    )
+
+
+@contextmanager
+def chosen_executor(given: Executor | None, size_bytes: int, options: TokenizeOptions) -> Iterator[Executor]:
+    """Choose an executor if none is given: this process, or worker processes, which begin to load libraries.
+
+    Processes that were started and not used are ended.
+
+    Args:
+        given: The executor to use, or None.
+        size_bytes: The estimated size of the text.
+        options: The options.
+
+    Raises:
+        WorkerError: The system allows no more processes or files.
+    """
+    if given is not None:
+        yield given
+        return
+    if size_bytes <= INLINE_BYTES:
+        from tokshard.tokenization.workers.executor import InlineExecutor
+
+        yield InlineExecutor()
+        return
+    with ProcessPool(options.workers) as pool:
+        pool.start().expect(options)
+        yield pool
+
+
+def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -> BuildResult:
+    """Encode the units that are not finished, and stage the outputs."""
+    from tokshard.dataset.build_run import BuildResult
+    from tokshard.tokenization.assembly import Assembly
+    from tokshard.tokenization.part import UnitKey
+
+    assembly = Assembly(
+        job.workspace.directory,
+        field_count=len(job.options.fields),
+        offsets=job.options.provenance,
+        input_names=[file.path for file in job.files],
+        policy=job.error_policy,
+        accepts=job.accepted_encoders,
+    )
+    try:
+        encoding = UnitEncoding(job, assembly, progress)
+        sizes = [file.size_bytes for file in job.files]
+        progress.start(None if None in sizes else sum(size or 0 for size in sizes), encoding.bytes_done)
+        end = UnitKey(len(job.files), 0)
+        if assembly.next < end:
+            encoding.encode(executor)
+        if assembly.next != end:
+            raise IntegrityError(f"unit {assembly.next} was never finished")
+        check_unchanged(job.files)
+        manifests = assembly.stage(job.plan, job.parameters)
+    finally:
+        assembly.close()
+        progress.finish()
+    return BuildResult(tuple(manifests), encoding.resumed)
+
+
+class UnitEncoding:
+    """The encoding of the units that are not finished; parts are appended to the assembly in order."""
+
+    def __init__(self, job: TokenizeJob, assembly: Assembly, progress: Progress) -> None:
+        from tokshard.tokenization.encoded_unit import HeldUnit
+
+        self._job = job
+        self._assembly = assembly
+        self._progress = progress
+        self.resumed = sum(1 for _ in assembly.units())
+        self.bytes_done = assembly.input_bytes_done
+        self._ready: set[UnitKey] = set()
+        self._documents = assembly.counts.documents
+        self._tokens = assembly.counts.tokens
+        self._placements = assembly.placements()
+        for part in job.workspace.usable_parts(assembly.next, job.accepted_encoders):
+            self._ready.add(part.unit)
+            self._placements.locate(HeldUnit(part.unit, part.header.last, part.token_bytes))
+            self._documents += part.header.counts.documents
+            self._tokens += part.header.counts.tokens
+            self.bytes_done += part.header.input_bytes
+            self.resumed += 1
+        self._assemble()
+
+    def encode(self, executor: Executor) -> None:
+        """Encode what is missing.
+
+        Raises:
+            TokshardError: See :func:`tokenize`.
+        """
+        from tokshard.tokenization.encoder import BatchProgress
+        from tokshard.tokenization.workers.feed import Feed
+
+        job, refused = self._job, {}
+        with (
+            Feed(
+                job.files,
+                range(self._assembly.next.file, len(job.files)),
+                unit_bytes=job.options.unit_bytes,
+                max_document_bytes=job.options.max_document_bytes,
+                raw_directory=job.workspace.raw,
+                is_done=lambda key: key < self._assembly.next or key in self._ready,
+                streams=job.workers,
+            ) as feed,
+            closing(executor.run(job.encoding, job.workspace.parts, feed, self._placements)) as events,
+        ):
+            for event in events:
+                if isinstance(event, BatchProgress):
+                    self._documents += event.documents
+                    self._tokens += event.tokens
+                elif event.refused is not None:
+                    refused[event.key] = event.refused
+                    feed.limit_to(event.key)
+                else:
+                    self._ready.add(event.key)
+                    self.bytes_done += event.input_bytes
+                    self._assemble()
+                if (record := refused.get(self._assembly.next)) is not None:
+                    raise self._assembly.refuse(record)
+                rejected = self._assembly.counts.rejected_total
+                self._progress.update(
+                    ProgressUpdate(self.bytes_done, self._documents, self._tokens, rejected)
+                )
+
+    def _assemble(self) -> None:
+        """Append all parts whose turn has come."""
+        from tokshard.tokenization.part import PartReader
+
+        while (key := self._assembly.next) in self._ready:
+            with PartReader(self._job.workspace.part_path(key)) as part:
+                self._assembly.append(part)
+            self._ready.discard(key)
+
+
+def make_report(job: TokenizeJob, result: BuildResult, started: float) -> TokenizeReport:
+    """Return the report of a run that began at ``started`` by the monotonic clock."""
+    from tokshard.tokenization.report import OutputReport, TokenizeReport
+
+    first = result.manifests[0]
+    outputs = tuple(
+        OutputReport(
+            prefix=prefix,
+            field=field,
+            dtype=job.parameters.dtype,
+            documents=manifest.dataset.documents,
+            sequences=manifest.dataset.sequences,
+            tokens=manifest.dataset.tokens,
+            bin_bytes=manifest.files.bin.size_bytes,
+            idx_bytes=manifest.files.idx.size_bytes,
+            pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
+        )
+        for prefix, field, manifest in zip(
+            job.build.destinations, job.parameters.fields, result.manifests, strict=True
+        )
+    )
+    return TokenizeReport(
+        outputs=outputs,
+        tokenizer=job.tokenizer.identity,
+        records=first.counts.records,
+        documents=first.counts.documents,
+        rejected=first.counts.rejected,
+        input_bytes=sum(source.size_bytes or 0 for source in first.inputs),
+        content_bytes=first.counts.content_bytes,
+        encoder=first.encoder,
+        units=first.dataset.units,
+        units_resumed=result.resumed,
+        up_to_date=result.up_to_date,
+        seconds=time.monotonic() - started,
+        warnings=_warnings(job, result.manifests),
+    )
+
+
+def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
+    found = []
+    for prefix, manifest in zip(job.build.destinations, manifests, strict=True):
+        data = manifest.dataset
+        if not data.tokens:
+            found.append(f"{prefix} has no tokens: Megatron cannot train on it")
+        if data.eod_in_text and job.options.append_eod:
+            found.append(
+                f"{prefix}: the text of the corpus itself contains the EOD token "
+                f"{data.eod_in_text} times; Megatron will see document ends there"
+            )
+    return tuple(found)

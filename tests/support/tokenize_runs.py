@@ -1,0 +1,80 @@
+"""Helpers for tests of whole tokenize runs."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from tokshard import (
+    ArrayTask,
+    ArrayTaskReport,
+    IndexedDataset,
+    TokenizeDryRun,
+    TokenizeOptions,
+    TokenizeReport,
+    dry_run_tokenize,
+    finish_tokenize,
+    tokenize,
+    tokenize_array_task,
+)
+from tokshard.corpus.files import discover
+from tokshard.tokenization.job import TokenizeJob, prepare_job
+
+SAMPLE = Path(__file__).parents[2] / "sample_data"
+TOKENIZER = str(SAMPLE / "tokenizer.json")
+
+
+def write_jsonl(path: Path, records: list) -> str:
+    """Write records (or raw lines of bytes) as JSON lines; return the path."""
+    lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return str(path)
+
+
+def texts_of(path: Path, field: str = "text") -> list[str]:
+    return [json.loads(line)[field] for line in path.read_bytes().splitlines()]
+
+
+def documents(prefix: Path | str) -> list[list[list[int]]]:
+    """Return a dataset as documents of sequences of tokens."""
+    dataset = IndexedDataset(str(prefix))
+    edges = dataset.document_indices.tolist()
+    return [
+        [dataset[sequence].tolist() for sequence in range(first, stop)] for first, stop in pairwise(edges)
+    ]
+
+
+def pair(prefix: Path | str) -> tuple[bytes, bytes]:
+    return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
+
+
+def manifest(prefix: Path | str) -> dict:
+    return json.loads(Path(f"{prefix}.tokshard/manifest.json").read_bytes())
+
+
+def run_tokenize(inputs, output=None, *, executor=None, progress=None, **options) -> TokenizeReport:
+    """Tokenize with options as keywords."""
+    return tokenize(TokenizeOptions(inputs, output, **options), executor=executor, progress=progress)
+
+
+def dry_run(inputs, output=None, **options) -> TokenizeDryRun:
+    return dry_run_tokenize(TokenizeOptions(inputs, output, **options))
+
+
+def run_array_task(
+    inputs, output=None, *, task: ArrayTask, finish=True, executor=None, progress=None, **options
+) -> ArrayTaskReport:
+    return tokenize_array_task(
+        TokenizeOptions(inputs, output, **options), task, finish=finish, executor=executor, progress=progress
+    )
+
+
+def run_finish(inputs, output=None, *, tasks=None, progress=None, **options) -> TokenizeReport:
+    return finish_tokenize(TokenizeOptions(inputs, output, **options), tasks=tasks, progress=progress)
+
+
+def job_of(inputs, output=None, **options) -> TokenizeJob:
+    """Return the prepared job of a run."""
+    checked = TokenizeOptions(inputs, output, **options)
+    return prepare_job(checked, discover(checked.input_names))
