@@ -71,8 +71,8 @@ def test_a_missing_file_makes_it_incomplete(index, name):
     path = index.description_path if name == "description" else index.array_path(name)
     Path(path).unlink()
     found = inspect_index(index.description_path)
-    assert (found.entry.condition, found.statistics) == ("incomplete", None)
-    assert found.entry.detail == f"{Path(path).name} not there"
+    assert (found.entry.condition, found.statistics) == ("missing", None)
+    assert found.entry.detail == f"{Path(path).name} missing"
     assert (found.entry.samples is None) == (name == "shuffle_index")
     json.dumps(found.to_json())
 
@@ -102,8 +102,13 @@ def test_a_description_under_another_name_is_told(index):
     other = path.with_name(f"{'0' * 32}-GPTDataset-train-description.txt")
     other.write_bytes(path.read_bytes())
     found = inspect_index(str(other))
-    assert found.entry.condition == "damaged"
-    assert f"holds the description of {index.stem}" in found.entry.detail
+    assert found.entry.condition == "missing"
+    assert "shuffle_index.npy missing" in found.entry.detail
+    assert f"{other} does not hold the text that its name is the hash of" in found.entry.detail
+    for name in index.arrays:
+        array = Path(index.array_path(name))
+        array.with_name(array.name.replace(index.hash, "0" * 32)).write_bytes(array.read_bytes())
+    assert inspect_index(str(other)).entry.condition == "damaged"
 
 
 def test_a_file_that_is_no_index_is_refused():

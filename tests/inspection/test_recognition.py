@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokshard.errors import InputError, UsageError
-from tokshard.inspection.recognition import recognize, stem_of, stems_in
+from tokshard.inspection.recognition import entries_in, entries_of, recognize
 
 HASH = "0123456789abcdef" * 2
 STEM = f"{HASH}-GPTDataset-train"
@@ -90,5 +90,5 @@ def test_what_is_no_file_is_refused():
 )
 def test_other_files_of_a_cache_are_none_of_an_index(inside, name):
     touch(inside, name)
-    assert stem_of(name) is None
-    assert stems_in("") == []
+    assert entries_of("", [name]) == []
+    assert entries_in("") == []

@@ -14,12 +14,11 @@ from tokshard.blending.document import BlendDocument
 from tokshard.core.codec import Document, Key
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.errors import InputError, TokshardError
-from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription
-from tokshard.index_cache.entry import Sidecar
+from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
+from tokshard.index_cache.entry import CacheEntry, Condition, Examination, Sidecar, examine
 from tokshard.index_cache.npy import map_npy
 from tokshard.inspection.datasets import LengthSummary
-from tokshard.inspection.indexfiles import Condition, IndexFiles, look_at_files
-from tokshard.inspection.recognition import stem_of, stems_in
+from tokshard.inspection.recognition import entries_in, entries_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,9 +46,9 @@ class EntrySummary:
     is_blend: Annotated[bool, Key("blend", "Whether it is the order of a blend.")]
     condition: Annotated[
         Condition,
-        Key("condition", "complete; incomplete: a file is missing, so Megatron would build all; or damaged."),
+        Key("condition", "complete; missing: a file is, so Megatron would build all again; or damaged."),
     ]
-    detail: Annotated[str, Key("detail", "What is missing or damaged; empty if complete.")]
+    detail: Annotated[str, Key("detail", "Missing files, and what is damaged; empty if complete.")]
     datasets: Annotated[
         tuple[str, ...], Key("datasets", "Datasets by their paths in the description; none if unreadable.")
     ]
@@ -60,28 +59,31 @@ class EntrySummary:
     sidecar: Annotated[Sidecar | None, Key("sidecar", "The sidecar; null if Megatron alone built it.")]
 
     @classmethod
-    def of(cls, files: IndexFiles) -> EntrySummary:
-        """Return the summary of files."""
-        description = files.description
+    def of(cls, found: Examination) -> EntrySummary:
+        """Return the summary of an entry that was examined by itself."""
+        entry, description = found.entry, found.description
         datasets: tuple[str, ...] = ()
         if isinstance(description, BlendedDescription):
             datasets = tuple(dataset.dataset_path for dataset in description.datasets)
         elif description is not None:
             datasets = (description.dataset_path,)
+        arrays = tuple(
+            ArraySummary(name, spec.file_bytes, spec.dtype.name, spec.shape)
+            for name, spec in found.specs.items()
+        )
+        samples = found.specs.get("dataset_index" if entry.is_blend else "shuffle_index")
         return cls(
-            hash=files.hash,
-            split=files.split,
-            is_blend=files.is_blend,
-            condition=files.condition,
-            detail=files.reason,
+            hash=entry.hash,
+            split=entry.split,
+            is_blend=entry.is_blend,
+            condition=found.condition,
+            detail="; ".join(_problems(found)),
             datasets=datasets,
-            samples=files.samples,
-            size_bytes=files.size_bytes,
-            arrays=tuple(
-                ArraySummary(array.name, array.size_bytes, array.dtype, array.shape) for array in files.arrays
-            ),
+            samples=None if samples is None else samples.shape[0],
+            size_bytes=sum(array.size_bytes for array in arrays),
+            arrays=arrays,
             description=None if description is None else description.to_json(),
-            sidecar=files.sidecar,
+            sidecar=found.sidecar,
         )
 
     @property
@@ -201,6 +203,15 @@ class BlendSummary(Document):
     splits: Annotated[tuple[BlendSplitSummary, ...], Key("splits", "Splits that have data.")]
 
 
+def _problems(found: Examination) -> Iterator[str]:
+    if found.replaced:
+        yield "another process is replacing it"
+    if found.missing:
+        yield f"{', '.join(map(os.path.basename, found.missing))} missing"
+    for problem in found.problems:
+        yield problem.message
+
+
 def inspect_cache(directory: str) -> CacheSummary:
     """Summarize a cache from names and headers: no array is read.
 
@@ -208,7 +219,7 @@ def inspect_cache(directory: str) -> CacheSummary:
         InputError: The directory cannot be listed.
         StorageError: A file cannot be read.
     """
-    entries = [EntrySummary.of(look_at_files(directory, stem)) for stem in stems_in(directory)]
+    entries = [EntrySummary.of(examine(entry)) for entry in entries_in(directory)]
     entries.sort(key=lambda entry: (entry.is_blend, entry.name, entry.split, entry.hash))
     return CacheSummary(directory, sum(entry.size_bytes for entry in entries), tuple(entries))
 
@@ -225,19 +236,19 @@ def inspect_index(path: str) -> IndexSummary:
         StorageError: A file cannot be read.
     """
     directory, name = os.path.split(path)
-    stem = stem_of(name)
-    if stem is None:
+    named = entries_of(directory, [name])
+    if not named:
         raise InputError(f"{path} is not named as a file of a cached index")
-    files = look_at_files(directory, stem)
-    whole = files.condition == "complete"
-    condition, detail = _dataset_condition(files)
+    entry, found = named[0], examine(named[0])
+    whole = found.condition == "complete"
+    condition, detail = _dataset_condition(found)
     return IndexSummary(
         directory=directory,
-        entry=EntrySummary.of(files),
+        entry=EntrySummary.of(found),
         dataset_condition=condition,
         detail=detail,
-        statistics=_sample_statistics(files) if whole and not files.is_blend else None,
-        order=_order_statistics(files) if whole and files.is_blend else None,
+        statistics=_sample_statistics(entry) if whole and not entry.is_blend else None,
+        order=_order_statistics(entry, found.description) if whole and entry.is_blend else None,
     )
 
 
@@ -273,25 +284,25 @@ def inspect_blend(path: str) -> BlendSummary:
     )
 
 
-def _dataset_condition(files: IndexFiles) -> tuple[DatasetCondition | None, str | None]:
-    description, sidecar = files.description, files.sidecar
-    if files.is_blend:
+def _dataset_condition(found: Examination) -> tuple[DatasetCondition | None, str | None]:
+    description, sidecar = found.description, found.sidecar
+    if found.entry.is_blend:
         return None, None
-    if sidecar is None or not isinstance(description, GPTDatasetDescription):
+    if sidecar is None or sidecar.origin is None or not isinstance(description, GPTDatasetDescription):
         return "unknown", None
     try:
         now = dataset_fingerprint(description.dataset_path)
     except TokshardError as error:
         return "unreadable", error.message
-    changes = now.changes_since(sidecar.origin.dataset) if sidecar.origin else []
+    changes = now.changes_since(sidecar.origin.dataset)
     return ("changed", ", ".join(changes)) if changes else ("unchanged", None)
 
 
-def _sample_statistics(files: IndexFiles) -> SampleStatistics:
-    documents = map_npy(files.array_path("document_index"))
+def _sample_statistics(entry: CacheEntry) -> SampleStatistics:
+    documents = map_npy(entry.array_path("document_index"))
     lowest, highest = _range(documents)
     sequences = highest - lowest + 1
-    rows = map_npy(files.array_path("sample_index"))
+    rows = map_npy(entry.array_path("sample_index"))
     return SampleStatistics(
         sequences=sequences,
         epochs=len(documents) / sequences if sequences else 0.0,
@@ -312,15 +323,14 @@ def _sequences_per_sample(rows: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
         yield np.maximum(np.diff(rows[first : first + _CHUNK + 1, 0].astype(np.int64)), 0) + 1
 
 
-def _order_statistics(files: IndexFiles) -> OrderStatistics | None:
-    description = files.description
+def _order_statistics(entry: CacheEntry, description: Description | None) -> OrderStatistics | None:
     if not isinstance(description, BlendedDescription) or not description.datasets:
         return None
     total = sum(description.weights)
     weights = [weight / total if total else 0.0 for weight in description.weights]
     drift = measure_weight_errors(
-        map_npy(files.array_path("dataset_index")),
-        map_npy(files.array_path("dataset_sample_index")),
+        map_npy(entry.array_path("dataset_index")),
+        map_npy(entry.array_path("dataset_sample_index")),
         weights,
         [_ENDLESS] * len(weights),
     )

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.errors import InputError, UsageError
+from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs, paths
@@ -21,10 +23,6 @@ Kind = Literal["dataset", "tokenizer", "cache", "index", "blend", "plan", "rank"
 
 TOKENIZER_NAME = "tokenizer.json"
 
-_ENTRY = re.compile(
-    r"(?P<stem>[0-9a-f]{32}-(?:GPTDataset|BlendedDataset)-(?:train|valid|test))"
-    r"-(?:description\.txt|[a-z_]+\.npy|tokshard\.json)"
-)
 _HASH = re.compile(r"[0-9a-f]{32}")
 _HINT = (
     "name the path prefix of a dataset (without .bin or .idx), a cache of indexes or one of its files, "
@@ -78,19 +76,18 @@ def recognize(thing: str) -> Recognized:
     raise InputError(f"{thing} is neither a file nor a directory", hint=_HINT)
 
 
-def stem_of(name: str) -> str | None:
-    """Return what the names of all files of an index begin with, given one of them; None for other files.
+def entries_of(directory: str, names: Iterable[str]) -> list[CacheEntry]:
+    """Return the entries of a cache that files belong to by their names, sorted; locks are no entries."""
+    found = {}
+    for name in names:
+        entry = CacheEntry.of_file(os.path.join(directory, name))
+        if entry is not None and name != os.path.basename(entry.lock_path):
+            found[entry.stem] = entry
+    return [found[stem] for stem in sorted(found)]
 
-    Example:
-        >>> stem_of("61e66eba24ecf1e3a05a5763f02d4881-GPTDataset-valid-shuffle_index.npy")
-        '61e66eba24ecf1e3a05a5763f02d4881-GPTDataset-valid'
-    """
-    found = _ENTRY.fullmatch(name)
-    return None if found is None else found["stem"]
 
-
-def stems_in(directory: str) -> list[str]:
-    """Return the stems of all indexes of which there is any file in a directory, sorted.
+def entries_in(directory: str) -> list[CacheEntry]:
+    """Return the entries of which there is any file in a directory, sorted.
 
     Raises:
         InputError: The directory cannot be read.
@@ -99,7 +96,7 @@ def stems_in(directory: str) -> list[str]:
         names = os.listdir(directory or ".")
     except OSError as error:
         raise InputError(f"cannot list {directory}: {error.strerror}") from error
-    return sorted({stem for stem in map(stem_of, names) if stem is not None})
+    return entries_of(directory, names)
 
 
 def _object(url: str) -> Recognized:
@@ -123,26 +120,23 @@ def _directory(path: str) -> Recognized:
         )
     if there:
         return Recognized(kinds[there[0]], path)
-    if stems_in(path):
+    if entries_in(path):
         return Recognized("cache", path)
     raise InputError(f"{path} is neither a dataset nor a tokenizer, a cache, a blend or a plan", hint=_HINT)
 
 
 def _of_cache(path: str) -> Recognized | None:
     directory, name = os.path.split(path)
-    stem = stem_of(name)
-    if stem is not None and os.path.isfile(path):
-        return _index(directory, stem)
+    found = entries_of(directory, [name])
+    if found and os.path.isfile(path):
+        return Recognized("index", found[0].description_path)
     if _HASH.fullmatch(name) and os.path.isdir(directory or "."):
-        stems = [stem for stem in stems_in(directory) if stem.startswith(name)]
-        if not stems and not os.path.lexists(path):
+        named = [entry for entry in entries_in(directory) if entry.hash == name]
+        if named:
+            return Recognized("index", named[0].description_path)
+        if not os.path.lexists(path):
             raise InputError(f"there is no index {name} in {directory or 'this directory'}", hint=_HINT)
-        return _index(directory, stems[0]) if stems else None
     return None
-
-
-def _index(directory: str, stem: str) -> Recognized:
-    return Recognized("index", os.path.join(directory, f"{stem}-description.txt"))
 
 
 def _file(path: str) -> Recognized:

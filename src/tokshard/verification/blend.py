@@ -10,10 +10,11 @@ from tokshard.blending.recheck import recheck
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
+from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.npy import read_spec
 from tokshard.storage.fs import getsize
 from tokshard.storage.paths import bin_path, idx_path
-from tokshard.verification.cache import CachedIndex
+from tokshard.verification.cache import EntryToVerify
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.report import ProductFindings, VerifiedProduct
 
@@ -63,22 +64,17 @@ def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
     return findings.close()
 
 
-def indexes_of(document: BlendDocument) -> Iterator[CachedIndex]:
-    """Yield the sets of files that a blend reads, each once."""
-    seen = set()
+def entries_of(document: BlendDocument) -> Iterator[EntryToVerify]:
+    """Yield the entries of caches that a blend reads."""
     for split in document.splits.values():
-        found = [CachedIndex(*_place(source.description), source.prefix) for source in split.sources]
+        for source in split.sources:
+            yield EntryToVerify(_entry(source.index), source.prefix)
         if split.order is not None:
-            found.append(CachedIndex(*_place(split.order.description)))
-        for one in found:
-            if one.path not in seen:
-                seen.add(one.path)
-                yield one
+            yield EntryToVerify(_entry(split.order.index))
 
 
-def _place(description: str) -> tuple[str, str]:
-    directory, name = os.path.split(description)
-    return directory, name.removesuffix("-description.txt")
+def _entry(path_prefix: str) -> CacheEntry:
+    return CacheEntry(*os.path.split(path_prefix))
 
 
 def _examine_source(

@@ -12,7 +12,8 @@ from tokshard.core.progress import Progress, SilentProgress
 from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
 from tokshard.errors import InputError, TokshardError, UsageError
-from tokshard.inspection.recognition import Recognized, recognize, stem_of, stems_in
+from tokshard.index_cache.entry import CacheEntry
+from tokshard.inspection.recognition import Recognized, entries_in, entries_of, recognize
 from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs
@@ -28,7 +29,7 @@ from tokshard.storage.paths import (
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.verification import blend, plan
 from tokshard.verification.blend import verify_blend
-from tokshard.verification.cache import CachedIndex, verify_index
+from tokshard.verification.cache import EntryToVerify, verify_entry
 from tokshard.verification.context import CountingRunner, VerifyContext
 from tokshard.verification.dataset import verify_dataset
 from tokshard.verification.options import VerifyOptions
@@ -94,8 +95,8 @@ def verify(
 def _verified(found: FoundProducts, context: VerifyContext) -> Iterator[VerifiedProduct]:
     for prefix in found.datasets.values():
         yield verify_dataset(prefix, context)
-    for index in found.indexes.values():
-        yield verify_index(index, context)
+    for entry in found.entries.values():
+        yield verify_entry(entry, context)
     for document in found.blends.values():
         yield verify_blend(document, context)
     for directory in found.plans.values():
@@ -116,8 +117,9 @@ def _expected_bytes(found: FoundProducts, context: VerifyContext) -> int:
         if context.reaches("deep"):
             total += tokens
     if context.reaches("digest"):
-        for entry in found.indexes.values():
-            total += int(sum(_size(entry.file(f"{name}.npy")) for name in entry.arrays) * share)
+        for wanted in found.entries.values():
+            arrays = map(wanted.entry.array_path, wanted.entry.arrays)
+            total += int(sum(map(_size, arrays)) * share)
     return total
 
 
@@ -144,14 +146,14 @@ class FoundProducts:
 
     Attributes:
         datasets: The path prefixes of datasets.
-        indexes: Sets of files of caches.
+        entries: Entries of caches.
         blends: Documents of blends, or their directories.
         plans: Directories of plans.
         ranks: Manifests of ranks.
     """
 
     datasets: dict[str, str] = field(default_factory=dict)
-    indexes: dict[str, CachedIndex] = field(default_factory=dict)
+    entries: dict[str, EntryToVerify] = field(default_factory=dict)
     blends: dict[str, str] = field(default_factory=dict)
     plans: dict[str, str] = field(default_factory=dict)
     ranks: dict[str, str] = field(default_factory=dict)
@@ -159,17 +161,18 @@ class FoundProducts:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing."""
-        return not (self.datasets or self.indexes or self.blends or self.plans or self.ranks)
+        return not (self.datasets or self.entries or self.blends or self.plans or self.ranks)
 
     def add_dataset(self, prefix: str) -> None:
         """Add a dataset."""
         self.datasets.setdefault(fs.realpath(idx_path(prefix)), prefix)
 
-    def add_index(self, index: CachedIndex) -> None:
-        """Add a set of files of a cache; where its dataset is known, that is kept."""
-        known = self.indexes.get(os.path.realpath(index.path))
+    def add_entry(self, wanted: EntryToVerify) -> None:
+        """Add an entry of a cache; where its dataset is known, that is kept."""
+        path = os.path.realpath(wanted.entry.description_path)
+        known = self.entries.get(path)
         if known is None or known.prefix is None:
-            self.indexes[os.path.realpath(index.path)] = index
+            self.entries[path] = wanted
 
     def add_blend(self, path: str, *, sources: bool) -> None:
         """Add a blend with its indexes, and with its datasets if these are wanted."""
@@ -178,8 +181,8 @@ class FoundProducts:
         found = blend.read_document(document)
         if isinstance(found, TokshardError):
             return
-        for index in blend.indexes_of(found):
-            self.add_index(index)
+        for entry in blend.entries_of(found):
+            self.add_entry(entry)
         for split in found.splits.values() if sources else ():
             self._add_existing([one.prefix for one in split.sources])
 
@@ -200,8 +203,8 @@ class FoundProducts:
         found = plan.read_document(directory)
         if not isinstance(found, TokshardError):
             self._add_existing(plan.prefixes_of(found))
-            for index in plan.indexes_of(found):
-                self.add_index(index)
+            for entry in plan.entries_of(found):
+                self.add_entry(entry)
 
     def _add_existing(self, prefixes: list[str]) -> None:
         """Add datasets of which there is anything: that one is missing is found where it is named."""
@@ -255,11 +258,12 @@ def _add(found: FoundProducts, thing: Recognized, *, recursive: bool) -> None:
         case "dataset":
             found.add_dataset(thing.path)
         case "cache":
-            for stem in stems_in(thing.path):
-                found.add_index(CachedIndex(thing.path.rstrip("/") or "/", stem))
+            for entry in entries_in(thing.path.rstrip("/") or "/"):
+                found.add_entry(EntryToVerify(entry))
         case "index":
-            directory, name = os.path.split(thing.path)
-            found.add_index(CachedIndex(directory, stem_of(name) or name))
+            named = CacheEntry.of_file(thing.path)
+            if named is not None:
+                found.add_entry(EntryToVerify(named))
         case "blend":
             found.add_blend(thing.path, sources=recursive)
         case "plan":
@@ -283,8 +287,8 @@ def _walk(found: FoundProducts, top: str) -> None:
             found.add_blend(os.path.join(directory, BLEND_NAME), sources=True)
         if {PLAN_NAME, PACKED_NAME} & set(names) or any(RANK_NAME.fullmatch(name) for name in names):
             found.add_plan(directory, sources=True)
-        for stem in sorted({stem for stem in map(stem_of, names) if stem is not None}):
-            found.add_index(CachedIndex(directory, stem))
+        for entry in entries_of(directory, names):
+            found.add_entry(EntryToVerify(entry))
 
 
 def _pairs(directory: str, names: list[str]) -> Iterator[str]:

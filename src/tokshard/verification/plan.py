@@ -13,6 +13,7 @@ from tokshard.core.codec import decode
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.index_cache.description import BlendedDescription
+from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.history import history_of, reweighting_of, stops_of
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
@@ -22,7 +23,7 @@ from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp
 from tokshard.sharding.summary import check_partition
 from tokshard.storage.fs import state
 from tokshard.storage.paths import bin_path, idx_path
-from tokshard.verification.cache import CachedIndex
+from tokshard.verification.cache import EntryToVerify
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.report import ProductFindings, VerifiedProduct
 
@@ -168,27 +169,24 @@ def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, conte
         findings.find("plan-file-changed", text, path=dataset.prefix)
 
 
-def indexes_of(plan: Plan) -> Iterator[CachedIndex]:
-    """Yield the sets of files of caches that a plan reads, each once."""
-    seen = set()
+def entries_of(plan: Plan) -> Iterator[EntryToVerify]:
+    """Yield the entries of caches that a plan reads."""
     for stream in plan.streams.values():
-        files = [(one.index.files, one.prefix) for one in stream.source.datasets if one.index is not None]
-        found = [CachedIndex(one.directory, _stem(one), prefix) for one, prefix in files]
-        if stream.source.order is not None and stream.source.order.kind == BlendedDescription.CLASS:
-            found.append(CachedIndex(stream.source.order.directory, _stem(stream.source.order)))
-        for index in found:
-            if index.path not in seen:
-                seen.add(index.path)
-                yield index
+        for dataset in stream.source.datasets:
+            if dataset.index is not None:
+                yield EntryToVerify(_entry(dataset.index.files), dataset.prefix)
+        order = stream.source.order
+        if order is not None and order.kind == BlendedDescription.CLASS:
+            yield EntryToVerify(_entry(order))
+
+
+def _entry(files: CachedFiles) -> CacheEntry:
+    return CacheEntry(files.directory, f"{files.hash}-{files.kind}-{files.split}")
 
 
 def prefixes_of(plan: Plan) -> list[str]:
     """Return the datasets that a plan reads, each once."""
     return list(dict.fromkeys(one.prefix for one in _datasets(plan)))
-
-
-def _stem(files: CachedFiles) -> str:
-    return f"{files.hash}-{files.kind}-{files.split}"
 
 
 def count_reads(plan: Plan, name: str) -> Iterator[str]:
