@@ -11,10 +11,11 @@ from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.description import (
     BlendedDescription,
     GPTDatasetDescription,
+    descriptions_in,
     differences,
     read_description,
+    settings_from_cache,
 )
-from tokshard.index_cache.likeness import descriptions_in, read_likeness
 
 NULL_TOKENIZER = {
     "class": "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText",
@@ -196,7 +197,7 @@ def test_a_likeness_takes_the_sizes_of_the_other_splits_from_beside_it(tmp_path)
     ]
     for one in beside:
         (tmp_path / f"{one.hash()}-GPTDataset-description.txt").write_text(one.text())
-    likeness = read_likeness(str(tmp_path / f"{beside[0].hash()}-GPTDataset-description.txt"))
+    likeness = settings_from_cache(str(tmp_path / f"{beside[0].hash()}-GPTDataset-description.txt"))
     assert (likeness.random_seed, likeness.sequence_length, likeness.split) == (7, 16, "9,1")
     assert likeness.tokenizer == TOKENIZER
     assert likeness.num_samples == {"train": 100, "valid": 10}
@@ -205,8 +206,8 @@ def test_a_likeness_takes_the_sizes_of_the_other_splits_from_beside_it(tmp_path)
 def test_a_likeness_of_a_blend_knows_no_sizes(tmp_path):
     path = tmp_path / "blend.txt"
     path.write_text(GOLDEN["3073d8baf7f9eaa124be6d2205156e63"].text())
-    likeness = read_likeness(str(path))
+    likeness = settings_from_cache(str(path))
     assert (likeness.random_seed, likeness.split, likeness.num_samples) == (1234, "90,7,3", {})
     path.write_text(BlendedDescription((), "train", (), 0).text())
     with pytest.raises(InputError, match="a blend of nothing"):
-        read_likeness(str(path))
+        settings_from_cache(str(path))

@@ -210,7 +210,7 @@ class BlendOptions:
         from tokshard.blending.recipe import prefixes, with_own_seeds
 
         recipe = self._adjusted_recipe()
-        defaults, like = recipe.defaults, self.naming.likeness()
+        defaults, like = recipe.defaults, self.naming.settings()
         sequence_length = _first(
             self.sequence_length, defaults.sequence_length, like and like.sequence_length
         )
@@ -246,7 +246,7 @@ class BlendOptions:
         Raises:
             UsageError, InputError: See :meth:`resolve`.
         """
-        recipe, like = self._adjusted_recipe(), self.naming.likeness()
+        recipe, like = self._adjusted_recipe(), self.naming.settings()
         known = (self.split, recipe.defaults.split, like and like.split, recipe.per_split)
         return () if any(known) else (DEFAULT_SPLIT_WARNING,)
 

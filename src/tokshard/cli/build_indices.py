@@ -151,7 +151,7 @@ def build_indices(
             sizes=(*sizes, *((of_training,) if of_training else ())),
             epochs=tuple(epochs or ()),
             surplus=surplus,
-            like=names.likeness(),
+            like=names.settings(),
             identifiers=names.identifiers(),
             path_as=options.parse_path_as(path_as),
         )

@@ -14,7 +14,7 @@ from tokshard.index_cache.options import neutral_identifiers
 if TYPE_CHECKING:
     from tokshard.blending.options import BuilderConfig
     from tokshard.gpt_index.splits import Split
-    from tokshard.index_cache.likeness import Likeness
+    from tokshard.index_cache.description import JobSettings
     from tokshard.index_cache.request import IndexRequest
 
 SizeOfSplit = Mapping[str, int | None]
@@ -67,7 +67,7 @@ class Wishes:
     sizes: tuple[Sizes, ...]
     epochs: tuple[int, ...]
     surplus: float | None
-    like: Likeness | None
+    like: JobSettings | None
     identifiers: dict[str, Any] | None
     path_as: tuple[tuple[str, str], ...]
 

@@ -16,11 +16,11 @@ from tokshard.index_cache.description import (
     BlendedDescription,
     Description,
     Difference,
+    descriptions_in,
     differences,
     read_description,
 )
 from tokshard.index_cache.entry import CacheEntry
-from tokshard.index_cache.likeness import descriptions_in
 from tokshard.index_cache.npy import map_npy
 from tokshard.sharding.ranks import is_plan
 

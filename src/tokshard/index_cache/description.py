@@ -1,4 +1,4 @@
-"""The texts whose MD5 names Megatron's cache files: one for a dataset's index, one for a blend's.
+"""Descriptions: the texts whose MD5 names Megatron's cache files, and the settings of a job in them.
 
 The text is JSON exactly as Megatron Core 0.10 and later write it (indented by four, ASCII, floats in
 their shortest form, keys in a fixed order), because every byte of it enters the hash.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tokshard.core.strict_json import parse_json_object
@@ -18,6 +20,7 @@ from tokshard.storage.small_files import read_small_file
 
 _HINT = "give a description.txt that Megatron Core 0.10 or later has written for a GPTDataset or a blend"
 _MISSING = object()
+_DESCRIPTION_SUFFIX = "-description.txt"
 
 Difference = tuple[str, Any, Any]
 
@@ -206,6 +209,83 @@ def read_description(path: str) -> Description:
     value = _parsed_bytes(content, path)
     kind = BlendedDescription if value.get("class") == BlendedDescription.CLASS else GPTDatasetDescription
     return kind.from_text(content.decode(), path)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Settings of a job, from the descriptions of one of its datasets.
+
+    Attributes:
+        random_seed: Megatron's ``--seed``.
+        sequence_length: Tokens of a sample, without the extra one.
+        split: The split string, or None where each split has datasets of its own.
+        tokenizer: The tokenizer's identifiers.
+        num_samples: For each split of which it is known: the samples asked for, or None for one epoch.
+            Empty where the description is that of a blend, whose sources have sizes of their own.
+    """
+
+    random_seed: int
+    sequence_length: int
+    split: str | None
+    tokenizer: dict[str, Any] | None
+    num_samples: dict[str, int | None]
+
+
+def settings_from_cache(path: str) -> JobSettings:
+    """Read the settings of a job from one of the ``description.txt`` files that it wrote.
+
+    The sizes of the other splits come from the descriptions beside it that differ in nothing but split
+    and size, if there is exactly one for a split.
+
+    Args:
+        path: The description of a dataset's index, or of a blend.
+
+    Raises:
+        MissingFileError: There is no such file.
+        InputError: It is no description that is understood, or that of a blend without sources.
+    """
+    described = read_description(path)
+    if isinstance(described, GPTDatasetDescription):
+        return _settings(described, _sizes(described, os.path.dirname(path)))
+    if not described.datasets:
+        raise InputError(f"{path} describes a blend of nothing")
+    return _settings(described.datasets[0], {})
+
+
+def descriptions_in(directory: str) -> Iterator[tuple[str, Description]]:
+    """Yield all descriptions in a directory that are understood, with their paths, by name.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(_DESCRIPTION_SUFFIX):
+            path = os.path.join(directory, name)
+            try:
+                yield path, read_description(path)
+            except InputError:
+                continue
+
+
+def _settings(described: GPTDatasetDescription, num_samples: dict[str, int | None]) -> JobSettings:
+    return JobSettings(
+        random_seed=described.random_seed,
+        sequence_length=described.sequence_length,
+        split=described.split,
+        tokenizer=described.tokenizer,
+        num_samples=num_samples,
+    )
+
+
+def _sizes(described: GPTDatasetDescription, directory: str) -> dict[str, int | None]:
+    found: dict[str, set[int | None]] = {}
+    for _, other in descriptions_in(directory or "."):
+        if isinstance(other, GPTDatasetDescription):
+            same = replace(other, index_split=described.index_split, num_samples=described.num_samples)
+            if same == described:
+                found.setdefault(other.index_split, set()).add(other.num_samples)
+    found[described.index_split] = {described.num_samples}
+    return {split: found[split].pop() for split in SPLITS if len(found.get(split, ())) == 1}
 
 
 def differences(a: Description, b: Description) -> list[Difference]:

@@ -11,7 +11,7 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 
 if TYPE_CHECKING:
-    from tokshard.index_cache.likeness import Likeness
+    from tokshard.index_cache.description import JobSettings
 
 DEFAULT_SPLIT_WARNING = "the split is Megatron's '969, 30, 1', which keeps 3.1% of the data from training"
 
@@ -61,15 +61,15 @@ class NamingOptions:
         """Whether the tokenizer of the job is known, so that Megatron will find the files."""
         return not (self.like is None and self.tokenizer_identifiers is None and self.megatron is None)
 
-    def likeness(self) -> Likeness | None:
+    def settings(self) -> JobSettings | None:
         """Return the settings of the job that ``like`` describes.
 
         Raises:
             InputError: It cannot be read, or is no description.
         """
-        from tokshard.index_cache.likeness import read_likeness
+        from tokshard.index_cache.description import settings_from_cache
 
-        return None if self.like is None else read_likeness(os.fspath(self.like))
+        return None if self.like is None else settings_from_cache(os.fspath(self.like))
 
     def identifiers(self) -> dict[str, Any] | None:
         """Return the tokenizer's identifiers; None if the tokenizer is not known.
@@ -80,8 +80,8 @@ class NamingOptions:
         """
         from tokshard.index_cache import identifiers
 
-        if (likeness := self.likeness()) is not None:
-            return likeness.tokenizer
+        if (settings := self.settings()) is not None:
+            return settings.tokenizer
         if isinstance(self.tokenizer_identifiers, dict):
             return self.tokenizer_identifiers
         if self.tokenizer_identifiers is not None:

@@ -9,9 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokshard.errors import StorageError
-from tokshard.index_cache.description import BlendedDescription, Description, Difference, differences
+from tokshard.index_cache.description import (
+    BlendedDescription,
+    Description,
+    Difference,
+    descriptions_in,
+    differences,
+)
 from tokshard.index_cache.entry import CacheEntry, Condition
-from tokshard.index_cache.likeness import descriptions_in
 
 _DESCRIPTION_NAME = re.compile(
     r"[0-9a-f]{32}-(GPTDataset|BlendedDataset)-(train|valid|test)-description\.txt"

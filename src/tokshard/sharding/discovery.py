@@ -19,9 +19,8 @@ from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split, whole_split
-from tokshard.index_cache.description import GPTDatasetDescription, read_description
+from tokshard.index_cache.description import GPTDatasetDescription, descriptions_in, read_description
 from tokshard.index_cache.entry import CacheEntry, IndexOrigin, Sidecar, default_directory, gpt_specs
-from tokshard.index_cache.likeness import descriptions_in
 from tokshard.index_cache.npy import read_spec
 from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
 from tokshard.storage.fs import abspath, realpath
