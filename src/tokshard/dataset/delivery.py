@@ -30,7 +30,7 @@ from tokshard.storage.files import remove_tree
 from tokshard.storage.journal import Journal, read_checkpoints
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
-from tokshard.storage.remote.upload import abandon
+from tokshard.storage.remote.upload import UploadNotes, abandon, upload_file
 
 JOURNAL_NAME = "delivery.jsonl"
 _STAGING_NAME = "staging"
@@ -84,7 +84,7 @@ class Delivery:
             for path in files:
                 journal.send(path, self.url_of(path), meter.sent)
             for prefix in prefixes:
-                objects.upload(manifest_path(prefix), self.url_of(manifest_path(prefix)))
+                upload_file(manifest_path(prefix), self.url_of(manifest_path(prefix)))
         finally:
             progress.finish()
 
@@ -270,7 +270,7 @@ class UploadJournal:
                 sent(size)
                 return
         parts = self._uploads.setdefault(url, _PartNotes(self, url, "", 0))
-        objects.upload(path, url, notes=parts, sent=sent)
+        upload_file(path, url, notes=parts, sent=sent)
         found = objects.status(url)
         if found.size_bytes != size:
             raise IntegrityError(
@@ -280,7 +280,7 @@ class UploadJournal:
         self.note(ObjectUploaded(url, size, found.version))
 
 
-class _PartNotes:
+class _PartNotes(UploadNotes):
     """The notes of one large upload, see :class:`~tokshard.storage.remote.upload.UploadNotes`."""
 
     def __init__(self, journal: UploadJournal, url: str, upload: str, part_bytes: int) -> None:

@@ -18,24 +18,8 @@ from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import is_remote, scheme_of
 from tokshard.storage.readahead import BLOCK_BYTES, ReadAhead
 from tokshard.storage.remote.client import Place, ShortAnswerError, is_s3, locate, retried
-from tokshard.storage.remote.upload import upload
 
-__all__ = [
-    "RemoteFile",
-    "RemoteStatus",
-    "download",
-    "exists",
-    "glob",
-    "is_directory",
-    "open_binary",
-    "read",
-    "remove",
-    "status",
-    "upload",
-    "walk",
-]
-
-# What stores call the thing that changes when an object does, the best first.
+# The names that stores give to what changes when an object does, the best first.
 _VERSION_KEYS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "sha", "crc32c")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "created")
 
@@ -293,11 +277,6 @@ def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
     if not is_remote(path):
         return open(path, "rb")
     return io.BufferedReader(_Stream(RemoteFile(path, known)), buffer_size=1 << 16)
-
-
-def read(url: str, limit_bytes: int) -> bytes:
-    """Return the content of a small object, at most ``limit_bytes`` of it."""
-    return RemoteFile(url).read(0, limit_bytes)
 
 
 def download(url: str, local_path: str, known: RemoteStatus | None = None) -> None:

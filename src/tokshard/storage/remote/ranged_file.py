@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from queue import SimpleQueue
-from typing import Protocol
 
 from tokshard.core.background import call_interruptibly, wait_for
 from tokshard.errors import IntegrityError, UsageError
@@ -34,21 +33,10 @@ CACHE_VARIABLE = "TOKSHARD_BLOCK_CACHE_MIB"
 _STREAMS = 32
 
 
-class RangedSource(Protocol):
-    """What blocks are fetched from. Threads may share it."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the file."""
-
-    def read(self, offset: int, count: int) -> bytes:
-        """Return ``count`` bytes from a byte offset, all of which the file has."""
-
-
 class _BlockRequest:
     """Blocks side by side that one request fetches. Whoever comes first to it does so; others wait."""
 
-    def __init__(self, key: str, source: RangedSource, first: int, count: int) -> None:
+    def __init__(self, key: str, source: RemoteFile, first: int, count: int) -> None:
         self.key = key
         self.source = source
         self.first = first
@@ -97,7 +85,7 @@ class BlockPool:
         with self._lock:
             return len(self._blocks) * self.block_bytes
 
-    def blocks(self, key: str, source: RangedSource, numbers: range) -> Iterator[tuple[int, bytes]]:
+    def blocks(self, key: str, source: RemoteFile, numbers: range) -> Iterator[tuple[int, bytes]]:
         """Yield blocks of a file with their numbers, fetching those that are not held.
 
         Args:
@@ -121,7 +109,7 @@ class BlockPool:
             held = runs[number] if one is None else one
             yield number, held if isinstance(held, bytes) else self._content(held)[number - held.first]
 
-    def prefetch(self, key: str, source: RangedSource, numbers: Iterable[int]) -> None:
+    def prefetch(self, key: str, source: RemoteFile, numbers: Iterable[int]) -> None:
         """Have blocks fetched by other threads, as far as half of the cache is not waiting for such already.
 
         Args:
@@ -148,7 +136,7 @@ class BlockPool:
             self._blocks.move_to_end((key, number))
         return one
 
-    def _new_runs(self, key: str, source: RangedSource, missing: Iterable[int]) -> list[_BlockRequest]:
+    def _new_runs(self, key: str, source: RemoteFile, missing: Iterable[int]) -> list[_BlockRequest]:
         runs: list[_BlockRequest] = []
         for number in missing:
             last = runs[-1] if runs else None

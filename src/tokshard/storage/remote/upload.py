@@ -1,7 +1,7 @@
 """Sending local files to stores: in parts where they are large, each part tried again by itself.
 
-A store shows an object when it is complete, and never a part of one. What has been sent of a large one
-can be kept in notes, so that another process goes on from there.
+A store shows an object when it is complete, never a part of one. What has been sent of a large object can be
+kept in notes, so that another process resumes there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from tokshard.core.background import in_order
 from tokshard.errors import MissingFileError, StorageError
@@ -21,14 +21,16 @@ _MOST_PARTS = 10_000
 _PARTS_AT_ONCE = 4
 
 
-class UploadNotes(Protocol):
-    """What is remembered of the upload of one large object, from one process to the next."""
+class UploadNotes:
+    """What is remembered of the upload of one large object: nothing, unless a subclass keeps it."""
 
     def begun(self) -> tuple[str, int] | None:
-        """Return the store's name of an unfinished upload and the size of its parts."""
+        """Return the store's id of an unfinished upload and the size of its parts."""
+        return None
 
     def parts(self) -> dict[int, str]:
         """Return the parts that have arrived: the store's receipt of each, by its number from 1."""
+        return {}
 
     def begin(self, upload: str, part_bytes: int) -> None:
         """Note that an upload begins, and forget any earlier one."""
@@ -37,23 +39,7 @@ class UploadNotes(Protocol):
         """Note that a part has arrived."""
 
 
-class _NoNotes:
-    """Nothing is remembered."""
-
-    def begun(self) -> tuple[str, int] | None:
-        return None
-
-    def parts(self) -> dict[int, str]:
-        return {}
-
-    def begin(self, upload: str, part_bytes: int) -> None:
-        """Forget it."""
-
-    def arrived(self, number: int, receipt: str) -> None:
-        """Forget it."""
-
-
-def upload(
+def upload_file(
     local_path: str,
     url: str,
     *,
@@ -85,7 +71,7 @@ def upload(
         retried("write", url, lambda: _ask_s3(url, "put_object", Body=content))
         sent(size)
     else:
-        _Multipart(local_path, url, size, notes or _NoNotes(), sent).run()
+        _Multipart(local_path, url, size, notes or UploadNotes(), sent).run()
 
 
 def abandon(url: str, upload: str) -> None:
