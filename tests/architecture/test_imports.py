@@ -157,7 +157,6 @@ DEFINED_TWICE = {
     "Finding",
     "Location",
     "Places",
-    "_Entry",
     "_Reader",
 }
 """Class names with more than one definition: none, when the move has ended."""

@@ -34,7 +34,7 @@ def test_blends_differ_by_source(here):
     value = done.json
     assert (value["kind"], value["reads_same"]) == ("blend", False)
     (train,) = value["parts"]
-    assert [name for name, _, _ in train["hash_fields"]] == [
+    assert [one["field"] for one in train["fields"]] == [
         "datasets[0].num_samples",
         "datasets[1].num_samples",
         "weights",
@@ -54,7 +54,7 @@ def test_caches_differ_by_hash_and_by_sample(here):
         "train blend of 2 datasets",
     }
     web = next(part for part in value["parts"] if part["name"] == "train of web")
-    assert web["hash_fields"] == [["random_seed", 1, 2]]
+    assert web["fields"] == [{"field": "random_seed", "a": 1, "b": 2}]
     assert web["hashes"][0] != web["hashes"][1]
     assert web["first_sample"] is not None
     blend = next(part for part in value["parts"] if "blend" in part["name"])
@@ -71,8 +71,8 @@ def test_plans_differ_from_a_step_on(here):
     assert done.returncode == 1
     assert "first step that differs" in done.stdout
     value = run("diff", "plan-one", "plan-two", "--first", "--json").json
-    assert (value["kind"], value["streams"][0]["sources"]) == ("plan", [])
-    assert run("diff", "plan-one", "plan-two", "--steps", 2, "--json").json["streams"][0]["compared"] == [
+    assert (value["kind"], value["parts"][0]["sources"]) == ("plan", [])
+    assert run("diff", "plan-one", "plan-two", "--steps", 2, "--json").json["parts"][0]["compared"] == [
         8,
         8,
     ]
@@ -81,10 +81,10 @@ def test_plans_differ_from_a_step_on(here):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["one", "plan-one"], 2, "one is a blend, and plan-one a plan"),
-        (["one", "two", "--first"], 2, "plans only"),
-        (["data", "one"], 3, "no plan, no blend and no cache"),
-        (["nothing", "one"], 3, "no plan, no blend and no cache"),
+        (["one", "plan-one"], 2, "cannot compare a blend with a plan: one and plan-one"),
+        (["one", "two", "--first"], 2, "require plans"),
+        (["data", "one"], 3, "no plan, no blend and no index cache"),
+        (["nothing", "one"], 3, "no plan, no blend and no index cache"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(here, arguments, code, message):

@@ -65,7 +65,7 @@ def test_a_plan_goes_on_with_other_weights(here):
     assert run("verify", "plan2").returncode == 0
     compared = run("diff", "plan", "plan2", "--json")
     assert compared.returncode == 1
-    web, code = compared.json["streams"][0]["sources"]
+    web, code = compared.json["parts"][0]["sources"]
     assert (web["removed"] > 0, web["added"], code["added"] > 0) == (True, 0, True)
 
 

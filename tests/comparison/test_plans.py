@@ -5,8 +5,9 @@ import random
 import pytest
 
 from support.sharding.replanning import plan_of, samples_of, source_of, write_blend
-from tokshard.comparison.difference import diff_plans
-from tokshard.comparison.straight import Straight
+from tokshard.comparison.options import DiffOptions
+from tokshard.comparison.plans import StraightRun, diff_plans
+from tokshard.comparison.report import FieldDifference, StepDifference
 from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.job import ReplanRequest, replan
@@ -64,7 +65,7 @@ def slow_difference(first, second):
 
 def check(a, b, laps=None, entries=50):
     difference = diff_plans(a, b, entries=entries)
-    stream = difference.streams[0]
+    stream = difference.parts[0]
     start = max(one.streams["train"].assignment.consumed_samples for one in (a, b))
     assert stream.start == start
     first, second = listed(a, start, None), listed(b, start, laps)
@@ -72,13 +73,13 @@ def check(a, b, laps=None, entries=50):
     if place is None:
         assert stream.first_step is None
     else:
-        assert stream.first_step[2] == first[place][0]
+        assert stream.first_step.consumed_samples == first[place][0]
         last_a, last_b = (one.streams["train"].assignment.steps for one in (a, b))
-        assert stream.first_step[0] == last_a - len(first) + place
-        assert stream.first_step[1] == last_b - len(second) + place
+        assert stream.first_step.a == last_a - len(first) + place
+        assert stream.first_step.b == last_b - len(second) + place
     for one in stream.sources:
         for kind in ("same", "moved", "added", "removed"):
-            assert getattr(one, kind) == counts.get((one.prefix, kind), 0)
+            assert getattr(one, kind) == counts.get((one.dataset, kind), 0)
     return stream
 
 
@@ -100,23 +101,23 @@ def test_plans_of_other_samples_are_compared_by_their_data(seed):
     generator = random.Random(seed)
     a, b = source_of(30, 50), source_of(30, 50, 20)
     stream = check(random_plan(generator, a), random_plan(generator, b))
-    assert stream.settings[0][0] == "source"
+    assert stream.fields[0].field == "source"
 
 
 def test_a_data_set_that_has_changed_is_another_one():
     a, b = plan_of(source_of(30, 50), 2, batch=4), plan_of(source_of(30, 60), 2, batch=4)
-    first, old, new = diff_plans(a, b).streams[0].sources
+    first, old, new = diff_plans(a, b).parts[0].sources
     assert (first.same, old.removed, new.added) == (30, 50, 58)
-    assert old.prefix == new.prefix
+    assert old.dataset == new.dataset
 
 
-def test_a_replanned_plan_differs_in_nothing_but_the_world():
+def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
     plan = plan_of(source_of(300), 4, batch=24)
     after = replan(plan, ReplanRequest(consumed_samples=96, topology=Topology(6)), "/nowhere")
     stream = check(plan, after)
     assert (stream.first_step, stream.compared) == (None, (288, 288))
     assert stream.sources[0].same == 192
-    assert {name: (one, other) for name, one, other in stream.settings} == {
+    assert {one.field: (one.a, one.b) for one in stream.fields} == {
         "data_parallel": (4, 6),
         "steps": (12, 8),
         "consumed_samples": (0, 96),
@@ -125,11 +126,11 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world():
         plan, ReplanRequest(consumed_samples=96, schedule=BatchSchedule.constant(12)), "/nowhere"
     )
     stream = check(plan, smaller)
-    assert stream.first_step == (4, 0, 96)
+    assert stream.first_step == StepDifference(4, 0, 96)
     assert stream.sources[0].same == 192
-    assert diff_plans(plan, plan).same
-    assert not diff_plans(plan, after).same
-    assert diff_plans(plan, after).topology == (("world_size", 4, 6),)
+    assert diff_plans(plan, plan).same_plan
+    assert not diff_plans(plan, after).same_plan
+    assert diff_plans(plan, after).fields == (FieldDifference("world_size", 4, 6),)
 
 
 @pytest.mark.parametrize("steps", [(20, None), (None, 20), (7, 9)])
@@ -153,7 +154,7 @@ def test_a_plan_that_begins_later_is_the_end_of_the_whole_one():
 
 def test_plans_are_straight_where_consumed_samples_are_places_of_one_order():
     def straight(**options):
-        return Straight.of(plan_of(source_of(400), 2, batch=8, **options).streams["train"])
+        return StraightRun.of(plan_of(source_of(400), 2, batch=8, **options).streams["train"])
 
     assert straight() == straight(consumed_samples=80) == straight(steps=3)
     assert straight().shift == 0
@@ -162,14 +163,14 @@ def test_plans_are_straight_where_consumed_samples_are_places_of_one_order():
         assert straight(**other) is None
     plan = plan_of(source_of(400), 2, batch=8)
     after = replan(plan, ReplanRequest(consumed_samples=80, topology=Topology(4)), "/nowhere")
-    assert Straight.of(after.streams["train"]) == straight()
+    assert StraightRun.of(after.streams["train"]) == straight()
 
 
 def test_comparing_can_stop_early():
     a, b = plan_of(source_of(400), 2, batch=8), plan_of(source_of(400), 2, batch=8, shuffle="samples")
-    stream = diff_plans(a, b, first_only=True).streams[0]
-    assert (stream.first_step, stream.sources) == ((0, 0, 0), ())
-    stream = diff_plans(a, b, steps=5).streams[0]
+    stream = diff_plans(a, b, DiffOptions(first_only=True)).parts[0]
+    assert (stream.first_step, stream.sources) == (StepDifference(0, 0, 0), ())
+    stream = diff_plans(a, b, DiffOptions(steps=5)).parts[0]
     assert stream.compared == (40, 40)
     assert sum(one.removed + one.moved + one.same for one in stream.sources) == 40
 
@@ -189,5 +190,5 @@ def test_other_weights_add_and_remove_samples_by_source(tmp_path):
     web, code = stream.sources
     assert (web.removed, web.added) == (40, 0)
     assert (code.removed, code.added) == (0, 40)
-    assert sizes[code.prefix] < 12 + 64
-    assert stream.first_step == (5, 0, 40)
+    assert sizes[code.dataset] < 12 + 64
+    assert stream.first_step == StepDifference(5, 0, 40)

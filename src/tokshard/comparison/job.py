@@ -1,0 +1,268 @@
+"""Comparison of two plans, two blends or two index caches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.comparison.options import DiffOptions
+from tokshard.comparison.plans import diff_plans
+from tokshard.comparison.report import (
+    DiffReport,
+    FieldDifference,
+    IndexDifference,
+    ProductKind,
+    SourceDifference,
+    SplitDifference,
+)
+from tokshard.core.codec import encode
+from tokshard.errors import InputError, UsageError
+from tokshard.index_cache.description import (
+    BlendedDescription,
+    Description,
+    Difference,
+    descriptions_in,
+    differences,
+    read_description,
+)
+from tokshard.index_cache.entry import CacheEntry
+from tokshard.index_cache.npy import map_npy
+from tokshard.sharding.plan import read_plan
+from tokshard.sharding.ranks import is_plan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+_BLOCK = 1 << 20
+_DESCRIPTION_SUFFIX = "description.txt"
+
+
+def diff(
+    a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOptions | None = None
+) -> DiffReport:
+    """Compare two plans, two blends, or two index caches (or two descriptions in caches).
+
+    Args:
+        a: The first: its directory, ``plan.json``, ``blend.json`` or a ``description.txt``.
+        b: The second, of the same kind.
+        options: Which steps of plans to compare.
+
+    Raises:
+        UsageError: They are of different kinds, or are no plans and have options.
+        MissingFileError, InputError: One is none of these, or a file is not there.
+        IntegrityError, StorageError: A file is damaged or cannot be read.
+    """
+    first, second = os.fspath(a), os.fspath(b)
+    kind, other = _kind_of(first), _kind_of(second)
+    if kind != other:
+        raise UsageError(f"cannot compare a {kind} with a {other}: {first} and {second}")
+    if kind == "plan":
+        return diff_plans(read_plan(first), read_plan(second), options)
+    if options not in {None, DiffOptions()}:
+        raise UsageError("--steps and --first require plans")
+    if kind == "blend":
+        return _diff_blends(BlendDocument.read(first), BlendDocument.read(second))
+    return _diff_caches(first, second)
+
+
+def _kind_of(path: str) -> ProductKind:
+    if is_plan(path):
+        return "plan"
+    directory = os.path.isdir(path)
+    if os.path.basename(path) == DOCUMENT_NAME or (
+        directory and os.path.isfile(os.path.join(path, DOCUMENT_NAME))
+    ):
+        return "blend"
+    if path.endswith(_DESCRIPTION_SUFFIX) or (
+        directory and any(name.endswith(_DESCRIPTION_SUFFIX) for name in os.listdir(path))
+    ):
+        return "cache"
+    raise InputError(
+        f"{path} is no plan, no blend and no index cache",
+        hint="name their directories, or plan.json, blend.json or a description.txt",
+    )
+
+
+def _report(
+    kind: ProductKind,
+    fields: Sequence[Difference],
+    parts: Sequence[SplitDifference | IndexDifference],
+    names: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> DiffReport:
+    only_in_a = tuple(name for name in names[0] if name not in names[1])
+    only_in_b = tuple(name for name in names[1] if name not in names[0])
+    return DiffReport(
+        kind=kind,
+        reads_same=not only_in_a and not only_in_b and all(part.reads_same for part in parts),
+        same_plan=None,
+        fields=_fields(fields),
+        parts=tuple(parts),
+        only_in_a=only_in_a,
+        only_in_b=only_in_b,
+    )
+
+
+def _fields(found: Sequence[Difference]) -> tuple[FieldDifference, ...]:
+    return tuple(FieldDifference(*difference) for difference in found)
+
+
+def _diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
+    first, second = encode(a.builder), encode(b.builder)
+    fields = [(name, value, second[name]) for name, value in first.items() if value != second[name]]
+    parts = [_diff_split(a.splits[name], b.splits[name]) for name in a.splits if name in b.splits]
+    return _report("blend", fields, parts, (tuple(a.splits), tuple(b.splits)))
+
+
+def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
+    """Compare what two splits draw; their orders are read in blocks."""
+    prefixes = {_identity(source): source.prefix for source in (*a.sources, *b.sources)}
+    identities = list(prefixes)
+    places = [
+        np.array([identities.index(_identity(source)) for source in split.sources], dtype=np.int64)
+        for split in (a, b)
+    ]
+    same = np.zeros(len(identities), dtype=np.int64)
+    first_sample = None
+    orders = zip(_order(a), _order(b), strict=False)
+    for number, ((source_a, sample_a), (source_b, sample_b)) in enumerate(orders):
+        count = min(len(source_a), len(source_b))
+        place_a, place_b = places[0][source_a[:count]], places[1][source_b[:count]]
+        equal = (place_a == place_b) & (sample_a[:count] == sample_b[:count])
+        same += np.bincount(place_a[equal], minlength=same.size)
+        if first_sample is None and not equal.all():
+            first_sample = number * _BLOCK + int(np.argmin(equal))
+    drawn = [_draws(split, place, len(identities)) for split, place in zip((a, b), places, strict=True)]
+    both = np.minimum(*drawn)
+    rows = np.stack((same, both - same, drawn[1] - both, drawn[0] - both), axis=1).tolist()
+    return SplitDifference(
+        name=a.name,
+        fields=_fields(_hash_fields(a, b)),
+        samples=(a.samples, b.samples),
+        first_sample=first_sample,
+        sources=tuple(
+            SourceDifference(prefix, *row) for prefix, row in zip(prefixes.values(), rows, strict=True)
+        ),
+    )
+
+
+def _identity(source: BlendSource) -> tuple[str, str]:
+    return source.hash, str(source.fingerprint.idx_xxh3_128)
+
+
+def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
+    drawn = np.zeros(count, dtype=np.int64)
+    np.add.at(drawn, places, [source.draws for source in split.sources])
+    return drawn
+
+
+def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield the (source, sample) of all samples, in blocks."""
+    arrays = None
+    if split.order is not None:
+        arrays = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
+    for begin in range(0, split.samples, _BLOCK):
+        end = min(begin + _BLOCK, split.samples)
+        if arrays is None:
+            yield np.zeros(end - begin, dtype=np.int64), np.arange(begin, end, dtype=np.int64)
+        else:
+            yield np.asarray(arrays[0][begin:end]), np.asarray(arrays[1][begin:end])
+
+
+def _hash_fields(a: BlendSplit, b: BlendSplit) -> list[Difference]:
+    if a.order is not None and b.order is not None:
+        return differences(read_description(a.order.description), read_description(b.order.description))
+    if a.order is None and b.order is None:
+        return differences(
+            read_description(a.sources[0].description), read_description(b.sources[0].description)
+        )
+    return [("sources", len(a.sources), len(b.sources))]
+
+
+def _diff_caches(a: str, b: str) -> DiffReport:
+    single = [path.endswith(_DESCRIPTION_SUFFIX) for path in (a, b)]
+    if single[0] != single[1]:
+        raise UsageError("cannot compare a description with a whole cache")
+    if single[0]:
+        return _report("cache", (), [_diff_entries(_entry(a), _entry(b))])
+    first, second = _entries(a), _entries(b)
+    parts = [_diff_entries(first[name], second[name]) for name in first if name in second]
+    return _report("cache", (), parts, (tuple(first), tuple(second)))
+
+
+@dataclass(frozen=True, slots=True)
+class _DescribedEntry:
+    """An entry of a cache with its description."""
+
+    description: Description
+    files: CacheEntry
+
+    @property
+    def name(self) -> str:
+        description = self.description
+        if isinstance(description, BlendedDescription):
+            return f"{description.split} blend of {len(description.datasets)} datasets"
+        return f"{description.index_split} of {os.path.basename(description.dataset_path)}"
+
+
+def _entry(path: str) -> _DescribedEntry:
+    description = read_description(path)
+    return _DescribedEntry(description, CacheEntry.of(description, os.path.dirname(path)))
+
+
+def _entries(directory: str) -> Mapping[str, _DescribedEntry]:
+    """Return the entries of a cache by their names; several of one name are numbered."""
+    found: dict[str, _DescribedEntry] = {}
+    for _, description in descriptions_in(directory):
+        entry = _DescribedEntry(description, CacheEntry.of(description, directory))
+        name, times = entry.name, 1
+        while name in found:
+            times += 1
+            name = f"{entry.name} ({times})"
+        found[name] = entry
+    return found
+
+
+def _diff_entries(a: _DescribedEntry, b: _DescribedEntry) -> IndexDifference:
+    starts = [_SampleStarts(entry.files.load()) for entry in (a, b)]
+    count = min(map(len, starts))
+    same, first_sample = 0, None
+    for begin in range(0, count, _BLOCK):
+        block = np.arange(begin, min(begin + _BLOCK, count), dtype=np.int64)
+        (sequence_a, token_a), (sequence_b, token_b) = (of.samples(block) for of in starts)
+        equal = (sequence_a == sequence_b) & (token_a == token_b)
+        same += int(np.count_nonzero(equal))
+        if first_sample is None and not equal.all():
+            first_sample = begin + int(np.argmin(equal))
+    return IndexDifference(
+        name=a.name,
+        fields=_fields(differences(a.description, b.description)),
+        hashes=(a.files.hash, b.files.hash),
+        samples=(len(starts[0]), len(starts[1])),
+        first_sample=first_sample,
+        same=same,
+    )
+
+
+class _SampleStarts:
+    """Where samples begin: (sequence, token) of an index, (source, sample) of a blend."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+
+    def __len__(self) -> int:
+        name = "dataset_index" if "dataset_index" in self._arrays else "shuffle_index"
+        return len(self._arrays[name])
+
+    def samples(self, numbers: Integers) -> tuple[NDArray[Any], NDArray[Any]]:
+        arrays = self._arrays
+        if "dataset_index" in arrays:
+            return arrays["dataset_index"][numbers], arrays["dataset_sample_index"][numbers]
+        rows = arrays["sample_index"][arrays["shuffle_index"][numbers]]
+        return arrays["document_index"][rows[:, 0]], rows[:, 1]

@@ -1,0 +1,469 @@
+"""Difference of two plans: the first step that differs, and the samples of each source that moved.
+
+Streams that read one order straight through, as most do, are compared by formulas, whatever their size.
+Others are read in blocks, and the reads of both get common numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tokshard.comparison.options import DiffOptions
+from tokshard.comparison.report import (
+    DiffReport,
+    FieldDifference,
+    SourceDifference,
+    StepDifference,
+    StreamDifference,
+)
+from tokshard.sharding.assignment import Assignment
+from tokshard.sharding.history import history_of, reweighting_of, stops_of
+from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.layouts import Striped
+from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.order import SampleOrder, Selection
+from tokshard.sharding.plan import Plan, Stream
+from tokshard.sharding.replan.proof import count_datasets
+from tokshard.sharding.replan.reweighting import open_start
+from tokshard.sharding.sources import DatasetReference
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+TABLE_ENTRIES = 1 << 28
+"""How many samples are compared at a time: 4 bytes each, so 1 GiB. More of them take more passes."""
+
+_UNREAD, _FOUND = -1, -2
+_STEPS = 1 << 20
+_BLOCK = 1 << 20
+
+
+def diff_plans(
+    a: Plan, b: Plan, options: DiffOptions | None = None, *, entries: int = TABLE_ENTRIES
+) -> DiffReport:
+    """Compare what two plans read, from the consumed samples on at which the later one begins.
+
+    Where both read one order straight through, as before and after a change of the world size, formulas
+    suffice. Otherwise both are read in blocks, and a table of 4 bytes a sample is held, of up to ``entries``
+    samples; where there are more, they are compared in several passes.
+
+    Args:
+        a: The first plan.
+        b: The second plan.
+        options: Which steps to compare.
+        entries: The entries of the table.
+
+    Raises:
+        MissingFileError, IntegrityError: The arrays of a blend are not there or have changed.
+    """
+    options = options or DiffOptions()
+    parts = tuple(_diff_stream(a, b, name, options, entries) for name in a.streams if name in b.streams)
+    only_in_a = tuple(name for name in a.streams if name not in b.streams)
+    only_in_b = tuple(name for name in b.streams if name not in a.streams)
+    return DiffReport(
+        kind="plan",
+        reads_same=not only_in_a and not only_in_b and all(part.reads_same for part in parts),
+        same_plan=a.plan_id == b.plan_id,
+        fields=_different_fields(a.topology.to_json(), b.topology.to_json()),
+        parts=parts,
+        only_in_a=only_in_a,
+        only_in_b=only_in_b,
+    )
+
+
+def _diff_stream(a: Plan, b: Plan, name: str, options: DiffOptions, entries: int) -> StreamDifference:
+    readers = (_StreamReader(a, name), _StreamReader(b, name))
+    start = max(reader.assignment.consumed_samples for reader in readers)
+    ranges = (_steps(readers[0], start, options.steps), _steps(readers[1], start, options.steps))
+    pair = _Pair(readers, ranges, _ReadNumbering.common(*readers))
+    return StreamDifference(
+        name=name,
+        fields=_different_fields(_stream_fields(a.streams[name]), _stream_fields(b.streams[name])),
+        start=start,
+        compared=(
+            readers[0].assignment.consumed_after(ranges[0].stop),
+            readers[1].assignment.consumed_after(ranges[1].stop),
+        ),
+        first_step=pair.first_difference(),
+        sources=() if options.first_only else pair.count(entries),
+    )
+
+
+def _steps(reader: _StreamReader, start: int, steps: int | None) -> range:
+    """Return the steps that begin at or after a number of consumed samples."""
+    one = reader.assignment
+    if start >= one.consumed_after(one.steps):
+        return range(one.steps, one.steps)
+    first = int(one.timeline.step_of(np.array([start]))[0])
+    if one.consumed_after(first) < start:
+        first += 1
+    return range(first, one.steps if steps is None else min(one.steps, first + steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two streams and the steps of each that are compared."""
+
+    readers: tuple[_StreamReader, _StreamReader]
+    ranges: tuple[range, range]
+    numbering: _ReadNumbering
+
+    def first_difference(self) -> StepDifference | None:
+        if self.is_straight:
+            return self._first_other_size()
+        done, block = 0, 1
+        shorter = min(map(len, self.ranges))
+        while done < shorter:
+            count = min(block, shorter - done)
+            found = self._differing(done, count)
+            if found is not None:
+                return self._at(found)
+            done += count
+            block = min(block * 2, self._most_steps(done))
+        return None
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether both read one order straight through, from the same place."""
+        one, other = (StraightRun.of(reader.stream) for reader in self.readers)
+        return one is not None and one == other
+
+    def _at(self, place: int) -> StepDifference:
+        first, second = self.ranges[0][place], self.ranges[1][place]
+        return StepDifference(first, second, self.readers[0].assignment.consumed_after(first))
+
+    def _first_other_size(self) -> StepDifference | None:
+        """Return the first steps that begin or end elsewhere."""
+        shorter = min(map(len, self.ranges))
+        for done in range(0, shorter, _STEPS):
+            count = min(_STEPS, shorter - done)
+            other = self._other_sizes(done, count)
+            if other.size:
+                return self._at(done + int(other[0]))
+        return None
+
+    def _other_sizes(self, done: int, count: int) -> Integers:
+        """Return which of some pairs of steps, counted from ``done``, begin or end elsewhere."""
+        edges = [
+            one.assignment.timeline.consumed(np.arange(all_steps[done], all_steps[done] + count + 1))
+            for one, all_steps in zip(self.readers, self.ranges, strict=True)
+        ]
+        return np.flatnonzero((edges[0][:-1] != edges[1][:-1]) | (edges[0][1:] != edges[1][1:]))
+
+    def _most_steps(self, done: int) -> int:
+        index = min(done, len(self.ranges[0]) - 1)
+        size = self.readers[0].assignment.timeline.batch_size(self.ranges[0][index])
+        return max(1, (1 << 20) // max(size, 1))
+
+    def _differing(self, done: int, count: int) -> int | None:
+        """Return the place of the first of some pairs of steps that differs, from the common start."""
+        other = self._other_sizes(done, count)
+        count = int(other[0]) if other.size else count
+        sorted_reads = [self._sorted(which, done, count) for which in (0, 1)]
+        shorter = min(one[0].size for one in sorted_reads)
+        wrong = np.zeros(shorter, dtype=np.bool_)
+        for column in (0, 1):
+            wrong |= sorted_reads[0][column][:shorter] != sorted_reads[1][column][:shorter]
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            return done + int(min(one[0][place] for one in sorted_reads))
+        longer = max(sorted_reads, key=lambda one: one[0].size)
+        if longer[0].size > shorter:
+            return done + int(longer[0][shorter])
+        return done + count if other.size else None
+
+    def _sorted(self, which: int, done: int, count: int) -> tuple[Integers, Integers]:
+        """Return (step, number) of all reads of some steps, sorted; steps are counted from the first one."""
+        first = self.ranges[which].start + done
+        steps, numbers = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        for reads in self.readers[which].blocks(first, first + count):
+            steps.append(reads.step - first)
+            numbers.append(self.numbering.numbers(which, reads))
+        step, number = np.concatenate(steps), np.concatenate(numbers)
+        order = np.lexsort((number, step))
+        return step[order], number[order]
+
+    def count(self, entries: int) -> tuple[SourceDifference, ...]:
+        """Count what is the same, moved, added and removed of each dataset."""
+        if self.is_straight and self._first_other_size() is None:
+            return self._count_straight()
+        counts = np.zeros((4, len(self.numbering.names)), dtype=np.int64)
+        total = int(self.numbering.starts[-1])
+        for low in range(0, total, entries):
+            counts += self._count_range(low, min(low + entries, total))
+        rows = zip(self.numbering.names, *counts.tolist(), strict=True)
+        return tuple(SourceDifference(*row) for row in rows)
+
+    def _count_straight(self) -> tuple[SourceDifference, ...]:
+        """Count runs of one order: what both read is the same, and one may read on where the other ends."""
+        stream = self.readers[0].stream
+        run = StraightRun.of(stream)
+        if run is None:
+            return ()
+        start, *ends = (
+            one.assignment.consumed_after(step)
+            for one, step in (
+                (self.readers[0], self.ranges[0].start),
+                (self.readers[0], self.ranges[0].stop),
+                (self.readers[1], self.ranges[1].stop),
+            )
+        )
+        same = run.count(stream, start, min(ends))
+        added, removed = run.count(stream, ends[0], ends[1]), run.count(stream, ends[1], ends[0])
+        rows = np.stack((same, same * 0, added, removed), axis=1).tolist()
+        return tuple(
+            SourceDifference(one.prefix, *row) for one, row in zip(stream.source.datasets, rows, strict=True)
+        )
+
+    def _count_range(self, low: int, high: int) -> Integers:
+        """Count the reads whose numbers are in a range, with a table of the first plan's steps."""
+        table = np.full(high - low, _UNREAD, dtype=np.int32)
+        places = len(self.numbering.names)
+        for steps, numbers in self._reads(0, low, high):
+            table[numbers - low] = steps - self.ranges[0].start
+        same, moved, added = (np.zeros(places, dtype=np.int64) for _ in range(3))
+        for steps, numbers in self._reads(1, low, high):
+            found = table[numbers - low].astype(np.int64)
+            both = found >= 0
+            dataset = self.numbering.dataset_of(numbers)
+            together = both.copy()
+            together[both] = self._together(found[both] + self.ranges[0].start, steps[both])
+            same += _sums(dataset[together], places)
+            moved += _sums(dataset[both & ~together], places)
+            added += _sums(dataset[~both], places)
+            table[numbers[both] - low] = _FOUND
+        left = np.flatnonzero(table >= 0) + low
+        return np.stack((same, moved, added, _sums(self.numbering.dataset_of(left), places)))
+
+    def _reads(self, which: int, low: int, high: int) -> Iterator[tuple[Integers, Integers]]:
+        steps = self.ranges[which]
+        for reads in self.readers[which].blocks(steps.start, steps.stop):
+            numbers = self.numbering.numbers(which, reads)
+            here = (numbers >= low) & (numbers < high)
+            yield reads.step[here], numbers[here]
+
+    def _together(self, first: Integers, second: Integers) -> NDArray[np.bool_]:
+        """Tell whether steps of the two plans overlap in consumed samples, one within the other."""
+        a, b = (one.assignment.timeline for one in self.readers)
+        a_from, a_to = a.consumed(first), a.consumed(first + 1)
+        b_from, b_to = b.consumed(second), b.consumed(second + 1)
+        within: NDArray[np.bool_] = ((a_from >= b_from) & (a_to <= b_to)) | (
+            (b_from >= a_from) & (b_to <= a_to)
+        )
+        return within
+
+
+def _stream_fields(stream: Stream) -> dict[str, Any]:
+    assignment = stream.assignment
+    return {
+        "source": stream.source.id,
+        "samples": stream.source.total,
+        "sequence_length": stream.source.sequence_length,
+        "mode": stream.mode,
+        "tail": stream.tail,
+        "shuffle": stream.shuffle,
+        "sort_key": stream.sort_key,
+        "boundaries": stream.boundaries,
+        "data_parallel": assignment.ranks,
+        "micro_batch_size": assignment.micro_batch_size,
+        "batch_size": assignment.schedule.text,
+        "steps": assignment.steps,
+        "consumed_samples": assignment.consumed_samples,
+    }
+
+
+def _different_fields(a: dict[str, Any], b: dict[str, Any]) -> tuple[FieldDifference, ...]:
+    return tuple(FieldDifference(name, a[name], b[name]) for name in a if a[name] != b[name])
+
+
+@dataclass(frozen=True, slots=True)
+class _StepReads:
+    """Some steps of a stream, in the order of consumption.
+
+    Attributes:
+        step: The step of each read: int64 of shape ``(n,)``.
+        dataset: The number of its dataset in the plan.
+        epoch: The source epoch of its dataset.
+        sample: The sample of the dataset.
+    """
+
+    step: Integers
+    dataset: Integers
+    epoch: Integers
+    sample: Integers
+
+
+class _StreamReader:
+    """Lists what all ranks of a stream read, in blocks of whole steps.
+
+    Args:
+        plan: The plan.
+        name: The name of the stream.
+    """
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.stream: Stream = plan.streams[name]
+        self.assignment: Assignment = self.stream.assignment
+        self._locator = Locator(self.stream.source)
+        key = self.stream.sort_key
+        self._key_of = None if key is None else open_sort_key(self.stream.source, key)
+        record = reweighting_of(stops_of(history_of(plan), name))
+        self._source_epochs = None if record is None else open_start(self.stream.source, record)[1]
+
+    @property
+    def datasets(self) -> tuple[DatasetReference, ...]:
+        """The datasets of the stream."""
+        return self.stream.source.datasets
+
+    def last_epochs(self) -> Integers:
+        """Return the last source epoch of each dataset that is read: int64 of shape (datasets,)."""
+        if self._source_epochs is not None:
+            last = np.zeros(len(self.datasets), dtype=np.int64)
+            np.maximum.at(last, self._source_epochs.rows[:, 0], self._source_epochs.rows[:, 1])
+            return last
+        end = max(self.assignment.samples_per_rank - 1, 0)
+        epoch = int(_epochs_of(self.assignment, np.array([end], dtype=np.int64))[0])
+        return np.full(len(self.datasets), epoch, dtype=np.int64)
+
+    def blocks(self, first: int, stop: int) -> Iterator[_StepReads]:
+        """Return the reads of steps, without samples that are read again as padding."""
+        while first < stop:
+            size = max(1, self.assignment.timeline.batch_size(first))
+            last = min(stop, first + max(1, _BLOCK // size))
+            yield self._reads(first, last)
+            first = last
+
+    def _reads(self, first: int, stop: int) -> _StepReads:
+        one = self.assignment
+        begin, end = one.first_local(first), one.first_local(stop)
+        local = np.repeat(np.arange(begin, end, dtype=np.int64), one.ranks)
+        ranks = np.tile(np.arange(one.ranks, dtype=np.int64), end - begin)
+        sizes = np.diff(one.timeline.consumed(np.arange(first, stop + 1, dtype=np.int64)))
+        steps = np.repeat(np.arange(first, stop, dtype=np.int64), sizes)
+        first_time = ~one.repeated(ranks, local)
+        steps, local, ranks = steps[first_time], local[first_time], ranks[first_time]
+        ids = one.at(ranks, local, self._key_of)
+        datasets, samples = self._locator.locate(ids)
+        table = self._source_epochs
+        epochs = _epochs_of(one, local) if table is None else table.of(ids, datasets)
+        return _StepReads(steps, datasets.astype(np.int64), epochs, samples)
+
+
+def _epochs_of(assignment: Assignment, local: Integers) -> Integers:
+    """Return the epoch of each local index."""
+    epochs = np.full(local.shape, -1, dtype=np.int64)
+    place = local + assignment.skipped
+    for one in assignment.passes:
+        here = (place >= 0) & (place < one.per_rank)
+        epochs[here] = one.first_epoch + place[here] // one.per_epoch
+        place = place - one.per_rank
+    return epochs
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadNumbering:
+    """Numbers for the reads of two streams: equal where dataset, source epoch and sample are.
+
+    Attributes:
+        names: The path prefix of each dataset of either stream.
+        starts: The first number of each dataset, and the end of all.
+        sizes: The samples of each.
+        of: For each of the two streams the place of each of its datasets in ``names``.
+    """
+
+    names: tuple[str, ...]
+    starts: Integers
+    sizes: Integers
+    of: tuple[Integers, Integers]
+
+    @classmethod
+    def common(cls, a: _StreamReader, b: _StreamReader) -> _ReadNumbering:
+        """Return the numbering of two streams. Datasets are the same if their bytes and indexes are."""
+        references = list(a.datasets)
+        first = np.arange(len(references), dtype=np.int64)
+        second = np.array([_place(references, one) for one in b.datasets], dtype=np.int64)
+        sizes = np.array([_samples(one) for one in references], dtype=np.int64)
+        epochs = np.zeros(len(references), dtype=np.int64)
+        for places, reader in ((first, a), (second, b)):
+            np.maximum.at(epochs, places, reader.last_epochs() + 1)
+        starts = np.concatenate(([0], np.cumsum(sizes * epochs)))
+        return cls(tuple(one.prefix for one in references), starts, sizes, (first, second))
+
+    def numbers(self, which: int, reads: _StepReads) -> Integers:
+        """Return the number of each read of stream 0 or 1."""
+        place = self.of[which][reads.dataset]
+        numbers: Integers = self.starts[place] + reads.epoch * self.sizes[place] + reads.sample
+        return numbers
+
+    def dataset_of(self, numbers: Integers) -> Integers:
+        """Return the place in ``names`` of each number."""
+        return np.searchsorted(self.starts, numbers, side="right") - 1
+
+
+def _place(references: list[DatasetReference], one: DatasetReference) -> int:
+    """Return the place of a dataset among others; it is put at the end where it is not there."""
+    for place, other in enumerate(references):
+        if _identity(one) == _identity(other):
+            return place
+    references.append(one)
+    return len(references) - 1
+
+
+def _identity(one: DatasetReference) -> tuple[object, ...]:
+    files = None if one.index is None else (one.index.files.hash, one.index.files.split)
+    return (one.bin, one.idx, files)
+
+
+def _samples(one: DatasetReference) -> int:
+    return one.first + one.samples if one.index is None else one.index.epochs.samples
+
+
+def _sums(places: Integers, count: int) -> Integers:
+    """Return how often each of ``count`` places occurs."""
+    return np.bincount(places, minlength=count).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class StraightRun:
+    """What a stream reads, as one run of the positions of an order.
+
+    Attributes:
+        source: The identity of the samples.
+        order: The order.
+        epoch: Its epoch.
+        shift: What is added to a number of consumed samples to get a position.
+    """
+
+    source: str
+    order: SampleOrder
+    epoch: int
+    shift: int
+
+    @classmethod
+    def of(cls, stream: Stream) -> Self | None:
+        """Return the run of a stream; None where ranks read in blocks, again, or several epochs."""
+        one = stream.assignment
+        first = one.passes[0]
+        once = len(one.passes) == 1 and first.epochs == 1 and isinstance(first.layout, Striped)
+        if not once or first.per_epoch * one.ranks > first.order.samples:
+            return None
+        order, offset = first.order, 0
+        if order.links and isinstance(order.links[0], Selection):
+            kept = order.links[0].kept
+            if kept.starts.size > 1:
+                return None
+            order, offset = SampleOrder(order.total, order.links[1:]), int(kept.starts[0])
+        shift = offset + one.skipped * one.ranks - one.consumed_samples
+        return cls(stream.source.id, order, first.first_epoch, shift)
+
+    def count(self, stream: Stream, start: int, stop: int) -> NDArray[np.int64]:
+        """Count the samples of each dataset between two numbers of consumed samples."""
+        key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+        run = Intervals.of([(start + self.shift, max(start, stop) + self.shift)])
+        return count_datasets(Locator(stream.source), self.order, run, self.epoch, key_of)
