@@ -11,9 +11,9 @@ import pytest
 from support import bad_datasets, bad_products
 from support.bad_examples import EXAMPLES
 from tokshard import preflight
-from tokshard.verification.codes import RULES
 from tokshard.verification.job import verify
 from tokshard.verification.options import LEVELS, VerifyOptions
+from tokshard.verification.report import RULES
 
 
 def codes(report, *severities):

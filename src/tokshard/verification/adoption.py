@@ -45,12 +45,6 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
     tokenizer, every token must be in its vocabulary; it is recorded then, and its EOD if all documents end
     with it.
 
-    Args:
-        prefix: The dataset.
-        facts: What its index says.
-        findings: Collects what is found; nothing is written if there are any new ones but notes.
-        context: The options and threads.
-
     Raises:
         InputError: It was changed meanwhile.
         LockedError: Another process writes it.

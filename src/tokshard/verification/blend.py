@@ -36,12 +36,7 @@ def read_document(path: str) -> BlendDocument | TokshardError:
 
 
 def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
-    """Verify a blend; the files of its indexes are subjects of their own.
-
-    Args:
-        path: Its document, or its directory.
-        context: The options and threads.
-    """
+    """Verify a blend; the files of its indexes are subjects of their own."""
     document = read_document(path)
     findings = ProductFindings("blend", os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
     if isinstance(document, TokshardError):

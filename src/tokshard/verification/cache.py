@@ -62,12 +62,7 @@ class EntryToVerify:
 
 
 def verify_entry(wanted: EntryToVerify, context: VerifyContext) -> VerifiedProduct:
-    """Verify one entry of a cache.
-
-    Args:
-        wanted: The entry.
-        context: The options and threads.
-    """
+    """Verify one entry of a cache."""
     entry = wanted.entry
     path = entry.description_path
     findings = ProductFindings("index", path)
@@ -193,12 +188,6 @@ def compare_index(
     """Build an index again and compare.
 
     Its shapes are worked out first, so that only what has the size of the files is ever built.
-
-    Args:
-        found: The entry; without a sidecar the options that the description does not tell are Megatron's.
-        prefix: The dataset.
-        description: The description of the entry.
-        findings: Collects what is found.
 
     Raises:
         StorageError, IntegrityError: A file cannot be read.

@@ -26,9 +26,8 @@ from tokshard.storage.paths import bin_path
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.verification.context import VerifyContext
 from tokshard.verification.index import IndexFacts
-from tokshard.verification.inputs import examine_inputs
+from tokshard.verification.inputs import Units, examine_inputs
 from tokshard.verification.report import ProductFindings
-from tokshard.verification.units import Units
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,12 +90,6 @@ def scan_tokens(
     dataset: IndexedDataset, rules: TokenRules, findings: ProductFindings, context: VerifyContext
 ) -> TokenTally:
     """Read all tokens and hold them against the rules.
-
-    Args:
-        dataset: The dataset.
-        rules: What is known of its tokens.
-        findings: Collects what is found.
-        context: The options and threads.
 
     Returns:
         What was counted.
@@ -209,14 +202,6 @@ def examine_meaning(
     context: VerifyContext,
 ) -> None:
     """Look at every token, decode a sample of the documents, and compare with the inputs that are here.
-
-    Args:
-        prefix: The dataset, of which the structure is sound.
-        facts: What its index says.
-        manifest: Its manifest, if it has one.
-        units: Its units, if they can be read.
-        findings: Collects what is found.
-        context: The options and threads.
 
     Raises:
         StorageError, IntegrityError: A file cannot be read to its end.

@@ -29,8 +29,8 @@ from tokshard.verification.adoption import adopt
 from tokshard.verification.content import examine_meaning
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.index import IndexFacts, examine_index
+from tokshard.verification.inputs import Units, examine_units, read_units, units_off_boundaries
 from tokshard.verification.report import ProductFindings, VerifiedProduct
-from tokshard.verification.units import Units, examine_units, read_units, units_off_boundaries
 
 _SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
@@ -146,12 +146,7 @@ class DatasetFacts:
 
 
 def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
-    """Verify a dataset.
-
-    Args:
-        prefix: Its path prefix.
-        context: The options and threads.
-    """
+    """Verify a dataset."""
     findings = ProductFindings("dataset", prefix)
     before = dataset_state(prefix)
     facts = examine_structure(prefix, findings, context)

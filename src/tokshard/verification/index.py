@@ -75,12 +75,7 @@ def examine_index(
 ) -> IndexFacts | None:
     """Look at a whole index: its header, its size, and every entry.
 
-    Args:
-        path: The ``.idx`` file.
-        bin_bytes: The size of its ``.bin`` file.
-        findings: Collects what is found.
-        runner: Who does it.
-        multimodal: Whether it ends with modes; None to tell by its size.
+    Where ``multimodal`` is None, its size tells whether it ends with modes.
 
     Returns:
         What it says; None where that cannot be told.

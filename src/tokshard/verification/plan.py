@@ -45,12 +45,7 @@ def read_document(path: str) -> Plan | TokshardError:
 
 
 def verify_plan(path: str, context: VerifyContext) -> VerifiedProduct:
-    """Verify a plan with the manifests of all its ranks; the indexes it reads are subjects of their own.
-
-    Args:
-        path: Its directory, its ``plan.json`` or its ``ranks.json``.
-        context: The options and threads.
-    """
+    """Verify a plan with the manifests of all its ranks; the indexes it reads are subjects of their own."""
     directory = path if os.path.isdir(path) else os.path.dirname(path)
     findings = ProductFindings("plan", os.path.join(directory, PLAN_NAME))
     with _changes_found(findings, findings.path):
@@ -66,12 +61,7 @@ def verify_plan(path: str, context: VerifyContext) -> VerifiedProduct:
 
 
 def verify_rank(path: str, context: VerifyContext) -> VerifiedProduct:
-    """Verify the manifest of one rank, and the files that its plan reads.
-
-    Args:
-        path: The manifest.
-        context: The options and threads.
-    """
+    """Verify the manifest of one rank, and the files that its plan reads."""
     findings = ProductFindings("rank", path)
     directory = os.path.dirname(path) or "."
     plan_path = os.path.join(directory, PLAN_NAME)
