@@ -22,6 +22,7 @@ SOURCE = Path(tokshard.__file__).parent
 PAGE = FOLDER.parent / "json.md"
 IN_WORK_DIRECTORIES = {
     "tokshard.build-plan/1",
+    "tokshard.part/1",
     "tokshard.publication/1",
 }
 HASHED = {"tokshard.reweighted/1"}

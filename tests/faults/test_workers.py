@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from support.storage.support import open_descriptors
 
 from faults.campaign import finished_units, outputs
 from faults.processes import (
@@ -26,6 +25,7 @@ from faults.processes import (
     make_corpus,
     scratch_directory,
 )
+from support.file_faults import open_descriptors
 from support.tokenize_runs import run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import WorkerError
