@@ -9,7 +9,6 @@ import tokshard
 
 PUBLIC = [
     "ArrayOptions",
-    "ArrayOptions",
     "ArrayTask",
     "ArrayTaskReport",
     "BlendDryRun",

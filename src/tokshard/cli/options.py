@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokshard import RayOptions
 from tokshard.cli.quantities import parse_count, parse_sizes
-from tokshard.cluster.options import DEFAULT_CPUS_PER_TASK, DEFAULT_RETRIES, RayOptions
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard.tokenization.workers.ray import RayExecutor
+    from tokshard import RayExecutor
 
 INDEX = "Samples"
 SIZE = "How many samples"
@@ -241,7 +241,7 @@ RayCpusPerTask = Annotated[
         "--ray-cpus-per-task",
         metavar="N",
         help="CPUs of each task.",
-        show_default=f"{DEFAULT_CPUS_PER_TASK:g}",
+        show_default=f"{RayOptions.cpus_per_task:g}",
         rich_help_panel=CLUSTER,
     ),
 ]
@@ -251,7 +251,7 @@ RayRetries = Annotated[
         "--ray-retries",
         metavar="N",
         help="How often work that was lost with its node is given out again.",
-        show_default=str(DEFAULT_RETRIES),
+        show_default=str(RayOptions.retries),
         rich_help_panel=CLUSTER,
     ),
 ]
@@ -308,8 +308,8 @@ def ray_options(
         raise UsageError(f"--workers {workers} is less than 1")
     return RayOptions(
         address=address,
-        cpus_per_task=DEFAULT_CPUS_PER_TASK if cpus_per_task is None else cpus_per_task,
-        retries=DEFAULT_RETRIES if retries is None else retries,
+        cpus_per_task=RayOptions.cpus_per_task if cpus_per_task is None else cpus_per_task,
+        retries=RayOptions.retries if retries is None else retries,
         tasks=workers,
     )
 
@@ -331,6 +331,6 @@ def ray_executor(options: RayOptions | None, *, alone: bool) -> RayExecutor | No
             "--executor ray and the options of job arrays are two ways to divide the work",
             hint="leave out one of them",
         )
-    from tokshard.tokenization.workers.ray import RayExecutor
+    from tokshard import RayExecutor
 
     return RayExecutor(options)

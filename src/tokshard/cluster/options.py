@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tokshard.errors import UsageError
 
-DEFAULT_CPUS_PER_TASK = 1.0
-DEFAULT_RETRIES = 3
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 
 _HINT_CLIENT = (
@@ -17,9 +15,9 @@ _HINT_CLIENT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RayOptions:
-    """Which Ray cluster to use, and how.
+    """Options of a Ray cluster.
 
     Attributes:
         address: ``"auto"`` for the cluster of this machine, or ``HOST:PORT``; None for what the variable
@@ -38,8 +36,8 @@ class RayOptions:
     """
 
     address: str | None = None
-    cpus_per_task: float = DEFAULT_CPUS_PER_TASK
-    retries: int = DEFAULT_RETRIES
+    cpus_per_task: float = 1.0
+    retries: int = 3
     tasks: int | None = None
 
     def __post_init__(self) -> None:
