@@ -275,7 +275,6 @@ COMMANDS_MAY_IMPORT = {"cli", "core", "errors", "version"}
 """Beside the public names of tokshard itself."""
 
 BEYOND_THE_PUBLIC_API = {
-    "arrays",
     "blend",
     "blendview",
     "build_indices",
@@ -287,8 +286,6 @@ BEYOND_THE_PUBLIC_API = {
     "replanning",
     "shard_plan",
     "simulation",
-    "tokenize",
-    "tokenizeview",
     "trace",
     "traceview",
     "wishes",

@@ -23,7 +23,6 @@ from tokshard.cli.options import (
     RayAddress,
     RayCpusPerTask,
     RayRetries,
-    ray_executor,
     ray_options,
 )
 from tokshard.cli.quantities import parse_bytes
@@ -265,7 +264,11 @@ def tokenize(
         )
         array = ArrayOptions(array_task, finish, emit.value if emit else None, tasks, image)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
-        cluster = ray_executor(ray, alone=array == ArrayOptions())
+        if ray is not None and array != ArrayOptions():
+            raise UsageError(
+                "--executor ray and the options of job arrays are two ways to divide the work",
+                hint="leave out one of them",
+            )
         if array.emit is not None:
             if as_json:
                 raise UsageError("--emit prints a job file, which is no JSON: leave out --json")
@@ -288,6 +291,7 @@ def tokenize(
         if array.finish:
             report = tokshard.finish_tokenize(options, tasks=array.tasks, progress=run.progress)
         else:
+            cluster = None if ray is None else tokshard.RayExecutor(ray)
             report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
         run.warn(report.warnings)
         run.show(report, show_report)

@@ -1,0 +1,27 @@
+"""Files of the work directory that were written once are read, and written back byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokshard.core.codec import decode, encode
+from tokshard.tokenization.assembly import AssembledUnit
+from tokshard.tokenization.part import PartFooter, UnitKey
+
+GOLDEN = Path(__file__).parents[1] / "golden/formats"
+
+
+def test_the_footer_of_a_part():
+    content = (GOLDEN / "part-1.json").read_bytes()
+    footer = PartFooter.from_bytes(content, "part-1.json")
+    assert footer.to_bytes() == content
+    assert footer.header.key == UnitKey(1, 2)
+    assert footer.placed["tokens.0"].offset == 80
+
+
+def test_an_assembled_unit_in_the_journal():
+    content = (GOLDEN / "assembled-unit-1.json").read_text()
+    unit = decode(AssembledUnit, json.loads(content), "journal")
+    assert json.dumps(encode(unit), indent=2) + "\n" == content
+    assert unit.header.counts.rejected_total == 1
