@@ -26,10 +26,8 @@ from support.index_cache.cache_support import (
     written,
 )
 from tokshard.core.progress import SilentProgress
-from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
 from tokshard.errors import (
-    Cancelled,
     InputError,
     IntegrityError,
     MissingFileError,
@@ -393,29 +391,6 @@ def test_a_wait_for_another_process_is_told_of_once(prefix, directory):
     reports = build_indices([request_for(prefix)], cache_directory=directory, progress=Releasing())
     assert actions(reports) == ["built"]
     assert heard == [f"another process is building the train index of {prefix}: waiting for it"]
-
-
-def test_the_first_failure_stops_those_who_wait():
-    crew = ThreadRunner(2)
-    waiting = threading.Event()
-
-    def work(item):
-        if item == 0:
-            waiting.set()
-            while True:  # until somebody stops this thread
-                crew.pause(0.01)
-        waiting.wait()
-        raise InputError("broken")
-
-    with pytest.raises(InputError, match="broken"):
-        crew.run(work, [0, 1])
-    with pytest.raises(Cancelled):
-        crew.tell(1)
-
-
-def test_no_workers_are_refused():
-    with pytest.raises(UsageError, match="0 workers"):
-        ThreadRunner(0)
 
 
 BUILDER = """

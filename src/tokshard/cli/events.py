@@ -18,6 +18,7 @@ import typer
 from tokshard.cli import failures, terminal
 from tokshard.cli.failures import Problem
 from tokshard.core.codec import Document, Key
+from tokshard.core.formatting import visible
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.errors import OutputExistsError, StorageError
 from tokshard.storage import syscalls
@@ -152,7 +153,7 @@ class FileSink:
         try:
             syscalls.write(self._descriptor, line.encode("ascii") + b"\n", self._path)
         except StorageError as error:
-            terminal.tell(f"warning: {terminal.safe(error.message)}: the event log ends here")
+            terminal.tell(f"warning: {visible(error.message)}: the event log ends here")
             self.close()
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ import typer
 
 from tokshard.cli import terminal
 from tokshard.core.codec import Document, Key
+from tokshard.core.formatting import visible
 from tokshard.errors import Cancelled, StorageError, TokshardError, UsageError
 
 BUG_EXIT_CODE = 70
@@ -179,9 +180,9 @@ def command_line() -> str:
 
 
 def _report(error: TokshardError, *, as_json: bool) -> None:
-    terminal.tell(f"error: {terminal.safe(error.message)}")
+    terminal.tell(f"error: {visible(error.message)}")
     if error.hint:
-        terminal.tell(f"hint: {terminal.safe(error.hint)}")
+        terminal.tell(f"hint: {visible(error.hint)}")
     if as_json:
         terminal.say_json(ErrorReport(**details_of(error)).to_json())
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tokshard.cli import terminal
+from tokshard.core.formatting import count, duration, size, visible
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class LineMeter:
         """Note the total."""
         self._total = bytes_total
         if bytes_resumed:
-            self.message(f"resuming: {terminal.size(bytes_resumed)} of input are done already")
+            self.message(f"resuming: {size(bytes_resumed)} of input are done already")
 
     def update(self, state: ProgressUpdate) -> None:
         """Say a line if the last is half a minute old."""
@@ -51,13 +52,13 @@ class LineMeter:
         self._said = now
         share = f" ({100 * state.bytes_done / self._total:.1f}%)" if self._total else ""
         terminal.tell(
-            f"{terminal.duration(now - self._started)}: {terminal.size(state.bytes_done)}{share}, "
-            f"{terminal.count(state.documents)} documents, {terminal.count(state.tokens)} tokens"
+            f"{duration(now - self._started)}: {size(state.bytes_done)}{share}, "
+            f"{count(state.documents)} documents, {count(state.tokens)} tokens"
         )
 
     def message(self, text: str) -> None:
         """Say a text."""
-        terminal.tell(terminal.safe(text))
+        terminal.tell(visible(text))
 
     def finish(self) -> None:
         """Nothing is left to do."""
@@ -95,7 +96,7 @@ class BarMeter:
         self._bar.start()
         if bytes_resumed:
             self._bar.update(self._task, completed=bytes_resumed)
-            self.message(f"resuming: {terminal.size(bytes_resumed)} of input are done already")
+            self.message(f"resuming: {size(bytes_resumed)} of input are done already")
 
     def update(self, state: ProgressUpdate) -> None:
         """Redraw."""
@@ -103,14 +104,14 @@ class BarMeter:
             self._bar.update(
                 self._task,
                 completed=state.bytes_done,
-                documents=terminal.count(state.documents),
-                tokens=terminal.count(state.tokens),
+                documents=count(state.documents),
+                tokens=count(state.tokens),
             )
 
     def message(self, text: str) -> None:
         """Say a text above the bar."""
         if self._bar is not None:
-            self._bar.console.print(terminal.safe(text), markup=False, highlight=False)
+            self._bar.console.print(visible(text), markup=False, highlight=False)
 
     def finish(self) -> None:
         """Take the bar away."""

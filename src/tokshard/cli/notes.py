@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokshard.cli import terminal
+from tokshard.cli import rendering
 from tokshard.cli.events import EventLog
 from tokshard.cli.options import THREE_WAYS
 
@@ -18,6 +18,6 @@ def warn(warnings: Sequence[str], hint: str | None = None, *, log: EventLog, qui
     if quiet or not warnings:
         return
     for warning in warnings:
-        terminal.tell(f"warning: {terminal.safe(warning)}")
+        rendering.tell(f"warning: {warning}")
     if hint is not None:
-        terminal.tell(f"hint: {terminal.safe(hint)}")
+        rendering.tell(f"hint: {hint}")

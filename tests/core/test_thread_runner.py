@@ -1,0 +1,73 @@
+"""Threads that do independent work: the order of results, progress, and how they are stopped."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tokshard.core.progress import SilentProgress
+from tokshard.core.thread_runner import ThreadRunner
+from tokshard.errors import Cancelled, InputError, UsageError
+
+
+class Hearing(SilentProgress):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.heard = []
+
+    def start(self, bytes_total, bytes_resumed):
+        self.heard.append(("start", bytes_total, bytes_resumed))
+
+    def update(self, state):
+        self.heard.append((state.bytes_done, state.documents, state.tokens))
+
+    def message(self, text):
+        self.heard.append(text)
+
+    def finish(self):
+        self.heard.append("finish")
+
+
+def test_the_first_failure_stops_those_who_wait():
+    runner = ThreadRunner(2)
+    waiting = threading.Event()
+
+    def work(item):
+        if item == 0:
+            waiting.set()
+            while True:  # until somebody stops this thread
+                runner.pause(0.01)
+        waiting.wait()
+        raise InputError("broken")
+
+    with pytest.raises(InputError, match="broken"):
+        runner.run(work, [0, 1])
+    with pytest.raises(Cancelled):
+        runner.tell(1)
+
+
+def test_no_workers_are_refused():
+    with pytest.raises(UsageError, match="0 workers"):
+        ThreadRunner(0)
+
+
+def test_the_listener_hears_the_totals_and_each_notice_once():
+    runner, listener = ThreadRunner(3), Hearing()
+
+    def work(item):
+        runner.wait(0.001, "waiting")
+        runner.tell(item, documents=1, tokens=2)
+        return -item
+
+    assert runner.run(work, [1, 2, 3], listener=listener, bytes_total=6) == [-1, -2, -3]
+    assert listener.heard[0] == ("start", 6, 0)
+    assert listener.heard.count("waiting") == 1
+    assert listener.heard[-2:] == [(6, 3, 6), "finish"]
+
+
+def test_nothing_to_do_is_not_announced():
+    listener = Hearing()
+    assert ThreadRunner(2).run(abs, [], listener=listener) == []
+    assert listener.heard == []
