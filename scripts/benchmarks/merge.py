@@ -76,8 +76,8 @@ TOKSHARD = """
 import time
 started = time.perf_counter()
 import sys
-from tokshard import merge_datasets
-merge_datasets(sys.argv[2:], sys.argv[1], force=True)
+from tokshard import MergeOptions, merge
+merge(MergeOptions(sys.argv[2:], sys.argv[1], force=True))
 """
 
 EPILOGUE = """
@@ -182,7 +182,7 @@ def with_manifests(directory: str, inputs: list[str]) -> list[str]:
     made = []
     for number, prefix in enumerate(inputs):
         made.append(f"{directory}/known{number}")
-        tokshard.merge_datasets([prefix], made[-1])
+        tokshard.merge(tokshard.MergeOptions([prefix], made[-1]))
     return made
 
 

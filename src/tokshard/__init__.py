@@ -37,7 +37,8 @@ if TYPE_CHECKING:
         StreamDifference,
     )
     from tokshard.dataset.builder import IndexedDatasetBuilder
-    from tokshard.dataset.merge.job import merge_datasets
+    from tokshard.dataset.merge.job import MergedDataset, MergeDryRun, MergeReport, dry_run_merge, merge
+    from tokshard.dataset.merge.options import MergeOptions
     from tokshard.dataset.reader import IndexedDataset
     from tokshard.gpt_index.index import (
         GPTDatasetIndex,
@@ -109,6 +110,10 @@ __all__ = [
     "IndexedDataset",
     "IndexedDatasetBuilder",
     "InspectOptions",
+    "MergeDryRun",
+    "MergeOptions",
+    "MergeReport",
+    "MergedDataset",
     "NamingOptions",
     "PlanSampleSummary",
     "PlanSummary",
@@ -153,11 +158,12 @@ __all__ = [
     "describe",
     "diff",
     "dry_run_blend",
+    "dry_run_merge",
     "dry_run_tokenize",
     "emit_megatron",
     "finish_tokenize",
     "inspect",
-    "merge_datasets",
+    "merge",
     "simulate_plan",
     "stage_plan",
     "tokenize",
@@ -195,6 +201,10 @@ _HOMES = {
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
     "InspectOptions": "tokshard.inspection.options",
+    "MergeDryRun": "tokshard.dataset.merge.job",
+    "MergeOptions": "tokshard.dataset.merge.options",
+    "MergeReport": "tokshard.dataset.merge.job",
+    "MergedDataset": "tokshard.dataset.merge.job",
     "NamingOptions": "tokshard.index_cache.options",
     "PlanSampleSummary": "tokshard.inspection.plans",
     "PlanSummary": "tokshard.inspection.plans",
@@ -238,11 +248,12 @@ _HOMES = {
     "describe": "tokshard.inspection.job",
     "diff": "tokshard.comparison.job",
     "dry_run_blend": "tokshard.blending.job",
+    "dry_run_merge": "tokshard.dataset.merge.job",
     "dry_run_tokenize": "tokshard.tokenization.run",
     "emit_megatron": "tokshard.blending.emission",
     "finish_tokenize": "tokshard.tokenization.job_array.job",
     "inspect": "tokshard.inspection.job",
-    "merge_datasets": "tokshard.dataset.merge.job",
+    "merge": "tokshard.dataset.merge.job",
     "simulate_plan": "tokshard.sharding.disk_reads",
     "stage_plan": "tokshard.sharding.staging",
     "tokenize": "tokshard.tokenization.run",

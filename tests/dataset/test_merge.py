@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from support.dataset.strategies import data_sets
 from support.dataset.twin import Plain
-from tokshard import IndexedDataset, merge_datasets
+from tokshard import IndexedDataset, MergeOptions, merge
 from tokshard.dataset.layout import MAX_POINTER_BYTES
 from tokshard.dataset.manifest import read_manifest
-from tokshard.dataset.merge import copying, inputs, job
+from tokshard.dataset.merge import inputs, job, staging
 from tokshard.errors import (
     InputError,
     IntegrityError,
@@ -87,11 +87,11 @@ def test_a_merge_is_the_concatenation(plains, checkpoint_bytes):
     names = [f"p{number}" for number in range(len(plains))]
     write(**dict(zip(names, plains, strict=True)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copying, "CHECKPOINT_BYTES", checkpoint_bytes)
-        report = merge_datasets(names, "out", multimodal=multimodal, force=True)
+        patch.setattr(staging, "CHECKPOINT_BYTES", checkpoint_bytes)
+        report = merge(MergeOptions(names, "out", multimodal=multimodal, force=True))
         assert pair("out") == expected(*plains)
         # What has a manifest is copied by the kernel, and its digests are carried over.
-        again = merge_datasets(["out", *names], "more", multimodal=multimodal, force=True)
+        again = merge(MergeOptions(["out", *names], "more", multimodal=multimodal, force=True))
     assert pair("more") == expected(*plains, *plains)
     assert report.documents == sum(len(plain.documents) for plain in plains)
     tokens = IndexedDataset("out", multimodal).index.token_count
@@ -115,13 +115,13 @@ def assert_manifest_is_true(prefix: str, pieces: list[bytes]) -> None:
 
 def test_forms_of_one_data_set_count_once_and_the_same_argument_counts_again():
     write(a=TEXT, b=MORE)
-    assert merge_datasets(["a.bin", "a.idx", "a.tokshard", "b.idx", "b"], "out").inputs == 2
-    twice = merge_datasets(["a", "b", "a"], "twice")
+    assert merge(MergeOptions(["a.bin", "a.idx", "a.tokshard", "b.idx", "b"], "out")).inputs == 2
+    twice = merge(MergeOptions(["a", "b", "a"], "twice"))
     assert pair("twice") == expected(TEXT, MORE, TEXT)
     assert [warning for warning in twice.warnings if "twice" in warning] == [
         "a: named twice, so these documents are in the output twice"
     ]
-    shell = merge_datasets(["a.bin", "a.idx", "b.bin", "b.idx"] * 2, "shell")
+    shell = merge(MergeOptions(["a.bin", "a.idx", "b.bin", "b.idx"] * 2, "shell"))
     assert (shell.inputs, pair("shell")) == (4, expected(TEXT, MORE, TEXT, MORE))
 
 
@@ -131,20 +131,20 @@ def test_globs_are_in_natural_order_and_leave_out_the_output(pattern):
     write(**plains)
     Path("part-notes.txt").write_text("no dataset")
     right = expected(plains["part-1"], plains["part-2"], plains["part-10"])
-    merge_datasets(pattern, "part-all")
+    merge(MergeOptions(pattern, "part-all"))
     assert pair("part-all") == right
-    assert merge_datasets(pattern, "part-all").up_to_date
+    assert merge(MergeOptions(pattern, "part-all")).up_to_date
     with pytest.raises(UsageError, match="the output part-all is among the inputs"):
-        merge_datasets([pattern, "part-all.idx"], "part-all")
+        merge(MergeOptions([pattern, "part-all.idx"], "part-all"))
 
 
 def test_a_glob_does_not_pass_over_half_a_pair():
     write(a1=TEXT, a2=MORE)
     os.unlink("a2.idx")
     with pytest.raises(MissingFileError, match=r"no dataset at a2: a2\.idx missing"):
-        merge_datasets("a*", "out")
+        merge(MergeOptions("a*", "out"))
     with pytest.raises(InputError, match="no dataset matches b"):
-        merge_datasets("b*", "out")
+        merge(MergeOptions("b*", "out"))
 
 
 def damage(name: str, suffix: str, position: int) -> None:
@@ -175,14 +175,14 @@ def test_what_cannot_be_merged_is_refused_before_anything_is_written(what):
     spoil()
     before = sorted(os.listdir())
     with pytest.raises(error, match=words):
-        merge_datasets(["a", "b"], "out")
+        merge(MergeOptions(["a", "b"], "out"))
     assert sorted(os.listdir()) == before
 
 
 def test_text_is_no_multimodal_data_set():
     write(a=MODES, b=TEXT)
     with pytest.raises(InputError, match="b has no modes, and text and multimodal"):
-        merge_datasets(["a", "b"], "out", multimodal=True)
+        merge(MergeOptions(["a", "b"], "out", multimodal=True))
 
 
 def test_more_than_pointers_can_address_is_refused():
@@ -196,24 +196,24 @@ def test_more_than_pointers_can_address_is_refused():
 def test_an_existing_output_stays_unless_forced():
     write(a=TEXT, b=MORE, out=MORE)
     with pytest.raises(OutputExistsError, match=r"out\.bin exists already"):
-        merge_datasets(["a", "b"], "out")
+        merge(MergeOptions(["a", "b"], "out"))
     assert pair("out") == expected(MORE)
-    merge_datasets(["a", "b"], "out", force=True)
+    merge(MergeOptions(["a", "b"], "out", force=True))
     assert pair("out") == expected(TEXT, MORE)
-    assert merge_datasets(["a", "b"], "out").up_to_date
+    assert merge(MergeOptions(["a", "b"], "out")).up_to_date
     with pytest.raises(OutputExistsError):
-        merge_datasets(["b", "a"], "out")
+        merge(MergeOptions(["b", "a"], "out"))
 
 
 def test_a_manifest_that_belongs_to_other_bytes_is_refused():
     write(a=TEXT, b=MORE)
-    merge_datasets(["a"], "known")
+    merge(MergeOptions(["a"], "known"))
     (Path("known.tokshard") / "units.jsonl").write_text("{}\n" * 3)
     with pytest.raises(IntegrityError, match=r"units\.jsonl has 9 bytes, but the manifest says"):
-        merge_datasets(["known", "b"], "out")
+        merge(MergeOptions(["known", "b"], "out"))
     MORE.write("known")
     with pytest.raises(IntegrityError, match="known"):
-        merge_datasets(["known", "b"], "out")
+        merge(MergeOptions(["known", "b"], "out"))
 
 
 def fail_after(monkeypatch, bytes_allowed: int) -> None:
@@ -235,14 +235,14 @@ def fail_after(monkeypatch, bytes_allowed: int) -> None:
 @pytest.fixture
 def interrupted(monkeypatch):
     """A merge of two datasets of 800 bytes each that stopped after 1100, with checkpoints every 64."""
-    monkeypatch.setattr(copying, "CHECKPOINT_BYTES", 64)
+    monkeypatch.setattr(staging, "CHECKPOINT_BYTES", 64)
     plains = [Plain("int64", [[list(range(start, start + 100))]]) for start in (0, 100)]
     write(a=plains[0], b=plains[1], c=TEXT)
     for name in "ab":
-        merge_datasets([name], f"k{name}")
+        merge(MergeOptions([name], f"k{name}"))
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="No space left"):
         fail_after(patch, 1100)
-        merge_datasets(["ka", "kb"], "out")
+        merge(MergeOptions(["ka", "kb"], "out"))
     assert not os.path.exists("out.bin")
     return plains
 
@@ -253,7 +253,7 @@ def test_an_interrupted_merge_goes_on_where_it_was(interrupted, monkeypatch):
     monkeypatch.setattr(
         syscalls, "copy_range", lambda *arguments: copied.append(arguments[3]) or original(*arguments)
     )
-    report = merge_datasets(["ka", "kb"], "out")
+    report = merge(MergeOptions(["ka", "kb"], "out"))
     assert 1000 < report.bytes_resumed <= 1100
     assert sum(copied) == 1600 - report.bytes_resumed
     assert pair("out") == expected(*interrupted)
@@ -261,16 +261,16 @@ def test_an_interrupted_merge_goes_on_where_it_was(interrupted, monkeypatch):
 
 def test_only_the_same_inputs_are_resumed(interrupted):
     with pytest.raises(ResumeMismatchError, match="the inputs were ka, kb and are now kb, ka"):
-        merge_datasets(["kb", "ka"], "out")
+        merge(MergeOptions(["kb", "ka"], "out"))
     os.utime("kb.bin", ns=(1, 1))
     with pytest.raises(ResumeMismatchError, match=r"the input kb: bin_mtime_ns was .* and is now 1"):
-        merge_datasets(["ka", "kb"], "out")
-    assert merge_datasets(["kb", "ka"], "out", resume=False).bytes_resumed == 0
+        merge(MergeOptions(["ka", "kb"], "out"))
+    assert merge(MergeOptions(["kb", "ka"], "out", resume=False)).bytes_resumed == 0
     assert pair("out") == expected(*reversed(interrupted))
 
 
 def test_a_digest_that_was_begun_is_finished_by_the_next_run(monkeypatch):
-    monkeypatch.setattr(copying, "CHECKPOINT_BYTES", 64)
+    monkeypatch.setattr(staging, "CHECKPOINT_BYTES", 64)
     plain = Plain("int64", [[list(range(100))]])
     write(a=plain)
     original, left = syscalls.write, [300]
@@ -284,8 +284,8 @@ def test_a_digest_that_was_begun_is_finished_by_the_next_run(monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(StorageError):
         patch.setattr(syscalls, "write", limited)
-        merge_datasets(["a"], "out")
-    assert merge_datasets(["a"], "out").bytes_resumed == 256
+        merge(MergeOptions(["a"], "out"))
+    assert merge(MergeOptions(["a"], "out")).bytes_resumed == 256
     assert_manifest_is_true("out", [plain.bin_bytes()])
 
 
@@ -293,12 +293,12 @@ def test_a_digest_that_was_begun_is_finished_by_the_next_run(monkeypatch):
 def test_an_input_that_shrinks_meanwhile_is_seen(monkeypatch, known):
     write(a=TEXT)
     if known:
-        merge_datasets(["a"], "b")
+        merge(MergeOptions(["a"], "b"))
     name = "b" if known else "a"
     original = job.TokenCopy.run
     monkeypatch.setattr(job.TokenCopy, "run", lambda self: (os.truncate(f"{name}.bin", 3), original(self)))
     with pytest.raises(IntegrityError, match=rf"{name}\.bin ends at byte 3"):
-        merge_datasets([name], "out")
+        merge(MergeOptions([name], "out"))
     assert not os.path.exists("out.idx")
 
 
@@ -307,7 +307,7 @@ def test_an_input_that_changes_meanwhile_is_seen(monkeypatch):
     original = job.TokenCopy.run
     monkeypatch.setattr(job.TokenCopy, "run", lambda self: (original(self), os.utime("a.idx", ns=(1, 1))))
     with pytest.raises(InputError, match="a was changed while it was merged"):
-        merge_datasets(["a"], "out")
+        merge(MergeOptions(["a"], "out"))
     assert not os.path.exists("out.idx")
 
 
@@ -317,8 +317,8 @@ REFUSED = OSError(18, "Invalid cross-device link")
 @pytest.mark.parametrize("answer", [REFUSED, 0, "short", "other file system"])
 def test_copies_do_not_need_the_kernel(monkeypatch, answer, workshop):
     write(a=TEXT, b=MORE)
-    merge_datasets(["a"], "ka")
-    merge_datasets(["b"], "kb")
+    merge(MergeOptions(["a"], "ka"))
+    merge(MergeOptions(["b"], "kb"))
     original = os.copy_file_range
 
     def stand_in(source, target, count, offset):
@@ -334,7 +334,7 @@ def test_copies_do_not_need_the_kernel(monkeypatch, answer, workshop):
     else:
         monkeypatch.setattr(os, "copy_file_range", stand_in)
     try:
-        merge_datasets(["ka", "kb"], prefix)
+        merge(MergeOptions(["ka", "kb"], prefix))
         assert pair(prefix) == expected(TEXT, MORE)
     finally:
         if prefix != "out":
@@ -344,8 +344,8 @@ def test_copies_do_not_need_the_kernel(monkeypatch, answer, workshop):
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
-from tokshard import merge_datasets
-merge_datasets("p*", "out")
+from tokshard import MergeOptions, merge
+merge(MergeOptions("p*", "out"))
 """
 
 
@@ -359,8 +359,8 @@ def test_many_inputs_need_few_descriptors():
 # Not ru_maxrss, which remembers the memory of the process that started this one.
 MEASURED = """
 import re
-from tokshard import merge_datasets
-report = merge_datasets(["big", "small", "big"], "out", multimodal=True)
+from tokshard import MergeOptions, merge
+report = merge(MergeOptions(["big", "small", "big"], "out", multimodal=True))
 print(report.documents, re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
 """
 

@@ -109,11 +109,11 @@ def run_command(arguments: list[str], inputs: str, *, hook: Callable[[], None] |
 def command(arguments: list[str], inputs: str, hook: Callable[[], None] | None) -> None:
     """Run tokshard in this process, which is good for nothing else afterwards."""
     from tokshard.cli import main
-    from tokshard.dataset.merge import copying
+    from tokshard.dataset.merge import staging
     from tokshard.tokenization import assembly, encoder
 
     assembly.CHECKPOINT_UNITS = 3  # several checkpoints in a small run
-    copying.CHECKPOINT_BYTES = 700
+    staging.CHECKPOINT_BYTES = 700
     original = encoder.UnitEncoder.encode
 
     def traced(self: Any, task: Any) -> Any:

@@ -14,7 +14,7 @@ from faults.campaign import leftovers, outputs
 from faults.processes import scratch_directory
 from faults.test_crashes import STEP, first_failures, run
 from support.tokenize_runs import run_tokenize
-from tokshard import merge_datasets
+from tokshard import MergeOptions, merge
 from tokshard.storage.lock import WriterLock
 
 TEXTS = {"a": 24, "b": 9, "c": 30}
@@ -129,7 +129,7 @@ def test_a_second_writer_is_told_who_is_the_first(job, tmp_path, monkeypatch):
 
 def test_writers_at_once_leave_one_right_output(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    merge_datasets([f"{job['inputs']}/{name}" for name in "abc"], "right")
+    merge(MergeOptions([f"{job['inputs']}/{name}" for name in "abc"], "right"))
     for _ in range(3):
         writers = [start(job) for _ in range(6)]
         words = [writer.communicate()[1] for writer in writers]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oracle.support import megatron_or_skip
-from tokshard import merge_datasets
+from tokshard import MergeOptions, merge
 from tokshard.dataset.layout import DTYPES
 
 pytestmark = pytest.mark.oracle
@@ -52,8 +52,8 @@ def test_the_bytes_are_those_of_add_index(tmp_path, megatron, name, multimodal):
         for part in parts:
             builder.add_index(part)
         builder.finalize(f"{theirs}.idx")
-        merge_datasets(parts, ours, multimodal=multimodal)
+        merge(MergeOptions(parts, ours, multimodal=multimodal))
         assert contents(ours) == contents(theirs)
         # Once more as one that has a manifest, which the kernel copies.
-        merge_datasets([ours], again, multimodal=multimodal)
+        merge(MergeOptions([ours], again, multimodal=multimodal))
         assert contents(again) == contents(theirs)

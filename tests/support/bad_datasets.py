@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.file_changes import cut, edit_manifest, edit_units, flip, poke
 from support.tokenize_runs import run_tokenize
-from tokshard import merge_datasets
+from tokshard import MergeOptions, merge
 from tokshard.core.progress import SilentProgress
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
@@ -361,7 +361,7 @@ def merged_eod_missing(directory):
         (directory / name).mkdir()
         parts.append(sound(directory / name))
     prefix = str(directory / "merged")
-    merge_datasets(parts, prefix)
+    merge(MergeOptions(parts, prefix))
     replace_tokens(prefix, lambda tokens: tokens.__setitem__(len(tokens) - 1, 65))
     return prefix
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.tokenize_runs import run_tokenize
-from tokshard import merge_datasets
+from tokshard import MergeOptions, merge
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.plan import MergeParameters
 from tokshard.errors import InputError
@@ -40,9 +40,9 @@ def test_a_merge_of_parts_is_the_whole():
     tokenize(CORPORA, "whole")
     for number, corpus in enumerate(CORPORA):
         tokenize([corpus], f"part-{number}")
-    report = merge_datasets("part-*", "merged")
-    merge_datasets(["part-0", "part-1"], "first")
-    merge_datasets(["first", "part-2"], "nested")
+    report = merge(MergeOptions("part-*", "merged"))
+    merge(MergeOptions(["part-0", "part-1"], "first"))
+    merge(MergeOptions(["first", "part-2"], "nested"))
     assert report.provenance
     assert not report.warnings
     whole = read_manifest("whole")
@@ -62,8 +62,8 @@ def test_other_tokenizers_are_refused_unless_allowed():
     tokenize(CORPORA[2:], "a")
     tokenize(CORPORA[2:], "b", tokenizer=None)
     with pytest.raises(InputError, match="a and b were made with different tokenizers: kind huggingface and"):
-        merge_datasets(["a", "b"], "out")
-    report = merge_datasets(["a", "b"], "out", allow_tokenizer_mismatch=True)
+        merge(MergeOptions(["a", "b"], "out"))
+    report = merge(MergeOptions(["a", "b"], "out", allow_tokenizer_mismatch=True))
     assert report.tokenizer is None
     assert any("different tokenizers" in warning for warning in report.warnings)
     assert inspect_dataset("out").eod_id is None
@@ -75,7 +75,7 @@ def test_another_eod_is_another_tokenizer():
     tokenize(CORPORA[2:], "a")
     tokenize(CORPORA[2:], "b", eod="1")
     with pytest.raises(InputError, match="different tokenizers: eod_id 0 and 1"):
-        merge_datasets(["a", "b"], "out")
+        merge(MergeOptions(["a", "b"], "out"))
 
 
 def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
@@ -84,7 +84,7 @@ def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
     for path in Path("b.tokshard").iterdir():
         path.unlink()
     Path("b.tokshard").rmdir()
-    report = merge_datasets(["a", "b"], "out")
+    report = merge(MergeOptions(["a", "b"], "out"))
     assert report.warnings == (
         "b: the tokenizer is not known, and cannot be compared",
         "b: without provenance, so the output has none",

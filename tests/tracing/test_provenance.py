@@ -12,7 +12,7 @@ import pytest
 
 from support.dataset.twin import Plain
 from support.tokenize_runs import run_tokenize
-from tokshard import merge_datasets
+from tokshard import MergeOptions, merge
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.tracing.job import open_dataset, trace_document, trace_items
 from tokshard.tracing.options import parse_item, read_items
@@ -163,7 +163,7 @@ def test_merged_data_sets_are_traced_to_the_inputs_of_their_parts():
     ]
     for name, _ in inputs:
         tokenize([name], f"part-{name[0]}")
-    merge_datasets(["part-a", "part-b"], "merged")
+    merge(MergeOptions(["part-a", "part-b"], "merged"))
     check_both_ways("merged", inputs)
 
 
@@ -171,8 +171,8 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     lines = write_input("a.jsonl", 5)
     tokenize(["a.jsonl"], "part")
     Plain("uint16", [[[1, 2]], [], [[3], [4, 5]]]).write("foreign")
-    merge_datasets(["foreign", "part"], "merged")
-    merge_datasets(["part", "foreign"], "other")
+    merge(MergeOptions(["foreign", "part"], "merged"))
+    merge(MergeOptions(["part", "foreign"], "other"))
     count = sum(one.text is not None for one in lines)
     assert resolve("other", "foreign#2") == ("found", [count + 2], None)
     assert Provenance.open("other").origins(np.array([count + 1]))[0].item == "foreign#1"
@@ -197,7 +197,7 @@ def test_an_adopted_data_set_has_documents_and_no_lines():
     assert [one.item for one in origins] == ["foreign#0", f"foreign#{count - 1}"]
     assert resolve("foreign", f"foreign#{count - 1}") == ("found", [count - 1], None)
     assert "1 of 1 were made by another program" in resolve("foreign", "a.jsonl:1")[2]
-    merge_datasets(["foreign"], "merged")
+    merge(MergeOptions(["foreign"], "merged"))
     assert resolve("merged", f"foreign#{count - 1}") == ("found", [count - 1], None)
 
 

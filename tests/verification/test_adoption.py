@@ -13,7 +13,7 @@ from support import bad_datasets
 from support.dataset.twin import Plain
 from support.file_changes import flip
 from support.tokenize_runs import run_tokenize
-from tokshard import merge_datasets
+from tokshard import MergeOptions, merge
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.manifest import check_sizes, read_manifest
 from tokshard.dataset.plan import AdoptionParameters
@@ -88,7 +88,7 @@ def test_all_kinds_are_adopted(tmp_path, plain):
 def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
     os.makedirs(tmp_path / "other")
     other = bad_datasets.sound(tmp_path / "other")
-    merge_datasets([adopted, other], str(tmp_path / "merged"))
+    merge(MergeOptions([adopted, other], str(tmp_path / "merged")))
     report = verify(VerifyOptions(tmp_path / "merged", level="deep"))
     assert codes(report) <= {"vocabulary-unknown"}
     counts = read_manifest(str(tmp_path / "merged")).counts

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from support.file_changes import edit_manifest
 from support.tokenize_runs import run_tokenize
-from tokshard import merge_datasets
+from tokshard import MergeOptions, merge
 from tokshard.dataset.manifest import read_manifest
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
@@ -139,7 +139,7 @@ def test_tables_of_several_columns_and_of_merged_data_are_compared_by_their_size
     write_table(Path("a.parquet"), TEXTS, "parquet", title=TEXTS)
     run_tokenize(["a.parquet"], "two", workers=1, fields=["text", "title"])
     run_tokenize(["a.parquet"], "one", workers=1)
-    merge_datasets(["one", "one"], "merged")
+    merge(MergeOptions(["one", "one"], "merged"))
     for prefix in ("two_text_document", "merged"):
         assert codes(verify(VerifyOptions(prefix, level="deep"))) == {"input-size-only"}
     Path("a.parquet").write_bytes(b"PAR1")
@@ -161,8 +161,8 @@ def test_eod_of_merged_data_sets_is_looked_at_where_it_is_the_same_of_all(inside
     write(Path("a.jsonl"), RECORDS, "plain")
     for name, append in zip("ab", given, strict=True):
         run_tokenize(["a.jsonl"], name, workers=1, append_eod=append)
-    merge_datasets(["a", "b"], "both")
-    merge_datasets(["both", "a"], "x")
+    merge(MergeOptions(["a", "b"], "both"))
+    merge(MergeOptions(["both", "a"], "x"))
     assert read_manifest("both").options.append_eod == seen
     assert read_manifest("x").options.append_eod == seen
     assert codes(verify(VerifyOptions("both", level="deep"))) == set()
@@ -187,7 +187,7 @@ def test_merged_data_sets_know_all_their_inputs(inside):
     for name in "ab":
         write(Path(f"{name}.jsonl"), RECORDS, "plain")
         run_tokenize([f"{name}.jsonl"], name, workers=1, unit_bytes=500)
-    merge_datasets(["a", "b"], "x")
+    merge(MergeOptions(["a", "b"], "x"))
     report = verify(VerifyOptions("x", level="deep"))
     assert codes(report) == set()
     assert report.products[0].counts["inputs_compared"] == 2

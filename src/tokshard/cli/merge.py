@@ -1,19 +1,20 @@
-"""``tokshard merge``: options, one library call, one rendering."""
+"""``tokshard merge``: options, one call, one rendering."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokshard.cli import failures, terminal
-from tokshard.cli.events import recorded
-from tokshard.cli.notes import warn
+import tokshard
+from tokshard import MergeOptions
+from tokshard.cli import rendering
+from tokshard.cli.command_run import command_run
 from tokshard.cli.options import AsJson, LogJson, NoProgress, Quiet
-from tokshard.storage.paths import check_output_prefix
+from tokshard.core.formatting import count, duration, size, tokenizer_name
 
 if TYPE_CHECKING:
-    from tokshard.dataset.merge.report import MergeDryRunReport, MergeReport
+    from tokshard import MergeDryRun, MergeReport
 
 _RUN = "Run"
 _SHOWN_INPUTS = 10
@@ -38,29 +39,34 @@ def merge(
             show_default=False,
         ),
     ],
-    multimodal: Annotated[bool, typer.Option("--multimodal", help="The datasets have modes.")] = False,
+    multimodal: Annotated[
+        bool, typer.Option("--multimodal", help="The datasets are multimodal: their sequences have modes.")
+    ] = MergeOptions.multimodal,
     allow_tokenizer_mismatch: Annotated[
         bool,
         typer.Option(
-            "--allow-tokenizer-mismatch", help="Merge datasets of different tokenizers all the same."
+            "--allow-tokenizer-mismatch", help="Merge datasets that were made with different tokenizers."
         ),
-    ] = False,
+    ] = MergeOptions.allow_tokenizer_mismatch,
     resume: Annotated[
         bool,
-        typer.Option("--resume/--no-resume", help="Go on with an unfinished merge.", rich_help_panel=_RUN),
-    ] = True,
+        typer.Option("--resume/--no-resume", help="Resume an unfinished merge.", rich_help_panel=_RUN),
+    ] = MergeOptions.resume,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing output.", rich_help_panel=_RUN)
-    ] = False,
+    ] = MergeOptions.force,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=_RUN)
+        bool,
+        typer.Option(
+            "--dry-run", help="Show what would be done, without writing anything.", rich_help_panel=_RUN
+        ),
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Put datasets behind each other into one, with the bytes that Megatron would write.
+    """Concatenate indexed datasets. The output is byte-identical to Megatron's.
 
     [bold]Examples[/bold]
 
@@ -68,72 +74,51 @@ def merge(
 
     tokshard merge 'shards/part-*' -o out/all
 
-    The order is that of the arguments; what a quoted glob gives is in natural order (part-2 before
-    part-10). An interrupted merge is resumed by the same command.
+    The order is that of the arguments; the matches of a quoted glob are in natural order (part-2 before
+    part-10). The same command resumes an interrupted merge.
     """
-    with failures.reported(as_json=as_json), recorded(log_json, "merge") as log:
-        options: dict[str, Any] = {
-            "multimodal": multimodal,
-            "allow_tokenizer_mismatch": allow_tokenizer_mismatch,
-            "resume": resume,
-            "force": force,
-        }
-        # A wrong name fails here, before anything heavy is imported.
-        check_output_prefix(output)
-        from tokshard.dataset.merge import job
-
+    with command_run(
+        "merge", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
+    ) as run:
+        options = MergeOptions(inputs, output, multimodal, allow_tokenizer_mismatch, resume, force)
         if dry_run:
-            plan = job.plan_merge(inputs, output, **options)
-            warn(plan.warnings, log=log, quiet=quiet)
-            _show_plan(plan, as_json=as_json)
+            plan = tokshard.dry_run_merge(options)
+            run.warn(plan.warnings)
+            run.show(plan, _show_dry_run)
             return
-        from tokshard.cli.meter import make_meter
-
-        meter = log.following(make_meter(quiet=quiet, animated=not no_progress))
-        report = job.merge_datasets(inputs, output, progress=meter, **options)
-        warn(report.warnings, log=log, quiet=quiet)
-        _show(report, as_json=as_json, quiet=quiet)
+        report = tokshard.merge(options, progress=run.progress)
+        run.warn(report.warnings)
+        run.show(report, _show)
 
 
-def _show(report: MergeReport, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        terminal.say_json(report.to_json())
-        return
-    if quiet:
-        return
-    terminal.say(
-        f"{terminal.safe(report.prefix)}.bin, .idx: {terminal.count(report.documents)} documents, "
-        f"{terminal.count(report.sequences)} sequences, {terminal.count(report.tokens)} tokens "
-        f"({report.dtype}, {terminal.size(report.bin_bytes + report.idx_bytes)})"
+def _show(report: MergeReport) -> None:
+    rendering.line(
+        f"{report.prefix}.bin, .idx: {count(report.documents)} documents, {count(report.sequences)} "
+        f"sequences, {count(report.tokens)} tokens "
+        f"({report.dtype}, {size(report.bin_bytes + report.idx_bytes)})"
     )
-    terminal.say(_how(report))
+    rendering.line(_work_done(report))
     flag = " --multimodal" if report.multimodal else ""
-    terminal.say(f"next: tokshard inspect {terminal.safe(report.prefix)}{flag}")
+    rendering.line(f"next: tokshard inspect {report.prefix}{flag}")
 
 
-def _how(report: MergeReport) -> str:
+def _work_done(report: MergeReport) -> str:
     if report.up_to_date:
-        return "everything is there already, made from the same inputs"
-    size = report.bin_bytes + report.idx_bytes
-    speed = terminal.size(size / max(report.seconds, 1e-9))
-    parts = [f"{terminal.count(report.inputs)} datasets in {terminal.duration(report.seconds)} ({speed}/s)"]
-    if report.bytes_resumed:
-        parts.append(f"{terminal.size(report.bytes_resumed)} were copied before")
-    return ", ".join(parts)
+        return "up to date: made from the same inputs"
+    written = report.bin_bytes + report.idx_bytes
+    speed = size(written / max(report.seconds, 1e-9))
+    text = f"{count(report.inputs)} datasets in {duration(report.seconds)} ({speed}/s)"
+    resumed = f", {size(report.bytes_resumed)} were copied by an earlier run"
+    return text + (resumed if report.bytes_resumed else "")
 
 
-def _show_plan(plan: MergeDryRunReport, *, as_json: bool) -> None:
-    if as_json:
-        terminal.say_json(plan.to_json())
-        return
-    total = sum(one["bin_bytes"] for one in plan.inputs)
-    terminal.say(f"inputs: {terminal.count(len(plan.inputs))}, {terminal.size(total)} of {plan.dtype} tokens")
-    for one in plan.inputs[:_SHOWN_INPUTS]:
-        terminal.say(
-            f"  {terminal.safe(one['path'])} ({terminal.count(one['documents'])} documents, "
-            f"{terminal.count(one['tokens'])} tokens)"
-        )
-    if len(plan.inputs) > _SHOWN_INPUTS:
-        terminal.say(f"  and {len(plan.inputs) - _SHOWN_INPUTS} more")
-    terminal.say(f"output: {terminal.safe(plan.prefix)} ({plan.state})")
-    terminal.say(f"tokenizer: {terminal.tokenizer_name(plan.tokenizer)}")
+def _show_dry_run(plan: MergeDryRun) -> None:
+    total = sum(dataset.bin_bytes for dataset in plan.inputs)
+    rendering.line(f"inputs: {count(len(plan.inputs))}, {size(total)} of {plan.dtype} tokens")
+    inputs = [
+        f"  {dataset.path} ({count(dataset.documents)} documents, {count(dataset.tokens)} tokens)"
+        for dataset in plan.inputs
+    ]
+    rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
+    rendering.line(f"output: {plan.prefix} ({plan.state})")
+    rendering.line(f"tokenizer: {tokenizer_name(plan.tokenizer)}")

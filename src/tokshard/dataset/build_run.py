@@ -100,7 +100,7 @@ class BuildSpec:
         return self.finished(self.destinations)
 
     def state(self, work: WorkDirectory) -> OutputState:
-        """Return ``"up-to-date"``, ``"resume"``, ``"exists"`` or ``"new"``, for a dry run."""
+        """Return what a run would start from, for a dry run."""
         if not self.force and self.finished(self.destinations) is not None:
             return "up-to-date"
         is_staged = self.delivery is not None and self.finished(self.prefixes) is not None

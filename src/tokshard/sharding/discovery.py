@@ -12,7 +12,7 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.manifest import read_manifest
-from tokshard.dataset.merge.arguments import expand
+from tokshard.dataset.merge.inputs import expand
 from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile

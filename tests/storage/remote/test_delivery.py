@@ -25,7 +25,7 @@ from support.object_store import (
 from support.schemas import defects_of
 from support.tokenize_runs import dry_run, run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
-from tokshard.dataset.merge.job import merge_datasets
+from tokshard.dataset.merge.job import MergeOptions, merge
 from tokshard.errors import InputError, OutputExistsError, ResumeMismatchError, StorageError, UsageError
 from tokshard.storage.remote import upload
 from tokshard.tokenization.report import TokenizeReport
@@ -376,4 +376,4 @@ def test_an_input_is_not_overwritten_by_its_own_output(bucket: Bucket):
 def test_merge_says_that_it_writes_to_file_systems(bucket: Bucket, corpus: Path):
     tokenize(corpus, str(corpus.parent / "a"))
     with pytest.raises(UsageError, match="tokshard merge writes to a file system"):
-        merge_datasets([str(corpus.parent / "a")], f"{bucket.url}/out/all")
+        merge(MergeOptions([str(corpus.parent / "a")], f"{bucket.url}/out/all"))

@@ -1,10 +1,12 @@
-"""The inputs of a merge: each is opened, checked completely and closed before anything is written."""
+"""The inputs of a merge: found by the arguments, and each checked completely before anything is written."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tokshard.dataset.columns import IndexColumns, read_header
 from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
@@ -13,8 +15,81 @@ from tokshard.dataset.plan import DatasetInput, TokenizerIdentity
 from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError, MissingFileError
+from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
+from tokshard.storage import fs, paths
 from tokshard.storage.paths import bin_path, idx_path
+
+T = TypeVar("T")
+
+
+def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
+    """Return the path prefixes that the arguments name, in the order of the arguments.
+
+    An argument is the prefix of a dataset, one of its files, or a glob of either. The matches of a
+    glob are in natural order, and never the output itself. A shell expands ``part-*`` to all files of each
+    dataset: different files of one dataset name it once. The same argument twice names it twice.
+
+    Raises:
+        InputError: A glob matches no dataset.
+        UsageError: The output is among the inputs.
+
+    Example:
+        >>> expand(["a.bin", "a.idx", "b", "b"], "out")
+        ('a', 'b', 'b')
+    """
+    spellings: Counter[str] = Counter()
+    times: Counter[str] = Counter()
+    prefixes = []
+    for spelling in (found for argument in arguments for found in _expand_glob(argument, output)):
+        prefix = paths.strip_data_suffix(spelling)
+        spellings[spelling] += 1
+        if spellings[spelling] > times[prefix]:
+            times[prefix] += 1
+            prefixes.append(prefix)
+    _refuse_output(prefixes, output)
+    return tuple(prefixes)
+
+
+def named_twice(prefixes: Sequence[str]) -> list[str]:
+    """Return each prefix that names the same dataset as one before it."""
+    seen: set[str] = set()
+    found = []
+    for prefix in prefixes:
+        real = os.path.realpath(idx_path(prefix))
+        if real in seen:
+            found.append(prefix)
+        seen.add(real)
+    return found
+
+
+def _expand_glob(argument: str, output: str) -> Iterator[str]:
+    if "\0" in argument:
+        raise InputError(f"{argument!r} is no path: it holds a NUL character")
+    is_prefix = any(fs.lexists(path(argument)) for path in (bin_path, idx_path))
+    if is_prefix or not paths.is_glob(argument):
+        yield argument
+        return
+    suffixes = (paths.BIN_SUFFIX, paths.IDX_SUFFIX, paths.SIDECAR_SUFFIX)
+    named = [path for path in fs.glob(argument) if path.endswith(suffixes)]
+    named += [path for suffix in suffixes for path in fs.glob(argument + suffix)]
+    prefixes = {paths.strip_data_suffix(path) for path in named}
+    prefixes -= {prefix for prefix in prefixes if os.path.realpath(prefix) == os.path.realpath(output)}
+    if not prefixes:
+        raise InputError(
+            f"no dataset matches {argument}",
+            hint="a dataset is a pair PREFIX.bin and PREFIX.idx; a relative path counts from here",
+        )
+    yield from sorted(prefixes, key=paths.natural_key)
+
+
+def _refuse_output(prefixes: Sequence[str], output: str) -> None:
+    outputs = {os.path.realpath(path(output)) for path in (bin_path, idx_path)}
+    for prefix in prefixes:
+        if outputs & {os.path.realpath(path(prefix)) for path in (bin_path, idx_path)}:
+            raise UsageError(
+                f"the output {output} is among the inputs",
+                hint="write to another --output; a glob in quotes leaves out the output itself",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +202,7 @@ def check_together(inputs: Sequence[MergeInput]) -> None:
                 f"but {other.prefix} has {other.header.dtype.name} tokens",
                 hint="only datasets of one dtype can be put together; tokenize one of them again",
             )
-    total = sum(one.bin_bytes for one in inputs)
+    total = sum(part.bin_bytes for part in inputs)
     if total > MAX_POINTER_BYTES:
         raise InputError(
             f"the inputs have {total} bytes of tokens, more than the pointers of an index can address"
@@ -144,6 +219,11 @@ def _source(prefix: str, manifest: Manifest | None) -> DatasetInput:
         idx_mtime_ns=index.st_mtime_ns,
         seal=manifest.seal if manifest else None,
     )
+
+
+def common(values: Sequence[T | None]) -> T | None:
+    """Return the value that all inputs have, or None if it is not known of all or differs."""
+    return values[0] if len(set(values)) == 1 else None
 
 
 def _status(path: str) -> os.stat_result:
@@ -169,15 +249,15 @@ def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
         )
 
 
-def _check_manifest(one: MergeInput, manifest: Manifest) -> None:
-    check_sizes(one.prefix, manifest)
-    expected = {**one.counts, "dtype": one.header.dtype.name}
+def _check_manifest(part: MergeInput, manifest: Manifest) -> None:
+    check_sizes(part.prefix, manifest)
+    expected = {**part.counts, "dtype": part.header.dtype.name}
     for name, value in expected.items():
         recorded = getattr(manifest.dataset, name)
         if recorded != value:
             raise IntegrityError(
-                f"{one.prefix} has {name} {value}, but its manifest says {recorded!r}",
-                path=one.prefix,
+                f"{part.prefix} has {name} {value}, but its manifest says {recorded!r}",
+                path=part.prefix,
                 field=f"dataset.{name}",
                 hint="the dataset was changed after tokshard wrote it: make it again",
             )

@@ -2,74 +2,115 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
 
+from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.core.progress import Progress, SilentProgress
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
-from tokshard.dataset.merge import arguments, sidecars
-from tokshard.dataset.merge.copying import TokenCopy
-from tokshard.dataset.merge.inputs import MergeInput, check_together, read_input
-from tokshard.dataset.merge.plan import make_plan, tokenizer_mismatch
-from tokshard.dataset.merge.report import MergeDryRunReport, MergeReport
+from tokshard.dataset.merge.inputs import MergeInput, check_together, common, expand, named_twice, read_input
+from tokshard.dataset.merge.options import MergeOptions
+from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, stage
+from tokshard.dataset.plan import BuildPlan, MergeParameters, TokenizerIdentity
 from tokshard.dataset.workdir import WorkDirectory
-from tokshard.errors import UsageError
+from tokshard.errors import InputError
 from tokshard.storage.fs import refuse_remote
-from tokshard.storage.paths import check_output_prefix, is_remote
 
-_SHOWN = 3
+_SHOWN_NAMES = 3
+_SHOWN_CHARACTERS = 16
 
 
-def merge_datasets(
-    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    output: str | os.PathLike[str],
-    *,
-    multimodal: bool = False,
-    allow_tokenizer_mismatch: bool = False,
-    resume: bool = True,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> MergeReport:
-    """Put datasets behind each other into one, as Megatron's ``IndexedDatasetBuilder.add_index`` does.
+@dataclass(frozen=True, slots=True)
+class MergeReport(Document):
+    """The dataset that :func:`tokshard.merge` has written."""
+
+    SCHEMA = "tokshard.merge-report/1"
+
+    prefix: Annotated[str, Key("prefix", "The path prefix of the dataset.")]
+    inputs: Annotated[int, Key("inputs", "Merged datasets.", minimum=1)]
+    dtype: Annotated[str, Key("dtype", "The dtype of the tokens.")]
+    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
+    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
+    idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
+    pieces_xxh3_128: Annotated[
+        str, Key("pieces_xxh3_128", "The piecewise digest of the .bin file.", pattern=XXH3_128)
+    ]
+    tokenizer: Annotated[
+        TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if it is not known, or not one.")
+    ]
+    provenance: Annotated[bool, Key("provenance", "Whether the origin of each document is known.")]
+    bytes_resumed: Annotated[
+        int, Key("bytes_resumed", "Bytes of tokens that an earlier run had copied.", minimum=0)
+    ]
+    up_to_date: Annotated[bool, Key("up_to_date", "Whether everything existed already and nothing was done.")]
+    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedDataset:
+    """An input of a merge."""
+
+    path: Annotated[str, Key("path", "The path prefix, as the user named it.")]
+    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
+    empty_documents: Annotated[int, Key("empty_documents", "Documents without a sequence.", minimum=0)]
+    longest_sequence: Annotated[int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeDryRun(Document):
+    """The dataset that :func:`tokshard.merge` would write."""
+
+    SCHEMA = "tokshard.merge-dry-run/1"
+
+    prefix: Annotated[str, Key("prefix", "The path prefix of the dataset.")]
+    inputs: Annotated[tuple[MergedDataset, ...], Key("inputs", "The datasets to be merged, in order.")]
+    dtype: Annotated[str, Key("dtype", "The dtype of the tokens.")]
+    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
+    tokenizer: Annotated[
+        TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if it is not known, or not one.")
+    ]
+    state: Annotated[
+        Literal["new", "resume", "up-to-date", "exists"], Key("state", "What the run would start from.")
+    ]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+
+
+def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeReport:
+    """Concatenate datasets, as Megatron's ``IndexedDatasetBuilder.add_index`` does.
 
     The bytes of ``OUTPUT.bin`` and ``OUTPUT.idx`` are those of Megatron for the same inputs in the same
     order. Every input is checked completely before anything is written. Memory does not depend on the
     size of the inputs. Digests, counts and provenance are carried over into ``OUTPUT.tokshard/``.
 
     Args:
-        inputs: Path prefixes of datasets (or one of their files), or globs of these, in order. What a
-            glob gives is in natural order.
-        output: Path prefix of the output.
-        multimodal: Whether the inputs have modes.
-        allow_tokenizer_mismatch: Whether they may have been made with different tokenizers.
-        resume: Whether an unfinished merge is gone on with.
-        force: Whether an existing output is replaced.
-        progress: Who is told of the progress.
-
-    Returns:
-        What was written.
+        options: The inputs, the output and the options.
+        progress: Listens to the progress.
 
     Raises:
-        UsageError: The output is among the inputs, or cannot be one.
-        InputError: An input is missing, or the inputs cannot be put together.
+        UsageError: The output is among the inputs.
+        InputError: An input is missing, or the inputs do not fit together.
         IntegrityError: An input is damaged or cut short.
-        OutputExistsError: The output is there already; ``force`` replaces it.
+        OutputExistsError: The output exists; ``force`` replaces it.
         ResumeMismatchError: An unfinished merge was started with other inputs.
         LockedError: Another process writes this output.
-        StorageError: The disk is full or broken. What has been copied is kept.
+        StorageError: The disk is full or broken. Copied tokens are kept.
 
     Example:
-        >>> report = merge_datasets(["out/a", "out/b"], "out/ab")  # doctest: +SKIP
+        >>> report = merge(MergeOptions(["out/a", "out/b"], "out/ab"))  # doctest: +SKIP
         >>> report.documents  # doctest: +SKIP
         790
     """
     started = time.monotonic()
-    job = _prepare(
-        inputs, output, multimodal=multimodal, allow_tokenizer_mismatch=allow_tokenizer_mismatch,
-        resume=resume, force=force,
-    )  # fmt: skip
+    job = _prepare(options)
     result = job.spec.up_to_date(job.work)
     if result is None:
         with job.work.locked(), BuildRun(job.spec, job.work) as run:
@@ -79,25 +120,14 @@ def merge_datasets(
     return _report(job, result, started)
 
 
-def plan_merge(
-    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    output: str | os.PathLike[str],
-    *,
-    multimodal: bool = False,
-    allow_tokenizer_mismatch: bool = False,
-    resume: bool = True,
-    force: bool = False,
-) -> MergeDryRunReport:
-    """Say what :func:`merge_datasets` would do with the same arguments, without writing anything."""
-    job = _prepare(
-        inputs, output, multimodal=multimodal, allow_tokenizer_mismatch=allow_tokenizer_mismatch,
-        resume=resume, force=force,
-    )  # fmt: skip
-    return MergeDryRunReport(
+def dry_run_merge(options: MergeOptions) -> MergeDryRun:
+    """Return what :func:`merge` would do with the same options, without writing anything."""
+    job = _prepare(options)
+    return MergeDryRun(
         prefix=job.work.prefix,
-        inputs=tuple({"path": one.prefix, "bin_bytes": one.bin_bytes, **one.counts} for one in job.inputs),
+        inputs=tuple(MergedDataset(part.prefix, part.bin_bytes, **part.counts) for part in job.inputs),
         dtype=job.inputs[0].header.dtype.name,
-        multimodal=multimodal,
+        multimodal=options.multimodal,
         tokenizer=job.spec.plan.tokenizer,
         state=job.spec.state(job.work),
         warnings=job.warnings,
@@ -108,85 +138,118 @@ def plan_merge(
 class _Job:
     """Everything that is known before the first byte is copied."""
 
+    options: MergeOptions
     inputs: tuple[MergeInput, ...]
-    multimodal: bool
     spec: BuildSpec
     work: WorkDirectory
     warnings: tuple[str, ...]
 
 
-def _prepare(
-    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    output: str | os.PathLike[str],
-    *,
-    multimodal: bool,
-    allow_tokenizer_mismatch: bool,
-    resume: bool,
-    force: bool,
-) -> _Job:
-    prefix = check_output_prefix(os.fspath(output))
-    if is_remote(prefix):
-        raise UsageError(
-            f"tokshard merge writes to a file system, and {prefix} is a URL",
-            hint="merge into a local --output, and upload its files, the manifest last",
-        )
-    names = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
-    prefixes = arguments.expand([os.fspath(name) for name in names], prefix)
-    for one in prefixes:
-        refuse_remote(one, "tokshard merge copies")
-    checked = tuple(read_input(one, multimodal=multimodal) for one in prefixes)
-    check_together(checked)
-    sidecars.check_manifest_size(checked)
-    plan = make_plan(checked, multimodal=multimodal, allow_tokenizer_mismatch=allow_tokenizer_mismatch)
+def _prepare(options: MergeOptions) -> _Job:
+    prefix = options.output_prefix
+    prefixes = expand(options.input_names, prefix)
+    for name in prefixes:
+        refuse_remote(name, "tokshard merge copies")
+    inputs = tuple(read_input(name, multimodal=options.multimodal) for name in prefixes)
+    check_together(inputs)
+    check_manifest_size(inputs)
     return _Job(
-        inputs=checked,
-        multimodal=multimodal,
-        spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=resume, force=force),
+        options=options,
+        inputs=inputs,
+        spec=BuildSpec(
+            plan=_plan(inputs, options), prefixes=(prefix,), resume=options.resume, force=options.force
+        ),
         work=WorkDirectory(prefix),
-        warnings=_warnings(checked),
+        warnings=_warnings(inputs),
+    )
+
+
+def _plan(inputs: Sequence[MergeInput], options: MergeOptions) -> BuildPlan:
+    mismatch = _tokenizer_mismatch(inputs)
+    if mismatch and not options.allow_tokenizer_mismatch:
+        raise InputError(
+            mismatch,
+            hint="an id means different text in each; --allow-tokenizer-mismatch merges them all the same",
+        )
+    known = all(part.tokenizer for part in inputs) and not mismatch
+    parameters = [part.manifest.options if part.manifest else None for part in inputs]
+    return BuildPlan(
+        inputs=tuple(part.source for part in inputs),
+        tokenizer=inputs[0].tokenizer if known else None,
+        options=MergeParameters(
+            inputs=tuple(part.prefix for part in inputs),
+            multimodal=options.multimodal,
+            eod_id=common([made_with.eod_id if made_with else None for made_with in parameters]),
+            append_eod=common([made_with.append_eod if made_with else None for made_with in parameters]),
+        ),
     )
 
 
 def _stage(job: _Job, progress: Progress) -> BuildResult:
     """Copy what is missing and stage the output; the bytes that existed already count as resumed."""
-    directory = job.work.directory
-    copy = TokenCopy(directory, job.inputs, progress)
+    copy = TokenCopy(job.work.directory, job.inputs, progress)
     try:
-        progress.start(sum(one.bin_bytes for one in job.inputs), copy.resumed_bytes)
+        progress.start(sum(part.bin_bytes for part in job.inputs), copy.resumed_bytes)
         copy.run()
     finally:
         copy.close()
         progress.finish()
-    manifests = sidecars.stage(directory, job.inputs, copy.digests, job.spec.plan, multimodal=job.multimodal)
-    for one in job.inputs:
-        one.check_unchanged()
-    return BuildResult(tuple(manifests), copy.resumed_bytes)
+    manifest = stage(
+        job.work.directory, job.inputs, copy.digests, job.spec.plan, multimodal=job.options.multimodal
+    )
+    for part in job.inputs:
+        part.check_unchanged()
+    return BuildResult((manifest,), copy.resumed_bytes)
+
+
+def _tokenizer_mismatch(inputs: Sequence[MergeInput]) -> str | None:
+    """Name two inputs that were made with different tokenizers; None if those that are known agree."""
+    known = [(part.prefix, part.tokenizer) for part in inputs if part.tokenizer]
+    for prefix, tokenizer in known[1:]:
+        if differing := _tokenizer_differences(known[0][1], tokenizer):
+            return f"{known[0][0]} and {prefix} were made with different tokenizers: {differing}"
+    return None
+
+
+def _tokenizer_differences(first: TokenizerIdentity, other: TokenizerIdentity) -> str:
+    before, after = asdict(first), asdict(other)
+    return ", ".join(
+        f"{name} {_short(before[name])} and {_short(after[name])}"
+        for name in before
+        if name != "name" and before[name] != after[name]
+    )
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return f"{text[:_SHOWN_CHARACTERS]}..." if len(text) > _SHOWN_CHARACTERS else text
 
 
 def _warnings(inputs: Sequence[MergeInput]) -> tuple[str, ...]:
     found = []
-    if twice := arguments.named_twice([one.prefix for one in inputs]):
+    if twice := named_twice([part.prefix for part in inputs]):
         found.append(f"{_names(twice)}: named twice, so these documents are in the output twice")
-    if unknown := [one.prefix for one in inputs if not one.tokenizer]:
+    if unknown := [part.prefix for part in inputs if not part.tokenizer]:
         found.append(f"{_names(unknown)}: the tokenizer is not known, and cannot be compared")
-    if mismatch := tokenizer_mismatch(inputs):
+    if mismatch := _tokenizer_mismatch(inputs):
         found.append(mismatch)
-    without = [one.prefix for one in inputs if not one.has_provenance]
+    without = [part.prefix for part in inputs if not part.has_provenance]
     if without and len(without) < len(inputs):
         found.append(f"{_names(without)}: without provenance, so the output has none")
-    if not any(one.tokens for one in inputs):
+    if not any(part.tokens for part in inputs):
         found.append("there are no tokens in any input: Megatron cannot train on the output")
     return tuple(found)
 
 
 def _names(prefixes: Sequence[str]) -> str:
-    shown = ", ".join(prefixes[:_SHOWN])
-    return f"{shown} and {len(prefixes) - _SHOWN} more" if len(prefixes) > _SHOWN else shown
+    shown = ", ".join(prefixes[:_SHOWN_NAMES])
+    more = f" and {len(prefixes) - _SHOWN_NAMES} more" if len(prefixes) > _SHOWN_NAMES else ""
+    return shown + more
 
 
 def _report(job: _Job, result: BuildResult, started: float) -> MergeReport:
     (manifest,) = result.manifests
-    data = manifest.dataset
+    data, files = manifest.dataset, manifest.files
     return MergeReport(
         prefix=job.work.prefix,
         inputs=len(job.inputs),
@@ -195,11 +258,11 @@ def _report(job: _Job, result: BuildResult, started: float) -> MergeReport:
         documents=data.documents,
         sequences=data.sequences,
         tokens=data.tokens,
-        bin_bytes=manifest.files.bin.size_bytes,
-        idx_bytes=manifest.files.idx.size_bytes,
-        pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
+        bin_bytes=files.bin.size_bytes,
+        idx_bytes=files.idx.size_bytes,
+        pieces_xxh3_128=files.bin.pieces_xxh3_128,
         tokenizer=manifest.tokenizer,
-        provenance=all(one.has_provenance for one in job.inputs),
+        provenance=all(part.has_provenance for part in job.inputs),
         bytes_resumed=result.resumed,
         up_to_date=result.up_to_date,
         seconds=time.monotonic() - started,

@@ -1,0 +1,402 @@
+"""What a merge stages: the tokens of all inputs, with checkpoints, then index, sidecar files and manifest.
+
+The work directory holds ``0.bin``, which only grows, and the journal ``merge.jsonl``. The journal has a
+line for each finished input whose digest nobody knew before. Tokens of inputs with a manifest never
+come into this process: the kernel copies them, and the digests of their pieces are carried over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from tokshard.core.codec import encode
+from tokshard.core.progress import Progress, ProgressUpdate
+from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
+from tokshard.core.tool import Tool
+from tokshard.dataset.manifest import (
+    INDEXED,
+    PROVENANCE_NAME,
+    REJECTED_NAME,
+    UNITS_NAME,
+    UNKNOWN_ENCODER,
+    DatasetFiles,
+    DatasetRecord,
+    EncoderRecord,
+    FileName,
+    InputRecord,
+    Manifest,
+    RecordCounts,
+    TokenFileRecord,
+    file_of,
+)
+from tokshard.dataset.merge.inputs import MergeInput, common
+from tokshard.dataset.plan import BuildPlan
+from tokshard.dataset.publication import (
+    DigestingWriter,
+    file_chunks,
+    stage_chunks,
+    stage_file,
+    stage_manifest,
+)
+from tokshard.dataset.records import UnitRecord, read_records, to_line
+from tokshard.dataset.source import InputFile
+from tokshard.dataset.writer import write_index
+from tokshard.errors import InputError, IntegrityError
+from tokshard.storage.digest import READ_BYTES, FileRecord, file_digest, piecewise_digest
+from tokshard.storage.files import AppendFile
+from tokshard.storage.journal import Journal, read_checkpoints
+from tokshard.storage.paths import bin_path
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+TOKENS_NAME = "0.bin"
+JOURNAL_NAME = "merge.jsonl"
+
+CHECKPOINT_BYTES = 1 << 30
+COPY_BYTES = 64 << 20
+
+
+class TokenCopy:
+    """The tokens copied so far.
+
+    Args:
+        directory: The work directory.
+        inputs: What to copy, in order.
+        progress: Who is told.
+
+    Attributes:
+        resumed_bytes: What an earlier run has copied.
+        digests: The XXH3-128 of the ``.bin`` of each finished input without a manifest, by its number.
+
+    Raises:
+        IntegrityError: The files are shorter than the journal says.
+    """
+
+    def __init__(self, directory: str, inputs: Sequence[MergeInput], progress: Progress) -> None:
+        self._inputs = inputs
+        self._progress = progress
+        self._documents = 0  # of finished inputs
+        self.digests: dict[int, str] = {}
+        journal_path = os.path.join(directory, JOURNAL_NAME)
+        sizes: dict[str, int] = {}
+        journal_bytes = 0
+        for checkpoint in read_checkpoints(journal_path):
+            self.digests |= {entry["input"]: entry["xxh3_128"] for entry in checkpoint.entries}
+            sizes, journal_bytes = checkpoint.sizes, checkpoint.journal_bytes
+        self.resumed_bytes = self._synced_bytes = sizes.get(TOKENS_NAME, 0)
+        self._journal = Journal(journal_path, journal_bytes)
+        try:
+            self._tokens = AppendFile(os.path.join(directory, TOKENS_NAME), self.resumed_bytes)
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def run(self) -> None:
+        """Copy what is missing, and force it to the disk.
+
+        Raises:
+            IntegrityError: An input ends before it should.
+            StorageError: An input cannot be read, or the output not be written. What has been copied up to
+                the last checkpoint is kept.
+        """
+        begin = 0
+        for number, part in enumerate(self._inputs):
+            done = min(part.bin_bytes, max(0, self._tokens.size_bytes - begin))
+            if part.manifest is not None:
+                if done < part.bin_bytes:
+                    self._copy(part, done)
+            elif number not in self.digests:
+                self.digests[number] = self._copy_and_digest(part, done)
+                self._journal.append({"input": number, "xxh3_128": self.digests[number]})
+            begin += part.bin_bytes
+            self._documents += part.header.document_count
+            self._tell()
+        self._checkpoint()
+
+    def close(self) -> None:
+        """Close all files."""
+        self._tokens.close()
+        self._journal.close()
+
+    def _copy(self, part: MergeInput, done: int) -> None:
+        """Let the kernel copy the rest of an input."""
+        file = InputFile(bin_path(part.prefix))
+        while done < part.bin_bytes:
+            wanted = min(COPY_BYTES, CHECKPOINT_BYTES, part.bin_bytes - done)
+            copied = self._tokens.copy(file.descriptor, done, wanted)
+            done += copied
+            if copied < wanted:
+                raise IntegrityError(
+                    f"{file.path} ends at byte {done}, but had {part.bin_bytes} bytes when it was checked",
+                    path=file.path,
+                    offset=done,
+                    hint="another program has cut it short: copy the pair again, or make it again",
+                )
+            self._after_block()
+
+    def _copy_and_digest(self, part: MergeInput, done: int) -> str:
+        """Copy the rest of an input through this process; return the digest of the whole."""
+        file = InputFile(bin_path(part.prefix))
+        state = xxhash.xxh3_128()
+        buffer = memoryview(bytearray(min(READ_BYTES, CHECKPOINT_BYTES, part.bin_bytes)))
+        position = 0
+        while position < part.bin_bytes:
+            # What a run before has copied is read again for the digest, and no more.
+            end = done if position < done else part.bin_bytes
+            block = buffer[: min(len(buffer), end - position)]
+            file.read_into(block, position)
+            state.update(block)
+            if position >= done:
+                self._tokens.write(block)
+                self._after_block()
+            position += len(block)
+        return state.hexdigest()
+
+    def _after_block(self) -> None:
+        if self._tokens.size_bytes - self._synced_bytes >= CHECKPOINT_BYTES:
+            self._checkpoint()
+        self._tell()
+
+    def _checkpoint(self) -> None:
+        self._journal.checkpoint({TOKENS_NAME: self._tokens})
+        self._synced_bytes = self._tokens.size_bytes
+
+    def _tell(self) -> None:
+        size = self._tokens.size_bytes
+        itemsize = self._inputs[0].header.dtype.itemsize
+        self._progress.update(ProgressUpdate(size, self._documents, size // itemsize))
+
+
+def stage(
+    directory: str,
+    inputs: Sequence[MergeInput],
+    digests: Mapping[int, str],
+    plan: BuildPlan,
+    *,
+    multimodal: bool,
+) -> Manifest:
+    """Write everything but the tokens into the work directory; return the manifest.
+
+    Args:
+        directory: The work directory.
+        inputs: The inputs.
+        digests: The XXH3-128 of the ``.bin`` of each input without a manifest, by its number.
+        plan: The plan of the run.
+        multimodal: Whether the inputs have modes.
+
+    Raises:
+        IntegrityError: A sidecar file of an input is not what its manifest says.
+    """
+    pieces: list[str] = []
+    index = _stage_index(directory, inputs, multimodal=multimodal)
+    units = stage_chunks(directory, 0, UNITS_NAME, _unit_lines(inputs, digests, pieces))
+    provenance: FileRecord | None = None
+    rejected: FileRecord | None = None
+    if all(part.has_provenance for part in inputs):
+        provenance = stage_chunks(directory, 0, PROVENANCE_NAME, _concatenated(inputs, PROVENANCE_NAME))
+    if any(part.manifest and part.manifest.files.rejected for part in inputs):
+        rejected = stage_chunks(directory, 0, REJECTED_NAME, _concatenated(inputs, REJECTED_NAME))
+    tokens = TokenFileRecord(sum(part.bin_bytes for part in inputs), piecewise_digest(pieces))
+    manifest = Manifest(
+        tool=Tool(),
+        fingerprint=plan.fingerprint,
+        dataset=_dataset_record(inputs, len(pieces), multimodal=multimodal),
+        files=DatasetFiles(tokens, index, units, provenance, rejected),
+        tokenizer=plan.tokenizer,
+        options=plan.options,
+        encoder=_encoder_record(inputs),
+        inputs=input_records(inputs, digests),
+        counts=_counts(inputs),
+    )
+    stage_manifest(directory, 0, manifest)
+    return manifest
+
+
+def input_records(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> tuple[InputRecord, ...]:
+    """Return the inputs of all inputs; part without a manifest is an input itself."""
+    records: list[InputRecord] = []
+    for number, part in enumerate(inputs):
+        if part.manifest is not None:
+            records += part.manifest.inputs
+        else:
+            records.append(_foreign_record(part, digests.get(number, "0" * 32)))
+    return tuple(records)
+
+
+def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
+    """Check that the list of the inputs' inputs can be written so that it can be read again.
+
+    Raises:
+        InputError: There are too many.
+    """
+    size = len(dump_json([encode(record) for record in input_records(inputs, {})]))
+    if size > MAX_JSON_BYTES // 2:
+        raise InputError(
+            f"the manifest would need {size} bytes to list the inputs of all {len(inputs)} datasets, "
+            f"more than {MAX_JSON_BYTES // 2}",
+            hint="merge them into several datasets, and blend these",
+        )
+
+
+def _stage_index(directory: str, inputs: Sequence[MergeInput], *, multimodal: bool) -> FileRecord:
+    """Write the index from those of the inputs, of which part is open at a time."""
+
+    def lengths() -> Iterator[NDArray[Any]]:
+        for part in inputs:
+            yield from part.columns(multimodal=multimodal).sequence_lengths.pieces()
+
+    def sequences_per_document() -> Iterator[NDArray[Any]]:
+        for part in inputs:
+            yield from part.columns(multimodal=multimodal).sequences_per_document()
+
+    def modes() -> Iterator[NDArray[Any]]:
+        for part in inputs:
+            yield from part.columns(multimodal=multimodal).sequence_modes.pieces()
+
+    def write(file: DigestingWriter) -> None:
+        write_index(
+            file,
+            dtype=inputs[0].header.dtype,
+            sequence_count=sum(part.header.sequence_count for part in inputs),
+            document_count=sum(part.header.document_count for part in inputs),
+            lengths=lengths,
+            sequences_per_document=sequences_per_document,
+            modes=modes if multimodal else None,
+        )
+
+    return stage_file(directory, 0, "idx", write)
+
+
+def _unit_lines(
+    inputs: Sequence[MergeInput], digests: Mapping[int, str], pieces: list[str]
+) -> Iterator[bytes]:
+    """Yield the units of all inputs with the new numbers of their inputs; collect the digests of pieces."""
+    first_input = 0
+    for number, part in enumerate(inputs):
+        before = len(pieces)
+        for unit in _units(part, digests.get(number, "")):
+            pieces.append(unit.tokens_xxh3_128)
+            yield to_line(replace(unit, input=first_input + unit.input))
+        if part.manifest is not None:
+            _check_pieces(part, part.manifest, pieces[before:])
+        first_input += len(part.manifest.inputs) if part.manifest else 1
+
+
+def _units(part: MergeInput, digest: str) -> Iterator[UnitRecord]:
+    if part.manifest is None:
+        yield UnitRecord(
+            input=0,
+            unit=0,
+            content_bytes=part.bin_bytes,
+            content_xxh3_128=digest,
+            lines=0,
+            documents=part.header.document_count,
+            rejected=0,
+            sequences=part.header.sequence_count,
+            tokens=part.tokens,
+            tokens_xxh3_128=digest,
+            encoder=UNKNOWN_ENCODER,
+        )
+        return
+    path = file_of(part.prefix, UNITS_NAME)
+    if file_digest(path) != part.manifest.files.units.xxh3_128:
+        raise _damaged(part, UNITS_NAME)
+    yield from read_records(UnitRecord, path)
+
+
+def _check_pieces(part: MergeInput, manifest: Manifest, pieces: Sequence[str]) -> None:
+    if piecewise_digest(pieces) != manifest.files.bin.pieces_xxh3_128:
+        raise IntegrityError(
+            f"{part.prefix}: the digests in {UNITS_NAME} do not make the part in the manifest",
+            path=part.prefix,
+        )
+
+
+def _concatenated(inputs: Sequence[MergeInput], name: FileName) -> Iterator[bytes]:
+    """Yield a sidecar file of all inputs that have it, each held against its digest."""
+    for part in inputs:
+        record = part.manifest.files.digested().get(name) if part.manifest else None
+        if record is None:
+            continue
+        state = xxhash.xxh3_128()
+        for chunk in file_chunks(file_of(part.prefix, name)):
+            state.update(chunk)
+            yield chunk
+        if state.hexdigest() != record.xxh3_128:
+            raise _damaged(part, name)
+
+
+def _damaged(part: MergeInput, name: str) -> IntegrityError:
+    path = file_of(part.prefix, name)
+    return IntegrityError(
+        f"{path} is not what was written: its digest is not the part in the manifest",
+        path=path,
+        hint="copy it again from its source, or make the dataset again",
+    )
+
+
+def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: bool) -> DatasetRecord:
+    counts = [part.counts for part in inputs]
+    totals = {name: sum(count[name] for count in counts) for name in counts[0]}
+    return DatasetRecord(
+        dtype=inputs[0].header.dtype.name,
+        multimodal=multimodal,
+        field=common([part.manifest.dataset.field if part.manifest else None for part in inputs]),
+        units=units,
+        **{**totals, "longest_sequence": max(count["longest_sequence"] for count in counts)},
+        eod_in_text=sum(part.manifest.dataset.eod_in_text for part in inputs if part.manifest),
+    )
+
+
+def _foreign_record(part: MergeInput, digest: str) -> InputRecord:
+    documents = part.header.document_count
+    return InputRecord(
+        path=bin_path(part.prefix),
+        size_bytes=part.bin_bytes,
+        mtime_ns=part.source.bin_mtime_ns,
+        format=INDEXED,
+        compression="none",
+        version=None,
+        content_bytes=part.bin_bytes,
+        pieces_xxh3_128=piecewise_digest([digest]),
+        records=documents,
+        documents=documents,
+        rejected=0,
+        blank_lines=0,
+    )
+
+
+def _encoder_record(inputs: Sequence[MergeInput]) -> EncoderRecord:
+    documents: Counter[str] = Counter()
+    compared = 0
+    for part in inputs:
+        if part.manifest is None:
+            documents[UNKNOWN_ENCODER] += part.header.document_count
+        else:
+            documents.update(part.manifest.encoder.documents)
+            compared += part.manifest.encoder.compared
+    return EncoderRecord(dict(documents), compared)
+
+
+def _counts(inputs: Sequence[MergeInput]) -> RecordCounts:
+    rejected: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for part in inputs:
+        documents = part.header.document_count
+        counts = (
+            part.manifest.counts
+            if part.manifest
+            else RecordCounts(documents, documents, 0, 0, part.bin_bytes, {})
+        )
+        rejected.update(counts.rejected)
+        for name in ("records", "documents", "lines", "blank_lines", "content_bytes"):
+            total[name] += getattr(counts, name)
+    return RecordCounts(**total, rejected=dict(rejected))
