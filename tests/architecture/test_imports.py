@@ -154,7 +154,6 @@ def class_names() -> Counter[str]:
 
 
 DEFINED_TWICE = {
-    "Finding",
     "Location",
     "Places",
     "_Reader",

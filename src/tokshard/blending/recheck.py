@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as a product claims.
+class BlendProblem:
+    """A claim of a blend that does not hold.
 
     Attributes:
         code: A stable code: ``"unreadable"``, ``"source-changed"``, ``"wrong-hash"``, ``"wrong-order"``
@@ -40,7 +40,7 @@ class Finding:
     message: str
 
 
-def recheck(document: BlendDocument) -> list[Finding]:
+def recheck(document: BlendDocument) -> list[BlendProblem]:
     """Check a blend: the sources are those that were blended, the order follows from the weights, and
     every figure of the certificate is measured again.
 
@@ -49,15 +49,15 @@ def recheck(document: BlendDocument) -> list[Finding]:
     Returns:
         All that does not hold; empty if everything does.
     """  # noqa: D205 - one sentence
-    findings: list[Finding] = []
+    findings: list[BlendProblem] = []
     for split in document.splits.values():
         findings += _check_split(document, split)
     return findings
 
 
-def _check_split(document: BlendDocument, split: BlendSplit) -> list[Finding]:
+def _check_split(document: BlendDocument, split: BlendSplit) -> list[BlendProblem]:
     where = f"splits.{split.name}"
-    findings: list[Finding] = []
+    findings: list[BlendProblem] = []
     for place, source in enumerate(split.sources):
         findings += _attempt(document, f"{where}.sources[{place}]", _check_source, source)
     if split.order is not None:
@@ -69,13 +69,13 @@ def _check_split(document: BlendDocument, split: BlendSplit) -> list[Finding]:
     return findings
 
 
-def _attempt(document: BlendDocument, where: str, check: Any, *arguments: Any) -> list[Finding]:
+def _attempt(document: BlendDocument, where: str, check: Any, *arguments: Any) -> list[BlendProblem]:
     """Make findings of what a check says, and of the error that ends it."""
     try:
-        return [Finding(code, path, where, message) for code, path, message in check(*arguments)]
+        return [BlendProblem(code, path, where, message) for code, path, message in check(*arguments)]
     except TokshardError as error:
         path = getattr(error, "path", None) or getattr(error, "filename", None) or document.path
-        return [Finding("unreadable", str(path), where, error.message)]
+        return [BlendProblem("unreadable", str(path), where, error.message)]
 
 
 Problem = tuple[str, str, str]

@@ -139,7 +139,7 @@ def _counts(blocks: Iterator[NDArray[Any]]) -> tuple[NDArray[np.int64], int, int
 def _told(
     ids: NDArray[np.int64], counts: NDArray[np.int64], tokenizer: Tokenizer | None
 ) -> tuple[TokenCount, ...]:
-    return tuple(TokenCount(one, int(counts[one]), _text(tokenizer, one)) for one in ids.tolist())
+    return tuple(TokenCount(token, int(counts[token]), _text(tokenizer, token)) for token in ids.tolist())
 
 
 def _text(tokenizer: Tokenizer | None, token: int) -> str | None:

@@ -80,7 +80,7 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
 
 def _state(prefix: str) -> list[int]:
     found = [os.stat(path) for path in (bin_path(prefix), idx_path(prefix))]
-    return [number for one in found for number in (one.st_size, one.st_mtime_ns)]
+    return [number for stat in found for number in (stat.st_size, stat.st_mtime_ns)]
 
 
 def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> tuple[list[str], list[UnitRecord]]:

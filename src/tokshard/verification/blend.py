@@ -52,10 +52,10 @@ def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
             text = f"the certificate of {split.name} is of {counted} samples, not {split.samples}"
             findings.find("blend-certificate", text)
     if context.reaches("deep") and not missing:
-        for one in recheck(document):
-            code = _OF_RECHECK[one.code]
+        for problem in recheck(document):
+            code = _OF_RECHECK[problem.code]
             if not findings.has(code) or code in {"blend-order", "blend-certificate"}:
-                findings.find(code, one.message, path=one.path)
+                findings.find(code, problem.message, path=problem.path)
     return findings.close()
 
 

@@ -141,7 +141,7 @@ class _Defect:
     text: str
 
     def __add__(self, other: _Defect) -> _Defect:
-        first = min(self, other, key=lambda one: one.entry)
+        first = min(self, other, key=lambda defect: defect.entry)
         return _Defect(self.count + other.count, first.entry, first.text)
 
 
@@ -171,10 +171,10 @@ class _Tally:
         }
         for code, (begin, width, noun) in starts.items():
             if code in self.defects:
-                one = self.defects[code]
-                offset = begin + width * one.entry
-                many = "" if one.count == 1 else f"; so are {one.count - 1} more {noun}"
-                findings.find(code, f"{path} at byte {offset}: {one.text}{many}", path=path, offset=offset)
+                defect = self.defects[code]
+                offset = begin + width * defect.entry
+                many = "" if defect.count == 1 else f"; so are {defect.count - 1} more {noun}"
+                findings.find(code, f"{path} at byte {offset}: {defect.text}{many}", path=path, offset=offset)
         if "bin-size" in self.defects:
             text = f"{path}: {self.defects['bin-size'].text} of its .bin, which has {bin_bytes} bytes"
             findings.find("bin-size", text, path=path)

@@ -184,7 +184,7 @@ class FoundProducts:
         for entry in blend.entries_of(found):
             self.add_entry(entry)
         for split in found.splits.values() if sources else ():
-            self._add_existing([one.prefix for one in split.sources])
+            self._add_existing([source.prefix for source in split.sources])
 
     def add_plan(self, path: str, *, sources: bool) -> None:
         """Add a plan, with its indexes and datasets if these are wanted."""

@@ -102,18 +102,18 @@ def _key(number: int, name: str) -> Markup:
 
 
 def _lane(label: str, spans: Sequence[Span]) -> Markup:
-    shapes = [tag("g", tag("title", one.title), _span(one)) for one in spans]
+    shapes = [tag("g", tag("title", span.title), _span(span)) for span in spans]
     return _picture(join(*shapes), label, height=10, class_="thin")
 
 
-def _span(one: Span) -> Markup:
+def _span(span: Span) -> Markup:
     return tag(
         "rect",
-        x=_number(_WIDTH * one.start),
-        width=_number(_WIDTH * (one.stop - one.start)),
+        x=_number(_WIDTH * span.start),
+        width=_number(_WIDTH * (span.stop - span.start)),
         height=10,
-        class_=_color(one.color),
-        fill_opacity=_number(0.25 + 0.75 * _clipped(one.shade)),
+        class_=_color(span.color),
+        fill_opacity=_number(0.25 + 0.75 * _clipped(span.shade)),
     )
 
 
@@ -127,7 +127,7 @@ def _color(number: int) -> str:
 
 
 def _axis(below: tuple[str, str, str]) -> Markup:
-    return tag("div", *(tag("span", one) for one in below), class_="axis")
+    return tag("div", *(tag("span", label) for label in below), class_="axis")
 
 
 def _picture(shapes: Child, title: str, *, height: int, class_: str) -> Markup:

@@ -62,13 +62,13 @@ def tag(name: str, /, *children: Child, **attributes: object) -> Markup:
 
 def join(*children: Child) -> Markup:
     """Return pieces one after the other."""
-    return Markup("".join(_child(one) for one in children))
+    return Markup("".join(_child(child) for child in children))
 
 
-def _child(one: Child) -> str:
-    if one is None:
+def _child(child: Child) -> str:
+    if child is None:
         return ""
-    return one.text if isinstance(one, Markup) else text(one).text
+    return child.text if isinstance(child, Markup) else text(child).text
 
 
 def _attribute(key: str) -> str:
