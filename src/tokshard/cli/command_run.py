@@ -34,7 +34,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 class CommandRun:
-    """What a command does with its results, as its common options say.
+    """The common part of a command: its event log, progress, warnings and result.
 
     Args:
         log: The event log.

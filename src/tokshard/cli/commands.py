@@ -78,10 +78,10 @@ class CommandGroup(TyperGroup):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         function = getattr(import_module(f"tokshard.cli.{entry.module}"), entry.module)
-        one.command(cmd_name, context_settings={**HELP_NAMES, **entry.settings})(function)
-        return typer.main.get_command(one)
+        command.command(cmd_name, context_settings={**HELP_NAMES, **entry.settings})(function)
+        return typer.main.get_command(command)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as above
         """Write the table of the commands."""

@@ -100,7 +100,7 @@ class Failed(Problem, Event):
 
 
 class Sink(Protocol):
-    """Where lines go."""
+    """A destination of lines."""
 
     def write(self, line: str) -> None:
         """Write a line, which has no end of line yet."""

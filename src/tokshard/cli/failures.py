@@ -1,4 +1,4 @@
-"""What the command line does with an error: one sentence, a hint, and the exit code of its kind."""
+"""Errors of the command line: a message, a hint, and an exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tokshard.errors import Cancelled, StorageError, TokshardError, UsageError
 BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
 PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-"""What the parser of the command line raises: typer has no public name for more than one kind of it."""
+"""The base of the option parser's errors: typer has no public name for it."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def report_parser(error: Any, *, as_json: bool) -> int:
-    """Say what the parser of the command line did not understand; return the exit code.
+    """Report an error of the option parser; return the exit code.
 
     Args:
         error: A :data:`PARSER_ERROR`.

@@ -32,7 +32,7 @@ def make_meter(*, quiet: bool, animated: bool) -> Progress:
 
 
 class LineMeter:
-    """Says a line about every half minute; for logs."""
+    """Prints a line about every half minute, for logs."""
 
     def __init__(self) -> None:
         self._total: int | None = None
@@ -45,7 +45,7 @@ class LineMeter:
             self.message(f"resuming: {size(bytes_resumed)} of input are done already")
 
     def update(self, state: ProgressUpdate) -> None:
-        """Say a line if the last is half a minute old."""
+        """Print a line if the last is half a minute old."""
         now = time.monotonic()
         if now - self._said < _LINE_SECONDS:
             return
@@ -57,7 +57,7 @@ class LineMeter:
         )
 
     def message(self, text: str) -> None:
-        """Say a text."""
+        """Print a text."""
         terminal.tell(visible(text))
 
     def finish(self) -> None:
@@ -109,7 +109,7 @@ class BarMeter:
             )
 
     def message(self, text: str) -> None:
-        """Say a text above the bar."""
+        """Print a text above the bar."""
         if self._bar is not None:
             self._bar.console.print(visible(text), markup=False, highlight=False)
 

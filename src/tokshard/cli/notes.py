@@ -1,4 +1,4 @@
-"""What several commands tell."""
+"""Notes that several commands print."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEUTRAL_HINT = f"for Megatron give {THREE_WAYS}"
 
 
 def warn(warnings: Sequence[str], hint: str | None = None, *, log: EventLog, quiet: bool) -> None:
-    """Tell warnings, with a hint to the last of them, on stderr and to the event log."""
+    """Print warnings, with a hint to the last of them, on stderr and to the event log."""
     log.warnings(warnings)
     if quiet or not warnings:
         return

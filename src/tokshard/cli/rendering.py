@@ -96,7 +96,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: Sequenc
 
 
 def _is_for_eyes() -> bool:
-    """Tell whether lines have an end: those of a terminal have, those of a file or a pipe have none."""
+    """Return whether the width of lines is limited, as it is on a terminal but not in a file or a pipe."""
     return sys.stdout.isatty() or bool(os.environ.get("COLUMNS"))
 
 

@@ -1,4 +1,4 @@
-"""What reaches the terminal: text from data made harmless, and numbers made readable."""
+"""The standard streams: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What all calls of a connection have in common.
+    """The common part of all calls of a connection.
 
     Attributes:
         function: What is called on the nodes: ``"module:name"`` of a
@@ -126,7 +126,7 @@ class Connection:
 
     @property
     def capacity(self) -> int:
-        """How many tasks to have in flight now; the cluster may grow and shrink."""
+        """The number of tasks to have in flight now; the cluster may grow and shrink."""
         return self._options.tasks or max(1, _TASKS_PER_SLOT * self.slots)
 
     def submit(self, number: int, label: str, arguments: Message) -> None:

@@ -150,7 +150,7 @@ class Gateway:
         self._send({"number": self._running.pop(results), **message})
 
     def _tell_capacity(self) -> None:
-        """Say now and then how large the cluster is."""
+        """Report the size of the cluster every few seconds."""
         import ray
 
         now = time.monotonic()
@@ -178,7 +178,7 @@ def _listen(stdin: BinaryIO, lines: queue.Queue[bytes | None]) -> None:
 
 
 def _unreachable(host: str, port: int) -> str | None:
-    """Say why nobody answers at an address; Ray itself would try for minutes."""
+    """Return why an address cannot be reached, or None; Ray itself would try for minutes."""
     try:
         socket.create_connection((host, port), timeout=_REACH_SECONDS).close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which Ray cluster to use, and how."""
+"""Options of Ray clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on the nodes: one call of a function of ours, as a Ray task that answers piece by piece.
+"""The code that runs on the nodes: one call of our function, as a Ray task that answers piece by piece.
 
 Calls and answers are JSON, and files are bytes; Ray pickles these plain values on their way, and that is
 the only place where anything of ours is pickled.
@@ -21,7 +21,7 @@ Answer = tuple[Message, bytes]
 """A message, and the content of a file that goes with it, or nothing."""
 
 Function = Callable[[Message, bytes], Iterator[Answer]]
-"""What can be called: gets its arguments and the attachment that all calls share."""
+"""A function that can be called: it gets its arguments and the attachment that all calls share."""
 
 
 def to_bytes(message: Message) -> bytes:

@@ -79,7 +79,7 @@ def in_order(calls: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Re
 
 
 def set_stop_check(check: Callable[[], None]) -> None:
-    """Have this thread call ``check`` while it waits; ``check`` raises an error if the work was stopped."""
+    """Call ``check`` while this thread waits; it raises an error if the work was stopped."""
     _stop_check.set(check)
 
 

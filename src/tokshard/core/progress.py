@@ -1,4 +1,4 @@
-"""How long work tells what it has done, without knowing who listens.
+"""Progress of long work, reported to a listener.
 
 The library calls a :class:`Progress`; the command line draws it; :class:`SilentProgress` ignores it.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ProgressUpdate:
-    """What has been done so far, in totals since the run began.
+    """Totals since the run began.
 
     Attributes:
         bytes_done: Raw input bytes consumed (compressed bytes for compressed inputs).
@@ -36,7 +36,7 @@ class Progress(Protocol):
         """Report totals; called at most a few times a second for each worker."""
 
     def message(self, text: str) -> None:
-        """Tell the user something that is not an error."""
+        """Show the user a message that is not an error."""
 
     def finish(self) -> None:
         """End, after success or failure."""

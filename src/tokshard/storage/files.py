@@ -26,7 +26,7 @@ def temporary_path(path: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a file name is one that :func:`temporary_path` makes.
+    """Return whether a file name is one that :func:`temporary_path` makes.
 
     Example:
         >>> is_temporary(".corpus.bin.4711-0.tokshard-tmp"), is_temporary("corpus.tmp")

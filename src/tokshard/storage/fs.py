@@ -1,4 +1,4 @@
-"""What the readers of datasets ask of the file system, asked of files by their paths or their URLs.
+"""Questions about files, local or remote, by their paths or URLs.
 
 The functions are named after those of ``os.path``. A remote file that is read whole or mapped is a local
 copy, see :mod:`tokshard.storage.remote.local_copy`.
@@ -17,7 +17,7 @@ from tokshard.storage.remote.objects import recent_status
 
 
 def exists(path: str) -> bool:
-    """Tell whether a file is there.
+    """Return whether a file exists.
 
     Raises:
         StorageError: A store does not answer.
@@ -26,12 +26,12 @@ def exists(path: str) -> bool:
 
 
 def lexists(path: str) -> bool:
-    """Tell whether a name is taken, be it by a link to nowhere; see :func:`exists`."""
+    """Return whether a name exists, even as a broken link; see :func:`exists`."""
     return _is_object(path) if is_remote(path) else os.path.lexists(path)
 
 
 def isfile(path: str) -> bool:
-    """Tell whether a regular file is there; see :func:`exists`."""
+    """Return whether a regular file exists; see :func:`exists`."""
     return _is_object(path) if is_remote(path) else os.path.isfile(path)
 
 
@@ -54,7 +54,7 @@ def getsize(path: str) -> int:
 
 
 def state(path: str) -> tuple[int | str, ...] | None:
-    """Return what is another when the file was replaced or written to; None where it cannot be told."""
+    """Return a token that changes whenever the file is replaced or modified, or None if unavailable."""
     try:
         if is_remote(path):
             now = objects.status(path)

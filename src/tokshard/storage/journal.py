@@ -84,7 +84,7 @@ class Journal:
         self._waiting: list[dict[str, Any]] = []
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Note one thing; behind a checkpoint that is under way when that has been settled."""
+        """Append an entry; if a checkpoint is under way, after that has been committed."""
         if self._under_way is None:
             self._write(JournalLine(entry))
         else:
@@ -96,7 +96,7 @@ class Journal:
         self.settle()
 
     def begin_checkpoint(self, files: Mapping[str, AppendFile]) -> None:
-        """Do so in another thread. What the files grow by meanwhile is not covered.
+        """Start a checkpoint in another thread; bytes written meanwhile are not covered.
 
         Args:
             files: The files, by the names under which the checkpoint notes their sizes.

@@ -1,4 +1,4 @@
-"""Who may write an output: one process alone, or the tasks of a job array together.
+"""The writer's lock of an output: one process alone, or the tasks of a job array together.
 
 The lock is ``flock`` on a small file that also tells who holds it, so a killed run leaves no stale
 lock. On network file systems such locks are advisory at best, see docs/operations.md.
@@ -81,7 +81,7 @@ class WriterLock:
         self._release()
 
     def turn_to(self, purpose: str) -> None:
-        """Say what the holder does now."""
+        """Change the purpose that the file tells."""
         self._purpose = purpose
         self._tell()
 
@@ -136,7 +136,7 @@ class WriterLock:
                 os.close(descriptor)
 
     def _is_last(self, descriptor: int) -> bool:
-        """Tell whether nobody shares the lock any more; if somebody does, it is given up by asking."""
+        """Return whether nobody else shares the lock; if somebody does, asking releases it."""
         if not self._shared:
             return True
         try:

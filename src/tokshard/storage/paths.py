@@ -1,4 +1,4 @@
-"""Which names belong to an output, and which names a product may refer to."""
+"""File names: those of a dataset, those that a product may refer to, URLs, globs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scheme_of(path: str) -> str | None:
 
 
 def is_remote(path: str) -> bool:
-    """Tell whether a path is the URL of something in a store.
+    """Return whether a path is the URL of an object in a store.
 
     Example:
         >>> is_remote("s3://bucket/web.jsonl"), is_remote("web.jsonl"), is_remote("file:///web.jsonl")
@@ -85,7 +85,7 @@ def check_output_prefix(output: str) -> str:
 
 
 def is_glob(argument: str) -> bool:
-    """Tell whether an argument is a pattern of file names, and not the name of something that is there."""
+    """Return whether an argument is a pattern of file names, and not the name of an existing file."""
     return GLOB_CHARACTERS.search(argument) is not None and not os.path.lexists(argument)
 
 

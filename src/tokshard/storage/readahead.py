@@ -16,7 +16,10 @@ _TAIL_BYTES = 1 << 20
 
 
 class ReadAhead:
-    """A window over something that is read by ranges. Memory: at most five blocks, two of them under way.
+    """A window over a source that is read by ranges. Memory: at most five blocks, two of them under way.
+
+    Streams do not share the cache of :mod:`tokshard.storage.remote.ranged_file`: each worker process has
+    streams of its own, and its memory must stay small.
 
     Args:
         fetch: Returns the bytes of a range, given its offset and length; called from two threads.

@@ -189,7 +189,7 @@ def make_directory(path: str) -> None:
 
 
 def _is_no_directory(path: str) -> bool:
-    """Tell whether something else has the name; False if nothing has."""
+    """Return whether something other than a directory has the name."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

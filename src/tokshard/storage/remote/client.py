@@ -80,7 +80,7 @@ Result = TypeVar("Result")
 
 
 class Place(NamedTuple):
-    """Where an object is.
+    """The place of an object.
 
     Attributes:
         store: fsspec's file system. Never keep one: a forked process must ask for its own.
@@ -92,7 +92,7 @@ class Place(NamedTuple):
 
 
 def is_s3(store: Any) -> bool:
-    """Tell whether a file system speaks the protocol of S3 through s3fs."""
+    """Return whether a file system speaks the protocol of S3 through s3fs."""
     return hasattr(store, "call_s3") and hasattr(store, "split_path")
 
 
@@ -280,7 +280,7 @@ def _answer(error: Exception) -> tuple[int | None, str]:
     response = getattr(error, "response", None)
     found = [getattr(error, name, None) for name in ("status", "status_code", "code")]
     found.append(getattr(response, "status_code", None))
-    return next((one for one in found if type(one) is int and 400 <= one < 600), None), ""
+    return next((code for code in found if type(code) is int and 400 <= code < 600), None), ""
 
 
 def _text(error: BaseException) -> str:

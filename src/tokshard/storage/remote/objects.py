@@ -29,7 +29,7 @@ _recent: dict[str, tuple[float, RemoteStatus]] = {}
 
 
 class RemoteStatus(NamedTuple):
-    """What a store says of an object.
+    """The size, time and version of an object.
 
     Attributes:
         size_bytes: Its size.
@@ -79,7 +79,7 @@ def recent_status(url: str) -> RemoteStatus:
 
 
 def exists(url: str) -> bool:
-    """Tell whether there is an object at a URL; raises as :func:`status` for all else."""
+    """Return whether there is an object at a URL; raises as :func:`status` for all else."""
     try:
         status(url)
     except MissingFileError:
@@ -88,7 +88,7 @@ def exists(url: str) -> bool:
 
 
 def is_directory(url: str) -> bool:
-    """Tell whether objects lie below a URL, as files in a directory."""
+    """Return whether there are objects below a URL, as files in a directory."""
     try:
         return bool(_info(url.rstrip("/")).get("type") == "directory")
     except MissingFileError:

@@ -81,7 +81,7 @@ class BlockPool:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are held or being fetched."""
+        """The bytes that are held or being fetched."""
         with self._lock:
             return len(self._blocks) * self.block_bytes
 
@@ -98,19 +98,19 @@ class BlockPool:
         """
         with self._lock:
             found = [self._use(key, number) for number in numbers]
-            missing = (number for number, one in zip(numbers, found, strict=True) if one is None)
+            missing = (number for number, block in zip(numbers, found, strict=True) if block is None)
             runs = {
                 number: run
                 for run in self._new_runs(key, source, missing)
                 for number in range(run.first, run.first + run.count)
             }
             self._shrink()
-        for number, one in zip(numbers, found, strict=True):
-            held = runs[number] if one is None else one
+        for number, block in zip(numbers, found, strict=True):
+            held = runs[number] if block is None else block
             yield number, held if isinstance(held, bytes) else self._content(held)[number - held.first]
 
     def prefetch(self, key: str, source: RemoteFile, numbers: Iterable[int]) -> None:
-        """Have blocks fetched by other threads, as far as half of the cache is not waiting for such already.
+        """Fetch blocks in other threads, unless half of the cache waits for such blocks already.
 
         Args:
             key: What identifies the file and its version.
@@ -131,10 +131,10 @@ class BlockPool:
             threading.Thread(target=self._fetch_forever, name="tokshard-fetch", daemon=True).start()
 
     def _use(self, key: str, number: int) -> _BlockRequest | bytes | None:
-        one = self._blocks.get((key, number))
-        if one is not None:
+        block = self._blocks.get((key, number))
+        if block is not None:
             self._blocks.move_to_end((key, number))
-        return one
+        return block
 
     def _new_runs(self, key: str, source: RemoteFile, missing: Iterable[int]) -> list[_BlockRequest]:
         runs: list[_BlockRequest] = []
@@ -152,7 +152,7 @@ class BlockPool:
         surplus = len(self._blocks) - self._capacity
         if surplus <= 0:
             return
-        idle = (place for place, one in self._blocks.items() if isinstance(one, bytes))
+        idle = (place for place, block in self._blocks.items() if isinstance(block, bytes))
         for place in [place for place, _ in zip(idle, range(surplus), strict=False)]:
             del self._blocks[place]
 
@@ -279,7 +279,7 @@ class RangedFile:
             target, offset = target[count:], offset + count
 
     def prefetch(self, offset: int, count: int) -> None:
-        """Have a range fetched by other threads, as much of it as the file has."""
+        """Fetch a range in other threads, as much of it as the file has."""
         pool = shared_pool()
         stop = min(offset + count, self.size_bytes)
         numbers = range(max(0, offset) // pool.block_bytes, -(-stop // pool.block_bytes))

@@ -155,7 +155,7 @@ class _Multipart:
                 raise
 
     def _is_complete(self, receipts: list[str]) -> bool:
-        """Tell whether the object is what these parts become: its ETag is the MD5 of their MD5s."""
+        """Return whether the object is what these parts become: its ETag is the MD5 of their MD5s."""
         try:
             digests = bytes.fromhex("".join(receipt.strip('"') for receipt in receipts))
         except ValueError:
