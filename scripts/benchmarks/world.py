@@ -46,7 +46,7 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     from tokshard.cli.options import neutral_identifiers
     from tokshard.gpt_index.sizes import Sizes
     from tokshard.index_cache.entry import CacheEntry, Sidecar
-    from tokshard.index_cache.job import build_indices
+    from tokshard.index_cache.job import build_requests
 
     config = BuilderConfig(
         sequence_length=SEQUENCE_LENGTH,
@@ -55,7 +55,7 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
         split="1,0,0",
     )
     (outline,) = plan_requests(parse_words(mixture), config)
-    (first,) = build_indices(outline.requests[:1], cache_directory="cache")
+    (first,) = build_requests(outline.requests[:1], cache_directory="cache")
     sidecar = Sidecar.read(first.entry.sidecar_path)
     for name, request in zip(names[1:], outline.requests[1:], strict=True):
         for suffix in (".bin", ".idx"):

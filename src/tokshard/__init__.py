@@ -48,7 +48,14 @@ if TYPE_CHECKING:
     )
     from tokshard.gpt_index.samples import GPTSamples
     from tokshard.gpt_index.sizes import Sizes
-    from tokshard.index_cache.options import NamingOptions, TrainingOptions
+    from tokshard.index_cache.job import (
+        BuildIndicesReport,
+        EpochSize,
+        IndexReport,
+        build_indices,
+        check_indices,
+    )
+    from tokshard.index_cache.options import BuildIndicesOptions, NamingOptions, TrainingOptions
     from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
     from tokshard.inspection.indexes import BlendSummary, CacheSummary, IndexSummary
     from tokshard.inspection.job import describe, inspect, write_inspection_page
@@ -92,6 +99,8 @@ __all__ = [
     "BlendRecipe",
     "BlendReport",
     "BlendSummary",
+    "BuildIndicesOptions",
+    "BuildIndicesReport",
     "CacheSummary",
     "Certificate",
     "DatasetSummary",
@@ -102,10 +111,12 @@ __all__ = [
     "DocumentRead",
     "DocumentReads",
     "DocumentSummary",
+    "EpochSize",
     "FieldDifference",
     "GPTDatasetIndex",
     "GPTSamples",
     "IndexDifference",
+    "IndexReport",
     "IndexSummary",
     "IndexedDataset",
     "IndexedDatasetBuilder",
@@ -152,9 +163,11 @@ __all__ = [
     "build_blending_indices",
     "build_document_index",
     "build_exhaustive_blending_indices",
+    "build_indices",
     "build_sample_index",
     "build_shuffle_index",
     "check_blend",
+    "check_indices",
     "describe",
     "diff",
     "dry_run_blend",
@@ -183,6 +196,8 @@ _HOMES = {
     "BlendRecipe": "tokshard.blending.recipe",
     "BlendReport": "tokshard.blending.job",
     "BlendSummary": "tokshard.inspection.indexes",
+    "BuildIndicesOptions": "tokshard.index_cache.options",
+    "BuildIndicesReport": "tokshard.index_cache.job",
     "CacheSummary": "tokshard.inspection.indexes",
     "Certificate": "tokshard.blending.certificate",
     "DatasetSummary": "tokshard.inspection.datasets",
@@ -193,10 +208,12 @@ _HOMES = {
     "DocumentRead": "tokshard.tracing.report",
     "DocumentReads": "tokshard.tracing.report",
     "DocumentSummary": "tokshard.inspection.datasets",
+    "EpochSize": "tokshard.index_cache.job",
     "FieldDifference": "tokshard.comparison.report",
     "GPTDatasetIndex": "tokshard.gpt_index.index",
     "GPTSamples": "tokshard.gpt_index.samples",
     "IndexDifference": "tokshard.comparison.report",
+    "IndexReport": "tokshard.index_cache.job",
     "IndexSummary": "tokshard.inspection.indexes",
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
@@ -242,9 +259,11 @@ _HOMES = {
     "build_blending_indices": "tokshard.blending.order",
     "build_document_index": "tokshard.gpt_index.index",
     "build_exhaustive_blending_indices": "tokshard.blending.order",
+    "build_indices": "tokshard.index_cache.job",
     "build_sample_index": "tokshard.gpt_index.index",
     "build_shuffle_index": "tokshard.gpt_index.index",
     "check_blend": "tokshard.blending.job",
+    "check_indices": "tokshard.index_cache.job",
     "describe": "tokshard.inspection.job",
     "diff": "tokshard.comparison.job",
     "dry_run_blend": "tokshard.blending.job",

@@ -276,7 +276,6 @@ COMMANDS_MAY_IMPORT = {"cli", "core", "errors", "version"}
 BEYOND_THE_PUBLIC_API = {
     "blend",
     "blendview",
-    "build_indices",
     "diff",
     "doctor",
     "events",
@@ -287,7 +286,6 @@ BEYOND_THE_PUBLIC_API = {
     "simulation",
     "trace",
     "traceview",
-    "wishes",
 }
 """Modules of the command line that reach into other packages: only events, when the move has ended."""
 

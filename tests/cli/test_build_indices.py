@@ -87,8 +87,13 @@ def test_epochs_are_told_for_each_data_set_and_length(workshop):
         wanted.append(f"{epochs} --train-samples {one['num_samples']} with --seq-length {length}")
     assert lines == wanted
     assert len(set(lines)) == 8
-    first = built["indices"][0]["num_samples"]
-    assert next(iter(built["train_samples_of_epochs"].items())) == ("1", first)
+    names = ("prefix", "sequence_length")
+    assert [[size[name] for name in names] for size in built["epoch_sizes"]] == [
+        [index[name] for name in names] for index in built["indices"]
+    ]
+    assert [size["epochs"] for size in built["epoch_sizes"]] == [1, 2] * 4
+    samples = [index["num_samples"] for index in built["indices"]]
+    assert [size["train_samples"] for size in built["epoch_sizes"]] == samples
 
 
 def test_training_arguments_make_megatrons_sizes(workshop):
@@ -170,8 +175,8 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
         (["--num-samples", "1,2,3,4"], 2, "more than three sizes"),
         (["--num-samples", "1,000,000"], 2, "'1,000,000' reads as sizes of several splits"),
         (["--num-samples", "20,050"], 2, "'20,050' reads as sizes of several splits"),
-        ([], 2, "it is not said how many samples are wanted"),
-        (["--epochs", "0"], 2, "--epochs is 0"),
+        ([], 2, "the number of samples is required"),
+        (["--epochs", "0"], 2, "--epochs must be 1 or more, got 0"),
         (["--epochs", "1", "--split", "99,-1,2"], 2, "Megatron would read 99, 1, 2"),
         (["--epochs", "1", "--split", "999,1"], 3, "Megatron would never end building it"),
         (["--epochs", "1", "--tokenizer-model", "x"], 2, "--tokenizer-model is of no use without --megatron"),

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.index_cache.cache_support import LENGTHS, contents, entry_for, request_for, write_dataset
 from tokshard.errors import TokshardError
-from tokshard.index_cache.job import build_indices, check_indices
+from tokshard.index_cache.job import build_requests, examine_requests
 
 CACHE = "cache"
 OLDER = LENGTHS[::-1]
@@ -71,7 +71,7 @@ def build(job: IndexJob, hook: Callable[[], None] | None = None) -> int:
         if hook:
             hook()
         try:
-            build_indices(requests(), cache_directory=CACHE, workers=1, rebuild=job.replacing)
+            build_requests(requests(), cache_directory=CACHE, workers=1, rebuild=job.replacing)
         except TokshardError as error:
             print(error, file=sys.stderr)
             return error.exit_code
@@ -106,7 +106,9 @@ def judge(job: IndexJob, new: dict[str, bytes], old: dict[str, bytes]) -> str | 
             if {name: found[name] for name in files} not in whole:
                 return f"{request.split_name}: all of Megatron's files are there and do not belong together"
     allowed = {"fresh", "missing"} | ({"stale"} if job.replacing else set())
-    states = [report.condition for report in check_indices(requests(), cache_directory=CACHE, workers=1)]
+    states = [
+        report.before.condition for report in examine_requests(requests(), cache_directory=CACHE, workers=1)
+    ]
     return None if set(states) <= allowed else f"the states are {states}"
 
 
@@ -129,7 +131,7 @@ def try_point(job: IndexJob, k: int, new: dict[str, bytes], old: dict[str, bytes
 def run(job: IndexJob) -> dict[str, Any]:
     """Run the campaign; return how many points were tried and the failures."""
     fresh(job)
-    campaign.load_for(lambda: build_indices(requests(), cache_directory=CACHE, workers=1, rebuild=True))
+    campaign.load_for(lambda: build_requests(requests(), cache_directory=CACHE, workers=1, rebuild=True))
     fresh(job)
     old = cached()
     if build(job, campaign.failing_hook(job.hooks(), 0)) != 0:

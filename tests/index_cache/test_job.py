@@ -25,6 +25,7 @@ from support.index_cache.cache_support import (
     write_dataset,
     written,
 )
+from tokshard.core.codec import encode
 from tokshard.core.progress import SilentProgress
 from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
 from tokshard.errors import (
@@ -35,8 +36,8 @@ from tokshard.errors import (
     UsageError,
 )
 from tokshard.gpt_index.splits import parse_split, whole_split
-from tokshard.index_cache import job, task
-from tokshard.index_cache.job import build_indices, check_indices
+from tokshard.index_cache import build_or_reuse, job
+from tokshard.index_cache.job import build_requests, examine_requests
 from tokshard.storage import syscalls
 from tokshard.storage.lock import WriterLock
 
@@ -62,7 +63,7 @@ def actions(reports):
 
 
 def states(requests, directory):
-    return [report.condition for report in check_indices(requests, cache_directory=directory)]
+    return [report.before.condition for report in examine_requests(requests, cache_directory=directory)]
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -111,9 +112,9 @@ def test_names_and_bytes_are_those_of_the_slow_twin(
     arrays = slow_arrays(request, lengths)
     if num_samples is None and not len(arrays["shuffle_index"]):
         with pytest.raises(UsageError, match="gives no sample"):
-            build_indices([request], cache_directory=str(here / "cache"))
+            build_requests([request], cache_directory=str(here / "cache"))
         return
-    (report,) = build_indices([request], cache_directory=str(here / "cache"), workers=1)
+    (report,) = build_requests([request], cache_directory=str(here / "cache"), workers=1)
     text = written(description)
     stem = f"{hashlib.md5(text.encode()).hexdigest()}-GPTDataset-train-"
     found = contents(here / "cache")
@@ -127,7 +128,7 @@ def test_names_and_bytes_are_those_of_the_slow_twin(
 
 def test_all_splits_are_built_and_then_found(prefix, directory, monkeypatch):
     requests = splits_of(prefix)
-    reports = build_indices(requests, cache_directory=directory)
+    reports = build_requests(requests, cache_directory=directory)
     assert actions(reports) == ["built"] * 3
     assert [report.request for report in reports] == requests
     for report, request in zip(reports, requests, strict=True):
@@ -138,13 +139,13 @@ def test_all_splits_are_built_and_then_found(prefix, directory, monkeypatch):
     with monkeypatch.context() as patch:
         for name in ("create", "open_for_append", "replace", "unlink", "make_directory"):
             patch.setattr(syscalls, name, lambda *_: pytest.fail("a write"))
-        assert actions(build_indices(requests, cache_directory=directory)) == ["found"] * 3
+        assert actions(build_requests(requests, cache_directory=directory)) == ["found"] * 3
     assert contents(directory) == before
 
 
 def test_reports_are_json_with_everything_that_is_printed(prefix, directory):
-    (report,) = build_indices([request_for(prefix)], cache_directory=directory)
-    value = json.loads(json.dumps(report.to_json()))
+    (report,) = build_requests([request_for(prefix)], cache_directory=directory)
+    value = json.loads(json.dumps(encode(report.report())))
     assert value["hash"] == hashlib.md5(value["description"].encode()).hexdigest()
     assert (value["condition"], value["action"], value["warnings"]) == ("missing", "built", [])
     assert all(os.path.isfile(path) for path in value["files"])
@@ -155,17 +156,17 @@ def test_reports_are_json_with_everything_that_is_printed(prefix, directory):
 
 
 def test_the_default_directory_is_megatrons(prefix):
-    (report,) = build_indices([request_for(prefix)])
+    (report,) = build_requests([request_for(prefix)])
     assert report.entry.directory == f"{prefix}/cache/GPTDataset_indices"
     assert states([request_for(prefix)], None) == ["fresh"]
 
 
 def test_splits_without_a_share_are_left_out(prefix, directory):
     requests = splits_of(prefix, split=parse_split("90,0,10"))
-    reports = build_indices(requests, cache_directory=directory)
+    reports = build_requests(requests, cache_directory=directory)
     assert [report.request.split_name for report in reports] == ["train", "test"]
     per_split = splits_of(prefix, split=whole_split("valid"))
-    assert [one.request.split_name for one in check_indices(per_split)] == ["valid"]
+    assert [one.request.split_name for one in examine_requests(per_split)] == ["valid"]
 
 
 def test_a_share_that_rounds_to_nothing_is_refused_before_anything_is_built(prefix, directory):
@@ -173,7 +174,7 @@ def test_a_share_that_rounds_to_nothing_is_refused_before_anything_is_built(pref
     with pytest.raises(
         InputError, match=r"the (valid|test) index of .*'969, 30, 1' leaves it none of the 12"
     ) as caught:
-        build_indices(requests, cache_directory=directory)
+        build_requests(requests, cache_directory=directory)
     assert caught.value.hint
     assert not os.path.exists(directory)
 
@@ -181,17 +182,17 @@ def test_a_share_that_rounds_to_nothing_is_refused_before_anything_is_built(pref
 def test_a_split_of_empty_sequences_is_refused_by_name(tmp_path):
     prefix = write_dataset(str(tmp_path / "web"), [0, 0, 0])
     with pytest.raises(InputError, match=r"the train index of .*web.* hold no token"):
-        build_indices([request_for(prefix, split=parse_split("1"))])
+        build_requests([request_for(prefix, split=parse_split("1"))])
 
 
 def test_a_data_set_that_is_not_there_is_named(tmp_path):
     with pytest.raises(MissingFileError, match="there is no dataset at"):
-        build_indices([request_for(str(tmp_path / "none"))])
+        build_requests([request_for(str(tmp_path / "none"))])
 
 
 def test_the_same_request_twice_is_built_once(prefix, directory):
     requests = [request_for(prefix), request_for(prefix), request_for(prefix, drop_last_partial=False)]
-    reports = build_indices(requests, cache_directory=directory)
+    reports = build_requests(requests, cache_directory=directory)
     assert actions(reports) == ["built"] * 3
     assert len({report.entry.stem for report in reports}) == 1
 
@@ -202,9 +203,9 @@ def test_two_contents_under_one_name_are_refused(prefix, directory, tmp_path, di
     changes = {"prefix": other} if difference == "prefix" else {"extra_token": False}
     requests = [request_for(prefix), request_for(**{"prefix": prefix, **changes})]
     with pytest.raises(UsageError, match="would have the same names"):
-        build_indices(requests, cache_directory=directory)
+        build_requests(requests, cache_directory=directory)
     if difference == "prefix":
-        assert actions(build_indices(requests)) == ["built", "built"]
+        assert actions(build_requests(requests)) == ["built", "built"]
 
 
 def test_each_data_set_is_opened_once(prefix, directory, tmp_path, monkeypatch):
@@ -220,61 +221,61 @@ def test_each_data_set_is_opened_once(prefix, directory, tmp_path, monkeypatch):
         for path in (prefix, other)
         for one in splits_of(path, training_path=path, sequence_length=length)
     ]
-    assert set(actions(build_indices(requests, cache_directory=directory, workers=4))) == {"built"}
+    assert set(actions(build_requests(requests, cache_directory=directory, workers=4))) == {"built"}
     assert sorted(opened) == sorted([prefix, other])
 
 
 def test_many_data_sets_are_not_all_held_open(tmp_path, directory, monkeypatch):
-    monkeypatch.setattr(task, "_OPEN_DATASETS", 2)
+    monkeypatch.setattr(build_or_reuse, "_OPEN_DATASETS", 2)
     prefixes = [write_dataset(str(tmp_path / f"d{i}"), LENGTHS[i:] + LENGTHS[:i]) for i in range(7)]
     requests = [request_for(path, training_path=path) for path in prefixes]
-    assert set(actions(build_indices(requests, cache_directory=directory))) == {"built"}
+    assert set(actions(build_requests(requests, cache_directory=directory))) == {"built"}
     assert set(states(requests, directory)) == {"fresh"}
 
 
 def test_a_rewritten_data_set_makes_the_cache_stale(prefix, directory):
     requests = splits_of(prefix)
-    build_indices(requests, cache_directory=directory)
+    build_requests(requests, cache_directory=directory)
     before = contents(directory)
     write_dataset(prefix, LENGTHS[::-1])
     assert states(requests, directory) == ["stale"] * 3
     with pytest.raises(OutputExistsError, match=r"idx_xxh3_128 was .* and is ") as caught:
-        build_indices(requests, cache_directory=directory)
+        build_requests(requests, cache_directory=directory)
     assert "--rebuild" in caught.value.hint
     assert contents(directory) == before
-    assert actions(build_indices(requests, cache_directory=directory, rebuild=True)) == ["rebuilt"] * 3
+    assert actions(build_requests(requests, cache_directory=directory, rebuild=True)) == ["rebuilt"] * 3
     assert states(requests, directory) == ["fresh"] * 3
 
 
 def test_one_stale_index_keeps_all_others_from_being_built(prefix, directory):
     train, valid, test = splits_of(prefix)
-    build_indices([test], cache_directory=directory)
+    build_requests([test], cache_directory=directory)
     write_dataset(prefix, LENGTHS[::-1])
     before = contents(directory)
     with pytest.raises(OutputExistsError):
-        build_indices([train, valid, test], cache_directory=directory)
+        build_requests([train, valid, test], cache_directory=directory)
     assert contents(directory) == before
 
 
 def test_a_flipped_bit_is_seen_by_digests_and_only_by_them(prefix, directory):
-    (report,) = build_indices([request_for(prefix)], cache_directory=directory)
+    (report,) = build_requests([request_for(prefix)], cache_directory=directory)
     path = Path(report.entry.array_path("document_index"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     for digests, state in ((False, "fresh"), (True, "damaged")):
-        (checked,) = check_indices([request_for(prefix)], cache_directory=directory, digests=digests)
-        assert (checked.condition, checked.is_fresh) == (state, not digests)
+        (checked,) = examine_requests([request_for(prefix)], cache_directory=directory, digests=digests)
+        assert (checked.before.condition, checked.is_fresh) == (state, not digests)
 
 
 def test_a_rebuild_mends_what_only_digests_see(prefix, directory):
     request = request_for(prefix)
-    build_indices([request], cache_directory=directory)
+    build_requests([request], cache_directory=directory)
     path = Path(entry_for(request, directory).array_path("document_index"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert [one.action for one in build_indices([request], cache_directory=directory)] == ["found"]
-    assert [one.action for one in build_indices([request], cache_directory=directory, rebuild=True)] == [
+    assert [one.action for one in build_requests([request], cache_directory=directory)] == ["found"]
+    assert [one.action for one in build_requests([request], cache_directory=directory, rebuild=True)] == [
         "rebuilt"
     ]
     assert path.read_bytes() == whole
@@ -282,7 +283,7 @@ def test_a_rebuild_mends_what_only_digests_see(prefix, directory):
 
 def test_options_outside_the_hash_make_the_cache_stale(prefix, directory):
     requests = splits_of(prefix)
-    build_indices(requests, cache_directory=directory)
+    build_requests(requests, cache_directory=directory)
     assert states(splits_of(prefix, drop_last_partial=False), directory) == ["fresh", "stale", "fresh"]
     assert states(splits_of(prefix, extra_token=False), directory) == ["stale"] * 3
 
@@ -291,7 +292,7 @@ def test_a_cache_of_megatrons_is_verified_by_building_it_again(prefix, directory
     request = request_for(prefix)
     write_as_megatron(request, LENGTHS, directory)
     assert states([request], directory) == ["foreign"]
-    assert actions(build_indices([request], cache_directory=directory)) == ["verified"]
+    assert actions(build_requests([request], cache_directory=directory)) == ["verified"]
     assert states([request], directory) == ["fresh"]
 
 
@@ -301,19 +302,19 @@ def test_a_cache_of_megatrons_for_older_data_is_refused_by_its_shape_or_its_cont
     write_dataset(prefix, LENGTHS[1:])
     assert states([request], directory) == ["stale"]
     with pytest.raises(OutputExistsError, match="does not fit the dataset as it is now"):
-        build_indices([request], cache_directory=directory)
+        build_requests([request], cache_directory=directory)
     swapped = [LENGTHS[2], LENGTHS[0], LENGTHS[1], *LENGTHS[3:]]
     write_dataset(prefix, swapped)
     assert states([request], directory) == ["foreign"]
     with pytest.raises(IntegrityError, match="was not built by tokshard, and is not what it should be"):
-        build_indices([request], cache_directory=directory)
-    (report,) = build_indices([request], cache_directory=directory, rebuild=True)
+        build_requests([request], cache_directory=directory)
+    (report,) = build_requests([request], cache_directory=directory, rebuild=True)
     for name, array in slow_arrays(request, swapped).items():
         assert Path(report.entry.array_path(name)).read_bytes() == saved(array)
 
 
 def test_a_data_set_that_changes_while_it_is_used_is_noticed(prefix, directory, monkeypatch):
-    monkeypatch.setattr(task, "_OPEN_DATASETS", 0)
+    monkeypatch.setattr(build_or_reuse, "_OPEN_DATASETS", 0)
     original = job.build_or_reuse
 
     def later(*arguments, **options):
@@ -322,14 +323,14 @@ def test_a_data_set_that_changes_while_it_is_used_is_noticed(prefix, directory, 
 
     monkeypatch.setattr(job, "build_or_reuse", later)
     with pytest.raises(IntegrityError, match="has changed while its indexes were built"):
-        build_indices([request_for(prefix)], cache_directory=directory)
+        build_requests([request_for(prefix)], cache_directory=directory)
     assert states([request_for(prefix)], directory) == ["missing"]
 
 
 def test_a_warning_of_the_plan_reaches_the_report(prefix, directory):
     request = request_for(prefix, sequence_length=500, num_samples=2)
-    (report,) = build_indices([request], cache_directory=directory)
-    assert "samples repeat sequences within themselves" in report.warnings[0]
+    (report,) = build_requests([request], cache_directory=directory)
+    assert "samples repeat sequences within themselves" in report.report().warnings[0]
 
 
 class Listener(SilentProgress):
@@ -350,7 +351,7 @@ class Listener(SilentProgress):
 def test_progress_ends_at_its_total_and_comes_from_the_calling_thread(prefix, directory):
     requests = splits_of(prefix)
     entry = write_as_megatron(requests[0], LENGTHS, directory)
-    for work in (build_indices, check_indices):
+    for work in (build_requests, examine_requests):
         listener = Listener()
         reports = work(requests, cache_directory=directory, progress=listener)
         size = sum(os.path.getsize(one.entry.array_path(name)) for one in reports for name in entry.arrays)
@@ -388,15 +389,15 @@ def test_a_wait_for_another_process_is_told_of_once(prefix, directory):
             time.sleep(0.3)
             other.__exit__(None, None, None)
 
-    reports = build_indices([request_for(prefix)], cache_directory=directory, progress=Releasing())
+    reports = build_requests([request_for(prefix)], cache_directory=directory, progress=Releasing())
     assert actions(reports) == ["built"]
     assert heard == [f"another process is building the train index of {prefix}: waiting for it"]
 
 
 BUILDER = """
 import json, os, sys, time
-from tokshard.index_cache.job import build_indices
-from tokshard.index_cache.request import IndexRequest
+from tokshard.index_cache.job import build_requests
+from tokshard.index_cache.options import IndexRequest
 from tokshard.gpt_index.splits import parse_split
 wanted = json.loads(sys.argv[1])
 requests = [
@@ -407,7 +408,7 @@ requests = [
 print("ready", flush=True)
 while not os.path.exists(wanted["go"]):
     time.sleep(0.001)
-reports = build_indices(requests, cache_directory=wanted["directory"], workers=2, rebuild=wanted["rebuild"])
+reports = build_requests(requests, cache_directory=wanted["directory"], workers=2, rebuild=wanted["rebuild"])
 print(json.dumps([report.action for report in reports]))
 """
 
@@ -431,7 +432,7 @@ def builders(count, prefix, directory, go, *, num_samples=20_000, rebuild=False)
 def test_processes_that_build_the_same_build_it_once(prefix, directory, tmp_path, rebuild):
     requests = splits_of(prefix, training_path="p", num_samples=20_000)
     if rebuild:
-        build_indices(requests, cache_directory=directory)
+        build_requests(requests, cache_directory=directory)
         write_dataset(prefix, LENGTHS[::-1])
     running = builders(3, prefix, directory, tmp_path / "go", rebuild=rebuild)
     answers = [process.communicate(timeout=240) for process in running]
@@ -453,7 +454,7 @@ def test_a_builder_that_is_killed_leaves_nothing_that_looks_whole_and_no_lock(pr
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert set(states(requests, directory)) <= {"missing", "fresh"}
-    reports = build_indices(requests, cache_directory=directory, wait_seconds=0.0)
+    reports = build_requests(requests, cache_directory=directory, wait_seconds=0.0)
     assert set(actions(reports)) <= {"built", "found"}
     assert states(requests, directory) == ["fresh"] * 3
     assert not [name for name in os.listdir(directory) if name.startswith(".") or name.endswith(".lock")]

@@ -14,7 +14,7 @@ from support.mixture_data import NAMES, run, write_mixture
 from tokshard.blending.document import BlendDocument
 from tokshard.errors import InputError, IntegrityError, MissingFileError
 from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.job import build_indices
+from tokshard.index_cache.job import build_requests
 from tokshard.inspection.facts import describe_split
 from tokshard.inspection.indexes import inspect_blend, inspect_cache, inspect_index
 
@@ -24,7 +24,7 @@ def index(tmp_path):
     """Build one index; return what its files are."""
     prefix = write_dataset(str(tmp_path / "data/x"))
     request = request_for(prefix, training_path=prefix)
-    build_indices([request], cache_directory=str(tmp_path / "cache"), workers=1)
+    build_requests([request], cache_directory=str(tmp_path / "cache"), workers=1)
     return entry_for(request, tmp_path / "cache")
 
 
@@ -150,7 +150,7 @@ def test_an_index_of_no_samples_is_shown(tmp_path):
     prefix = write_dataset(str(tmp_path / "data/x"), [3, 2])
     settings = {"split_name": "valid", "split": parse_split("1,1"), "num_samples": 0, "sequence_length": 50}
     request = request_for(prefix, training_path=prefix, **settings)
-    build_indices([request], cache_directory=str(tmp_path / "cache"), workers=1)
+    build_requests([request], cache_directory=str(tmp_path / "cache"), workers=1)
     found = inspect_index(entry_for(request, tmp_path / "cache").description_path)
     assert (found.entry.samples, found.statistics.sequences_per_sample.count) == (0, 0)
 

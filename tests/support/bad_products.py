@@ -14,8 +14,8 @@ from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
 from tokshard.blending.recipe_files import parse_words
 from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.job import build_indices
-from tokshard.index_cache.request import IndexRequest
+from tokshard.index_cache.job import build_requests
+from tokshard.index_cache.options import IndexRequest
 from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan, read_plan
@@ -48,7 +48,7 @@ def build_cache(prefix):
         sequence_length=8,
         tokenizer={"class": "a.Tokenizer"},
     )
-    (report,) = build_indices([request])
+    (report,) = build_requests([request])
     return report.entry.description_path
 
 

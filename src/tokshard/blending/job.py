@@ -28,9 +28,8 @@ from tokshard.dataset.fingerprint import FingerprintedIndex
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
 from tokshard.index_cache.build_or_reuse import Action, CacheTarget, build_or_reuse
 from tokshard.index_cache.entry import CacheEntry, Condition
-from tokshard.index_cache.job import build_indices, check_indices
+from tokshard.index_cache.job import IndexOutcome, build_requests, examine_requests
 from tokshard.index_cache.npy import Blocks
-from tokshard.index_cache.report import IndexReport
 from tokshard.storage.fs import abspath
 
 if TYPE_CHECKING:
@@ -218,7 +217,7 @@ def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> B
 
     Raises:
         UsageError: Neither the output nor the cache is given, or an option only makes sense for building.
-        InputError, IntegrityError, StorageError: See :func:`tokshard.index_cache.job.check_indices`.
+        InputError, IntegrityError, StorageError: See :func:`tokshard.index_cache.job.examine_requests`.
     """
     if options.cache is None:
         raise UsageError(
@@ -254,7 +253,7 @@ def build_blend(
     plan = plan_blend(recipe, config)
     _check_before(plan, os.path.join(directory, DOCUMENT_NAME), force=force)
     # Nothing is certified that is not what was written: so what is found is read whole.
-    reports = build_indices(
+    reports = build_requests(
         plan.requests,
         cache_directory=cache,
         workers=workers,
@@ -287,14 +286,20 @@ def _check_plan(
     plan: BlendPlan, cache_directory: str, workers: int | None, progress: Progress | None
 ) -> BlendHits:
     reports = iter(
-        check_indices(plan.requests, cache_directory=cache_directory, workers=workers, progress=progress)
+        examine_requests(plan.requests, cache_directory=cache_directory, workers=workers, progress=progress)
     )
     entries = []
     for split in plan.splits:
         for request in split.requests:
             report = next(reports)
             entries.append(
-                EntryState(split.name, request.prefix, report.entry.hash, report.condition, report.detail)
+                EntryState(
+                    split.name,
+                    request.prefix,
+                    report.entry.hash,
+                    report.before.condition,
+                    report.before.detail,
+                )
             )
         if (description := split.description()) is not None:
             target = CacheTarget.of_blend(description, cache_directory, f"the {split.name} blend")
@@ -319,7 +324,7 @@ def _build_order(split: SplitPlan, target: CacheTarget, *, rebuild: bool) -> Act
     return build_or_reuse(target, lambda: order, rebuild=rebuild)
 
 
-def _describe(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry | None) -> BlendSplit:
+def _describe(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None) -> BlendSplit:
     sources = tuple(
         BlendSource(
             prefix=abspath(source.request.prefix),
@@ -347,7 +352,7 @@ def _describe(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntr
     )
 
 
-def _certify(split: SplitPlan, reports: Sequence[IndexReport], entry: CacheEntry | None) -> Certificate:
+def _certify(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None) -> Certificate:
     """Measure a split and compare it with the plan.
 
     Raises:

@@ -29,7 +29,7 @@ from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs, warnings_of
 from tokshard.gpt_index.splits import SPLITS, Split, whole_split
 from tokshard.index_cache.description import BlendedDescription
-from tokshard.index_cache.request import IndexRequest
+from tokshard.index_cache.options import IndexRequest
 
 Kind = Literal["single", "weighted", "proportional", "exhaustive"]
 KIND_NAMES: dict[Kind, str] = {

@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tokshard.errors import UsageError
 
@@ -54,12 +54,19 @@ class Split:
             return None
         return [None if share is None else list(share) for share in self.matrix]
 
+    JSON_TYPE: ClassVar[Any] = Any  # the bounds keep their type, int or float, which Megatron hashes
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Return the split as a JSON object."""
+        matrix = [None if share is None else list(share) for share in self.matrix]
+        return {"text": self.text, "matrix": matrix}
+
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return the split of a JSON object with its attributes.
+    def from_json_value(cls, value: dict[str, Any]) -> Self:
+        """Return the split that a JSON object holds.
 
         Example:
-            >>> Split.from_json({"text": "1", "matrix": [[0, 1.0], None, None]}).matrix
+            >>> Split.from_json_value({"text": "1", "matrix": [[0, 1.0], None, None]}).matrix
             ((0, 1.0), None, None)
         """
         train, valid, test = (None if share is None else (share[0], share[1]) for share in value["matrix"])
@@ -142,7 +149,7 @@ def whole_split(name: str) -> Split:
 
 
 def _matrix(weights: list[float]) -> tuple[Interval | None, Interval | None, Interval | None]:
-    import numpy as np
+    import numpy as np  # Megatron sums and divides with numpy
 
     vector = np.array(weights, dtype=np.float64)
     bounds: list[float] = [0]

@@ -1,20 +1,330 @@
-"""The job of building indexes: many requests at once, each dataset read once, nothing built twice."""
+"""Building indexes: many requests at once, each dataset read once, nothing built twice."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
 
 from tokshard.cluster.options import RayOptions
+from tokshard.core.codec import Document, Key
+from tokshard.core.path_mapping import PathMapping
 from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
-from tokshard.index_cache.build_or_reuse import LOCK_WAIT_SECONDS, Action, build_or_reuse, sweep
-from tokshard.index_cache.entry import CacheEntry, Examination
-from tokshard.index_cache.report import IndexReport
-from tokshard.index_cache.request import IndexRequest
-from tokshard.index_cache.task import Datasets, IndexTask, plan_tasks
+from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.errors import UsageError
+from tokshard.gpt_index.epochs import EpochPlan, plan_epochs, warnings_of
+from tokshard.gpt_index.seed import DEFAULT_SEED
+from tokshard.gpt_index.splits import DEFAULT_SPLIT, Split, parse_split, whole_split
+from tokshard.index_cache.build_or_reuse import (
+    LOCK_WAIT_SECONDS,
+    Action,
+    Datasets,
+    IndexTask,
+    build_or_reuse,
+    plan_tasks,
+    sweep,
+)
+from tokshard.index_cache.description import JobSettings
+from tokshard.index_cache.entry import (
+    CacheEntry,
+    Condition,
+    Examination,
+)
+from tokshard.index_cache.options import (
+    MISSING_SIZE,
+    MISSING_SIZE_HINT,
+    BuildIndicesOptions,
+    IndexRequest,
+    neutral_identifiers,
+)
 
 
-def build_indices(
+@dataclass(frozen=True, slots=True)
+class EpochSize:
+    """The training samples of a number of epochs."""
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
+    epochs: Annotated[int, Key("epochs", "Epochs.", minimum=1)]
+    train_samples: Annotated[int, Key("train_samples", "Samples that they have.", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexReport:
+    """One index, and what was done about it."""
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    training_path: Annotated[str, Key("training_path", "Path prefix as the job will name it.")]
+    split: Annotated[str, Key("split", "train, valid or test.", pattern="train|valid|test")]
+    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
+    num_samples: Annotated[
+        int | None, Key("num_samples", "Samples asked for; null for one epoch.", minimum=0)
+    ]
+    hash: Annotated[
+        str, Key("hash", "MD5 of the description, in the names of the files.", pattern="[0-9a-f]{32}")
+    ]
+    description: Annotated[str, Key("description", "Content of description.txt.")]
+    files: Annotated[tuple[str, ...], Key("files", "The files that Megatron looks up.")]
+    samples: Annotated[int, Key("samples", "Samples of the index.", minimum=0)]
+    epochs: Annotated[int, Key("epochs", "Times that each sequence is read.", minimum=1)]
+    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of the split.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
+    documents: Annotated[
+        int, Key("documents", "Entries of the document index: sequences times epochs.", minimum=0)
+    ]
+    separate_final_epoch: Annotated[
+        bool, Key("separate_final_epoch", "Whether the last epoch is shuffled separately.")
+    ]
+    condition: Annotated[
+        Condition,
+        Key(
+            "condition",
+            "Its condition before: fresh, stale, damaged, missing, or foreign (Megatron's own, not known to "
+            "be right).",
+        ),
+    ]
+    detail: Annotated[str, Key("detail", "The reason of the condition.")]
+    action: Annotated[Action | None, Key("action", "What was done; null if it was only checked.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the index is fresh now."""
+        return self.action is not None or self.condition == "fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildIndicesReport(Document):
+    """The indexes that were built, found or checked."""
+
+    SCHEMA = "tokshard.build-indices/1"
+
+    is_fresh: Annotated[bool, Key("fresh", "Whether all indexes are fresh now.")]
+    has_megatron_names: Annotated[
+        bool,
+        Key("megatron_names", "Whether a job will find the files: false if its tokenizer was not specified."),
+    ]
+    epoch_sizes: Annotated[
+        tuple[EpochSize, ...], Key("epoch_sizes", "Sizes that were asked for as epochs, in samples.")
+    ]
+    indices: Annotated[tuple[IndexReport, ...], Key("indices", "The indexes in order.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOutcome:
+    """One index with the objects that it was built by.
+
+    Attributes:
+        request: The request.
+        entry: The files.
+        plan: The numbers of the index: samples, epochs, tokens.
+        dataset: The fingerprint of the dataset.
+        before: The examination of the files before.
+        action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
+            ``"rebuilt"``; None if it was only examined.
+    """
+
+    request: IndexRequest
+    entry: CacheEntry
+    plan: EpochPlan
+    dataset: DatasetFingerprint
+    before: Examination
+    action: Action | None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the index is fresh now."""
+        return self.action is not None or self.before.condition == "fresh"
+
+    def report(self) -> IndexReport:
+        """Return the outcome as a part of a report."""
+        request, plan = self.request, self.plan
+        return IndexReport(
+            prefix=request.prefix,
+            training_path=request.training_path,
+            split=request.split_name,
+            sequence_length=request.sequence_length,
+            num_samples=request.num_samples,
+            hash=self.entry.hash,
+            description=request.description().text(),
+            files=self.entry.megatron_files,
+            samples=plan.samples,
+            epochs=plan.epochs,
+            tokens_per_epoch=plan.tokens_per_epoch,
+            sequences=plan.sequences,
+            documents=plan.documents,
+            separate_final_epoch=plan.separate_final_epoch,
+            condition=self.before.condition,
+            detail=self.before.detail,
+            action=self.action,
+            warnings=tuple(warnings_of(plan)),
+        )
+
+
+def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = None) -> BuildIndicesReport:
+    """Build the indexes that Megatron jobs would build at their start, or reuse fresh ones.
+
+    The files have Megatron's names and bytes. Memory is that of ``options.workers`` indexes at once: for
+    each 4 bytes for each sequence and epoch, and 12 for each sample.
+
+    Args:
+        options: The options.
+        progress: Receives the progress, in bytes written.
+
+    Raises:
+        UsageError, InputError, OutputExistsError, IntegrityError, LockedError, StorageError, WorkerError: See
+            :func:`build_requests`.
+    """
+    requests, epoch_sizes = requests_of(options)
+    outcomes = build_requests(
+        requests,
+        cache_directory=_directory_of(options),
+        workers=options.workers,
+        rebuild=options.rebuild,
+        progress=progress,
+    )
+    return _report(options, outcomes, epoch_sizes)
+
+
+def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = None) -> BuildIndicesReport:
+    """Check whether the indexes are fresh: present, as written, and built from the datasets as they are now.
+
+    Nothing is written. Every array is read whole and compared with its digest.
+
+    Args:
+        options: The options, without ``rebuild``.
+        progress: Receives the progress, in bytes of arrays.
+
+    Raises:
+        UsageError, InputError, IntegrityError, StorageError: See :func:`examine_requests`.
+    """
+    if options.rebuild:
+        raise UsageError("--assert-hit builds nothing: leave out --rebuild")
+    if isinstance(options.workers, RayOptions):
+        raise UsageError("indexes are checked on this machine: leave out --executor ray")
+    requests, epoch_sizes = requests_of(options)
+    outcomes = examine_requests(
+        requests, cache_directory=_directory_of(options), workers=options.workers, progress=progress
+    )
+    return _report(options, outcomes, epoch_sizes)
+
+
+def _directory_of(options: BuildIndicesOptions) -> str | None:
+    return None if options.cache_directory is None else os.fspath(options.cache_directory)
+
+
+def _report(
+    options: BuildIndicesOptions, outcomes: Sequence[IndexOutcome], epoch_sizes: Sequence[EpochSize]
+) -> BuildIndicesReport:
+    reports = tuple(outcome.report() for outcome in outcomes)
+    return BuildIndicesReport(
+        all(report.is_fresh for report in reports),
+        options.naming.are_given,
+        tuple(epoch_sizes),
+        reports,
+        tuple(dict.fromkeys(warning for report in reports for warning in report.warnings)),
+    )
+
+
+def requests_of(options: BuildIndicesOptions) -> tuple[list[IndexRequest], list[EpochSize]]:
+    """Return one request for each index, and the sizes that were given as epochs.
+
+    Raises:
+        UsageError: No index would be built.
+        InputError: A dataset, or a file about the job, cannot be read.
+    """
+    like, identifiers = options.naming.settings(), options.naming.identifiers()
+    lengths = options.sequence_lengths or ((like.sequence_length,) if like else ())
+    if like is not None and not (options.sizes or options.epochs or like.num_samples):
+        raise UsageError(MISSING_SIZE, hint=MISSING_SIZE_HINT)
+    requests: list[IndexRequest] = []
+    epoch_sizes: list[EpochSize] = []
+    for prefix in options.prefixes:
+        tokenizer = identifiers if options.naming.are_given else neutral_identifiers(prefix)
+        for length in lengths:
+            own = [
+                EpochSize(prefix, length, epochs, _epoch_samples(options, like, prefix, length, epochs))
+                for epochs in options.epochs
+            ]
+            epoch_sizes += own
+            for size in _sizes(options, like, own):
+                requests += _requests(options, like, prefix, length, size, tokenizer)
+    if not any(request.is_built for request in requests):
+        raise UsageError(
+            "no index would be built: no split has a share, or the job of --like has data for each split",
+            hint="give --split; or use tokshard blend with the job's --train-data-path and so on",
+        )
+    return requests, epoch_sizes
+
+
+def _sizes(
+    options: BuildIndicesOptions, like: JobSettings | None, epoch_sizes: Sequence[EpochSize]
+) -> Iterator[Mapping[str, int | None]]:
+    for size in options.sizes:
+        yield {"train": size.train, "valid": size.valid, "test": size.test}
+    for epoch_size in epoch_sizes:
+        yield {"train": epoch_size.train_samples, "valid": 0, "test": 0}
+    if like is not None and not options.sizes and not options.epochs:
+        yield like.num_samples
+
+
+def _requests(
+    options: BuildIndicesOptions,
+    like: JobSettings | None,
+    prefix: str,
+    length: int,
+    size: Mapping[str, int | None],
+    tokenizer: Any,
+) -> Iterator[IndexRequest]:
+    default_seed = like.random_seed if like else DEFAULT_SEED
+    for name, samples in size.items():
+        split = _split(options, like, name)
+        if split is not None:
+            yield IndexRequest(
+                prefix=prefix,
+                training_path=PathMapping(options.path_as).map(prefix),
+                split_name=name,
+                split=split,
+                num_samples=None if samples is None else math.ceil(samples * (1 + options.surplus)),
+                sequence_length=length,
+                seed=default_seed if options.seed is None else options.seed,
+                tokenizer=tokenizer,
+                extra_token=options.extra_token,
+                drop_last_partial=options.drop_last_partial,
+            )
+
+
+def _split(options: BuildIndicesOptions, like: JobSettings | None, name: str) -> Split | None:
+    """Return the shares of the splits; None if the job has no such split of this data."""
+    if options.split is None and like is not None and like.split is None:
+        return whole_split(name) if name in like.num_samples else None
+    return parse_split(options.split or (like and like.split) or DEFAULT_SPLIT)
+
+
+def _epoch_samples(
+    options: BuildIndicesOptions, like: JobSettings | None, prefix: str, length: int, epochs: int
+) -> int:
+    lengths = IndexedDataset(prefix).sequence_lengths
+    split = _split(options, like, "train")
+    part = (split.ranges(len(lengths))[0] if split else None) or range(0)
+    plan = plan_epochs(
+        sequences=len(part),
+        tokens_per_epoch=int(lengths[part.start : part.stop].sum(dtype=np.int64)),
+        sequence_length=length,
+        num_samples=None,
+        extra_token=options.extra_token,
+    )
+    return plan.samples_of_epochs(epochs)
+
+
+def build_requests(
     requests: Sequence[IndexRequest],
     *,
     cache_directory: str | None = None,
@@ -23,14 +333,14 @@ def build_indices(
     digests: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     progress: Progress | None = None,
-) -> list[IndexReport]:
+) -> list[IndexOutcome]:
     """Build the indexes that are not there, and find or verify those that are.
 
     Everything is checked before anything is built. Memory is that of ``workers`` indexes at once: for
     each 4 bytes for each sequence and epoch, and 12 for each sample.
 
     Args:
-        requests: What is wanted. One whose split has no share is left out, as Megatron leaves it out.
+        requests: The indexes to build. One whose split has no share is left out, as Megatron leaves it out.
             Two that mean the same files are built once.
         cache_directory: Megatron's ``--data-cache-path``; None for Megatron's default, a directory of
             its own for each dataset.
@@ -40,10 +350,10 @@ def build_indices(
         digests: Whether arrays that are there are read whole and held against their digests, as with
             ``rebuild``. Without, headers, sizes and fingerprints are looked at.
         wait_seconds: How long to wait for another process that builds the same.
-        progress: Who is told of the progress, in bytes written.
+        progress: Receives the progress, in bytes written.
 
     Returns:
-        A report for each request that Megatron would build, in order.
+        An outcome for each request that Megatron would build, in order.
 
     Raises:
         UsageError: Two requests would have the same name and different content, or a request is illegal.
@@ -54,9 +364,9 @@ def build_indices(
         StorageError: The disk is full or broken. What was built is kept.
         WorkerError: There is no such cluster, or it has lost the same work too often.
     """
-    crew, datasets = ThreadRunner(workers if isinstance(workers, int) else None), Datasets()
-    listed, tasks = plan_tasks(requests, cache_directory, datasets, crew)
-    before = _survey(tasks, crew, rebuild=rebuild, digests=digests or rebuild)
+    threads, datasets = ThreadRunner(workers if isinstance(workers, int) else None), Datasets()
+    listed, tasks = plan_tasks(requests, cache_directory, datasets, threads)
+    before = _examine_all(tasks, threads, rebuild=rebuild, digests=digests or rebuild)
     # The largest first, so that no thread begins it when the others are done.
     needed = [task for entry, task in tasks.items() if before[entry].condition != "fresh"]
     needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
@@ -67,59 +377,59 @@ def build_indices(
         built = build_on_ray(needed, workers, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress)
     else:
         built = _build_here(
-            needed, crew, datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
+            needed, threads, datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
         )
     done = {task.target.entry: action for task, action in zip(needed, built, strict=True)}
     return [
-        tasks[entry].report(request, before[entry], done.get(entry, "found")) for request, entry in listed
+        _outcome(tasks[entry], request, before[entry], done.get(entry, "found")) for request, entry in listed
     ]
 
 
-def check_indices(
+def examine_requests(
     requests: Sequence[IndexRequest],
     *,
     cache_directory: str | None = None,
     workers: int | None = None,
     digests: bool = True,
     progress: Progress | None = None,
-) -> list[IndexReport]:
+) -> list[IndexOutcome]:
     """Tell which indexes are fresh: present, complete, as written, and made from the dataset as it is now.
 
     Nothing is written.
 
     Args:
-        requests: As in :func:`build_indices`.
-        cache_directory: As in :func:`build_indices`.
+        requests: As in :func:`build_requests`.
+        cache_directory: As in :func:`build_requests`.
         workers: Threads; None for one for each core.
         digests: Whether every array is read whole and held against its digest. Without, headers, sizes
             and fingerprints are looked at.
-        progress: Who is told of the progress, in bytes of arrays.
+        progress: Receives the progress, in bytes of arrays.
 
     Returns:
-        A report for each request that Megatron would build, in order; see
-        :attr:`~tokshard.index_cache.report.IndexReport.is_fresh`.
+        An outcome for each request that Megatron would build, in order; see
+        :attr:`IndexOutcome.is_fresh`.
 
     Raises:
-        UsageError, InputError, IntegrityError, StorageError: As :func:`build_indices`, except that the
+        UsageError, InputError, IntegrityError, StorageError: As :func:`build_requests`, except that the
             state of an index is no error.
     """
-    crew = ThreadRunner(workers)
-    listed, tasks = plan_tasks(requests, cache_directory, Datasets(), crew)
+    threads = ThreadRunner(workers)
+    listed, tasks = plan_tasks(requests, cache_directory, Datasets(), threads)
 
     def examine(task: IndexTask) -> Examination:
         examination = task.target.examine(digests=digests)
-        crew.tell(task.target.content.file_bytes, documents=task.plan.documents, tokens=task.plan.tokens)
+        threads.tell(task.target.content.file_bytes, documents=task.plan.documents, tokens=task.plan.tokens)
         return examination
 
     total = sum(task.target.content.file_bytes for task in tasks.values())
-    states = crew.run(examine, list(tasks.values()), listener=progress, bytes_total=total)
+    states = threads.run(examine, list(tasks.values()), listener=progress, bytes_total=total)
     found = dict(zip(tasks, states, strict=True))
-    return [tasks[entry].report(request, found[entry], None) for request, entry in listed]
+    return [_outcome(tasks[entry], request, found[entry], None) for request, entry in listed]
 
 
 def _build_here(
     tasks: Sequence[IndexTask],
-    crew: ThreadRunner,
+    threads: ThreadRunner,
     datasets: Datasets,
     *,
     rebuild: bool,
@@ -135,21 +445,21 @@ def _build_here(
             lambda: task.arrays(datasets.get(task.request.prefix)),
             rebuild=rebuild,
             wait_seconds=wait_seconds,
-            pause=lambda seconds: crew.wait(seconds, notice),
-            tell=crew.tell,
+            pause=lambda seconds: threads.wait(seconds, notice),
+            tell=threads.tell,
         )
-        crew.tell(0, documents=task.plan.documents, tokens=task.plan.tokens)
+        threads.tell(0, documents=task.plan.documents, tokens=task.plan.tokens)
         return action
 
     total = sum(task.target.content.file_bytes for task in tasks)
-    return crew.run(build, tasks, listener=listener, bytes_total=total)
+    return threads.run(build, tasks, listener=listener, bytes_total=total)
 
 
-def _survey(
-    tasks: dict[CacheEntry, IndexTask], crew: ThreadRunner, *, rebuild: bool, digests: bool
+def _examine_all(
+    tasks: dict[CacheEntry, IndexTask], threads: ThreadRunner, *, rebuild: bool, digests: bool
 ) -> dict[CacheEntry, Examination]:
     """Return the states of all entries; refuse those that must not be replaced, before anything is built."""
-    states = crew.run(lambda task: task.target.examine(digests=digests), list(tasks.values()))
+    states = threads.run(lambda task: task.target.examine(digests=digests), list(tasks.values()))
     before = dict(zip(tasks, states, strict=True))
     for entry, task in tasks.items():
         if before[entry].condition == "fresh":
@@ -157,3 +467,9 @@ def _survey(
         elif not rebuild:
             task.target.refuse(before[entry].condition, before[entry].detail)
     return before
+
+
+def _outcome(
+    task: IndexTask, request: IndexRequest, before: Examination, action: Action | None
+) -> IndexOutcome:
+    return IndexOutcome(request, task.target.entry, task.plan, task.dataset, before, action)

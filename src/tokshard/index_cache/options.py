@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from tokshard.core.codec import Key
 from tokshard.errors import UsageError
+from tokshard.gpt_index.seed import DEFAULT_SEED, check_seed
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
+from tokshard.gpt_index.splits import SPLITS, Split, parse_split
 
 if TYPE_CHECKING:
-    from tokshard.index_cache.description import JobSettings
+    from tokshard.cluster.options import RayOptions
+    from tokshard.index_cache.description import GPTDatasetDescription, JobSettings
 
+MISSING_SIZE = "the number of samples is required"
+MISSING_SIZE_HINT = (
+    "give --num-samples 10M,20k (none is one epoch), --epochs 1, or the arguments of the job: "
+    "--train-iters, --global-batch-size, --eval-interval, --eval-iters"
+)
 DEFAULT_SPLIT_WARNING = "the split is Megatron's '969, 30, 1', which keeps 3.1% of the data from training"
 
 
@@ -184,3 +194,159 @@ def check_path_as(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> Non
                 f"--path-as {local}={training} changes nothing: no dataset is written so",
                 hint="for example data/web is not under ./data",
             )
+
+
+@dataclass(frozen=True)
+class BuildIndicesOptions:
+    """Options of :func:`tokshard.build_indices` and :func:`tokshard.check_indices`.
+
+    One index is built for each dataset, sequence length, size and split. What no option gives is taken from
+    ``naming.like``, then from Megatron.
+
+    Attributes:
+        prefixes: The path prefixes of the datasets.
+        sequence_lengths: The tokens of a sample.
+        split: The split string.
+        seed: The seed of all shuffles.
+        extra_token: Whether each sample has one more token, the last label.
+        drop_last_partial: Whether validation drops its last, partial sample.
+        num_samples: Sizes: the samples of training, validation and testing; None in it is one epoch.
+        epochs: Sizes as epochs of the training split; validation and testing get none.
+        surplus: The samples built beyond those, as a fraction.
+        training: The arguments of the job that decide a size.
+        naming: The tokenizer of the job.
+        path_as: Pairs (path here, path at training time).
+        cache_directory: Megatron's ``--data-cache-path``; None for a directory beside each dataset.
+        rebuild: Whether to replace indexes that are stale, damaged or not built by tokshard.
+        workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
+            cache.
+
+    Raises:
+        UsageError: Something is missing, or a value is out of range.
+    """
+
+    prefixes: tuple[str, ...]
+    sequence_lengths: tuple[int, ...] = ()
+    split: str | None = None
+    seed: int | None = None
+    extra_token: bool = True
+    drop_last_partial: bool = True
+    num_samples: tuple[Sizes, ...] = ()
+    epochs: tuple[int, ...] = ()
+    surplus: float = 0.0
+    training: TrainingOptions = TrainingOptions()
+    naming: NamingOptions = NamingOptions()
+    path_as: tuple[tuple[str, str], ...] = ()
+    cache_directory: str | os.PathLike[str] | None = None
+    rebuild: bool = False
+    workers: int | RayOptions | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prefixes:
+            raise UsageError("no dataset is given")
+        if not self.sequence_lengths and self.naming.like is None:
+            raise UsageError("the sequence length is not given", hint="for example --seq-length 4096")
+        if not self.sizes and not self.epochs and self.naming.like is None:
+            raise UsageError(MISSING_SIZE, hint=MISSING_SIZE_HINT)
+        if any(epochs < 1 for epochs in self.epochs):
+            raise UsageError(f"--epochs must be 1 or more, got {min(self.epochs)}")
+        if not 0 <= self.surplus < math.inf:
+            raise UsageError(f"--surplus must be 0 or more, got {self.surplus:g}")
+        if self.seed is not None:
+            check_seed(self.seed)
+        if self.split is not None:
+            parse_split(self.split)
+        check_path_as(self.path_as, (*self.prefixes, os.fspath(self.cache_directory or "")))
+
+    @property
+    def sizes(self) -> tuple[Sizes, ...]:
+        """The sizes in samples that are given."""
+        training = self.training.sizes
+        return (*self.num_samples, *((training,) if training else ()))
+
+    def early_warnings(self) -> tuple[str, ...]:
+        """Return what to tell the user before the indexes are built.
+
+        Raises:
+            InputError: The description of ``naming.like`` cannot be read.
+        """
+        like = self.naming.settings()
+        if like is None:
+            return () if self.split is not None else (DEFAULT_SPLIT_WARNING,)
+        if like.split is None or self.sizes or self.epochs:
+            return ()
+        shares = zip(SPLITS, parse_split(self.split or like.split).matrix, strict=True)
+        return tuple(
+            f"--like does not tell how many samples {name} has, so that its index is left out"
+            for name, share in shares
+            if share and name not in like.num_samples
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRequest:
+    """One index to build or to find.
+
+    Attributes:
+        prefix: The path prefix of the dataset here.
+        training_path: The path prefix as the training job will give it, which enters the hash.
+        split_name: ``"train"``, ``"valid"`` or ``"test"``.
+        split: The shares of all splits.
+        num_samples: The samples asked for, or None for one epoch.
+        sequence_length: Tokens of a sample, without the extra one.
+        seed: Megatron's ``--seed``.
+        tokenizer: The tokenizer's identifiers.
+        extra_token: Megatron's ``add_extra_token_to_sequence``. It does not enter the hash.
+        drop_last_partial: Megatron's ``drop_last_partial_validation_sequence``, which has a meaning for
+            validation only. It does not enter the hash.
+
+    Raises:
+        UsageError: The split has no such name, or the seed cannot be one.
+    """
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    training_path: Annotated[str, Key("training_path", "Path prefix as the job will name it.")]
+    split_name: Annotated[str, Key("split_name", "train, valid or test.")]
+    split: Annotated[Split, Key("split", "Shares of the splits.")]
+    num_samples: Annotated[int | None, Key("num_samples", "Samples asked for; null for one epoch.")]
+    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.")]
+    seed: Annotated[int, Key("seed", "Seed of the shuffles.")] = DEFAULT_SEED
+    tokenizer: Annotated[Any, Key("tokenizer", "Megatron's identifiers of the tokenizer.")]
+    extra_token: Annotated[bool, Key("extra_token", "Whether samples have one more token.")] = True
+    drop_last_partial: Annotated[
+        bool, Key("drop_last_partial", "Whether validation drops its last, partial sample.")
+    ] = True
+
+    def __post_init__(self) -> None:
+        if self.split_name not in SPLITS:
+            raise UsageError(f"there is no split {self.split_name!r}", hint=f"use one of {', '.join(SPLITS)}")
+        check_seed(self.seed)
+
+    @property
+    def is_built(self) -> bool:
+        """Whether Megatron builds this split at all: one without a share is left out."""
+        return self.split.matrix[SPLITS.index(self.split_name)] is not None
+
+    @property
+    def drops_last_partial(self) -> bool:
+        """Whether tokens that do not fill a sample are dropped; only validation can keep them."""
+        return self.drop_last_partial or self.split_name != "valid"
+
+    def sequences(self, count: int) -> range | None:
+        """Return which of a dataset's sequences belong to the split; None if it is not built."""
+        return self.split.ranges(count)[SPLITS.index(self.split_name)]
+
+    def description(self) -> GPTDatasetDescription:
+        """Return what the name of the cache files depends on."""
+        from tokshard.index_cache.description import GPTDatasetDescription
+
+        return GPTDatasetDescription(
+            dataset_path=self.training_path,
+            num_samples=self.num_samples,
+            index_split=self.split_name,
+            random_seed=self.seed,
+            sequence_length=self.sequence_length,
+            split=self.split.text,
+            split_matrix=self.split.matrix_json(),
+            tokenizer=self.tokenizer,
+        )

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from tokshard.cluster.connection import Calls, Connection, run_retryable
 from tokshard.cluster.options import RayOptions
-from tokshard.cluster.task import Message
-from tokshard.core.codec import encode
+from tokshard.cluster.task import Answer, Message, on_node
+from tokshard.core.codec import Key, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
-from tokshard.core.worker_errors import error_from_json
-from tokshard.index_cache.build_or_reuse import Action
-from tokshard.index_cache.task import IndexTask
+from tokshard.core.thread_runner import ThreadRunner
+from tokshard.core.worker_errors import error_from_json, error_to_json
+from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.errors import InputError
+from tokshard.index_cache.build_or_reuse import Action, Datasets, IndexTask, build_or_reuse, plan_tasks
+from tokshard.index_cache.options import IndexRequest
 from tokshard.storage import syscalls
 from tokshard.storage.files import temporary_path
 from tokshard.storage.fs import abspath
 
-_FUNCTION = "tokshard.index_cache.node:build"
+_FUNCTION = "tokshard.index_cache.ray:build_on_node"
+_HINT = "datasets and the cache must be on a file system that all nodes share"
 
 
 def build_on_ray(
@@ -54,14 +60,24 @@ def build_on_ray(
     listener.start(sum(task.target.content.file_bytes for task in tasks), 0)
     try:
         with _probes(tasks) as probes, Connection(options, Calls(_FUNCTION)) as connection:
-            common = {"rebuild": rebuild, "wait_seconds": wait_seconds}
-            errands = [
-                _IndexErrand(task, {**common, "probe": probes[task.target.entry.directory]}, progress)
+            builds = [
+                _RetryableBuild(
+                    task,
+                    _BuildCall(
+                        request=replace(task.request, prefix=abspath(task.request.prefix)),
+                        directory=os.path.abspath(task.target.entry.directory),
+                        dataset=task.dataset,
+                        probe=probes[task.target.entry.directory],
+                        rebuild=rebuild,
+                        wait_seconds=wait_seconds,
+                    ),
+                    progress,
+                )
                 for task in tasks
             ]
-            for _ in run_retryable(connection, iter(errands), retries=options.retries):
+            for _ in run_retryable(connection, iter(builds), retries=options.retries):
                 pass
-        return [errand.action or "found" for errand in errands]
+        return [build.action or "found" for build in builds]
     finally:
         listener.finish()
 
@@ -84,12 +100,32 @@ class _Totals:
         self._listener.update(self._done)
 
 
-class _IndexErrand:
+@dataclass(frozen=True, slots=True)
+class _BuildCall:
+    """The message to a node: build one index."""
+
+    request: Annotated[IndexRequest, Key("request", "The index.")]
+    directory: Annotated[str, Key("directory", "The cache.")]
+    dataset: Annotated[DatasetFingerprint, Key("dataset", "Fingerprint that the dataset must have.")]
+    probe: Annotated[str, Key("probe", "A file that must be in the cache.")]
+    rebuild: Annotated[bool, Key("rebuild", "Whether to replace what is not fresh.")]
+    wait_seconds: Annotated[float, Key("wait_seconds", "The longest wait for another process.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _BuildAnswer:
+    """The answer of a node."""
+
+    action: Annotated[Action | None, Key("action", "What was done; null after an error.")] = None
+    error: Annotated[Any, Key("error", "See tokshard.core.worker_errors; null if there is none.")] = None
+
+
+class _RetryableBuild:
     """One index."""
 
-    def __init__(self, task: IndexTask, common: Message, totals: _Totals) -> None:
+    def __init__(self, task: IndexTask, call: _BuildCall, totals: _Totals) -> None:
         self._task = task
-        self._common = common
+        self._call = call
         self._totals = totals
         self.action: Action | None = None
 
@@ -98,20 +134,14 @@ class _IndexErrand:
         return self._task.target.label
 
     def arguments(self) -> Message | None:
-        if self.action is not None:
-            return None
-        request = self._task.request
-        return {
-            **self._common,
-            "request": replace(request, prefix=abspath(request.prefix)).to_json(),
-            "directory": os.path.abspath(self._task.target.entry.directory),
-            "dataset": encode(self._task.dataset),
-        }
+        arguments: Message | None = encode(self._call) if self.action is None else None
+        return arguments
 
     def receive(self, answer: Message) -> None:
-        if "error" in answer:
-            raise error_from_json(answer["error"])
-        self.action = answer["action"]
+        decoded = decode(_BuildAnswer, answer, "the answer of a node")
+        if decoded.error is not None:
+            raise error_from_json(decoded.error)
+        self.action = decoded.action
         self._totals.add(self._task)
 
 
@@ -130,3 +160,39 @@ def _probes(tasks: Sequence[IndexTask]) -> Iterator[dict[str, str]]:
     finally:
         for path in probes.values():
             syscalls.unlink(path)
+
+
+def build_on_node(arguments: Message, attachment: bytes) -> Iterator[Answer]:  # noqa: ARG001 - the signature of tasks
+    """Build an index on a node, in a worker process of the cluster.
+
+    Args:
+        arguments: A :class:`_BuildCall` as JSON.
+        attachment: Nothing.
+
+    Yields:
+        An :class:`_BuildAnswer` as JSON.
+    """
+    host = socket.gethostname()
+    try:
+        answer = _BuildAnswer(action=_build(decode(_BuildCall, arguments, "the call"), host))
+    except Exception as error:  # noqa: BLE001 - the job raises it
+        answer = _BuildAnswer(error=error_to_json(on_node(error, host)))
+    yield encode(answer), b""
+
+
+def _build(call: _BuildCall, host: str) -> Action:
+    if not os.path.exists(call.probe):
+        raise InputError(f"the cache {call.directory} is another one on the node {host}", hint=_HINT)
+    datasets = Datasets()
+    _, tasks = plan_tasks([call.request], call.directory, datasets, ThreadRunner(1))
+    (task,) = tasks.values()
+    if changes := task.dataset.changes_since(call.dataset):
+        raise InputError(
+            f"the dataset {call.request.prefix} is another one on the node {host}: {changes[0]}", hint=_HINT
+        )
+    return build_or_reuse(
+        task.target,
+        lambda: task.arrays(datasets.get(call.request.prefix)),
+        rebuild=call.rebuild,
+        wait_seconds=call.wait_seconds,
+    )

@@ -21,8 +21,8 @@ from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import DEFAULT_SPLIT
 from tokshard.index_cache.build_or_reuse import CacheTarget
 from tokshard.index_cache.entry import CacheEntry, default_directory
-from tokshard.index_cache.job import check_indices
-from tokshard.index_cache.request import IndexRequest
+from tokshard.index_cache.job import examine_requests
+from tokshard.index_cache.options import IndexRequest
 from tokshard.preflight.candidates import Candidate, candidates_of_launch, may_be_of_launch
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.lookups import CachedDescriptions, Lookup
@@ -195,8 +195,8 @@ class _Naming:
     def _states(self, parts: Sequence[SplitPlan]) -> dict[str, tuple[Any, str]]:
         """Return the states of all indexes of splits without a defect, by the stems of their files."""
         requests = [one for part in parts if part.sources for one in part.requests]
-        reports = check_indices(requests, cache_directory=self._directory, digests=False)
-        return {one.entry.stem: (one.condition, one.detail) for one in reports}
+        reports = examine_requests(requests, cache_directory=self._directory, digests=False)
+        return {one.entry.stem: (one.before.condition, one.before.detail) for one in reports}
 
     def _found(self, parts: Sequence[SplitPlan]) -> int:
         return sum(

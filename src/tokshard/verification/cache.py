@@ -31,7 +31,7 @@ from tokshard.index_cache.entry import (
     gpt_specs,
 )
 from tokshard.index_cache.npy import map_npy
-from tokshard.index_cache.request import IndexRequest
+from tokshard.index_cache.options import IndexRequest
 from tokshard.storage.files import is_temporary
 from tokshard.storage.fs import getsize, state
 from tokshard.storage.paths import bin_path, idx_path

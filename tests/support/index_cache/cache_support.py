@@ -16,7 +16,7 @@ from support.index_cache.support import (
 )
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.entry import CacheEntry
-from tokshard.index_cache.request import IndexRequest
+from tokshard.index_cache.options import IndexRequest
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/ü", "vocab_size": "50257"}
 LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]
