@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from tokshard.inspection.job import describe, inspect, write_inspection_page
     from tokshard.inspection.options import InspectOptions
     from tokshard.inspection.plans import PlanSampleSummary, PlanSummary, RankSummary
+    from tokshard.preflight.job import DoctorReport, doctor
+    from tokshard.preflight.lookups import CacheLookup
+    from tokshard.preflight.options import DoctorOptions
     from tokshard.sharding.disk_reads import DiskReads, ReadSummary, SimulationReport, simulate_plan
     from tokshard.sharding.options import SimulateOptions, StagingOptions
     from tokshard.sharding.staging import StagingReport, stage_plan
@@ -101,12 +104,15 @@ __all__ = [
     "BlendSummary",
     "BuildIndicesOptions",
     "BuildIndicesReport",
+    "CacheLookup",
     "CacheSummary",
     "Certificate",
     "DatasetSummary",
     "DiffOptions",
     "DiffReport",
     "DiskReads",
+    "DoctorOptions",
+    "DoctorReport",
     "DocumentOrigin",
     "DocumentRead",
     "DocumentReads",
@@ -170,6 +176,7 @@ __all__ = [
     "check_indices",
     "describe",
     "diff",
+    "doctor",
     "dry_run_blend",
     "dry_run_merge",
     "dry_run_tokenize",
@@ -198,12 +205,15 @@ _HOMES = {
     "BlendSummary": "tokshard.inspection.indexes",
     "BuildIndicesOptions": "tokshard.index_cache.options",
     "BuildIndicesReport": "tokshard.index_cache.job",
+    "CacheLookup": "tokshard.preflight.lookups",
     "CacheSummary": "tokshard.inspection.indexes",
     "Certificate": "tokshard.blending.certificate",
     "DatasetSummary": "tokshard.inspection.datasets",
     "DiffOptions": "tokshard.comparison.options",
     "DiffReport": "tokshard.comparison.report",
     "DiskReads": "tokshard.sharding.disk_reads",
+    "DoctorOptions": "tokshard.preflight.options",
+    "DoctorReport": "tokshard.preflight.job",
     "DocumentOrigin": "tokshard.tracing.report",
     "DocumentRead": "tokshard.tracing.report",
     "DocumentReads": "tokshard.tracing.report",
@@ -266,6 +276,7 @@ _HOMES = {
     "check_indices": "tokshard.index_cache.job",
     "describe": "tokshard.inspection.job",
     "diff": "tokshard.comparison.job",
+    "doctor": "tokshard.preflight.job",
     "dry_run_blend": "tokshard.blending.job",
     "dry_run_merge": "tokshard.dataset.merge.job",
     "dry_run_tokenize": "tokshard.tokenization.run",

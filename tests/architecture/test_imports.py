@@ -155,7 +155,6 @@ def class_names() -> Counter[str]:
 
 DEFINED_TWICE = {
     "Location",
-    "Places",
     "_Reader",
 }
 """Class names with more than one definition: none, when the move has ended."""

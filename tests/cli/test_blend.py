@@ -56,7 +56,7 @@ def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
     command = re.search(r"^next: give the job (.*), and its whole command to", done.stdout, re.MULTILINE)[1]
     job = ("--train-iters", 50, "--global-batch-size", 4, "--eval-interval", 100, "--eval-iters", 2)
     seen = run("doctor", "--json", "pretrain_gpt.py", *shlex.split(command), *job, *JOB_TOKENIZER)
-    states = {(one["split"], one["name"]): one["state"] for one in seen.json["lookups"]}
+    states = {(one["split"], one["prefix"]): one["condition"] for one in seen.json["lookups"]}
     assert {state for (split, _), state in states.items() if split == "train"} == {"fresh"}
 
 

@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 from support.index_cache.cache_support import write_dataset
 from tokshard.blending.job import build_blend
 from tokshard.blending.options import BuilderConfig
+from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import GPTDatasetDescription
-from tokshard.preflight.candidates import Candidate, candidates_of_launch, identifiers_of_launch
-from tokshard.preflight.examination import diagnose
-from tokshard.preflight.launch.arguments import LaunchArguments
-from tokshard.preflight.lookups import CachedDescriptions
-from tokshard.preflight.outlook import Places, recipe_of_launch
-from tokshard.preflight.rules import findings_of_arguments
+from tokshard.preflight.job import diagnose, recipe_of_launch
+from tokshard.preflight.launch.arguments import LaunchArguments, findings_of_arguments
+from tokshard.preflight.lookups import (
+    CachedDescriptions,
+    Candidate,
+    LookupDifference,
+    TokenizerNames,
+    candidates_of_launch,
+    identifiers_of_launch,
+)
 
 WEB = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12] * 5
 CODE = [7, 21, 2, 2, 33, 11, 0, 4] * 6
@@ -59,7 +64,11 @@ def prepare(launch: LaunchArguments, version="0.19", **changes) -> None:
         **changes,
     )
     build_blend(
-        recipe_of_launch(launch, Places()), config, "mix", cache_directory=launch.data_cache_path, force=True
+        recipe_of_launch(launch, PathMapping()),
+        config,
+        "mix",
+        cache_directory=launch.data_cache_path,
+        force=True,
     )
 
 
@@ -101,12 +110,12 @@ def test_what_was_prepared_is_found_fresh(data, launch):
     assert "cache-missing" in codes(missing, "warning")
     prepare(launch)
     found = diagnose(launch)
-    assert {one.state for one in found.lookups} == {"fresh"}
+    assert {one.condition for one in found.lookups} == {"fresh"}
     assert codes(found, "error") == []
-    assert {one.entry.hash for one in found.lookups} == {name[:32] for name in os.listdir("cache")}
+    assert {one.hash for one in found.lookups} == {name[:32] for name in os.listdir("cache")}
     assert set(codes(found)) <= {"epochs", "unused-split", "blend"}
     assert found.is_healthy or launch.data_path == ("2", "data/web")
-    assert found.tokenizer.startswith("Megatron 0.19")
+    assert found.tokenizer.label.startswith("Megatron 0.19")
 
 
 def test_a_healthy_job_has_no_findings(data):
@@ -117,10 +126,13 @@ def test_a_healthy_job_has_no_findings(data):
 
 def test_the_version_is_the_one_whose_files_are_there(data):
     prepare(HEALTHY, "0.16")
-    assert diagnose(HEALTHY).tokenizer == "Megatron 0.16"
+    assert diagnose(HEALTHY).tokenizer.label == "Megatron 0.16"
     assert diagnose(HEALTHY).is_healthy
-    told = diagnose(HEALTHY, tokenizer=Candidate("mine", identifiers_of_launch(HEALTHY, "0.17")))
-    assert {one.state for one in told.lookups} == {"missing"}
+    told = diagnose(
+        HEALTHY,
+        tokenizer=Candidate(TokenizerNames("file", path="mine"), identifiers_of_launch(HEALTHY, "0.17")),
+    )
+    assert {one.condition for one in told.lookups} == {"missing"}
     fields = {name for one in told.lookups if one.nearest for name in one.nearest.fields}
     assert fields == {
         "tokenizer.use_fast",
@@ -133,7 +145,7 @@ def test_the_version_is_the_one_whose_files_are_there(data):
 def test_a_tokenizer_without_a_preset_is_taken_from_the_cache(data):
     prepare(HEALTHY)
     other = replace(HEALTHY, tokenizer_type="SentencePieceTokenizer")
-    assert diagnose(other).tokenizer == "the cache itself"
+    assert diagnose(other).tokenizer.label == "the cache itself"
     assert diagnose(other).is_healthy
     assert codes(diagnose(other), "note") == ["epochs", "epochs", "tokenizer-assumed"]
     elsewhere = diagnose(replace(other, data_cache_path="nothing"))
@@ -148,10 +160,10 @@ def test_a_cache_of_another_tokenizer_is_not_taken_for_the_jobs(data):
         {"tokenizer_type": "SentencePieceTokenizer", "tokenizer_model": "/models/other"},
     ):
         other = diagnose(replace(HEALTHY, **changes))
-        assert {one.state for one in other.lookups} == {"missing"}
+        assert {one.condition for one in other.lookups} == {"missing"}
         assert "tokenizer-unknown" in codes(other, "warning")
     moved = diagnose(replace(HEALTHY, tokenizer_model="/models/other"))
-    assert moved.tokenizer == "Megatron 0.17"
+    assert moved.tokenizer.label == "Megatron 0.17"
     fields = {name for one in moved.lookups if one.nearest for name in one.nearest.fields}
     assert fields == {"tokenizer.tokenizer_path", "datasets.tokenizer.tokenizer_path"}
 
@@ -159,9 +171,9 @@ def test_a_cache_of_another_tokenizer_is_not_taken_for_the_jobs(data):
 def test_neutral_names_are_those_of_no_job(data):
     sizes = HEALTHY.sizes()
     config = BuilderConfig(sequence_length=16, sizes=sizes, split="9,1", tokenizer={"class": "tokshard"})
-    build_blend(recipe_of_launch(HEALTHY, Places()), config, "mix", cache_directory="cache")
+    build_blend(recipe_of_launch(HEALTHY, PathMapping()), config, "mix", cache_directory="cache")
     for launch in (HEALTHY, replace(HEALTHY, tokenizer_type=None, tokenizer_model=None)):
-        assert {one.state for one in diagnose(launch).lookups} == {"missing"}
+        assert {one.condition for one in diagnose(launch).lookups} == {"missing"}
         assert not diagnose(launch).is_healthy
 
 
@@ -177,7 +189,7 @@ def test_each_state_of_the_cache_is_told(data):
     write_dataset("data/code", [9, *CODE])
     stale = diagnose(HEALTHY)
     assert "cache-stale" in codes(stale, "error")
-    assert {one.name for one in stale.lookups if one.state == "stale"} == {"data/code"}
+    assert {one.prefix for one in stale.lookups if one.condition == "stale"} == {"data/code"}
     assert all(one.will_be_found for one in stale.lookups)
 
 
@@ -220,8 +232,8 @@ def test_defects_of_the_data_are_findings(data, changes, code, words):
 def test_without_a_cache_path_blends_are_rebuilt_everywhere(data):
     diagnosis = diagnose(replace(HEALTHY, data_cache_path=None))
     assert "no-cache-path" in codes(diagnosis, "warning")
-    assert [one.name for one in diagnosis.lookups] == ["data/web", "data/code"] * 2
-    assert {one.entry.directory for one in diagnosis.lookups} == {
+    assert [one.prefix for one in diagnosis.lookups] == ["data/web", "data/code"] * 2
+    assert {os.path.dirname(one.stem) for one in diagnosis.lookups} == {
         "data/web/cache/GPTDataset_indices",
         "data/code/cache/GPTDataset_indices",
     }
@@ -309,7 +321,7 @@ def test_the_nearest_description_differs_in_the_fewest_fields(tmp_path):
     (tmp_path / f"{'0' * 32}-GPTDataset-train-description.txt").write_text("{}")
     found = CachedDescriptions().nearest(wanted, str(tmp_path))
     assert Path(found.path).name.startswith(others["same-data"].hash())
-    assert found.differences == (("num_samples", 8, 9), ("random_seed", 1, 2))
+    assert found.differences == (LookupDifference("num_samples", 8, 9), LookupDifference("random_seed", 1, 2))
     assert CachedDescriptions().nearest(wanted, str(tmp_path / "none")) is None
     assert CachedDescriptions().tokenizers([str(tmp_path)]) == [wanted.tokenizer]
 
@@ -328,7 +340,7 @@ def test_options_of_the_tokenizer_enter_its_identifiers():
     assert identifiers_of_launch(null, "0.19")["eod_id"] == "7"
     with pytest.raises(UsageError):
         identifiers_of_launch(null, "0.16")
-    labels = [one.label for one in candidates_of_launch(HEALTHY)]
+    labels = [one.names.label for one in candidates_of_launch(HEALTHY)]
     assert labels == [
         "Megatron main-20260822",
         "Megatron 0.19, 0.18",
@@ -351,5 +363,5 @@ NAMES = st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=3).map(
 def test_paths_here_and_there_are_each_others_inverse(pairs, path):
     config = BuilderConfig(sequence_length=1, sizes=Sizes(0, 0, 0), tokenizer={}, path_as=tuple(pairs))
     there = config.training_path(path)
-    back = Places(tuple(pairs)).local(there)
+    back = PathMapping(tuple(pairs)).inverse().map(there)
     assert config.training_path(back) == there

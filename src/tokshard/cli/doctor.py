@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokshard import NamingOptions
+import tokshard
+from tokshard import DoctorOptions
 from tokshard.cli import failures, options, terminal
 from tokshard.cli.events import recorded
 from tokshard.cli.options import LogJson
-from tokshard.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:
-    from tokshard.blending.plan import SplitPlan
-    from tokshard.preflight.candidates import Candidate
-    from tokshard.preflight.examination import Diagnosis
-    from tokshard.preflight.launch.arguments import LaunchArguments
-    from tokshard.preflight.lookups import Lookup, Nearest
+    from tokshard import CacheLookup, DoctorReport
 
+MAX_STDIN_BYTES = 64 << 20
 FOUND_PROBLEMS = 1
 _SHOWN_LOOKUPS = 12
+_KINDS = {
+    "single": "one dataset",
+    "exhaustive": "every sample of",
+    "proportional": "a proportional blend of",
+}
 _SHOWN_DIFFERENCES = 6
 _SHOWN_VALUE = 60
 
@@ -57,82 +59,59 @@ def doctor(
     of Megatron, if it is not told, is that under whose names most files are there.
     """
     with failures.reported(as_json=as_json), recorded(log_json, "doctor") as log:
-        ways = {"--like": like, "--megatron": megatron, "--tokenizer-identifiers": tokenizer_identifiers}
-        given = [name for name, value in ways.items() if value is not None]
-        if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} say the same thing: give one of them")
-        arguments = _read(launch)
-        from tokshard.preflight.examination import diagnose
-
-        diagnosis = diagnose(
-            arguments,
-            tokenizer=_candidate(arguments, megatron, like, tokenizer_identifiers),
+        chosen = DoctorOptions(
+            launch=_launch(launch),
+            megatron=megatron,
+            like=like,
+            tokenizer_identifiers=tokenizer_identifiers,
             path_as=options.parse_path_as(path_as),
         )
-        log.warnings(f"{one.code}: {one.message}" for one in diagnosis.findings if one.is_problem)
-        terminal.say_json(diagnosis.to_json()) if as_json else _show(diagnosis)
-        if not diagnosis.is_healthy:
+        report = tokshard.doctor(chosen)
+        log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
+        terminal.say_json(report.to_json()) if as_json else _show(report)
+        if not report.is_healthy:
             raise typer.Exit(FOUND_PROBLEMS)
 
 
-def _read(words: list[str]) -> LaunchArguments:
-    from tokshard.preflight.launch.text import read_launch, read_launch_words
-    from tokshard.storage.small_files import MAX_TEXT_BYTES, read_small_file
-
+def _launch(words: list[str]) -> str | tuple[str, ...]:
     if words == ["-"]:
-        return read_launch(sys.stdin.buffer.read(MAX_TEXT_BYTES).decode("utf-8", "surrogateescape"))
-    if len(words) > 1:
-        return read_launch_words(words)
-    if os.path.lexists(words[0]):
-        return read_launch(read_small_file(words[0], "launch script").decode("utf-8", "surrogateescape"))
-    if " " not in words[0].strip():
-        raise MissingFileError(
-            f"there is no file {words[0]}",
-            path=words[0],
-            hint="name a file that holds the launch command, or give the command itself",
-        )
-    return read_launch(words[0])
+        # Text ends with a newline, so that it cannot be the name of a file.
+        return sys.stdin.buffer.read(MAX_STDIN_BYTES).decode("utf-8", "surrogateescape") + "\n"
+    return tuple(words) if len(words) > 1 else words[0]
 
 
-def _candidate(
-    launch: LaunchArguments, megatron: str | None, like: str | None, identifiers: str | None
-) -> Candidate | None:
-    from tokshard.preflight.candidates import Candidate, identifiers_of_launch
-
-    if megatron is not None:
-        return Candidate(f"Megatron {megatron}", identifiers_of_launch(launch, megatron))
-    names = NamingOptions(like=like, tokenizer_identifiers=identifiers)
-    found = names.identifiers()
-    return None if found is None else Candidate(f"as in {like or identifiers}", found)
-
-
-def _show(diagnosis: Diagnosis) -> None:
-    _show_job(diagnosis)
-    for part in diagnosis.splits:
-        _show_split(part)
-    if diagnosis.lookups:
+def _show(report: DoctorReport) -> None:
+    _show_job(report)
+    for split in report.splits:
+        if not split.sources:
+            terminal.say(f"{split.name}: cannot be told, see below")
+            continue
+        kind = _KINDS.get(split.kind, "a blend by weights of")
+        count = "" if split.kind == "single" else f" {terminal.count(len(split.sources))} datasets"
+        terminal.say(f"{split.name}: {kind}{count}, {terminal.count(split.samples)} samples")
+    if report.lookups:
         terminal.say("")
-        terminal.say(f"cache files, by the names of {terminal.safe(diagnosis.tokenizer)}:")
-    missing_first = sorted(diagnosis.lookups, key=lambda one: one.state == "fresh")
+        terminal.say(f"cache files, by the names of {terminal.safe(report.tokenizer.label)}:")
+    missing_first = sorted(report.lookups, key=lambda one: one.condition == "fresh")
     for lookup in missing_first[:_SHOWN_LOOKUPS]:
         _show_lookup(lookup)
     if len(missing_first) > _SHOWN_LOOKUPS:
         terminal.say(f"  and {len(missing_first) - _SHOWN_LOOKUPS} more (--json lists all)")
     terminal.say("")
-    for finding in sorted(diagnosis.findings, key=lambda one: _ORDER[one.severity]):
+    for finding in sorted(report.findings, key=lambda one: _ORDER[one.severity]):
         terminal.say(f"{finding.severity}: {finding.code}: {terminal.safe(finding.message)}")
         if finding.hint:
             terminal.say(f"  hint: {terminal.safe(finding.hint)}")
-    if diagnosis.is_healthy:
-        seen = "by the arguments that are seen " if diagnosis.launch.unseen else ""
+    if report.is_healthy:
+        seen = "by the arguments that are seen " if report.launch.unseen else ""
         terminal.say(f"{seen}the job will find everything, and nothing about its data looks wrong")
 
 
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
-def _show_job(diagnosis: Diagnosis) -> None:
-    launch, sizes = diagnosis.launch, diagnosis.sizes
+def _show_job(report: DoctorReport) -> None:
+    launch, sizes = report.launch, report.sizes
     parts = []
     if launch.world_size is not None:
         parts.append(_plural(launch.world_size, "process", "processes"))
@@ -148,35 +127,19 @@ def _show_job(diagnosis: Diagnosis) -> None:
         terminal.say(f"asks for: {', '.join(asked)} samples")
 
 
-def _show_split(plan: SplitPlan) -> None:
-    if not plan.sources:
-        terminal.say(f"{plan.name}: cannot be told, see below")
-        return
-    kinds = {
-        "single": "one dataset",
-        "exhaustive": "every sample of",
-        "proportional": "a proportional blend of",
-    }
-    kind = kinds.get(plan.kind, "a blend by weights of")
-    count = "" if plan.kind == "single" else f" {terminal.count(len(plan.sources))} datasets"
-    terminal.say(f"{plan.name}: {kind}{count}, {terminal.count(plan.samples)} samples")
-
-
-def _show_lookup(lookup: Lookup) -> None:
-    state = lookup.state or "not known"
-    reason = "" if state in {"fresh", "missing"} else f": it {terminal.safe(lookup.reason)}"
+def _show_lookup(lookup: CacheLookup) -> None:
+    state = lookup.condition or "not known"
+    reason = "" if state in {"fresh", "missing"} else f": it {terminal.safe(lookup.detail)}"
     terminal.say(f"  {state:<8} {lookup.split} of {terminal.safe(lookup.name)}{reason}")
-    stem = os.path.join(lookup.entry.directory, lookup.entry.stem)
-    terminal.say(f"           {terminal.safe(stem)}-*")
-    if lookup.nearest is not None:
-        _show_nearest(lookup.nearest)
-
-
-def _show_nearest(nearest: Nearest) -> None:
+    terminal.say(f"           {terminal.safe(lookup.stem)}-*")
+    nearest = lookup.nearest
+    if nearest is None:
+        return
     terminal.say(f"           nearest that is there: {terminal.safe(os.path.basename(nearest.path))}")
-    for name, wanted, there in nearest.differences[:_SHOWN_DIFFERENCES]:
+    for found in nearest.differences[:_SHOWN_DIFFERENCES]:
         terminal.say(
-            f"             {terminal.safe(name)}: {_value(wanted)} is looked up, {_value(there)} is there"
+            f"             {terminal.safe(found.field)}: {_value(found.wanted)} is looked up, "
+            f"{_value(found.found)} is there"
         )
     if len(nearest.differences) > _SHOWN_DIFFERENCES:
         terminal.say(f"             and {len(nearest.differences) - _SHOWN_DIFFERENCES} more")

@@ -1,96 +1,198 @@
-"""What a job looks up in a cache of indexes, and what lies there instead where it is missing."""
+"""Cache files that a job looks up, and under which tokenizer's names."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from tokshard.errors import StorageError
-from tokshard.index_cache.description import (
-    BlendedDescription,
-    Description,
-    Difference,
-    descriptions_in,
-    differences,
+from tokshard.blending.plan import SplitPlan
+from tokshard.core.codec import Key
+from tokshard.core.path_mapping import PathMapping
+from tokshard.errors import StorageError, UsageError
+from tokshard.index_cache.build_or_reuse import CacheTarget
+from tokshard.index_cache.description import BlendedDescription, Description, descriptions_in, differences
+from tokshard.index_cache.entry import CacheEntry, Condition, default_directory
+from tokshard.index_cache.identifiers import (
+    HUGGING_FACE,
+    MEGATRON_VERSIONS,
+    NEUTRAL,
+    NULL,
+    megatron_identifiers,
 )
-from tokshard.index_cache.entry import CacheEntry, Condition
+from tokshard.index_cache.job import examine_requests
+from tokshard.index_cache.options import IndexRequest
+from tokshard.preflight.launch.arguments import LaunchArguments
 
-_DESCRIPTION_NAME = re.compile(
-    r"[0-9a-f]{32}-(GPTDataset|BlendedDataset)-(train|valid|test)-description\.txt"
-)
 _PLACE = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Nearest:
-    """The description in a cache that differs least from one that is missing.
+class LookupDifference:
+    """A field that differs between a description that is looked up and one that exists."""
 
-    Attributes:
-        path: Its file.
-        differences: Each field that differs, with the value that is looked up and the one that is there.
-    """
+    field: Annotated[str, Key("field", "Name of the field.")]
+    wanted: Annotated[Any, Key("wanted", "Its value in the description that is looked up.")]
+    found: Annotated[Any, Key("found", "Its value in the one that exists.")]
 
-    path: str
-    differences: tuple[Difference, ...]
+
+@dataclass(frozen=True, slots=True)
+class NearestDescription:
+    """The description in a cache that differs least from one that is missing."""
+
+    path: Annotated[str, Key("path", "Path of the description.")]
+    differences: Annotated[tuple[LookupDifference, ...], Key("differences", "Fields that differ.")]
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields that differ, each once, without the numbers of sources."""
-        return tuple(dict.fromkeys(_PLACE.sub("", name) for name, _, _ in self.differences))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {
-            "path": self.path,
-            "differences": [
-                {"field": name, "looked_up": wanted, "there": there}
-                for name, wanted, there in self.differences
-            ],
-        }
+        return tuple(dict.fromkeys(_PLACE.sub("", difference.field) for difference in self.differences))
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
-    """One set of files that a job looks up.
+class CacheLookup:
+    """One cache entry that a job looks up."""
 
-    Attributes:
-        split: ``"train"``, ``"valid"`` or ``"test"``.
-        name: What they belong to: a dataset as the job names it, or ``"the blend"``.
-        entry: The files.
-        description: The text whose hash is in their names.
-        state: Their state; None where it cannot be told because the dataset is not here.
-        reason: Why it is that.
-        nearest: For missing files the description in the same directory that differs least.
-    """
+    split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
+    prefix: Annotated[
+        str | None, Key("prefix", "Dataset, as the job names it; null for the order of the blend.")
+    ]
+    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern="[0-9a-f]{32}")]
+    description: Annotated[str, Key("description", "Text whose hash it is.")]
+    files: Annotated[
+        tuple[str, ...],
+        Key("files", "Files that must exist for Megatron to build nothing, description first."),
+    ]
+    condition: Annotated[
+        Condition | None,
+        Key("condition", "fresh, stale, damaged, foreign or missing; null without the dataset."),
+    ]
+    detail: Annotated[str, Key("detail", "Why.")]
+    nearest: Annotated[
+        NearestDescription | None, Key("nearest", "Description that differs least from a missing one.")
+    ] = None
 
-    split: str
-    name: str
-    entry: CacheEntry
-    description: str
-    state: Condition | None
-    reason: str
-    nearest: Nearest | None = None
+    @property
+    def name(self) -> str:
+        """The dataset as the job names it, or the words ``the blend``."""
+        return "the blend" if self.prefix is None else self.prefix
+
+    @property
+    def stem(self) -> str:
+        """The path that the names of all its files begin with."""
+        return self.files[0].removesuffix("-description.txt")
 
     @property
     def will_be_found(self) -> bool:
         """Whether Megatron will take the files: it only asks whether they exist."""
-        return all(map(os.path.isfile, self.entry.megatron_files))
+        return all(map(os.path.isfile, self.files))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {
-            "split": self.split,
-            "name": self.name,
-            "hash": self.entry.hash,
-            "description": self.description,
-            "files": list(self.entry.megatron_files),
-            "state": self.state,
-            "reason": self.reason,
-            "nearest": self.nearest.to_json() if self.nearest else None,
-        }
+
+@dataclass(frozen=True, slots=True)
+class TokenizerNames:
+    """The source of the tokenizer's identifiers in the names of cache files."""
+
+    source: Annotated[
+        Literal["megatron", "file", "cache", "unknown"],
+        Key(
+            "source", "megatron: a preset; file: an option; cache: the cache itself; unknown: no preset fits."
+        ),
+    ]
+    versions: Annotated[tuple[str, ...], Key("versions", "Versions of Megatron Core of the preset.")] = ()
+    path: Annotated[str | None, Key("path", "File that the option names.")] = None
+
+    @property
+    def label(self) -> str:
+        """The source in words."""
+        if self.source == "megatron":
+            return f"Megatron {', '.join(self.versions)}"
+        return {"file": f"as in {self.path}", "cache": "the cache itself"}.get(
+            self.source, "no known tokenizer"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Identifiers that the tokenizer of a job may have.
+
+    Attributes:
+        names: Where they come from.
+        identifiers: The identifiers.
+    """
+
+    names: TokenizerNames
+    identifiers: dict[str, Any] | None
+
+
+def identifiers_of_launch(launch: LaunchArguments, version: str) -> dict[str, Any]:
+    """Return the identifiers that a version of Megatron gives the tokenizer of a launch command.
+
+    Raises:
+        UsageError: There is no preset for the version or the tokenizer, or something is missing.
+    """
+    options: dict[str, Any] = {}
+    if launch.tokenizer_type == NULL:
+        options["vocab_size"] = launch.vocab_size
+        options["eod_id"] = launch.null_tokenizer_eod_id
+        if launch.null_tokenizer_pad_id is not None:
+            options["pad_id"] = launch.null_tokenizer_pad_id
+    else:
+        options["vocab_file"] = launch.vocab_file
+        options["merges_file"] = launch.merge_file
+        options["chat_template"] = launch.chat_template
+        options["additional_special_tokens"] = list(launch.tokenizer_special_tokens or ()) or None
+        options["trust_remote_code"] = launch.trust_remote_code or None
+        options["use_gigatoken"] = launch.use_gigatoken or None
+        options["use_fast"] = _switch(launch.tokenizer_hf_use_fast, launch.tokenizer_hf_no_use_fast)
+        options["include_special_tokens"] = _switch(
+            launch.tokenizer_hf_include_special_tokens, launch.tokenizer_hf_no_include_special_tokens
+        )
+    given = {name: value for name, value in options.items() if value is not None}
+    return megatron_identifiers(
+        version, launch.tokenizer_type or HUGGING_FACE, launch.tokenizer_model, **given
+    )
+
+
+def candidates_of_launch(launch: LaunchArguments) -> list[Candidate]:
+    """Return what each version of Megatron would say, the newest first, as far as it is known."""
+    found: dict[str, Candidate] = {}
+    for version in reversed(MEGATRON_VERSIONS):
+        try:
+            identifiers = identifiers_of_launch(launch, version)
+        except UsageError:
+            continue
+        key = repr(identifiers)
+        earlier = found[key].names.versions if key in found else ()
+        found[key] = Candidate(TokenizerNames("megatron", (*earlier, version)), identifiers)
+    return list(found.values())
+
+
+def may_be_of_launch(identifiers: dict[str, Any], launch: LaunchArguments) -> bool:
+    """Tell whether a tokenizer of some cache may be that of a launch command, as far as the command tells.
+
+    Neutral names, which tokshard gives where nothing is known of a job, are those of no job.
+
+    Example:
+        >>> launch = LaunchArguments(tokenizer_type="SentencePieceTokenizer", tokenizer_model="/models/a")
+        >>> may_be_of_launch({"class": "X", "tokenizer_path": "/models/a"}, launch)
+        True
+        >>> may_be_of_launch({"class": "X", "tokenizer_path": "/models/b"}, launch)
+        False
+    """
+    if identifiers.get("class") == NEUTRAL:
+        return False
+    if launch.tokenizer_type == NULL:
+        return identifiers.get("vocab_size") == str(launch.vocab_size)
+    path = identifiers.get("tokenizer_path")  # Megatron's legacy tokenizers have a list of one
+    return launch.tokenizer_model is None or launch.tokenizer_model in (
+        path if isinstance(path, list) else [path]
+    )
+
+
+def _switch(on: bool, off: bool) -> bool | None:  # noqa: FBT001 - two flags of a command line
+    return True if on else False if off else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +201,20 @@ class CachedDescriptions:
 
     _read: dict[str, dict[tuple[str, str], list[tuple[str, Description]]]] = field(default_factory=dict)
 
-    def nearest(self, wanted: Description, directory: str) -> Nearest | None:
+    def nearest(self, wanted: Description, directory: str) -> NearestDescription | None:
         """Return the description in a directory that differs least from the one wanted.
 
         Those of the same dataset (or with the same number of sources) come first.
         """
         candidates = self._of(directory).get((wanted.CLASS, _split_of(wanted)), [])
-        related = [one for one in candidates if _subject(one[1]) == _subject(wanted)]
-        found = [Nearest(path, tuple(differences(wanted, one))) for path, one in related or candidates]
-        return min(found, key=lambda one: (len(one.fields), len(one.differences), one.path), default=None)
+        related = [found for found in candidates if _subject(found[1]) == _subject(wanted)]
+        found = [
+            NearestDescription(
+                path, tuple(LookupDifference(*differs) for differs in differences(wanted, other))
+            )
+            for path, other in related or candidates
+        ]
+        return min(found, key=lambda near: (len(near.fields), len(near.differences), near.path), default=None)
 
     def tokenizers(self, directories: Iterable[str]) -> list[dict[str, Any]]:
         """Return the different identifiers of tokenizers in the descriptions, the most frequent first."""
@@ -148,3 +255,98 @@ def _subject(description: Description) -> object:
     if isinstance(description, BlendedDescription):
         return tuple(one.dataset_path for one in description.datasets)
     return description.dataset_path
+
+
+class JobCache:
+    """The cache of a job: the files that the job looks up in it, and their conditions."""
+
+    def __init__(self, launch: LaunchArguments, paths: PathMapping) -> None:
+        path = launch.data_cache_path
+        self._directory = None if path is None else paths.inverse().map(path)
+        self._cached = CachedDescriptions()
+        self._launch = launch
+
+    def likeliest(self, parts: Sequence[SplitPlan]) -> Candidate:
+        """Return the identifiers under which most files are there, else those most like some that are."""
+        directories = [self._of(request) for part in parts for request in part.requests]
+        there = self._cached.tokenizers(directories)
+        candidates = candidates_of_launch(self._launch)
+        known = [one.identifiers for one in candidates]
+        candidates += [
+            Candidate(TokenizerNames("cache"), one)
+            for one in there
+            if one not in known and may_be_of_launch(one, self._launch)
+        ]
+        if not candidates:
+            return Candidate(TokenizerNames("unknown"), {})
+        return max(
+            candidates,
+            key=lambda one: (
+                self._found([part.with_tokenizer(one.identifiers) for part in parts]),
+                max((_likeness(one.identifiers, other) for other in there), default=0),
+            ),
+        )
+
+    def lookups(self, splits: Sequence[SplitPlan]) -> list[CacheLookup]:
+        """Return all cache entries that a job looks up, with their conditions."""
+        conditions = self._conditions(splits)
+        found = []
+        for split in splits:
+            for request in split.requests:
+                entry = self._entry(request)
+                condition, detail = conditions.get(entry.stem, (None, "cannot be examined"))
+                if not all(map(os.path.isfile, entry.megatron_files)):
+                    detail = detail if condition == "missing" else "does not exist"
+                    condition = "missing"
+                description = request.description()
+                found.append(
+                    self._lookup(split.name, request.training_path, entry, description, condition, detail)
+                )
+            blend = split.description()
+            if blend is not None and self._directory is not None:
+                target = CacheTarget.of_blend(blend, self._directory, "the blend")
+                examined = target.examine()
+                found.append(
+                    self._lookup(split.name, None, target.entry, blend, examined.condition, examined.detail)
+                )
+        return found
+
+    def _lookup(
+        self,
+        split: str,
+        prefix: str | None,
+        entry: CacheEntry,
+        description: Description,
+        condition: Condition | None,
+        detail: str,
+    ) -> CacheLookup:
+        nearest = self._cached.nearest(description, entry.directory) if condition == "missing" else None
+        return CacheLookup(
+            split, prefix, entry.hash, description.text(), entry.megatron_files, condition, detail, nearest
+        )
+
+    def _conditions(self, parts: Sequence[SplitPlan]) -> dict[str, tuple[Condition | None, str]]:
+        """Return the conditions of all indexes of splits without a defect, by the stems of their files."""
+        requests = [one for part in parts if part.sources for one in part.requests]
+        reports = examine_requests(requests, cache_directory=self._directory, digests=False)
+        return {one.entry.stem: (one.before.condition, one.before.detail) for one in reports}
+
+    def _found(self, parts: Sequence[SplitPlan]) -> int:
+        return sum(
+            os.path.isfile(self._entry(request).description_path)
+            for part in parts
+            for request in part.requests
+        )
+
+    def _entry(self, request: IndexRequest) -> CacheEntry:
+        return CacheEntry.of(request.description(), self._of(request))
+
+    def _of(self, request: IndexRequest) -> str:
+        return self._directory or default_directory(request.prefix)
+
+
+def _likeness(one: dict[str, Any] | None, other: dict[str, Any]) -> int:
+    """Return in how many fields two tokenizers agree, less those that only one of them has."""
+    fields = one or {}
+    same = [name for name, value in other.items() if fields.get(name) == value]
+    return len(same) - len(fields.keys() ^ other.keys())

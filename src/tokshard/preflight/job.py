@@ -1,0 +1,326 @@
+"""The doctor: what a Megatron job will find in its cache, and what its data arguments will do.
+
+It reads a launch command, works out the names of all cache files as Megatron does, examines those that
+exist, and for a missing one finds the fields of its description that differ from the nearest one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
+
+from tokshard.blending import recipe_files
+from tokshard.blending.options import DEFAULT_SURPLUS, BuilderConfig
+from tokshard.blending.plan import SplitPlan, plan_blend, plan_requests, shortfall_of
+from tokshard.blending.recipe import BlendRecipe, Mixture
+from tokshard.core.codec import Document, Key, NotStored
+from tokshard.core.findings import Finding
+from tokshard.core.path_mapping import PathMapping
+from tokshard.errors import InputError, IntegrityError, MissingFileError, TokshardError, UsageError
+from tokshard.gpt_index.seed import DEFAULT_SEED
+from tokshard.gpt_index.sizes import Sizes
+from tokshard.gpt_index.splits import DEFAULT_SPLIT
+from tokshard.preflight.launch.arguments import LaunchArguments, findings_of_arguments
+from tokshard.preflight.launch.text import read_launch, read_launch_words
+from tokshard.preflight.lookups import CacheLookup, Candidate, JobCache, TokenizerNames, identifiers_of_launch
+from tokshard.preflight.options import DoctorOptions
+from tokshard.storage.small_files import read_small_file
+
+_SHOWN_SOURCES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport(Document):
+    """The diagnosis of a job before it is started.
+
+    Attributes:
+        launch: The arguments of the job.
+        splits: The plan of each split; that of a split with a defect has no sources.
+    """
+
+    SCHEMA = "tokshard.doctor/1"
+
+    is_healthy: Annotated[bool, Key("healthy", "Whether there are no findings other than notes.")]
+    arguments: Annotated[
+        dict[str, Any], Key("arguments", "Arguments about data that are given, by Megatron's names.")
+    ]
+    sizes: Annotated[
+        Sizes | None, Key("sizes", "Samples that the job asks for; null where they are not known.")
+    ]
+    tokenizer: Annotated[TokenizerNames, Key("tokenizer", "Tokenizer under whose names files are looked up.")]
+    lookups: Annotated[tuple[CacheLookup, ...], Key("lookups", "Cache entries that the job looks up.")]
+    findings: Annotated[tuple[Finding, ...], Key("findings", "What is wrong or worth knowing.")]
+    launch: Annotated[LaunchArguments, NotStored()] = LaunchArguments()  # noqa: RUF009 - frozen
+    splits: Annotated[tuple[SplitPlan, ...], NotStored()] = ()
+
+
+def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
+    """Examine a Megatron job before it is started. Nothing is written, and no index is built.
+
+    Args:
+        job: The path of a launch script, a launch command, or options.
+
+    Raises:
+        UsageError: The command holds no argument about data, or one that cannot be read.
+        InputError: A file cannot be read.
+        StorageError: The cache cannot be read.
+    """
+    options = job if isinstance(job, DoctorOptions) else DoctorOptions(job)
+    launch = _read(options)
+    return diagnose(launch, tokenizer=_candidate(launch, options), path_as=options.path_as)
+
+
+def _read(options: DoctorOptions) -> LaunchArguments:
+    if isinstance(options.launch, tuple):
+        return read_launch_words(options.launch)
+    text = os.fspath(options.launch)
+    if "\n" in text:
+        return read_launch(text)
+    if os.path.lexists(text):
+        return read_launch(read_small_file(text, "launch script").decode("utf-8", "surrogateescape"))
+    if " " not in text.strip():
+        raise MissingFileError(
+            f"there is no file {text}",
+            path=text,
+            hint="name a file that holds the launch command, or give the command itself",
+        )
+    return read_launch(text)
+
+
+def _candidate(launch: LaunchArguments, options: DoctorOptions) -> Candidate | None:
+    if options.megatron is not None:
+        identifiers = identifiers_of_launch(launch, options.megatron)
+        return Candidate(TokenizerNames("megatron", (options.megatron,)), identifiers)
+    found = options.naming.identifiers()
+    path = options.like or options.tokenizer_identifiers
+    return None if found is None else Candidate(TokenizerNames("file", path=str(path)), found)
+
+
+def diagnose(
+    launch: LaunchArguments,
+    *,
+    tokenizer: Candidate | None = None,
+    path_as: tuple[tuple[str, str], ...] = (),
+) -> DoctorReport:
+    """Examine a job before it is started.
+
+    Args:
+        launch: Its arguments.
+        tokenizer: The identifiers of its tokenizer; None to try those of each version of Megatron, and
+            those in the cache itself, and to take what finds most.
+        path_as: Pairs (path here, path at training time), where data or cache lie elsewhere here.
+
+    Raises:
+        UsageError: An option cannot be meant.
+        StorageError: The cache cannot be read.
+    """
+    findings = findings_of_arguments(launch)
+    paths = PathMapping(path_as)
+    parts: list[SplitPlan] = []
+    sizes = config = None
+    if not (launch.mock_data or launch.sft):
+        try:
+            sizes = launch.sizes()
+            config = _config(launch, sizes, path_as)
+            parts, defects = forecast_splits(recipe_of_launch(launch, paths), config)
+            findings += defects
+        except TokshardError as error:
+            if not any(error.message == one.message or one.code == "no-data" for one in findings):
+                findings.append(Finding.of_error("arguments", error))
+    cache = JobCache(launch, paths)
+    candidate = tokenizer or cache.likeliest(parts)
+    parts = [split.with_tokenizer(candidate.identifiers) for split in parts]
+    lookups = cache.lookups(parts)
+    findings += [*_of_sizes(parts, config), *_of_cache(launch, lookups, parts)]
+    if tokenizer is None and parts:
+        findings += _of_tokenizer(candidate.names, lookups)
+    given = {field.name: getattr(launch, field.name) for field in fields(launch)}
+    del given["unseen"]  # a finding names them
+    return DoctorReport(
+        is_healthy=not any(finding.is_problem for finding in findings),
+        arguments={
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in given.items()
+            if value not in (None, False, ())
+        },
+        sizes=sizes,
+        tokenizer=candidate.names,
+        lookups=tuple(lookups),
+        findings=tuple(findings),
+        launch=launch,
+        splits=tuple(parts),
+    )
+
+
+def _config(launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str], ...]) -> BuilderConfig:
+    if launch.sequence_length is None:
+        raise UsageError("the sequence length is not given", hint="give --seq-length")
+    surplus = launch.mid_level_dataset_surplus
+    return BuilderConfig(
+        sequence_length=launch.sequence_length,
+        sizes=sizes,
+        tokenizer={},
+        split=launch.split or DEFAULT_SPLIT,
+        seed=DEFAULT_SEED if launch.seed is None else launch.seed,
+        surplus=DEFAULT_SURPLUS if surplus is None else surplus,
+        path_as=path_as,
+    )
+
+
+def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe:
+    """Return the recipe that a launch command gives, with the prefixes of this machine.
+
+    Raises:
+        UsageError: Megatron would misread it, or nothing is given.
+        InputError: A file that it names cannot be read.
+    """
+    here, several = paths.inverse(), launch.multiple_validation_sets
+    if launch.data_args_path is not None:
+        recipe = recipe_files.read_data_args(here.map(launch.data_args_path))
+    elif launch.data_path is not None:
+        recipe = recipe_files.parse_words(launch.data_path)
+    elif launch.per_split_data_args_path is not None:
+        path = here.map(launch.per_split_data_args_path)
+        recipe = recipe_files.read_per_split(path, multiple_validation_sets=several)
+    else:
+        words = (launch.train_data_path, launch.valid_data_path, launch.test_data_path)
+        recipe = recipe_files.parse_per_split_words(*words, multiple_validation_sets=several)
+    if recipe.per_split is None:
+        return replace(recipe, mixture=_mapped(recipe.mixture, here))
+    train, valid, test = (_mapped(mixture, here) for mixture in recipe.per_split)
+    return replace(recipe, per_split=(train, valid, test))
+
+
+def _mapped(mixture: Mixture | None, paths: PathMapping) -> Mixture | None:
+    if mixture is None:
+        return None
+    sources = (replace(source, prefix=paths.map(source.prefix)) for source in mixture.sources)
+    return replace(mixture, sources=tuple(sources))
+
+
+def forecast_splits(recipe: BlendRecipe, config: BuilderConfig) -> tuple[list[SplitPlan], list[Finding]]:
+    """Return the plan of each split and findings; one split's defect hides no other's.
+
+    The plan of a split with a defect has no sources.
+
+    Raises:
+        UsageError: The recipe and the sizes contradict each other.
+    """
+    requested = plan_requests(recipe, config)
+    planned: dict[str, SplitPlan] = {}
+    findings: dict[str, Finding] = {}
+    for name in dict.fromkeys(split.split for split in requested):
+        try:
+            plan = plan_blend(recipe, config, only=name)
+        except TokshardError as error:
+            code = "data" if isinstance(error, InputError | IntegrityError) else "blend"
+            findings.setdefault(error.message, Finding.of_error(code, error))
+            continue
+        shortfalls = {shortfall_of(split, plan.config) for split in plan.splits}  # findings of their own
+        for warning in (warning for warning in plan.warnings if warning not in shortfalls):
+            findings.setdefault(warning, Finding("blend", "warning", warning))
+        planned |= {split.name: split for split in plan.splits}
+    return [planned.get(split.name, split) for split in requested], list(findings.values())
+
+
+def _of_sizes(parts: Sequence[SplitPlan], config: BuilderConfig | None) -> Iterator[Finding]:
+    for part in parts:
+        if not part.sources or config is None:
+            continue
+        yield from _read_often(part)
+        if (shortfall := shortfall_of(part, config)) is not None:
+            yield Finding(
+                "too-few-samples",
+                "error" if part.split == "train" else "warning",
+                shortfall,
+                "give weights, which read a dataset as often as they need",
+            )
+        if config.size_of(part.split) == 0:
+            yield Finding(
+                "unused-split",
+                "note",
+                f"{part.name} is asked for no sample, and is built all the same: every split with a share is",
+            )
+
+
+def _read_often(plan: SplitPlan) -> Iterator[Finding]:
+    """Tell which sources a split reads more than once, those that are read most first."""
+    times = {}
+    for one in plan.sources:
+        asked = one.request.num_samples
+        drawn = one.draws if asked is None else min(one.draws, asked)
+        times[one.request.training_path] = drawn * one.epochs.sequence_length / one.epochs.tokens_per_epoch
+    often = sorted((path for path in times if times[path] > 1), key=lambda path: -times[path])
+    if often:
+        told = ", ".join(f"{path} {times[path]:.2f} times" for path in often[:_SHOWN_SOURCES])
+        more = f", and {len(often) - _SHOWN_SOURCES} more" if len(often) > _SHOWN_SOURCES else ""
+        yield Finding("epochs", "note", f"{plan.name} reads {told}{more}")
+
+
+def _of_cache(
+    launch: LaunchArguments, lookups: Sequence[CacheLookup], parts: Sequence[SplitPlan]
+) -> Iterator[Finding]:
+    if launch.data_cache_path is None and any(part.weights is not None for part in parts):
+        yield Finding(
+            "no-cache-path",
+            "warning",
+            "without --data-cache-path every rank builds the blend anew at every start",
+            "give --data-cache-path, and prepare it with tokshard blend",
+        )
+    rules: tuple[tuple[str, str, Any, str, str | None], ...] = (
+        (
+            "missing",
+            "cache-missing",
+            "warning",
+            "the job will build {}",
+            "tokshard build-indices or blend makes them",
+        ),
+        (
+            "stale",
+            "cache-stale",
+            "error",
+            "the job will read {}, made from another content",
+            "--rebuild replaces them",
+        ),
+        (
+            "damaged",
+            "cache-damaged",
+            "error",
+            "the job will fail on, or misread, {}",
+            "--rebuild replaces them",
+        ),
+        (
+            "foreign",
+            "cache-foreign",
+            "note",
+            "the job will read {}, not made by tokshard and so not proved",
+            None,
+        ),
+    )
+    for condition, code, severity, text, hint in rules:
+        those = [lookup for lookup in lookups if lookup.condition == condition]
+        if those:
+            names = ", ".join(f"{one.split} of {one.name}" for one in those[:3])
+            more = f" and {len(those) - 3} more" if len(those) > 3 else ""
+            count = f"{len(those)} of {len(lookups)} sets of files ({names}{more})"
+            yield Finding(code, severity, text.format(count), hint)
+
+
+def _of_tokenizer(names: TokenizerNames, lookups: Sequence[CacheLookup]) -> Iterator[Finding]:
+    hint = "give --megatron VERSION, --like or --tokenizer-identifiers"
+    if not any(one.will_be_found for one in lookups):
+        yield Finding(
+            "tokenizer-unknown",
+            "warning",
+            f"nothing is there under the names of any known version of Megatron; {names.label} is shown",
+            hint,
+        )
+    elif names.source == "cache":
+        yield Finding(
+            "tokenizer-assumed",
+            "note",
+            "the names are of the tokenizer that the cache was made for: no preset tells those of the job",
+            hint,
+        )

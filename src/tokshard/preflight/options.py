@@ -1,0 +1,40 @@
+"""Options of ``tokshard doctor``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tokshard.index_cache.options import NamingOptions
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """Options of :func:`tokshard.doctor`.
+
+    Attributes:
+        launch: The path of a launch script, a log or JSON; a launch command; or the words of one.
+        megatron: The version of Megatron Core of the job. Without one of these three options it is the one
+            under whose names most files exist.
+        like: A description that the job wrote.
+        tokenizer_identifiers: A JSON file with the tokenizer's identifiers, or these themselves.
+        path_as: Pairs (path here, path at training time) of data and cache that this machine names otherwise.
+
+    Raises:
+        UsageError: Several options give the tokenizer.
+    """
+
+    launch: str | os.PathLike[str] | tuple[str, ...]
+    megatron: str | None = None
+    like: str | os.PathLike[str] | None = None
+    tokenizer_identifiers: str | os.PathLike[str] | dict[str, Any] | None = None
+    path_as: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        self.naming  # noqa: B018 - raises where options exclude each other
+
+    @property
+    def naming(self) -> NamingOptions:
+        """The tokenizer of the job."""
+        return NamingOptions(self.like, self.tokenizer_identifiers, self.megatron)
