@@ -65,7 +65,9 @@ if TYPE_CHECKING:
     from tokshard.preflight.lookups import CacheLookup
     from tokshard.preflight.options import DoctorOptions
     from tokshard.sharding.disk_reads import DiskReads, ReadSummary, SimulationReport, simulate_plan
-    from tokshard.sharding.options import SimulateOptions, StagingOptions
+    from tokshard.sharding.options import BatchSizes, SimulateOptions, StagingOptions
+    from tokshard.sharding.replan.job import dry_run_replan, replan
+    from tokshard.sharding.replan.options import ReplanOptions
     from tokshard.sharding.staging import StagingReport, stage_plan
     from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
     from tokshard.tokenization.job_array.job_files import array_job_file
@@ -96,6 +98,7 @@ __all__ = [
     "ArrayOptions",
     "ArrayTask",
     "ArrayTaskReport",
+    "BatchSizes",
     "BlendDryRun",
     "BlendHits",
     "BlendOptions",
@@ -138,6 +141,7 @@ __all__ = [
     "RayExecutor",
     "RayOptions",
     "ReadSummary",
+    "ReplanOptions",
     "SampleContents",
     "SamplePiece",
     "SimulateOptions",
@@ -179,11 +183,13 @@ __all__ = [
     "doctor",
     "dry_run_blend",
     "dry_run_merge",
+    "dry_run_replan",
     "dry_run_tokenize",
     "emit_megatron",
     "finish_tokenize",
     "inspect",
     "merge",
+    "replan",
     "simulate_plan",
     "stage_plan",
     "tokenize",
@@ -197,6 +203,7 @@ _HOMES = {
     "ArrayOptions": "tokshard.tokenization.job_array.options",
     "ArrayTask": "tokshard.tokenization.job_array.options",
     "ArrayTaskReport": "tokshard.tokenization.report",
+    "BatchSizes": "tokshard.sharding.options",
     "BlendDryRun": "tokshard.blending.job",
     "BlendHits": "tokshard.blending.job",
     "BlendOptions": "tokshard.blending.options",
@@ -239,6 +246,7 @@ _HOMES = {
     "RayExecutor": "tokshard.tokenization.workers.ray",
     "RayOptions": "tokshard.cluster.options",
     "ReadSummary": "tokshard.sharding.disk_reads",
+    "ReplanOptions": "tokshard.sharding.replan.options",
     "SampleContents": "tokshard.tracing.report",
     "SamplePiece": "tokshard.tracing.report",
     "SimulateOptions": "tokshard.sharding.options",
@@ -279,11 +287,13 @@ _HOMES = {
     "doctor": "tokshard.preflight.job",
     "dry_run_blend": "tokshard.blending.job",
     "dry_run_merge": "tokshard.dataset.merge.job",
+    "dry_run_replan": "tokshard.sharding.replan.job",
     "dry_run_tokenize": "tokshard.tokenization.run",
     "emit_megatron": "tokshard.blending.emission",
     "finish_tokenize": "tokshard.tokenization.job_array.job",
     "inspect": "tokshard.inspection.job",
     "merge": "tokshard.dataset.merge.job",
+    "replan": "tokshard.sharding.replan.job",
     "simulate_plan": "tokshard.sharding.disk_reads",
     "stage_plan": "tokshard.sharding.staging",
     "tokenize": "tokshard.tokenization.run",

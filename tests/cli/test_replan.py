@@ -90,12 +90,12 @@ def test_what_is_read_is_counted_and_listed(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-o", "plan2"], "--from needs --consumed-samples"),
+        (["-o", "plan2"], "--from requires --consumed-samples"),
         (["--consumed-samples", 41, "-o", "plan2"], "in the middle of step 5"),
         (["--consumed-samples", 400, "-o", "plan2"], "more than the 96"),
         (["--consumed-samples", 40, "--shuffle", "samples", "-o", "plan2"], "--shuffle cannot be changed"),
         (["mix", "--consumed-samples", 40, "-o", "plan2"], "SOURCE cannot be changed"),
-        (["--consumed-samples", 40, "--seed", 3, "-o", "plan2"], "--seed has no meaning"),
+        (["--consumed-samples", 40, "--seed", 3, "-o", "plan2"], "--seed has no effect"),
         (["--consumed-samples", 40, "--data-parallel", 3, "-o", "plan2"], "not divisible"),
         (["--consumed-samples", 40, "--blend", "1 data/books", "-o", "plan2"], "has not read data/books"),
         (["--consumed-samples", 40, "--blend", "mix", "--dry-run", "-o", "plan2"], "--dry-run"),

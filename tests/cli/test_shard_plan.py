@@ -88,7 +88,7 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ([], 2, "how many ranks are there?"),
+        ([], 2, "the number of ranks is required"),
         (["--world-size", 6, "--tensor-parallel", 4], 2, "6 ranks is not divisible by"),
         (["--world-size", 8, "--data-parallel", 3], 2, "--world-size 8 is not --data-parallel 3"),
         (["--data-parallel", 2, "--global-batch-size", 5], 2, "batch of 5 samples is not divisible by"),
@@ -96,10 +96,10 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
         (["--data-parallel", 2, "--steps", 31], 2, "30 steps are left in an epoch of 60 samples"),
         (["--data-parallel", 2, "--tail", "cut"], 2, "the tail is 'cut'"),
         (["--data-parallel", 2, "--mode", "random"], 2, "the mode is 'random'"),
-        (["--data-parallel", 2, "--mtp-stages", "a"], 2, "--mtp-stages 'a'"),
+        (["--data-parallel", 2, "--mtp-stages", "a"], 2, "--mtp-stages must be a list of numbers, got 'a'"),
         (["--data-parallel", 2, "--split", "none"], 2, "there is no split 'none'"),
-        (["--data-parallel", 2, "--rampup-batch-size", 2, 2, 20], 2, "needs --global-batch-size"),
-        (["--data-parallel", 2, "--decrease-batch-size-if-needed"], 2, "needs --global-batch-size"),
+        (["--data-parallel", 2, "--rampup-batch-size", 2, 2, 20], 2, "requires --global-batch-size"),
+        (["--data-parallel", 2, "--decrease-batch-size-if-needed"], 2, "requires --global-batch-size"),
         (["--data-parallel", 2, "--step-batch-size-schedule", "0"], 2, "'0' is not THRESHOLD:SIZE"),
         (
             ["--data-parallel", 2, "--step-batch-size-schedule", "0:2", "--global-batch-size", 2],

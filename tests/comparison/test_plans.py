@@ -10,7 +10,7 @@ from tokshard.comparison.plans import StraightRun, diff_plans
 from tokshard.comparison.report import FieldDifference, StepDifference
 from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 
@@ -113,7 +113,7 @@ def test_a_data_set_that_has_changed_is_another_one():
 
 def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
     plan = plan_of(source_of(300), 4, batch=24)
-    after = replan(plan, ReplanRequest(consumed_samples=96, topology=Topology(6)), "/nowhere")
+    after = continue_plan(plan, ReplanRequest(consumed_samples=96, topology=Topology(6)), "/nowhere")
     stream = check(plan, after)
     assert (stream.first_step, stream.compared) == (None, (288, 288))
     assert stream.sources[0].same == 192
@@ -122,7 +122,7 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
         "steps": (12, 8),
         "consumed_samples": (0, 96),
     }
-    smaller = replan(
+    smaller = continue_plan(
         plan, ReplanRequest(consumed_samples=96, schedule=BatchSchedule.constant(12)), "/nowhere"
     )
     stream = check(plan, smaller)
@@ -162,7 +162,7 @@ def test_plans_are_straight_where_consumed_samples_are_places_of_one_order():
     for other in ({"mode": "contiguous"}, {"mode": "cyclic"}, {"epochs": 2}):
         assert straight(**other) is None
     plan = plan_of(source_of(400), 2, batch=8)
-    after = replan(plan, ReplanRequest(consumed_samples=80, topology=Topology(4)), "/nowhere")
+    after = continue_plan(plan, ReplanRequest(consumed_samples=80, topology=Topology(4)), "/nowhere")
     assert StraightRun.of(after.streams["train"]) == straight()
 
 
@@ -180,7 +180,7 @@ def test_other_weights_add_and_remove_samples_by_source(tmp_path):
     path = write_blend(tmp_path, {"web": 0.7, "code": 0.3}, 120, tokens=tokens)
     plan = plan_of(open_sources([str(path)], Wanted())["train"], 4, batch=8)
     request = ReplanRequest(consumed_samples=40, blend=f"0.2 {tmp_path}/web 0.8 {tmp_path}/code")
-    after = replan(plan, request, tmp_path / "plan2")
+    after = continue_plan(plan, request, tmp_path / "plan2")
     write_plan(after, tmp_path / "plan2")
     laps = {}
     sizes = {each.prefix: each.samples for each in after.streams["train"].source.datasets}

@@ -34,7 +34,7 @@ from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
 from tokshard.sharding.ranks import read_rank
-from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.verification.job import verify
@@ -86,7 +86,7 @@ def make(job: PlanJob) -> None:
     else:
         blend = "0.2 ../web 0.8 ../code" if job.kind == "reweighted" else None
         request = ReplanRequest(consumed_samples=40, topology=Topology(RANKS // 2), blend=blend)
-        plan = replan(read_plan("../old"), request, OUTPUT)
+        plan = continue_plan(read_plan("../old"), request, OUTPUT)
     write_plan(plan, OUTPUT, packed=job.packed, force=job.replacing)
 
 

@@ -8,7 +8,7 @@ from support.loader.support import open_plan, plan_for, source_of
 from tokshard.errors import ResumeMismatchError
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.topology import Topology
 
 
@@ -28,7 +28,7 @@ def test_a_state_goes_on_in_the_plan_that_was_made_for_it(blend, mode):
         if state is not None:
             target = os.path.join(directory, f"{mode}-{ranks}")
             request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks))
-            write_plan(replan(read_plan(path), request, target), target)
+            write_plan(continue_plan(read_plan(path), request, target), target)
             with pytest.raises(ResumeMismatchError, match="goes on from"):
                 open_plan(target, 0).load_state_dict(state | {"consumed_samples": consumed - 24})
             path = target

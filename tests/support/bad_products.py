@@ -21,7 +21,7 @@ from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.storage.digest import content_digest
@@ -267,7 +267,7 @@ def goes_on(directory):
     """Plan, stop after two steps, and go on with another world; return the directory of the new plan."""
     before = read_plan(sound_plan(directory))
     request = ReplanRequest(consumed_samples=16, topology=Topology(2))
-    after = replan(before, request, directory / "plan2")
+    after = continue_plan(before, request, directory / "plan2")
     write_plan(after, directory / "plan2")
     return str(directory / "plan2")
 

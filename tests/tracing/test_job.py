@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support import traced as support
 from tokshard.sharding.plan import Plan
-from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.tracing.job import TracedData, TracedStream, trace_items, trace_sample, trace_step
@@ -137,7 +137,7 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         asked = ReplanRequest(
             consumed_samples=4 * stop, topology=Topology(4), schedule=BatchSchedule.constant(8)
         )
-        second = replan(first, asked, f"{directory}/second")
+        second = continue_plan(first, asked, f"{directory}/second")
         stages, others = stages_of(second, "train", "here")
         assert ([one.plan_id for one in stages], others) == ([first.plan_id, second.plan_id], 0)
         through = support.data_of(source, second.streams["train"], Topology(4), stages)

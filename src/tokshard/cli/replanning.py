@@ -1,20 +1,19 @@
-"""``shard-plan --from``: which options go on as they were, and what is said of the proof."""
+"""``shard-plan --from``: options and rendering of the proof."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from tokshard import BatchSizes, ReplanOptions
 from tokshard.cli import rendering, terminal
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
     import typer
 
+    from tokshard.core.path_mapping import PathMapping
     from tokshard.sharding.plan import Plan
-    from tokshard.sharding.replan.job import ReplanRequest
-    from tokshard.sharding.schedule import BatchSchedule
 
 _FIXED = {
     "sources": "SOURCE",
@@ -33,20 +32,34 @@ _FIXED = {
     "document_boundaries": "--document-boundaries",
     "full_validation": "--full-validation",
 }
-"""Options that a plan which goes on from another one has from that one."""
+"""Options that a plan has from the one that it continues."""
+
+_SAME_NAME = (
+    "output",
+    "world_size",
+    "data_parallel",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "order",
+    "virtual_pipeline",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "micro_batch_size",
+    "eval_micro_batch_size",
+    "eval_global_batch_size",
+    "mode",
+    "tail",
+    "data_sharding",
+    "steps",
+    "seed",
+    "packed",
+    "force",
+)
+"""Options that are called the same here and in :class:`tokshard.ReplanOptions`."""
 
 ONLY_FROM = {"blend": "--blend", "moved": "--moved"}
 """Options that have a meaning with ``--from`` only."""
-
-_TOPOLOGY = {
-    "tensor_parallel": "tensor",
-    "pipeline_parallel": "pipeline",
-    "context_parallel": "context",
-    "order": "order",
-    "virtual_pipeline": "virtual_pipeline",
-    "expert_parallel": "expert",
-    "expert_tensor_parallel": "expert_tensor",
-}
 
 
 class Given:
@@ -86,68 +99,54 @@ class Given:
                 raise UsageError(f"{option} {reason}")
 
 
-def replan_request(
-    plan: Plan,
-    given: Given,
-    blend: str | None,
-    *,
-    world_size: Callable[[int | None, int | None, int], int],
-    schedule: BatchSchedule | None,
-    mtp_stages: tuple[int, ...],
-) -> ReplanRequest:
-    """Return what the options ask for; what is not given stays as it is in the plan.
+def replan_options(path: str, given: Given, blend: str | None, moved: PathMapping) -> ReplanOptions:
+    """Return the options of a plan that continues another one; what is not given stays as it is there.
 
     Raises:
-        UsageError: The consumed samples are not said, or an option has no meaning here.
+        UsageError: The consumed samples are not given, or an option does not apply.
     """
-    from tokshard.sharding.replan.job import ReplanRequest
-
-    given.refuse(_FIXED, "cannot be changed with --from: the plan goes on with what it has")
+    given.refuse(_FIXED, "cannot be changed with --from: the plan continues with what it has")
     if blend is None and given.value("seed") is not None:
-        raise UsageError("--seed has no meaning with --from unless --blend begins new laps")
+        raise UsageError("--seed has no effect with --from unless --blend begins new source epochs")
     if blend is not None and given.value("dry_run"):
         raise UsageError("--dry-run cannot show a new blend, whose order is a file: leave it out")
     consumed = given.value("consumed_samples")
     if consumed is None:
         raise UsageError(
-            "--from needs --consumed-samples: how many samples had all ranks read?",
+            "--from requires --consumed-samples, the samples that all ranks had read",
             hint="Megatron writes consumed_samples into its logs and checkpoints",
         )
-    return ReplanRequest(
+    named = {name: value for name in _SAME_NAME if (value := given.value(name)) is not None}
+    stages = given.value("mtp_stages")
+    return ReplanOptions(
+        plan=path,
         consumed_samples=consumed,
         consumed_valid_samples=tuple(given.value("consumed_valid_samples") or ()),
-        topology=_topology(plan, given, world_size, mtp_stages),
-        micro_batch_size=given.value("micro_batch_size"),
-        schedule=schedule,
-        eval_micro_batch_size=given.value("eval_micro_batch_size"),
-        eval_global_batch_size=given.value("eval_global_batch_size"),
-        mode=given.value("mode"),
-        tail=given.value("tail"),
-        sharded=given.value("data_sharding"),
-        steps=given.value("steps"),
+        mtp_stages=None if stages is None else parse_stages(stages),
+        batch_sizes=BatchSizes(
+            global_batch_size=given.value("global_batch_size"),
+            step_batch_size_schedule=given.value("step_batch_size_schedule"),
+            rampup_batch_size=given.value("rampup_batch_size"),
+            decrease_if_needed=bool(given.value("decrease_batch_size_if_needed")),
+        ),
         blend=blend,
-        **({} if given.value("seed") is None else {"seed": given.value("seed")}),
+        moved=moved,
+        **named,
     )
 
 
-def _topology(
-    plan: Plan,
-    given: Given,
-    world_size: Callable[[int | None, int | None, int], int],
-    mtp_stages: tuple[int, ...],
-) -> Any:
-    """Return the topology with what was given; without a size the data-parallel size stays."""
-    old = plan.topology
-    changes = {field: given.value(name) for name, field in _TOPOLOGY.items() if given.value(name) is not None}
-    if given.value("mtp_stages") is not None:
-        changes["mtp_stages"] = mtp_stages
-    model = 1
-    for field in ("tensor", "pipeline", "context"):
-        model *= changes.get(field, getattr(old, field))
-    data_parallel = given.value("data_parallel")
-    if given.value("world_size") is None and data_parallel is None:
-        data_parallel = old.data_parallel
-    return replace(old, world_size=world_size(given.value("world_size"), data_parallel, model), **changes)
+def parse_stages(text: str | None) -> tuple[int, ...]:
+    """Return the pipeline stages of ``--mtp-stages``.
+
+    Raises:
+        UsageError: It is no list of numbers.
+    """
+    try:
+        return tuple(int(word) for word in (text or "").split(",") if word)
+    except ValueError:
+        raise UsageError(
+            f"--mtp-stages must be a list of numbers, got {text!r}", hint="for example 3,7"
+        ) from None
 
 
 def show_proofs(plan: Plan) -> None:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
 import tokshard
-from tokshard import SimulateOptions
+from tokshard import BatchSizes, SimulateOptions
 from tokshard.cli import failures, options, plan_options, replanning, simulation, terminal, views
 from tokshard.cli.events import recorded
 from tokshard.cli.notes import warn
 from tokshard.cli.options import LogJson
 from tokshard.core.codec import encode
-from tokshard.errors import UsageError
+from tokshard.core.path_mapping import PathMapping
 
 if TYPE_CHECKING:
     from tokshard import SimulationReport, StagingReport
     from tokshard.sharding.plan import Plan
     from tokshard.sharding.publication import PlanFiles
-    from tokshard.sharding.schedule import BatchSchedule
-    from tokshard.sharding.sources import SampleSource
 
 SCHEMA = "tokshard.shard-plan/1"
-
-_Sizes = tuple[int | None, str | None, tuple[int, int, int] | None]
-"""``--global-batch-size``, ``--step-batch-size-schedule`` and ``--rampup-batch-size``."""
 
 
 def shard_plan(
@@ -106,7 +100,7 @@ def shard_plan(
     """
     with failures.reported(as_json=as_json), recorded(log_json, "shard-plan") as log:
         from tokshard.sharding.discovery import Wanted, open_sources
-        from tokshard.sharding.options import PlanRequest, StreamRequest
+        from tokshard.sharding.options import PlanRequest, StreamRequest, world_size_of
         from tokshard.sharding.planning import plan_shards
         from tokshard.sharding.topology import Topology
 
@@ -121,13 +115,14 @@ def shard_plan(
             dry_run=dry_run,
         )
         given = replanning.Given.of(ctx)
-        sizes = (global_batch_size, step_batch_size_schedule, rampup_batch_size)
         if from_plan is not None:
-            plan = _plan_from(from_plan, given, blend, moved, sizes, round_down=decrease_batch_size_if_needed)
+            pairs = (one.partition("=") for one in moved or ())
+            mapping = PathMapping.of((old, new) for old, _, new in pairs)
+            plan = tokshard.dry_run_replan(replanning.replan_options(from_plan, given, blend, mapping))
         else:
             given.refuse(replanning.ONLY_FROM, "has a meaning with --from only")
             topology = Topology(
-                _world_size(
+                world_size_of(
                     world_size, data_parallel, tensor_parallel * pipeline_parallel * context_parallel
                 ),
                 tensor=tensor_parallel,
@@ -135,14 +130,19 @@ def shard_plan(
                 context=context_parallel,
                 order=order,
                 virtual_pipeline=virtual_pipeline,
-                mtp_stages=_stages(mtp_stages),
+                mtp_stages=replanning.parse_stages(mtp_stages),
                 expert=expert_parallel,
                 expert_tensor=expert_tensor_parallel,
             )
             wanted = Wanted(documents, split, options.parse_path_as(path_as), digests)
             found = open_sources(sources or (), wanted)
             source = next(iter(found.values()))
-            schedule = _schedule(sizes, source, round_down=decrease_batch_size_if_needed)
+            sizes = BatchSizes(
+                global_batch_size=global_batch_size,
+                step_batch_size_schedule=step_batch_size_schedule,
+                rampup_batch_size=rampup_batch_size,
+                decrease_if_needed=decrease_batch_size_if_needed,
+            )
             train = StreamRequest(
                 mode=mode,
                 tail=tail,
@@ -153,7 +153,7 @@ def shard_plan(
                 sharded=data_sharding,
                 equal_counts=equal_counts,
                 micro_batch_size=micro_batch_size,
-                schedule=schedule,
+                schedule=sizes.schedule(source.sequence_length),
                 steps=steps,
                 epochs=epochs,
                 consumed_samples=consumed_samples,
@@ -174,84 +174,6 @@ def shard_plan(
         _finish(
             plan, output, looking, packed=packed, force=force, dry_run=dry_run, as_json=as_json, quiet=quiet
         )
-
-
-def _plan_from(
-    path: str,
-    given: replanning.Given,
-    blend: str | None,
-    moved: list[str] | None,
-    sizes: _Sizes,
-    *,
-    round_down: bool,
-) -> Plan:
-    """Go on from a plan."""
-    from tokshard.sharding.plan import read_plan
-    from tokshard.sharding.replan.job import replan
-
-    roots = {old: new for old, _, new in (one.partition("=") for one in moved or ())}
-    plan = read_plan(path, roots=roots)
-    source = next(iter(plan.streams.values())).source
-    request = replanning.replan_request(
-        plan,
-        given,
-        blend,
-        world_size=_world_size,
-        schedule=_schedule(sizes, source, round_down=round_down),
-        mtp_stages=_stages(given.value("mtp_stages")),
-    )
-    return replan(plan, request, given.value("output"))
-
-
-def _world_size(world_size: int | None, data_parallel: int | None, model: int) -> int:
-    """Return the number of ranks.
-
-    Raises:
-        UsageError: It is not said, or said in two ways that differ.
-    """
-    if world_size is None and data_parallel is None:
-        raise UsageError("how many ranks are there?", hint="give --world-size or --data-parallel")
-    if data_parallel is None:
-        return world_size or 0
-    if world_size is not None and world_size != data_parallel * model:
-        raise UsageError(
-            f"--world-size {world_size} is not --data-parallel {data_parallel} x tensor x pipeline x context "
-            f"= {data_parallel} x {model} = {data_parallel * model}",
-            hint="give one of the two",
-        )
-    return data_parallel * model
-
-
-def _stages(text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in (text or "").split(",") if word)
-    except ValueError:
-        raise UsageError(f"--mtp-stages {text!r} is no list of numbers", hint="for example 3,7") from None
-
-
-def _schedule(sizes: _Sizes, source: SampleSource, *, round_down: bool) -> BatchSchedule | None:
-    """Return the batch size over time; None if nothing is said of it.
-
-    Raises:
-        UsageError: It is said in two ways, or not completely.
-    """
-    from tokshard.sharding.schedule import BatchSchedule
-
-    size, steps, rampup = sizes
-    if steps is not None:
-        if size is not None or rampup is not None:
-            other = "--global-batch-size" if size is not None else "--rampup-batch-size"
-            raise UsageError(f"--step-batch-size-schedule and {other} exclude each other")
-        return replace(BatchSchedule.parse(steps, source.sequence_length), round_down=round_down)
-    if rampup is not None:
-        if size is None:
-            raise UsageError("--rampup-batch-size needs --global-batch-size, the size that it grows to")
-        return BatchSchedule.rampup(*rampup, size, round_down=round_down)
-    if size is None:
-        if round_down:
-            raise UsageError("--decrease-batch-size-if-needed needs --global-batch-size")
-        return None
-    return BatchSchedule.constant(size, round_down=round_down)
 
 
 def _finish(

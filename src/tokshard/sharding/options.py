@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokshard.errors import UsageError
@@ -158,6 +158,77 @@ class PlanRequest:
             "full_validation": self.full_validation,
             "consumed_valid_samples": list(self.consumed_valid_samples),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizes:
+    """The global batch size over time, in one of Megatron's three ways; nothing is given by default.
+
+    Attributes:
+        global_batch_size: The samples of a step, over all ranks.
+        step_batch_size_schedule: Batch sizes by consumed samples or tokens, as Megatron writes them.
+        rampup_batch_size: The first batch size, its increment, and the samples until ``global_batch_size``.
+        decrease_if_needed: Whether to round batch sizes down to multiples of the micro-batches of all ranks.
+
+    Raises:
+        UsageError: The ways exclude each other, or one is incomplete.
+    """
+
+    global_batch_size: int | None = None
+    step_batch_size_schedule: str | None = None
+    rampup_batch_size: tuple[int, int, int] | None = None
+    decrease_if_needed: bool = False
+
+    def __post_init__(self) -> None:
+        size, rampup = self.global_batch_size, self.rampup_batch_size
+        if self.step_batch_size_schedule is not None:
+            if size is not None or rampup is not None:
+                other = "--global-batch-size" if size is not None else "--rampup-batch-size"
+                raise UsageError(f"--step-batch-size-schedule and {other} exclude each other")
+        elif size is None and rampup is not None:
+            raise UsageError("--rampup-batch-size requires --global-batch-size, the size that it grows to")
+        elif size is None and self.decrease_if_needed:
+            raise UsageError("--decrease-batch-size-if-needed requires --global-batch-size")
+
+    def schedule(self, sequence_length: int | None) -> BatchSchedule | None:
+        """Return the batch size over time; None if none is given.
+
+        Args:
+            sequence_length: The tokens of a sample, for schedules by tokens.
+        """
+        size, down = self.global_batch_size, self.decrease_if_needed
+        if self.step_batch_size_schedule is not None:
+            parsed = BatchSchedule.parse(self.step_batch_size_schedule, sequence_length)
+            return replace(parsed, round_down=down)
+        if size is None:
+            return None
+        if self.rampup_batch_size is not None:
+            return BatchSchedule.rampup(*self.rampup_batch_size, size, round_down=down)
+        return BatchSchedule.constant(size, round_down=down)
+
+
+def world_size_of(world_size: int | None, data_parallel: int | None, model: int) -> int:
+    """Return the number of ranks, given as such or by the data-parallel size.
+
+    Args:
+        world_size: The number of ranks.
+        data_parallel: The data-parallel size.
+        model: The ranks of one replica of the model: tensor x pipeline x context parallelism.
+
+    Raises:
+        UsageError: Neither is given, or they contradict each other.
+    """
+    if data_parallel is None:
+        if world_size is None:
+            raise UsageError("the number of ranks is required", hint="pass --world-size or --data-parallel")
+        return world_size
+    if world_size is not None and world_size != data_parallel * model:
+        raise UsageError(
+            f"--world-size {world_size} is not --data-parallel {data_parallel} x tensor x pipeline x context "
+            f"= {data_parallel} x {model} = {data_parallel * model}",
+            hint="pass one of the two",
+        )
+    return data_parallel * model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
@@ -28,7 +28,7 @@ NOWHERE = "/nowhere"
 
 def continued(plan, consumed, ranks, **changes):
     request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks), **changes)
-    return replan(plan, request, NOWHERE)
+    return continue_plan(plan, request, NOWHERE)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -196,7 +196,7 @@ def blended_plan(directory, weights, samples, ranks, **options):
 
 def reweighted(plan, directory, consumed, blend, ranks=2, **changes):
     request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks), blend=str(blend), **changes)
-    after = replan(plan, request, directory)
+    after = continue_plan(plan, request, directory)
     write_plan(after, directory)
     return read_plan(directory)
 
@@ -242,7 +242,9 @@ def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_pat
     assert set(last) == {"books", "code"}
     assert last["code"][0] == 24
     assert last["books"][0] == len(now["books"])
-    fourth = replan(third, ReplanRequest(consumed_samples=80, topology=Topology(8)), tmp_path / "plan4")
+    fourth = continue_plan(
+        third, ReplanRequest(consumed_samples=80, topology=Topology(8)), tmp_path / "plan4"
+    )
     assert samples_of(fourth)[0] == samples_of(third)[1]
     for one, parent in ((second, plan), (third, second), (fourth, third)):
         assert verify_replan(one, parent=parent, deep=True) == []

@@ -16,7 +16,7 @@ from tokshard.sharding.layouts import Striped
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, replan
+from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.replan.reweighting import ReweightedOrder, write_order
 from tokshard.sharding.replan.source_progress import SourceEpochTable, progress_of_rows
@@ -31,7 +31,7 @@ def stopped():
 
 @pytest.fixture
 def after(stopped):
-    return replan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
+    return continue_plan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
 
 
 def with_train(plan, assignment):
@@ -74,7 +74,7 @@ def test_a_right_proof_has_no_findings(stopped, after):
 )
 def test_other_samples_than_the_unread_ones_are_found(assignment, expected):
     stopped = plan_of(source_of(300, 100), 4, batch=8)
-    after = replan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
+    after = continue_plan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
     found = with_train(after, assignment)
     assert codes(found) == expected
     if assignment.passes[0].order.ids(np.array([0]), 0)[0] < 96:
@@ -115,7 +115,7 @@ def mixed(tmp_path):
     path = write_blend(tmp_path, {"web": 0.5, "code": 0.5}, 60, tokens={"web": 350, "code": 280})
     plan = plan_of(open_sources([str(path)], Wanted())["train"], 2, batch=4)
     request = ReplanRequest(consumed_samples=24, blend=f"1 {tmp_path}/web 3 {tmp_path}/code")
-    after = replan(plan, request, tmp_path / "plan2")
+    after = continue_plan(plan, request, tmp_path / "plan2")
     write_plan(after, tmp_path / "plan2")
     return plan, after, tmp_path
 

@@ -23,8 +23,10 @@ from tokshard.sharding.history import (
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.plan import Plan, Stream
+from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.planning import World, cyclic_order, layout_of, world_of
+from tokshard.sharding.publication import write_plan
+from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.replan.proof import continuation_problems, count_before, prove_draws, prove_remainder
 from tokshard.sharding.replan.reweighting import (
     BlendComponent,
@@ -89,6 +91,50 @@ class ReplanRequest:
         return value | {"consumed_valid_samples": list(self.consumed_valid_samples)}
 
 
+def replan(options: ReplanOptions) -> Plan:
+    """Continue a plan for a new world size or with new weights, and write the new plan.
+
+    Raises:
+        UsageError: The consumed samples are not at the end of a step, nothing is left, or sizes do not
+            fit, with the numbers.
+        MissingFileError, IntegrityError: A file that is needed is not there or has changed, or the plan
+            is damaged.
+        OutputExistsError: There is another plan.
+        StorageError: The disk is full or broken.
+
+    Example::
+
+        plan = tokshard.replan(
+            ReplanOptions(plan="plan", output="plan2", consumed_samples=4096, world_size=16)
+        )
+    """
+    plan = dry_run_replan(options)
+    write_plan(plan, options.output, packed=options.packed, force=options.force)
+    return plan
+
+
+def dry_run_replan(options: ReplanOptions) -> Plan:
+    """Return what :func:`replan` would write; with new weights, the arrays of the new blend are written."""
+    plan = read_plan(options.plan, roots=dict(options.moved))
+    source = next(iter(plan.streams.values())).source
+    request = ReplanRequest(
+        consumed_samples=options.consumed_samples,
+        consumed_valid_samples=options.consumed_valid_samples,
+        topology=options.topology(plan.topology),
+        micro_batch_size=options.micro_batch_size,
+        schedule=options.batch_sizes.schedule(source.sequence_length),
+        eval_micro_batch_size=options.eval_micro_batch_size,
+        eval_global_batch_size=options.eval_global_batch_size,
+        mode=options.mode,
+        tail=options.tail,
+        sharded=options.data_sharding,
+        steps=options.steps,
+        blend=options.blend,
+        seed=options.seed,
+    )
+    return continue_plan(plan, request, options.output)
+
+
 @dataclass(frozen=True, slots=True)
 class _Continued:
     """A stream that continues, where it was stopped, and warnings."""
@@ -98,7 +144,7 @@ class _Continued:
     warnings: tuple[str, ...] = ()
 
 
-def replan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]) -> Plan:
+def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]) -> Plan:
     """Plan the samples that are read after a stop.
 
     Without another blend this opens no data, except the arrays of a blend to count its datasets. With
@@ -121,7 +167,7 @@ def replan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]
     Example::
 
         request = ReplanRequest(consumed_samples=4096, topology=Topology(16))
-        write_plan(replan(read_plan("plan"), request, "plan2"), "plan2")
+        write_plan(continue_plan(read_plan("plan"), request, "plan2"), "plan2")
     """
     topology = request.topology or plan.topology
     history = history_of(plan)
