@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import tokshard
-from tokshard.dataset.writer import write_index
+from tokshard.dataset.index_file import write_index
 from tokshard.storage.files import AtomicFile
 
 SHORT_DOCUMENTS = 5_000_000

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from support.corpus.support import CODECS, COMPRESS, read_units, twin, units_of, without_reasons
 from tokshard.corpus.files import discover
-from tokshard.corpus.planning import plan_units
+from tokshard.corpus.planning import plan_units, stream_units
 from tokshard.corpus.records import read_documents
-from tokshard.corpus.streams import stream_units
 from tokshard.errors import TokshardError
 
 LINE = b'{"text": "some text \\u00e9 \xc3\xa9", "n": [1, 2.5, null, {"a": "b"}]}\n'

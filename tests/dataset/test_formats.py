@@ -8,8 +8,8 @@ import pytest
 
 from tokshard.dataset.manifest import Manifest, seal_of
 from tokshard.dataset.plan import BuildPlan
-from tokshard.dataset.publication import PublicationRecord
 from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records, to_line
+from tokshard.dataset.workdir import PublicationRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 DOCUMENTS = {

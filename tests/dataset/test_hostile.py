@@ -88,7 +88,7 @@ def test_opening_five_million_documents_takes_little_memory(tmp_path):
     program = f"""
 import tracemalloc
 import numpy as np
-from tokshard.dataset import writer
+from tokshard.dataset import index_file
 from tokshard.dataset.reader import IndexedDataset
 
 count, piece = 5_000_000, 250_000
@@ -97,7 +97,7 @@ def pieces():
     return (ones for _ in range(count // piece))
 tracemalloc.start()
 with open({str(tmp_path)!r} + "/large.idx", "wb") as file:
-    total = writer.write_index(
+    total = index_file.write_index(
         file, dtype="u1", sequence_count=count, document_count=count, lengths=pieces,
         sequences_per_document=pieces,
     )

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from support.dataset import twin
 from support.dataset.strategies import data_sets
-from tokshard.dataset import layout, tokens
+from tokshard.dataset import builder, layout
 from tokshard.dataset.layout import IndexTable, dtype_code, optimal_dtype, read_header
 from tokshard.errors import IntegrityError, UsageError
 
 
-@pytest.mark.parametrize("module", [layout, tokens])
+@pytest.mark.parametrize("module", [layout, builder])
 def test_examples_in_docstrings(module):
     assert doctest.testmod(module).failed == 0
 

@@ -1,18 +1,33 @@
-"""Planning: the units of an input that can be read at any place, found without reading its records."""
+"""Planning: the units of inputs, found without reading the records.
+
+Streams cut into units: compressed files, pipes and standard input, in one pass and bounded memory.
+
+One process decompresses and cuts; each unit becomes a plain temporary file that any worker can read.
+The scan looks at few bytes of a chunk (its first and last newline, and the one that ends a unit), so it
+runs at about the decompressor's speed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from tokshard.corpus.files import CorpusFile
+from tokshard.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
+from tokshard.corpus.content import HEAD_BYTES, identify
+from tokshard.corpus.files import STDIN, CorpusFile
 from tokshard.corpus.tables import table_groups
 from tokshard.corpus.units import LineUnit, RowUnit, Unit
+from tokshard.errors import InputError
+from tokshard.storage import syscalls
+from tokshard.storage.paths import is_remote
+from tokshard.storage.remote.objects import open_binary
 
 
 def plan_units(file_number: int, file: CorpusFile, unit_bytes: int) -> Iterator[Unit]:
     """Yield the units of an input that can be read at any place: plain JSON lines, or a table.
 
-    For the others (``file.is_stream``) see :func:`tokshard.corpus.streams.stream_units`.
+    For the others (``file.is_stream``) see :func:`tokshard.corpus.planning.stream_units`.
 
     Args:
         file_number: The number of the input.
@@ -81,3 +96,239 @@ def _group_runs(sizes: list[int], unit_bytes: int) -> Iterator[tuple[int, int]]:
             first, gathered = number + 1, 0
     if first < len(sizes) or not sizes:
         yield first, len(sizes)
+
+
+def stream_units(
+    file_number: int,
+    file: CorpusFile,
+    unit_bytes: int,
+    max_document_bytes: int,
+    directory: str,
+    *,
+    skip: Callable[[int], bool],
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[LineUnit]:
+    """Yield the units of an input as temporary files ``raw-<file>-<index>.jsonl``, in order.
+
+    The consumer removes each file after use. A line longer than ``max_document_bytes`` keeps its first
+    ``max_document_bytes + 1`` bytes, so that it is seen to be too long; the rest is noted in ``elided``.
+    Where the stream is corrupt, the complete lines before that place are kept, and the unit that has
+    them is the last and says why in ``stream_error``. Peak memory: two chunks and the decompressor.
+
+    Args:
+        file_number: The number of the input.
+        file: The input; what it holds is found out from its first bytes.
+        unit_bytes: The size of a unit in the decompressed stream.
+        max_document_bytes: The longest line that can become a document.
+        directory: Where the temporary files go; left-overs under their names are replaced.
+        skip: Units for which this is true are passed over: no file, nothing yielded.
+        chunk_bytes: How much is decompressed at a time.
+
+    Raises:
+        InputError: The input cannot be read or holds something else than JSON lines.
+        StorageError: A temporary file cannot be written.
+    """
+    piece_bytes = min(chunk_bytes, max_document_bytes)
+    with _opened(file.path) as source:
+        cutter = _Cutter(file_number, source, unit_bytes, max_document_bytes, directory, skip)
+        try:
+            for chunk in _text_chunks(source, chunk_bytes):
+                for start in range(0, len(chunk), piece_bytes):
+                    yield from cutter.feed(chunk[start : start + piece_bytes])
+            yield from cutter.finish()
+        except CorruptStreamError as error:
+            yield from cutter.break_off(error.detail)
+        finally:
+            cutter.discard()
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[ByteSource]:
+    if is_remote(path):
+        with open_binary(path) as file:
+            yield ByteSource(file, path)
+        return
+    try:
+        file = open(0 if path == STDIN else path, "rb", closefd=path != STDIN)  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    with file:
+        # A shell or a parent may leave a pipe in non-blocking mode, where "nothing yet" would look
+        # like the end of the input.
+        os.set_blocking(file.fileno(), True)
+        yield ByteSource(file, "standard input" if path == STDIN else path)
+
+
+def _text_chunks(source: ByteSource, chunk_bytes: int) -> Iterator[bytes]:
+    """Decompress; refuse what is no text, outside and inside (a compressed tar archive, say)."""
+    content = identify(source.head(HEAD_BYTES), source.path)
+    if content.format != "jsonl":
+        raise InputError(
+            f"{source.path} is {content.format.capitalize()}, which cannot be read from a pipe",
+            hint="save it to a file and name that",
+        )
+    checked = content.compression == "none"
+    for chunk in decompressed_chunks(source, content.compression, chunk_bytes=chunk_bytes):
+        if not checked:
+            checked = True
+            inner = identify(chunk[:HEAD_BYTES], f"the content of {source.path}")
+            if inner != ("jsonl", "none"):
+                what = inner.format.capitalize() if inner.compression == "none" else inner.compression
+                raise InputError(
+                    f"{source.path} is {what} inside {content.compression}", hint="decompress it once first"
+                )
+        yield chunk
+
+
+class _UnitFile:
+    """The temporary file of the unit that is being cut; without a path, only its bookkeeping."""
+
+    def __init__(self, path: str | None, stream_offset: int) -> None:
+        self.path = path
+        self.stream_offset = stream_offset
+        self.size_bytes = 0
+        self.complete_bytes = 0
+        self.elided: list[tuple[int, int]] = []
+        self._descriptor = -1
+        if path is not None:
+            syscalls.unlink(path)
+            self._descriptor = syscalls.create(path)
+
+    def write(self, data: memoryview) -> None:
+        if self.path is not None:
+            syscalls.write(self._descriptor, data, self.path)
+        self.size_bytes += len(data)
+
+    def drop_incomplete_line(self) -> None:
+        if self.path is not None:
+            syscalls.truncate(self._descriptor, self.complete_bytes, self.path)
+        self.size_bytes = self.complete_bytes
+
+    def close(self) -> None:
+        if self.path is not None:
+            descriptor, self._descriptor = self._descriptor, -1
+            syscalls.close(descriptor, self.path)
+
+    def discard(self) -> None:
+        if self.path is not None and self._descriptor >= 0:
+            self.close()
+            syscalls.unlink(self.path)
+
+
+class _Cutter:
+    """Cuts a stream that arrives in pieces of at most ``max_document_bytes`` bytes.
+
+    So a piece holds no line that is too long, except the one that it continues.
+    """
+
+    def __init__(
+        self,
+        file_number: int,
+        source: ByteSource,
+        unit_bytes: int,
+        max_document_bytes: int,
+        directory: str,
+        skip: Callable[[int], bool],
+    ) -> None:
+        self._file_number = file_number
+        self._source = source
+        self._unit_bytes = unit_bytes
+        self._keep_bytes = max_document_bytes + 1
+        self._directory = directory
+        self._skip = skip
+        self._position = 0  # in the stream
+        self._line_start = 0  # of the line that is not finished
+        self._dropped = 0  # bytes of that line
+        self._accounted = 0  # bytes of the source that belong to units yielded
+        self._index = 0
+        self._unit = self._new_unit()
+        self._cut = False  # the unit has all its lines, and waits for a byte that shows it is not the last
+
+    def feed(self, piece: bytes) -> Iterator[LineUnit]:
+        """Take the next bytes of the stream; yield the units that turn out to be finished."""
+        start = 0
+        while start < len(piece):
+            if self._cut:
+                yield from self._advance(self._position // self._unit_bytes)
+            stop = self._unit_end(piece, start)
+            self._cut = stop > 0
+            self._take(piece, start, stop or len(piece))
+            start = stop or len(piece)
+
+    def finish(self) -> Iterator[LineUnit]:
+        """Take the end of the stream; yield the rest of the units."""
+        self._note_elided()
+        yield from self._advance(max(0, self._position - 1) // self._unit_bytes)
+        yield from self._end_unit(last=True)
+
+    def break_off(self, detail: str) -> Iterator[LineUnit]:
+        """Take a failure of the stream; yield the unit with the complete lines so far."""
+        self._unit.drop_incomplete_line()
+        yield from self._end_unit(last=True, stream_error=detail)
+
+    def discard(self) -> None:
+        """Remove the file that nobody will get."""
+        self._unit.discard()
+
+    def _unit_end(self, piece: bytes, start: int) -> int:
+        """Return the place behind the newline that ends the unit, or 0."""
+        earliest = start + (self._index + 1) * self._unit_bytes - 1 - self._position
+        return piece.find(b"\n", max(start, earliest)) + 1
+
+    def _take(self, piece: bytes, start: int, stop: int) -> None:
+        """Write piece[start:stop] to the unit, without what is too much of the line it continues."""
+        first = piece.find(b"\n", start, stop)
+        line_end = first if first >= 0 else stop
+        surplus = self._position + (line_end - start) - (self._line_start + self._keep_bytes)
+        dropped = min(max(surplus, 0), line_end - start)
+        view = memoryview(piece)
+        if dropped:
+            self._dropped += dropped
+            self._unit.write(view[start : line_end - dropped])
+            self._unit.write(view[line_end:stop])
+        else:
+            self._unit.write(view[start:stop])
+        if first >= 0:
+            self._note_elided()
+            after = piece.rfind(b"\n", start, stop) + 1
+            self._line_start = self._position + after - start
+            self._unit.complete_bytes = self._unit.size_bytes - (stop - after)
+        self._position += stop - start
+
+    def _note_elided(self) -> None:
+        if self._dropped:
+            self._unit.elided.append((self._line_start, self._dropped))
+            self._dropped = 0
+
+    def _advance(self, index: int) -> Iterator[LineUnit]:
+        """End the unit and the empty ones after it; begin unit ``index`` here."""
+        while self._index < index:
+            yield from self._end_unit(last=False)
+            self._index += 1
+            self._unit = self._new_unit()
+
+    def _new_unit(self) -> _UnitFile:
+        if self._skip(self._index):
+            return _UnitFile(None, self._position)
+        name = f"raw-{self._file_number}-{self._index}.jsonl"
+        return _UnitFile(os.path.join(self._directory, name), self._position)
+
+    def _end_unit(self, *, last: bool, stream_error: str | None = None) -> Iterator[LineUnit]:
+        unit = self._unit
+        unit.close()
+        input_bytes = self._source.position - self._accounted
+        self._accounted = self._source.position
+        if unit.path is not None:
+            yield LineUnit(
+                file=self._file_number,
+                index=self._index,
+                last=last,
+                path=unit.path,
+                begin=0,
+                end=unit.size_bytes,
+                stream_offset=unit.stream_offset,
+                elided=tuple(unit.elided),
+                stream_error=stream_error,
+                temporary=True,
+                input_bytes=input_bytes,
+            )

@@ -16,8 +16,7 @@ from tokshard.core.progress import Progress
 from tokshard.dataset.delivery import JOURNAL_NAME, Delivery, UploadJournal
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.plan import BuildPlan, UnreadablePlan
-from tokshard.dataset.publication import is_sealed, publish, seal
-from tokshard.dataset.workdir import WorkDirectory
+from tokshard.dataset.workdir import WorkDirectory, is_sealed, publish, seal
 from tokshard.errors import IntegrityError, OutputExistsError, ResumeMismatchError, StorageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote

@@ -1,16 +1,20 @@
-"""Fingerprint of a dataset: what identifies its content without reading its tokens."""
+"""The state of a dataset: fingerprints of its content, and whether it stays as it is while it is read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
 from tokshard.core.codec import SHA256, XXH3_128, Key
 from tokshard.dataset.layout import IndexTable
-from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.manifest import manifest_path, read_manifest
 from tokshard.dataset.reader import open_pair
-from tokshard.errors import IntegrityError
+from tokshard.errors import InputError, IntegrityError
+from tokshard.storage import fs
 from tokshard.storage.digest import content_digest
+from tokshard.storage.paths import bin_path, idx_path, is_remote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +132,52 @@ class FingerprintedIndex:
 def dataset_fingerprint(path_prefix: str) -> DatasetFingerprint:
     """Return the fingerprint of a dataset; see :meth:`FingerprintedIndex.open`."""
     return FingerprintedIndex.open(path_prefix).fingerprint
+
+
+State = list[tuple[int | str, ...] | None]
+
+
+def dataset_state(prefix: str) -> State:
+    """Return what is different when another program has written a file: old and new may be mixed then.
+
+    Args:
+        prefix: The path prefix of the dataset, or its URL.
+
+    Returns:
+        For ``.bin``, ``.idx`` and manifest what :func:`tokshard.storage.fs.state` says: None if absent.
+    """
+    return [fs.state(path) for path in (bin_path(prefix), idx_path(prefix), manifest_path(prefix))]
+
+
+@contextmanager
+def unchanged(prefixes: Iterable[str]) -> Iterator[None]:
+    """Read datasets, and refuse what was read, or what went wrong, if one was changed meanwhile.
+
+    Remote ones are not looked at: each of their files is read on condition that it has not changed.
+
+    Args:
+        prefixes: The path prefixes of the datasets.
+
+    Raises:
+        InputError: A dataset was changed.
+
+    Example:
+        >>> with unchanged(["data/web"]):  # doctest: +SKIP
+        ...     tokens = IndexedDataset("data/web").sequence_lengths.sum()
+    """
+    before = {prefix: dataset_state(prefix) for prefix in prefixes if not is_remote(prefix)}
+    try:
+        yield
+    except Exception as error:
+        _check(before, error)
+        raise
+    _check(before)
+
+
+def _check(before: dict[str, State], error: Exception | None = None) -> None:
+    for prefix, state in before.items():
+        if dataset_state(prefix) != state:
+            raise InputError(
+                f"{prefix} was changed while it was read",
+                hint="run the same command again when nobody writes the dataset",
+            ) from error

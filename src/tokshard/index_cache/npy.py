@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.dataset.publication import DigestingWriter
 from tokshard.dataset.source import InputFile
+from tokshard.dataset.workdir import DigestingWriter
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import FileRecord
 from tokshard.storage.files import AtomicFile

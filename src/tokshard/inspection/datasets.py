@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core.codec import Document, Key
+from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.plan import TokenizerIdentity
-from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, UsageError
 from tokshard.storage import fs, paths

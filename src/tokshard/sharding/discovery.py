@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
 from tokshard.core.codec import encode
 from tokshard.core.path_mapping import PathMapping
-from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
+from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex, unchanged
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.merge.inputs import expand
-from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError

@@ -36,14 +36,14 @@ from tokshard.dataset.manifest import (
     TokenFileRecord,
 )
 from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
-from tokshard.dataset.publication import (
+from tokshard.dataset.records import RejectionRecord, UnitRecord, to_line
+from tokshard.dataset.workdir import (
     DigestingWriter,
     file_chunks,
     stage_chunks,
     stage_file,
     stage_manifest,
 )
-from tokshard.dataset.records import RejectionRecord, UnitRecord, to_line
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord, piecewise_digest
@@ -438,7 +438,7 @@ def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
 
 
 def _stage_index(directory: str, k: int, counts: UnitCounts, dtype: str) -> FileRecord:
-    from tokshard.dataset.writer import write_index
+    from tokshard.dataset.index_file import write_index
 
     def write(file: DigestingWriter) -> None:
         write_index(

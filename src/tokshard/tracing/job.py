@@ -11,8 +11,8 @@ import numpy as np
 
 from tokshard.core.formatting import counted
 from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import read_manifest
-from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import require_files
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.sharding.discovery import Wanted, open_sources

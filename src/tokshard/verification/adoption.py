@@ -20,11 +20,10 @@ from tokshard.dataset.manifest import (
     manifest_path,
 )
 from tokshard.dataset.plan import AdoptedInput, AdoptionParameters, BuildPlan
-from tokshard.dataset.publication import refuse_link
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.workdir import WorkDirectory
+from tokshard.dataset.workdir import WorkDirectory, refuse_link
 from tokshard.errors import InputError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord, content_digest, piecewise_digest

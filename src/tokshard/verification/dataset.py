@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokshard.core.strict_json import MAX_JSON_BYTES, parse_json_object
+from tokshard.dataset.fingerprint import dataset_state
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -20,7 +21,6 @@ from tokshard.dataset.manifest import (
     manifest_path,
     seal_of,
 )
-from tokshard.dataset.read_consistency import dataset_state
 from tokshard.dataset.source import InputFile, open_data
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tokshard.dataset import layout
-from tokshard.dataset.columns import FileColumn
+from tokshard.dataset.index_file import FileColumn
 from tokshard.dataset.layout import IndexHeader
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError

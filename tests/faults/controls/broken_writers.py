@@ -8,20 +8,20 @@ from typing import Any
 
 def manifest_first() -> None:
     """Give the manifest its name before the data."""
-    from tokshard.dataset import publication
+    from tokshard.dataset import workdir
     from tokshard.dataset.manifest import MANIFEST_NAME, manifest_path
 
-    original = publication._publish_output
+    original = workdir._publish_output
 
     def wrong(directory: str, k: int, prefix: str, names: list[str]) -> None:
         from tokshard.storage import paths, syscalls
 
         syscalls.make_directory(paths.sidecar_directory(prefix))
-        if publication._is_staged(directory, k, MANIFEST_NAME):
+        if workdir._is_staged(directory, k, MANIFEST_NAME):
             syscalls.replace(os.path.join(directory, f"{k}.{MANIFEST_NAME}"), manifest_path(prefix))
         original(directory, k, prefix, names)
 
-    publication._publish_output = wrong
+    workdir._publish_output = wrong
 
 
 def new_tokens_beside_the_old_index() -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tokshard.dataset.columns import IndexColumns, read_header
+from tokshard.dataset.fingerprint import unchanged
+from tokshard.dataset.index_file import IndexColumns, read_header
 from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.plan import DatasetInput, TokenizerIdentity
-from tokshard.dataset.read_consistency import unchanged
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError

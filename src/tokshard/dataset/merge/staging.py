@@ -19,6 +19,7 @@ from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
 from tokshard.core.tool import Tool
+from tokshard.dataset.index_file import write_index
 from tokshard.dataset.manifest import (
     INDEXED,
     PROVENANCE_NAME,
@@ -37,16 +38,15 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.merge.inputs import MergeInput, common
 from tokshard.dataset.plan import BuildPlan
-from tokshard.dataset.publication import (
+from tokshard.dataset.records import UnitRecord, read_records, to_line
+from tokshard.dataset.source import InputFile
+from tokshard.dataset.workdir import (
     DigestingWriter,
     file_chunks,
     stage_chunks,
     stage_file,
     stage_manifest,
 )
-from tokshard.dataset.records import UnitRecord, read_records, to_line
-from tokshard.dataset.source import InputFile
-from tokshard.dataset.writer import write_index
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.digest import READ_BYTES, FileRecord, file_digest, piecewise_digest
 from tokshard.storage.files import AppendFile

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tokshard.core.progress import Progress, SilentProgress
 from tokshard.corpus.files import discover
 from tokshard.dataset.build_run import BuildResult, BuildRun, recover
-from tokshard.dataset.publication import is_sealed
+from tokshard.dataset.workdir import is_sealed
 from tokshard.errors import LockedError, UnfinishedError, UsageError
 from tokshard.storage.lock import Holder, holder_of
 from tokshard.tokenization.job import TokenizeJob, Workspace, prepare_job

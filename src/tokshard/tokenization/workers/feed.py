@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from tokshard.corpus.files import CorpusFile
-from tokshard.corpus.planning import plan_units
-from tokshard.corpus.streams import stream_units
+from tokshard.corpus.planning import plan_units, stream_units
 from tokshard.corpus.units import Unit
 from tokshard.errors import UsageError
 from tokshard.tokenization.encoder import Task

@@ -28,7 +28,7 @@ from tokshard.cluster.options import RayOptions
 from tokshard.cluster.task import Answer, Message, on_node
 from tokshard.core.worker_errors import error_from_json, error_to_json
 from tokshard.corpus.files import CorpusFile
-from tokshard.corpus.streams import stream_units
+from tokshard.corpus.planning import stream_units
 from tokshard.errors import InputError, StorageError
 from tokshard.storage import syscalls
 from tokshard.storage.files import remove_tree, write_atomically

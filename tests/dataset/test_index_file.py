@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.dataset import twin
 from tokshard.dataset import layout
-from tokshard.dataset.writer import write_index
+from tokshard.dataset.index_file import write_index
 from tokshard.errors import IntegrityError, UsageError
 
 

@@ -27,7 +27,7 @@ from support.corpus.support import (
 from tokshard.corpus import compressed
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.files import discover
-from tokshard.corpus.streams import stream_units
+from tokshard.corpus.planning import stream_units
 from tokshard.errors import InputError, StorageError
 
 PACKED = CODECS[1:]
@@ -273,7 +273,7 @@ def test_named_pipes_are_read_like_files(codec, tmp_path):
 STDIN_PROGRAM = """
 import sys
 from tokshard.corpus.files import discover
-from tokshard.corpus.streams import stream_units
+from tokshard.corpus.planning import stream_units
 from tokshard.corpus.records import read_documents
 print("ready", flush=True)
 (file,) = discover(["-"])
@@ -302,7 +302,7 @@ def test_standard_input_is_sniffed_even_from_a_slow_non_blocking_pipe(codec, tmp
 BOMB_PROGRAM = """
 import os, re, sys
 from tokshard.corpus.files import discover
-from tokshard.corpus.streams import stream_units
+from tokshard.corpus.planning import stream_units
 from tokshard.corpus.planning import plan_units
 from tokshard.corpus.records import read_documents
 (file,) = discover([sys.argv[1]])
