@@ -1,6 +1,7 @@
 """Draws from sources with any progress, against queues of samples."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +9,15 @@ import pytest
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.replan import reweighting
-from tokshard.sharding.replan.reweighting import reweight
-from tokshard.sharding.replan.source_progress import OpenEpoch, SourceProgress
+from tokshard.sharding.replan.reweighting import reweight, write_order
+from tokshard.sharding.replan.source_progress import (
+    OpenEpoch,
+    SourceEpochTable,
+    SourceProgress,
+    progress_of_rows,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "formats" / "reweighted-1"
 
 
 def random_progress(generator):
@@ -70,3 +78,31 @@ def test_nothing_to_draw_is_refused():
         reweight([1.0], [SourceProgress.at_start(5)], 0, 1)
     with pytest.raises(UsageError, match="has no sample"):
         reweight([1.0, 1.0], [SourceProgress.at_start(5), SourceProgress.at_start(0)], 3, 1)
+
+
+def golden_order():
+    """Return a small re-weighted order, the progress before it, and its weights."""
+    progress = (
+        SourceProgress(5, (OpenEpoch(0, Intervals.of([(1, 2), (3, 5)])),), next_epoch=1),
+        SourceProgress.at_start(3),
+        SourceProgress(4, (OpenEpoch(2, Intervals.of([(0, 4)])),), next_epoch=3),
+    )
+    return reweight([0.5, 0.5], progress[:2], 12, seed=7), progress, [0.5, 0.5, 0.0]
+
+
+def test_the_files_of_a_reweighted_blend_are_frozen(tmp_path):
+    order, progress, weights = golden_order()
+    files, record = write_order(
+        order, progress, weights, 7, directory=str(tmp_path), stream="train", made_from="a test"
+    )
+    written = {path.name: path.read_bytes() for path in tmp_path.glob("*.npy")}
+    assert written == {path.name: path.read_bytes() for path in GOLDEN.glob("*.npy")}
+    assert len(written) == 4
+    arrays = {
+        name: np.load(GOLDEN / f"{files.hash}-BlendedDataset-train-{name}.npy")
+        for name in ("dataset_index", "dataset_sample_index", "unread", "source_epochs")
+    }
+    assert progress_of_rows(arrays["unread"], [5, 3, 4], record.next_source_epochs, "f") == progress
+    table = SourceEpochTable.checked(arrays["source_epochs"], 12, "f")
+    assert table.of(np.arange(12), arrays["dataset_index"]).tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert (record.next_source_epochs, record.seed, record.weights) == ((1, 1, 3), 7, (0.5, 0.5, 0.0))
