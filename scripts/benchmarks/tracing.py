@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,9 +103,10 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
 
 def reference(directory: Path, number: int, count: int):
     """Write a dataset and its index; return what a plan says of it."""
+    from tokshard.dataset.fingerprint import DatasetFingerprint
     from tokshard.dataset.reader import IndexedDataset
     from tokshard.gpt_index.index import GPTDatasetIndex
-    from tokshard.sharding.sources import DatasetReference, FileStamp, IndexReference
+    from tokshard.sharding.sources import DatasetReference, FileFingerprint, IndexReference
 
     prefix = directory / f"data{number}"
     write_dataset(prefix, count)
@@ -119,10 +119,10 @@ def reference(directory: Path, number: int, count: int):
         prefix=str(prefix),
         first=0,
         samples=len(index),
-        bin=FileStamp.of(f"{prefix}.bin"),
-        idx=FileStamp.of(f"{prefix}.idx"),
+        bin=FileFingerprint.of(f"{prefix}.bin"),
+        idx=FileFingerprint.of(f"{prefix}.idx"),
         multimodal=False,
-        fingerprint={},
+        fingerprint=DatasetFingerprint(bin_bytes=0, idx_bytes=0),
         index=IndexReference(files, index.plan),
     )
 
@@ -130,12 +130,12 @@ def reference(directory: Path, number: int, count: int):
 def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray]):
     """Write arrays as a cache has them; return what a plan says of them."""
     from tokshard.index_cache.npy import write_npy
-    from tokshard.sharding.sources import CachedFiles, FileStamp
+    from tokshard.sharding.sources import CachedArrays, array_path
 
-    files = CachedFiles(str(directory), f"{number:032x}", "train", kind, {})
+    digest = f"{number:032x}"
     for name, array in arrays.items():
-        write_npy(files.path(name), array)
-    return replace(files, stamps={name: FileStamp.of(files.path(name)) for name in arrays})
+        write_npy(array_path(str(directory), digest, kind, "train", name), array)
+    return CachedArrays.at(str(directory), digest, "train", kind)
 
 
 def write_world(directory: Path, count: int) -> None:

@@ -262,3 +262,18 @@ def test_the_schemas_of_all_documents_are_valid():
         assert schema == cls.SCHEMA
         Draft202012Validator.check_schema(json_schema(cls))
         assert file_name(schema).endswith(".json")
+
+
+def test_a_newer_version_of_a_name_has_a_hint():
+    @dataclass(frozen=True)
+    class Shuffled:
+        algorithm: Annotated[Literal["tokshard.feistel/1"], Key("algorithm", "Name of the algorithm.")]
+
+    for version, hint in (
+        ("tokshard.feistel/2", "upgrade tokshard"),
+        ("tokshard.feistel/0", None),
+        ("x", None),
+    ):
+        with pytest.raises(IntegrityError, match=r"algorithm must be one of tokshard\.feistel/1") as caught:
+            decode(Shuffled, {"algorithm": version}, "plan.json")
+        assert (caught.value.hint is None) is (hint is None)

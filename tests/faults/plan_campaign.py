@@ -38,6 +38,7 @@ from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.verification.job import verify
+from tokshard.verification.options import VerifyOptions
 
 OUTPUT = "new"
 RANKS = 4
@@ -145,7 +146,7 @@ def judge(new: dict[str, bytes], old: dict[str, bytes]) -> str | None:
         return None
     for whole in (new, old):
         if whole and {name: found.get(name) for name in whole} == whole:
-            findings = verify(OUTPUT, workers=1).findings
+            findings = verify(VerifyOptions(OUTPUT, workers=1)).findings
             return f"verify finds {findings}" if any(one.is_problem for one in findings) else None
     return f"there is a plan, but neither the old nor the new one: {sorted(found)}"
 

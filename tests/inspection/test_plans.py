@@ -149,7 +149,7 @@ def test_the_summary_tells_shards_batches_and_tails(tmp_path):
     stream = PlanSummary.of(plan).to_json()["streams"]["train"]
     assert [(one["samples"], one["ids"]) for one in stream["shards"]] == [(7, [0, 7]), (4, [7, 11])]
     assert (stream["steps"], stream["batch_sizes"]) == (2, [[0, 0, 4]])
-    (covered,) = stream["coverage"]["passes"]
+    (covered,) = stream["coverage"]["epoch_ranges"]
     assert (covered["read"], covered["dropped"], covered["dropped_ids"]) == (8, 3, [[8, 11]])
     blended = plan_of({"train": index_source(6, datasets=2, blended=True)})
     assert PlanSummary.of(blended).to_json()["streams"]["train"]["shards"][1]["ids"] is None

@@ -7,7 +7,7 @@ from support.loader.support import slow_inputs
 from tokshard.errors import UsageError
 from tokshard.gpt_index.samples import Sample
 from tokshard.loader import BatchOptions
-from tokshard.loader.assembly import SampleAssembly, Texts
+from tokshard.loader.assembly import RawSamples, SampleAssembly
 from tokshard.loader.masks import document_bounds
 from tokshard.loader.memory import Memory
 from tokshard.sharding.topology import FIELDS, context_slices
@@ -28,7 +28,7 @@ def micro_batches(draw):
 def assembled(texts, length, extra, fields, options, slices, pieces=()):
     assembly = SampleAssembly(length, extra, fields, options, slices)
     datasets = np.zeros(len(texts), np.int16)
-    return assembly.micro_batch(Texts(np.array(texts, np.int64), datasets, pieces), Memory())
+    return assembly.micro_batch(RawSamples(np.array(texts, np.int64), datasets, pieces), Memory())
 
 
 @given(case=micro_batches(), reset_attention=st.booleans(), data=st.data())

@@ -24,6 +24,7 @@ from support.loader.support import (
 from tokshard.errors import IntegrityError, MissingFileError, ResumeMismatchError, UsageError
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader import BatchOptions, RankLoader
+from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.ranks import read_rank
 from tokshard.sharding.schedule import BatchSchedule
@@ -281,7 +282,7 @@ def test_a_plan_goes_on_where_the_one_before_it_stopped(blend):
     state = loader.state_dict()
     topology = Topology(1)
     stream = stream_of(source, topology, mode="contiguous", consumed_samples=12, skipped=12)
-    history = ({"plan_id": loader.plan_id},)
+    history = (StoppedPlan(loader.plan_id, {}),)
     new = open_plan(write_streams(directory, topology, history=history, train=stream), 0)
     new.load_state_dict(state)
     assert (new.position, new.consumed_samples) == (0, 12)
@@ -359,7 +360,7 @@ def test_a_loader_crosses_processes_with_its_state(blend):
     assert other.state_dict() == loader.state_dict()
     assert same(next(other), next(loader))
     with pytest.raises(UsageError, match="opened by a path"):
-        pickle.dumps(RankLoader(loader.view))
+        pickle.dumps(RankLoader(loader.plan, 1))
 
 
 def fresh_plan(directory, **options):
@@ -457,14 +458,14 @@ def test_reading_ahead_changes_nothing_and_its_thread_ends(blend):
 
 def test_a_view_of_a_rank_makes_the_same_loader(blend):
     path = planned(blend, "single", 3)
-    assert same(RankLoader(read_rank(path, 1))[2], open_plan(path, 1)[2])
+    assert same(RankLoader(*read_rank(path, 1))[2], open_plan(path, 1)[2])
 
 
 def test_a_forked_process_waits_for_no_thread_that_it_does_not_have(blend):
     """As a torch worker does: the locks may be held at the moment of the fork."""
     loader = open_plan(planned(blend, "contiguous", 3), 0)
     expected = [next(loader), *loader.clone()]
-    with loader._reader._shards._lock, loader._reader.route._lock:
+    with loader._reader._shards._lock, loader._reader.schedule._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(240)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.loader.support import source_of, stream_of
-from tokshard.loader import schedule as route_module
-from tokshard.loader.schedule import Course, Route
+from tokshard.loader import schedule as schedule_module
+from tokshard.loader.schedule import MicroBatchSchedule
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
@@ -28,8 +28,8 @@ def test_answers_do_not_depend_on_what_was_asked_before(source, asked, chunk, ra
     assignment = stream_of(source, Topology(2), mode="sequential", micro=1, shuffle="samples").assignment
     locator = Locator(source)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route_module, "_CHUNK", chunk)
-        route = Route(assignment, rank, locator, None)
+        patch.setattr(schedule_module, "_CHUNK", chunk)
+        route = MicroBatchSchedule(assignment, rank, locator, None)
         expected = assignment.ids(rank, 0, assignment.samples_per_rank)
         for start, stride, count in asked:
             for number in range(start, min(start + stride * count, len(route)), stride):
@@ -52,12 +52,12 @@ def test_reading_on_looks_up_many_at_once(source, monkeypatch):
         return original(self, ranks, local, key_of)
 
     monkeypatch.setattr(type(assignment), "at", counting)
-    route = Route(assignment, 0, Locator(source), None)
+    route = MicroBatchSchedule(assignment, 0, Locator(source), None)
     for number in range(len(route)):
         route.micro_batch(number)
     assert calls == [1, len(route) - 1]
     calls.clear()
-    jumping = Route(assignment, 0, Locator(source), None)
+    jumping = MicroBatchSchedule(assignment, 0, Locator(source), None)
     jumping.micro_batch(len(route) - 1)
     jumping.micro_batch(0)
     assert calls == [1, 1]
@@ -65,7 +65,7 @@ def test_reading_on_looks_up_many_at_once(source, monkeypatch):
 
 def test_threads_may_ask_at_the_same_time(source):
     assignment = stream_of(source, Topology(1), micro=1, shuffle="samples", epochs=30).assignment
-    route = Route(assignment, 0, Locator(source), None)
+    route = MicroBatchSchedule(assignment, 0, Locator(source), None)
     expected, wrong = assignment.ids(0, 0, assignment.samples_per_rank), []
 
     def ask(offset):
@@ -82,7 +82,7 @@ def test_threads_may_ask_at_the_same_time(source):
 
 def test_groups_keep_the_order_of_their_samples(source):
     assignment = stream_of(source, Topology(1), micro=8, shuffle="samples").assignment
-    selected = Route(assignment, 0, Locator(source), None).micro_batch(0)
+    selected = MicroBatchSchedule(assignment, 0, Locator(source), None).micro_batch(0)
     groups = selected.by_dataset()
     assert sorted(place for places in groups.values() for place in places) == list(range(8))
     for dataset, places in groups.items():
@@ -99,14 +99,14 @@ def test_counting_along_a_course_agrees_with_walking_it(source, micro, skipped, 
     assignment = stream_of(
         source, Topology(2), micro=micro, batch=2 * group, epochs=epochs, schedule=schedule, **start
     ).assignment
-    course, position, consumed = Course(assignment), 0, assignment.consumed_samples
+    course, position, consumed = MicroBatchSchedule(assignment, 0), 0, assignment.consumed_samples
     for step in range(assignment.steps):
         assert course.start_of_step(step) == position
-        for number in course.micro_batches(step):
+        for number in course.of_step(step):
             assert (number, course.step(position), course.consumed(position)) == (position, step, consumed)
             assert course.at(consumed) == position
             local = position * micro + assignment.skipped
-            assert course.epoch(position) == local // assignment.passes[0].per_epoch
+            assert course.epoch(position) == local // assignment.epoch_ranges[0].per_epoch
             position, consumed = position + 1, consumed + group
         assert consumed == assignment.consumed_after(step + 1)
     assert position == len(course) == course.at(consumed)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from support.sharding.support import World, assignment_of, everything, order_of
+from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.assignment import Assignment, Pass, Remainder, available_steps
+from tokshard.sharding.assignment import Assignment, EpochRange, Remainder, available_steps
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.order import SampleOrder
@@ -43,7 +44,7 @@ def test_every_id_is_located_where_it_is_read(mode, sharded, schedule):
         found = plan.locate(np.arange(203), epoch)
         for sample in range(203):
             expected = read_at.get((epoch, sample), (-1, -1, -1))
-            assert (found.rank[sample], found.step[sample], found.slot[sample]) == expected
+            assert (found.rank[sample], found.step[sample], found.row[sample]) == expected
     assert len({sample for epoch, sample in read_at if epoch == 0}) == 200
     assert sorted({sample for epoch, sample in read_at if epoch == 0} | members(plan.tail(0))) == list(
         range(203)
@@ -68,7 +69,7 @@ def test_a_plan_that_starts_in_the_middle_is_the_end_of_the_whole_one(mode, shar
         still = before.step >= 9
         assert np.array_equal(after.rank, np.where(still, before.rank, -1))
         assert np.array_equal(after.step, np.where(still, before.step - 9, -1))
-        assert np.array_equal(after.slot, np.where(still, before.slot, -1))
+        assert np.array_equal(after.row, np.where(still, before.row, -1))
     assert Remainder.after(late, 2).seen == Remainder.after(whole, 11).seen
 
 
@@ -115,19 +116,21 @@ def test_ranks_and_steps_that_are_not_there_are_index_errors():
 
 def test_parts_that_do_not_fit_are_usage_errors():
     order, schedule = SampleOrder(100), BatchSchedule.constant(8)
-    good = Pass(order, Striped(100, 2, 4, 48))
+    good = EpochRange(order, Striped(100, 2, 4, 48))
     wrong = [
         lambda: Assignment((), 4, schedule, 1),
         lambda: Assignment((good,), 4, schedule, 13),
         lambda: Assignment((good,), 5, BatchSchedule.constant(10), 1),
         lambda: Assignment((good,), 4, BatchSchedule.constant(12), 1),
-        lambda: Assignment((good, Pass(order, Striped(100, 4, 4, 24), 1)), 4, schedule, 1),
+        lambda: Assignment((good, EpochRange(order, Striped(100, 4, 4, 24), 1)), 4, schedule, 1),
         lambda: Assignment((good, good), 4, schedule, 1),
-        lambda: Assignment((Pass(order, good.layout, 0, None), Pass(order, good.layout, 9)), 4, schedule, 1),
+        lambda: Assignment(
+            (EpochRange(order, good.layout, 0, None), EpochRange(order, good.layout, 9)), 4, schedule, 1
+        ),
         lambda: Assignment((good,), 4, schedule, -1),
-        lambda: Pass(order, Striped(99, 2, 4, 48)),
-        lambda: Pass(order, Striped(100, 2, 4, None)),
-        lambda: Pass(order, good.layout, 0, 0),
+        lambda: EpochRange(order, Striped(99, 2, 4, 48)),
+        lambda: EpochRange(order, Striped(100, 2, 4, None)),
+        lambda: EpochRange(order, good.layout, 0, 0),
     ]
     for make in wrong:
         with pytest.raises(UsageError):
@@ -138,26 +141,26 @@ def test_parts_that_do_not_fit_are_usage_errors():
 def test_assignments_survive_json_and_other_json_is_an_integrity_error():
     world = World(4, 2)
     plan = assignment_of("cyclic", cyclic_order(203, world, sharded=True), world, epochs=5, schedule=SCHEDULE)
-    value = json.loads(json.dumps(plan.to_json()))
-    assert Assignment.from_json(value, "plan.json") == plan
-    one = value["passes"][0]
+    value = json.loads(json.dumps(encode(plan)))
+    assert decode(Assignment, value, "plan.json") == plan
+    one = value["epoch_ranges"][0]
     wrong = [
         None,
         {},
         value | {"more": 1},
-        value | {"passes": {}},
-        value | {"passes": [None]},
+        value | {"epoch_ranges": {}},
+        value | {"epoch_ranges": [None]},
         value | {"steps": "5"},
         value | {"steps": 10**9},
-        value | {"passes": [one | {"epochs": "x"}]},
-        value | {"schedule": None},
-        value | {"passes": [one | {"epochs": 0}]},
-        value | {"passes": [one | {"order": None}]},
+        value | {"epoch_ranges": [one | {"epochs": "x"}]},
+        value | {"batch_schedule": None},
+        value | {"epoch_ranges": [one | {"epochs": 0}]},
+        value | {"epoch_ranges": [one | {"order": None}]},
         value | {"micro_batch_size": 0},
     ]
     for case in wrong:
         with pytest.raises(IntegrityError, match=r"plan\.json"):
-            Assignment.from_json(case, "plan.json")
+            decode(Assignment, case, "plan.json")
 
 
 WORLDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
@@ -200,7 +203,9 @@ def test_stopping_on_24_going_on_on_16_and_then_on_48_reads_every_sample_once(mo
                 stop = plan.steps if steps is None else steps
                 seen += everything(plan)[:stop].ravel().tolist()
                 rest = Remainder.after(plan, stop, keep_order=keep_order)
-                assert rest.seen.count + rest.unread.count == rest.samples == plan.passes[0].order.samples
+                assert (
+                    rest.seen.count + rest.unread.count == rest.samples == plan.epoch_ranges[0].order.samples
+                )
                 left = rest.order
             unread = left.ids(np.arange(left.samples), epoch).tolist() if left else []
             assert sorted([*seen, *unread]) == list(range(1000))
@@ -233,8 +238,8 @@ def test_a_remainder_then_whole_epochs_are_one_assignment():
     plan = assignment_of("contiguous", order, World(4, 2), epochs=3)
     rest = Remainder.after(plan, 5, keep_order=False)
     passes = (
-        Pass(rest.order, layout_of("contiguous", rest.order.samples, world), rest.epoch),
-        Pass(order, layout_of("contiguous", 100, world), rest.epoch + 1, 2),
+        EpochRange(rest.order, layout_of("contiguous", rest.order.samples, world), rest.epoch),
+        EpochRange(order, layout_of("contiguous", 100, world), rest.epoch + 1, 2),
     )
     schedule = BatchSchedule.constant(6)
     after = Assignment(passes, 2, schedule, available_steps(passes, 2, schedule, 40), 40)
@@ -266,12 +271,12 @@ def test_a_billion_samples_over_a_thousand_ranks_are_a_few_numbers():
         )
         epochs = None if mode == "cyclic" else 2
         layout = layout_of(mode, order.samples, world, sharded=sharded)
-        plan = Assignment((Pass(order, layout, 0, epochs),), 1, BatchSchedule.constant(4096), 400_000)
-        assert len(json.dumps(plan.to_json())) < 2000
+        plan = Assignment((EpochRange(order, layout, 0, epochs),), 1, BatchSchedule.constant(4096), 400_000)
+        assert len(json.dumps(encode(plan))) < 2000
         rest = Remainder.after(plan, 100_000)
         assert rest.seen.count == 100_000 * 4096
         assert rest.seen.count + rest.unread.count == 10**9 + 7
-        assert len(json.dumps(rest.order.to_json())) < 3000
+        assert len(json.dumps(encode(rest.order))) < 3000
         if mode != "cyclic":
             ids = plan.at(np.full(9, 1000), np.arange(9) * 50_000)
             found = plan.locate(ids, 0)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.intervals import Intervals
 
@@ -23,10 +24,12 @@ def test_members_places_and_complement_are_those_of_the_set(members):
     asked = np.arange(70)
     assert intervals.index(asked).tolist() == [ordered.index(m) if m in members else -1 for m in range(70)]
     assert intervals.complement(61) == of(set(range(61)) - members)
-    assert Intervals.from_json(intervals.to_json(), "plan") == intervals
+    assert decode(Intervals, encode(intervals), "plan") == intervals
     assert all(
         stop < start
-        for (_, stop), (start, _) in zip(intervals.to_json(), intervals.to_json()[1:], strict=False)
+        for (_, stop), (start, _) in zip(
+            intervals.to_json_value(), intervals.to_json_value()[1:], strict=False
+        )
     )
 
 
@@ -72,7 +75,7 @@ def test_pairs_that_are_no_ascending_intervals_are_refused(pairs):
 )
 def test_json_that_is_no_set_of_intervals_is_an_integrity_error(value):
     with pytest.raises(IntegrityError, match=r"plan\.json"):
-        Intervals.from_json(value, "plan.json")
+        decode(Intervals, value, "plan.json")
 
 
 def test_places_past_the_end_are_index_errors():

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.sharding.support import World
+from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.layouts import Blocked, Striped, layout_from_json, repeats
+from tokshard.sharding.layouts import Blocked, Layout, Striped, repeats
 from tokshard.sharding.planning import layout_of
 
 KINDS = [("single", 3), ("sequential", 1), ("chunked", 2), ("contiguous", 1), ("full-validation", 1)]
@@ -153,7 +154,7 @@ def test_a_cut_stripe_has_no_consumed_set():
     "layout", [Striped(10, 2, 1, 5, "first"), Blocked(10, 2, 5, None), Striped(9, 2, 2, 4)]
 )
 def test_layouts_survive_json(layout):
-    assert layout_from_json(layout.to_json(), "plan.json") == layout
+    assert decode(Layout, encode(layout), "plan.json") == layout
 
 
 @pytest.mark.parametrize(
@@ -161,19 +162,19 @@ def test_layouts_survive_json(layout):
     [
         {"layout": "round"},
         {"samples": 0},
-        {"ranks": "2"},
+        {"data_parallel": "2"},
         {"width": 3},
         {"samples_per_rank": 1.5},
         {"more": 1},
         {"repeat": "middle"},
         {"samples_per_rank": 0},
-        {"ranks": True},
+        {"data_parallel": True},
         {"width": 0},
     ],
 )
 def test_json_that_is_no_layout_is_an_integrity_error(change):
     with pytest.raises(IntegrityError, match=r"plan\.json"):
-        layout_from_json(Striped(10, 2, 1, 5).to_json() | change, "plan.json")
+        decode(Layout, encode(Striped(10, 2, 1, 5)) | change, "plan.json")
     for value in (None, [], {"layout": "blocked"}):
         with pytest.raises(IntegrityError):
-            layout_from_json(value, "plan.json")
+            decode(Layout, value, "plan.json")

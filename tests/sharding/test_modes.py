@@ -79,7 +79,7 @@ def test_the_ragged_case_of_22_samples_is_named():
 def test_contiguous_ranks_read_runs_of_neighbours():
     plan = assignment_of("contiguous", SampleOrder(11), World(3, 1))
     assert everything(plan)[:, :, 0].T.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert plan.tail(0).to_json() == [[9, 11]]
+    assert plan.tail(0).to_json_value() == [[9, 11]]
 
 
 @pytest.mark.parametrize("kind", SHUFFLES)

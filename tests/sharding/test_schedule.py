@@ -5,6 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.schedule import BatchSchedule
 
@@ -146,7 +147,7 @@ def test_a_count_within_a_step_is_no_boundary():
 def test_schedules_survive_json(made, round_down):
     schedule = BatchSchedule(made[0].segments, round_down)
     assume(len(schedule.segments) > 0)
-    assert BatchSchedule.from_json(schedule.to_json(), "plan.json") == schedule
+    assert decode(BatchSchedule, encode(schedule), "plan.json") == schedule
 
 
 @pytest.mark.parametrize(
@@ -155,19 +156,19 @@ def test_schedules_survive_json(made, round_down):
         None,
         [],
         {},
-        {"segments": [[0, 8]]},
-        {"segments": [], "round_down": False},
-        {"segments": [[0, 8.5]], "round_down": False},
-        {"segments": [[1, 8]], "round_down": False},
-        {"segments": [[0, 8]], "round_down": 1},
-        {"segments": [[0, 8]], "round_down": False, "more": 1},
-        {"segments": [[0]], "round_down": False},
-        {"segments": 5, "round_down": True},
+        {"sizes": [[0, 8]]},
+        {"sizes": [], "round_down": False},
+        {"sizes": [[0, 8.5]], "round_down": False},
+        {"sizes": [[1, 8]], "round_down": False},
+        {"sizes": [[0, 8]], "round_down": 1},
+        {"sizes": [[0, 8]], "round_down": False, "more": 1},
+        {"sizes": [[0]], "round_down": False},
+        {"sizes": 5, "round_down": True},
     ],
 )
 def test_json_that_is_no_schedule_is_an_integrity_error(value):
     with pytest.raises(IntegrityError, match=r"plan\.json"):
-        BatchSchedule.from_json(value, "plan.json")
+        decode(BatchSchedule, value, "plan.json")
 
 
 def test_a_schedule_counts_in_int64():

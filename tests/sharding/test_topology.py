@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.topology import FIELDS, Topology, context_slices
 
@@ -123,16 +124,25 @@ def test_sequences_that_cannot_be_cut_are_usage_errors(length, context, cp):
 
 def test_topologies_survive_json():
     topology = Topology(16, 2, 2, 2, "tp-cp-ep-dp-pp", 3, (0, 1), 2, 1)
-    assert Topology.from_json(topology.to_json(), "plan.json") == topology
+    assert decode(Topology, encode(topology), "plan.json") == topology
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"world_size": "8"}, {"tensor": 3}, {"order": 5}, {"mtp_stages": 1}, {"mtp_stages": ["a"]}, {"more": 1},
-     {"virtual_pipeline": 1.0}, {"expert": None}, {"context": True}],
-)  # fmt: skip
+    [
+        {"world_size": "8"},
+        {"tensor_parallel": 3},
+        {"rank_order": 5},
+        {"mtp_stages": 1},
+        {"mtp_stages": ["a"]},
+        {"more": 1},
+        {"virtual_pipeline": 1.0},
+        {"expert_parallel": None},
+        {"context_parallel": True},
+    ],
+)
 def test_json_that_is_no_topology_is_an_integrity_error(change):
     with pytest.raises(IntegrityError, match=r"plan\.json"):
-        Topology.from_json(Topology(8).to_json() | change, "plan.json")
+        decode(Topology, encode(Topology(8)) | change, "plan.json")
     with pytest.raises(IntegrityError):
-        Topology.from_json([], "plan.json")
+        decode(Topology, [], "plan.json")

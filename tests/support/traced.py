@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from support.dataset.twin import Plain
 from tokshard.blending.order import build_blending_indices
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
 from tokshard.gpt_index.index import GPTDatasetIndex
@@ -20,7 +21,14 @@ from tokshard.sharding.options import StreamRequest
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.planning import plan_stream
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
+from tokshard.sharding.sources import (
+    CachedArrays,
+    DatasetReference,
+    FileFingerprint,
+    IndexReference,
+    SampleSource,
+    array_path,
+)
 from tokshard.tracing.job import TracedData, TracedStream
 from tokshard.tracing.reads import PlanStage
 
@@ -34,6 +42,8 @@ documents = st.lists(
     max_size=14,
 ).filter(lambda found: sum(map(sum, found)) > 8)
 
+UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
+
 
 def write_dataset(prefix, lengths):
     """Write a dataset in which the n-th token is n, so that a token tells its place."""
@@ -43,11 +53,10 @@ def write_dataset(prefix, lengths):
 
 
 def cached(directory, number, kind, arrays):
-    files = CachedFiles(str(directory), f"{number:032x}", "train", kind, {})
+    digest = f"{number:032x}"
     for name, array in arrays.items():
-        write_npy(files.path(name), array)
-    stamps = {name: FileStamp.of(files.path(name)) for name in arrays}
-    return CachedFiles(files.directory, files.hash, files.split, files.kind, stamps)
+        write_npy(array_path(str(directory), digest, kind, "train", name), array)
+    return CachedArrays.at(str(directory), digest, "train", kind)
 
 
 def reference_of(directory, number, lengths, *, unused=0, **options):
@@ -56,8 +65,13 @@ def reference_of(directory, number, lengths, *, unused=0, **options):
     Its last ``unused`` samples are not for reading.
     """
     prefix = write_dataset(os.path.join(directory, f"data{number}"), lengths)
-    stamps = {"bin": FileStamp.of(f"{prefix}.bin"), "idx": FileStamp.of(f"{prefix}.idx")}
-    common = {"prefix": prefix, "multimodal": False, "fingerprint": {}, **stamps}
+    stamps = {"bin": FileFingerprint.of(f"{prefix}.bin"), "idx": FileFingerprint.of(f"{prefix}.idx")}
+    common = {
+        "prefix": prefix,
+        "multimodal": False,
+        "fingerprint": UNKNOWN,
+        **stamps,
+    }
     if "sequence_length" not in options:
         first = min(options.get("first", 0), len(lengths) - 1)
         return DatasetReference(first=first, samples=max(1, len(lengths) - first - unused), **common)
@@ -184,7 +198,7 @@ def slow_reads(assignment, key_of, steps=None):
                 local = np.array([first + row])
                 repeated = bool(assignment.repeated(np.array([rank]), local)[0])
                 epoch, within = 0, int(local[0]) + assignment.skipped
-                for one in assignment.passes:
+                for one in assignment.epoch_ranges:
                     if within < one.per_rank:
                         epoch = one.first_epoch + within // one.per_epoch
                         break

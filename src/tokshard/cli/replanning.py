@@ -151,9 +151,7 @@ def parse_stages(text: str | None) -> tuple[int, ...]:
 
 def show_proofs(plan: Plan) -> None:
     """Print for each stream that goes on what was read, is planned and is left."""
-    from tokshard.sharding.history import history_of
-
-    history = history_of(plan)
+    history = plan.history
     if not history:
         return
     for name, stopped in history[-1].streams.items():

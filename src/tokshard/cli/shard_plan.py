@@ -221,8 +221,8 @@ def _json(
         written = {"directory": files.directory, "files": len(files.names), "bytes": files.size_bytes}
     return {
         "schema": SCHEMA,
-        "plan": plan.to_json(output),
-        "coverage": {name: coverage_of(stream.assignment).to_json() for name, stream in plan.streams.items()},
+        "plan": plan.stored_in(output).to_json(),
+        "coverage": {name: encode(coverage_of(stream.assignment)) for name, stream in plan.streams.items()},
         "written": written,
         "simulation": None if reads is None else encode(reads),
         "staging": None if lists is None else encode(lists),

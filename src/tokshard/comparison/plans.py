@@ -20,8 +20,9 @@ from tokshard.comparison.report import (
     StepDifference,
     StreamDifference,
 )
+from tokshard.core.codec import encode
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.history import history_of, reweighting_of, stops_of
+from tokshard.sharding.history import reweighting_of, stops_of
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.locator import Locator, open_sort_key
@@ -70,7 +71,7 @@ def diff_plans(
         kind="plan",
         reads_same=not only_in_a and not only_in_b and all(part.reads_same for part in parts),
         same_plan=a.plan_id == b.plan_id,
-        fields=_different_fields(a.topology.to_json(), b.topology.to_json()),
+        fields=_different_fields(encode(a.topology), encode(b.topology)),
         parts=parts,
         only_in_a=only_in_a,
         only_in_b=only_in_b,
@@ -313,7 +314,7 @@ class _StreamReader:
         self._locator = Locator(self.stream.source)
         key = self.stream.sort_key
         self._key_of = None if key is None else open_sort_key(self.stream.source, key)
-        record = reweighting_of(stops_of(history_of(plan), name))
+        record = reweighting_of(stops_of(plan.history, name))
         self._source_epochs = None if record is None else open_start(self.stream.source, record)[1]
 
     @property
@@ -359,7 +360,7 @@ def _epochs_of(assignment: Assignment, local: Integers) -> Integers:
     """Return the epoch of each local index."""
     epochs = np.full(local.shape, -1, dtype=np.int64)
     place = local + assignment.skipped
-    for one in assignment.passes:
+    for one in assignment.epoch_ranges:
         here = (place >= 0) & (place < one.per_rank)
         epochs[here] = one.first_epoch + place[here] // one.per_epoch
         place = place - one.per_rank
@@ -449,16 +450,16 @@ class StraightRun:
     def of(cls, stream: Stream) -> Self | None:
         """Return the run of a stream; None where ranks read in blocks, again, or several epochs."""
         one = stream.assignment
-        first = one.passes[0]
-        once = len(one.passes) == 1 and first.epochs == 1 and isinstance(first.layout, Striped)
+        first = one.epoch_ranges[0]
+        once = len(one.epoch_ranges) == 1 and first.epochs == 1 and isinstance(first.layout, Striped)
         if not once or first.per_epoch * one.ranks > first.order.samples:
             return None
         order, offset = first.order, 0
-        if order.links and isinstance(order.links[0], Selection):
-            kept = order.links[0].kept
+        if order.transforms and isinstance(order.transforms[0], Selection):
+            kept = order.transforms[0].kept
             if kept.starts.size > 1:
                 return None
-            order, offset = SampleOrder(order.total, order.links[1:]), int(kept.starts[0])
+            order, offset = SampleOrder(order.total, order.transforms[1:]), int(kept.starts[0])
         shift = offset + one.skipped * one.ranks - one.consumed_samples
         return cls(stream.source.id, order, first.first_epoch, shift)
 

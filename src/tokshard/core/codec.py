@@ -281,7 +281,8 @@ def _literal(choices: tuple[Any, ...]) -> _Codec:
         for choice in choices:
             if type(value) is type(choice) and value == choice:
                 return choice
-        raise _Mismatch(f"must be one of {', '.join(map(str, choices))}, got {shown(value)}", field)
+        hint = _NEWER if any(_is_newer(value, choice) for choice in choices) else None
+        raise _Mismatch(f"must be one of {', '.join(map(str, choices))}, got {shown(value)}", field, hint)
 
     return _Codec(to_json, from_json)
 
@@ -431,14 +432,18 @@ def _check_constant(value: dict[str, Any], name: str, constant: str, where: str)
     raise _Mismatch(
         f"must be {constant!r}, got {shown(value.get(name))}",
         _join(where, name),
-        hint="a newer version of tokshard may have written it: upgrade tokshard"
-        if _is_newer(value.get(name), constant)
-        else None,
+        hint=_NEWER if _is_newer(value.get(name), constant) else None,
     )
 
 
-def _is_newer(schema: Any, constant: str) -> bool:
-    name, _, version = constant.rpartition("/")
+_NEWER = "a newer version of tokshard may have written it: upgrade tokshard"
+
+
+def _is_newer(schema: Any, constant: Any) -> bool:
+    """Tell whether a value is a newer version of a name such as ``tokshard.plan/1``."""
+    name, _, version = str(constant).rpartition("/")
+    if not (name and version.isdecimal()):
+        return False
     match = re.fullmatch(rf"{re.escape(name)}/(\d{{1,9}})", schema) if isinstance(schema, str) else None
     return match is not None and int(match[1]) > int(version)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from tokshard.core.codec import Key
 from tokshard.errors import InputError, UsageError
 
 MAX_INT32 = 2**31 - 1
@@ -33,16 +35,27 @@ class EpochPlan:
         samples_before_final: The samples that end before the last epoch; 0 where there is one epoch.
     """
 
-    sequences: int
-    tokens_per_epoch: int
-    epochs: int
-    sequence_length: int
-    num_samples: int | None
-    extra_token: bool
-    drop_last_partial: bool
-    samples: int
-    separate_final_epoch: bool
-    samples_before_final: int
+    sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
+    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of these sequences.", minimum=0)]
+    epochs: Annotated[int, Key("epochs", "Times that each sequence is read.", minimum=0)]
+    sequence_length: Annotated[
+        int, Key("sequence_length", "Tokens of a sample, without the extra one.", minimum=1)
+    ]
+    num_samples: Annotated[
+        int | None, Key("num_samples", "Samples asked for; null for one epoch.", minimum=0)
+    ]
+    extra_token: Annotated[bool, Key("extra_token", "Whether samples have one more token, the last label.")]
+    drop_last_partial: Annotated[
+        bool, Key("drop_last_partial", "Whether tokens that fill no sample are dropped.")
+    ]
+    samples: Annotated[int, Key("samples", "Samples of all epochs.", minimum=0)]
+    separate_final_epoch: Annotated[
+        bool, Key("separate_final_epoch", "Whether the last epoch is shuffled by itself.")
+    ]
+    samples_before_final: Annotated[
+        int,
+        Key("samples_before_final", "Samples that end before the last epoch; 0 for one epoch.", minimum=0),
+    ]
 
     @property
     def tokens(self) -> int:

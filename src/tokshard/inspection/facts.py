@@ -29,8 +29,8 @@ from tokshard.inspection.indexes import CacheSummary, EntrySummary, IndexSummary
 from tokshard.inspection.plans import RankSummary, ReadGrid, SamplePlace, parents_of, read_grid
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.plan import Plan, Stream
-from tokshard.sharding.ranks import RankView, SampleRange, ranges_of
-from tokshard.sharding.summary import Coverage, coverage_of
+from tokshard.sharding.ranks import SampleRange, ranges_of
+from tokshard.sharding.summary import Composition, Coverage, coverage_of
 
 SUMMARY_TITLE = "Summary"
 
@@ -433,7 +433,7 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
                 f"{assignment.micro_batch_size}; {count(assignment.ranks)} data-parallel ranks"
             ),
         ),
-        *((part["step"], part["what"]) for part in stream.composition),
+        *Composition.of(stream).lines(),
     ]
     if assignment.consumed_samples:
         facts.append(("consumed", f"{counted(assignment.consumed_samples, 'sample')} before step 0"))
@@ -454,9 +454,9 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
 
 def _tail_facts(covered: Coverage) -> Facts:
     facts: Facts = []
-    for epochs in covered.passes:
-        if dropped := epochs.dropped.count:
-            pairs = [] if epochs.dropped_ids is None else epochs.dropped_ids.to_json()
+    for epochs in covered.epoch_ranges:
+        if dropped := epochs.dropped:
+            pairs = [] if epochs.dropped_ids is None else epochs.dropped_ids.to_json_value()
             ids = [f"{first}" if stop == first + 1 else f"{first} to {stop - 1}" for first, stop in pairs]
             facts.append(("dropped", f"{counted(dropped, 'sample')} in each epoch{_listed(ids)}"))
         if epochs.repeated:
@@ -524,7 +524,7 @@ def _rank_lane(stream: Stream, rank: int, bounds: list[int]) -> Lane:
     samples = counted(assignment.samples_per_rank, "sample")
     ranges = ranges_of(assignment, stream.source, rank)
     if ranges is None:
-        turns = isinstance(assignment.passes[0].layout, Striped)
+        turns = isinstance(assignment.epoch_ranges[0].layout, Striped)
         how = f"1 of {assignment.ranks} {'in turn' if turns else 'runs of the order'}"
         return Lane(f"dp rank {rank}", [Span(0.0, 1.0, how, shade=0.0)], f"{samples}, {how}")
     shards = ", ".join(str(part.dataset) for part in ranges[:_SHOWN_IDS])
@@ -574,29 +574,29 @@ def _grid_chart(stream: Stream, grid: ReadGrid) -> LaneChart:
     return LaneChart(caption, lanes, below, keys, by_color=True)
 
 
-def describe_rank(view: RankView, summary: RankSummary) -> list[Section]:
+def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
     """Return the description of a rank, and of the samples that were asked for."""
     place = summary.coordinates
     facts: Facts = [
         ("rank", f"{count(summary.rank)} of {count(summary.world_size)}"),
-        ("tensor", place.tensor),
-        ("context", place.context),
-        ("data", place.data),
-        ("pipeline", place.pipeline),
+        ("tensor", place.tp),
+        ("context", place.cp),
+        ("data", place.dp),
+        ("pipeline", place.pp),
         ("plan", summary.plan_id),
     ]
     sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
-    for name, stream in view.streams.items():
+    for name, stream in plan.streams.items():
         assignment = stream.assignment
-        reads = ", ".join(view.needs(name)) or "nothing: other ranks send what it needs"
+        reads = ", ".join(summary.streams[name].needs) or "nothing: other ranks send what it needs"
         numbers: Facts = [
             ("reads", reads),
             ("steps", count(assignment.steps)),
             ("samples", count(assignment.samples_per_rank)),
         ]
         blocks: list[Block] = [FactList(numbers)]
-        if ranges_of(assignment, stream.source, view.data_parallel_rank):
-            lane = _rank_lane(stream, view.data_parallel_rank, stream.source.bounds.tolist())
+        if ranges_of(assignment, stream.source, place.dp):
+            lane = _rank_lane(stream, place.dp, stream.source.bounds.tolist())
             blocks.append(LaneChart("By sample ids", [lane], ("0", "", count(stream.source.total))))
         sections.append(Section(name, blocks))
     if summary.places:

@@ -214,7 +214,7 @@ def _described(  # noqa: PLR0911 - one for each kind
         case IndexSummary():
             return facts.describe_index(summary)
         case RankSummary():
-            return facts.describe_rank(read_rank(found.path, options.rank), summary)
+            return facts.describe_rank(read_rank(found.path, options.rank)[0], summary)
         case PlanSampleSummary():
             return facts.describe_places(summary.stream, summary.places)
     raise AssertionError(summary)

@@ -12,8 +12,9 @@ from tokshard.errors import TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.plan import Plan, Stream, read_plan
-from tokshard.sharding.ranks import read_rank
-from tokshard.sharding.summary import coverage_of
+from tokshard.sharding.ranks import RankEntry, RankStream, read_rank
+from tokshard.sharding.summary import Composition, Coverage, coverage_of
+from tokshard.sharding.topology import Coordinates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,14 +46,6 @@ class TopologySummary:
 
 
 @dataclass(frozen=True, slots=True)
-class CompositionStep:
-    """A step of the composition of a stream."""
-
-    step: Annotated[str, Key("step", "pack, blend, shuffle, bucket or shard.")]
-    detail: Annotated[str, Key("detail", "What it does, for people.")]
-
-
-@dataclass(frozen=True, slots=True)
 class ShardSummary:
     """A dataset of a stream."""
 
@@ -77,9 +70,9 @@ class StreamSummary:
         tuple[tuple[int, int, int], ...],
         Key("batch_sizes", "First step, samples consumed before it, global batch size.", minimum=0),
     ]
-    composition: Annotated[tuple[CompositionStep, ...], Key("composition", "From pack to shard.")]
+    composition: Annotated[Composition, Key("composition", "Steps that make the stream.")]
     shards: Annotated[tuple[ShardSummary, ...], Key("shards", "Its datasets in order.")]
-    coverage: Annotated[Any, Key("coverage", "Samples that are read, dropped and repeated.")]
+    coverage: Annotated[Coverage, Key("coverage", "Samples that are read, dropped and repeated.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +135,6 @@ class SamplePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class RankCoordinates:
-    """The coordinates of a rank."""
-
-    tensor: Annotated[int, Key("tensor", "Tensor-parallel rank.", minimum=0)]
-    context: Annotated[int, Key("context", "Context-parallel rank.", minimum=0)]
-    data: Annotated[int, Key("data", "Data-parallel rank.", minimum=0)]
-    pipeline: Annotated[int, Key("pipeline", "Pipeline stage.", minimum=0)]
-
-
-@dataclass(frozen=True, slots=True)
 class RankSummary(Document):
     """Summary of the reads of one rank."""
 
@@ -160,8 +143,8 @@ class RankSummary(Document):
     plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
     rank: Annotated[int, Key("rank", "The rank.", minimum=0)]
     world_size: Annotated[int, Key("world_size", "Number of ranks.", minimum=1)]
-    coordinates: Annotated[RankCoordinates, Key("coordinates", "Coordinates of the rank.")]
-    streams: Annotated[dict[str, Any], Key("streams", "Streams, as in the manifest of the rank.")]
+    coordinates: Annotated[Coordinates, Key("coordinates", "Coordinates of the rank.")]
+    streams: Annotated[dict[str, RankStream], Key("streams", "Streams, as in the manifest of the rank.")]
     stream: Annotated[str, Key("stream", "Stream of the places.")]
     step: Annotated[int | None, Key("step", "Step that was asked for.", minimum=0)]
     places: Annotated[
@@ -189,8 +172,8 @@ def inspect_rank(
         UsageError: There is no such rank, stream, step or index.
         MissingFileError, IntegrityError: See :func:`~tokshard.sharding.ranks.read_rank`.
     """
-    view = read_rank(path, rank)
-    found = _stream(view.plan, stream)
+    plan, rank = read_rank(path, rank)
+    found = _stream(plan, stream)
     assignment = found.assignment
     local = np.empty(0, dtype=np.int64)
     if step is not None:
@@ -201,16 +184,16 @@ def inspect_rank(
         if not 0 <= index < assignment.samples_per_rank:
             raise UsageError(f"index {index} is not 0 to {assignment.samples_per_rank - 1}")
         local = np.array([index], dtype=np.int64)
-    coordinates = view.coordinates
+    entry = RankEntry.of(plan, rank)
     return RankSummary(
-        plan_id=view.plan_id,
-        rank=view.rank,
-        world_size=view.topology.world_size,
-        coordinates=RankCoordinates(coordinates.tp, coordinates.cp, coordinates.dp, coordinates.pp),
-        streams=view.manifest()["streams"],
+        plan_id=plan.plan_id,
+        rank=rank,
+        world_size=plan.topology.world_size,
+        coordinates=entry.coordinates,
+        streams=entry.streams,
         stream=stream,
         step=step,
-        places=_places_of_rank(found, view.data_parallel_rank, local),
+        places=_places_of_rank(found, entry.coordinates.dp, local),
     )
 
 
@@ -249,16 +232,16 @@ def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = Non
     found = _stream(plan, stream)
     if not 0 <= sample < found.source.total:
         raise UsageError(f"sample {sample} is not 0 to {found.source.total - 1}, the samples of {stream}")
-    chosen = found.assignment.passes[0].first_epoch if epoch is None else epoch
+    chosen = found.assignment.epoch_ranges[0].first_epoch if epoch is None else epoch
     ids = np.array([sample], dtype=np.int64)
     try:
         location = found.assignment.locate(ids, chosen, _key_of(found))
     except IndexError as error:
         raise UsageError(f"{stream}: {error}") from error
-    rank, step, slot = (int(part[0]) for part in (location.rank, location.step, location.slot))
+    rank, step, row = (int(part[0]) for part in (location.rank, location.step, location.row))
     if rank < 0:
         return _place(found, sample, chosen, None)
-    return _place(found, sample, chosen, (rank, found.assignment.first_local(step) + slot))
+    return _place(found, sample, chosen, (rank, found.assignment.first_local(step) + row))
 
 
 def find_shard_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int) -> tuple[int, ...]:
@@ -291,14 +274,14 @@ def find_shard_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int
 
 def parents_of(plan: Plan) -> tuple[str, ...]:
     """Return the ids of the plans that a plan continues, oldest first."""
-    return tuple(str(parent["plan_id"]) for parent in plan.history)
+    return tuple(parent.plan_id for parent in plan.history)
 
 
 def epochs_of(assignment: Assignment, local: Integers) -> Integers:
     """Return the epoch of each local index: int64, the shape of ``local``."""
     result = np.full(local.shape, -1, dtype=np.int64)
     left = local + assignment.skipped
-    for epoch_range in assignment.passes:
+    for epoch_range in assignment.epoch_ranges:
         here = (left >= 0) & (left < epoch_range.per_rank)
         result[here] = epoch_range.first_epoch + left[here] // epoch_range.per_epoch
         left = left - epoch_range.per_rank
@@ -312,7 +295,7 @@ def _stream_summary(stream: Stream) -> StreamSummary:
         samples=source.total,
         steps=stream.assignment.steps,
         batch_sizes=tuple((int(a), int(b), int(c)) for a, b, c in stream.assignment.timeline.pieces),
-        composition=tuple(CompositionStep(part["step"], part["what"]) for part in stream.composition),
+        composition=Composition.of(stream),
         shards=tuple(
             ShardSummary(
                 number,
@@ -322,7 +305,7 @@ def _stream_summary(stream: Stream) -> StreamSummary:
             )
             for number, dataset in enumerate(source.datasets)
         ),
-        coverage=coverage_of(stream.assignment).to_json(),
+        coverage=coverage_of(stream.assignment),
     )
 
 

@@ -89,7 +89,7 @@ NO_DOCUMENT = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Texts:
+class RawSamples:
     """The samples of a micro-batch as they are read.
 
     Attributes:
@@ -117,7 +117,7 @@ class SampleAssembly:
 
     Example:
         >>> whole = SampleAssembly(3, True, ("tokens", "labels"), BatchOptions(), (slice(0, 3),))
-        >>> texts = Texts(np.array([[5, 6, 7, 8]]), np.zeros(1, np.int16))
+        >>> texts = RawSamples(np.array([[5, 6, 7, 8]]), np.zeros(1, np.int16))
         >>> batch = whole.micro_batch(texts, Memory())
         >>> batch["tokens"].tolist(), batch["labels"].tolist()
         ([[5, 6, 7]], [[6, 7, 8]])
@@ -145,7 +145,7 @@ class SampleAssembly:
         """Whether the documents of samples are needed, and not their tokens alone."""
         return "cu_seqlens" in self.fields or (self.options.document_ids and bool(self.fields))
 
-    def micro_batch(self, texts: Texts, memory: Memory) -> MicroBatch:
+    def micro_batch(self, texts: RawSamples, memory: Memory) -> MicroBatch:
         """Return the fields of a micro-batch.
 
         Args:
@@ -226,7 +226,7 @@ class SampleAssembly:
             return masked_attention(self.sequence_length, queries, None, samples)
         return masked_attention(self.sequence_length, queries, self._cut(starts, np.empty), samples)
 
-    def _document_ids(self, texts: Texts) -> NDArray[np.int64]:
+    def _document_ids(self, texts: RawSamples) -> NDArray[np.int64]:
         ids = np.full(texts.tokens.shape, NO_DOCUMENT, np.int64)
         for row, one in zip(ids, texts.pieces, strict=True):
             row[: int(one.lengths.sum())] = np.repeat(one.document_ids, one.lengths)
@@ -330,7 +330,7 @@ class DocumentAssembly:
                 Sample(row, np.array([number]), np.array([size]))
                 for row, number, size in zip(text, numbers, lengths, strict=True)
             ]
-        batch = assembly.micro_batch(Texts(text, datasets, pieces), memory)
+        batch = assembly.micro_batch(RawSamples(text, datasets, pieces), memory)
         batch["lengths"] = lengths
         return batch
 

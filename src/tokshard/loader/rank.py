@@ -9,10 +9,11 @@ from typing import Any, Self
 from tokshard.errors import UsageError
 from tokshard.loader.assembly import BatchOptions, MicroBatch
 from tokshard.loader.reader import MicroBatchReader, Readahead, make_assembly, open_shards
-from tokshard.loader.schedule import Course, LoaderState, Route, global_order, position_of
+from tokshard.loader.schedule import LoaderState, MicroBatchSchedule, consumption_order, position_of
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator, open_sort_key
-from tokshard.sharding.ranks import RankView, read_rank
+from tokshard.sharding.plan import Plan
+from tokshard.sharding.ranks import check_rank, read_rank
 
 DEFAULT_OPEN_FILES = 600
 DEFAULT_READAHEAD = 8
@@ -28,7 +29,8 @@ class RankLoader:
     Datasets are opened when they are first read, and checked to be those that the plan was made for.
 
     Args:
-        view: The plan, as the rank sees it.
+        plan: The plan.
+        rank: The rank in the whole job.
         stream: The name of the stream.
         options: What micro-batches hold.
         max_open_files: About how many files may be open at once (6 for a dataset; one is always open).
@@ -50,7 +52,8 @@ class RankLoader:
 
     def __init__(
         self,
-        view: RankView,
+        plan: Plan,
+        rank: int,
         *,
         stream: str = "train",
         options: BatchOptions | None = None,
@@ -58,43 +61,42 @@ class RankLoader:
         readahead: int = DEFAULT_READAHEAD,
         mmap: bool = True,
     ) -> None:
-        if stream not in view.streams:
+        check_rank(plan, rank)
+        if stream not in plan.streams:
             raise UsageError(
-                f"the plan has no stream {stream!r}", hint=f"it has {', '.join(sorted(view.streams))}"
+                f"the plan has no stream {stream!r}", hint=f"it has {', '.join(sorted(plan.streams))}"
             )
         if max_open_files < 1 or readahead < 0:
             raise UsageError(f"max_open_files {max_open_files} is below 1, or readahead {readahead} below 0")
-        self.view = view
+        self.plan = plan
+        self.rank = rank
         self.stream = stream
         self.options = options or BatchOptions()
         self._settings = {"max_open_files": max_open_files, "readahead": readahead, "mmap": mmap}
         self._origin: dict[str, Any] | None = None
-        assignment = view.streams[stream].assignment
-        self._course = Course(assignment)
-        self._length = len(self._course)
-        self._order = global_order(view.streams[stream].source.id, assignment)
+        self._order = consumption_order(plan.streams[stream].source.id, plan.streams[stream].assignment)
         self._reader = self._new_reader()
         self._stand(0)
 
     def _new_reader(self) -> MicroBatchReader:
         self._process = os.getpid()
-        view, options, settings = self.view, self.options, self._settings
-        planned = view.streams[self.stream]
-        source = planned.source
+        topology, options, settings = self.plan.topology, self.options, self._settings
+        planned = self.plan.streams[self.stream]
+        source, place = planned.source, topology.coordinates(self.rank)
         key_of = None if planned.sort_key is None else open_sort_key(source, planned.sort_key)
-        route = Route(planned.assignment, view.data_parallel_rank, Locator(source), key_of)
-        fields = view.topology.needs(view.rank, boundaries=planned.boundaries or options.cu_seqlens)
-        assembly = make_assembly(source, fields, options, view.topology, view.coordinates)
+        self._schedule = MicroBatchSchedule(planned.assignment, place.dp, Locator(source), key_of)
+        fields = topology.needs(self.rank, boundaries=planned.boundaries or options.cu_seqlens)
+        assembly = make_assembly(source, fields, options, topology, place)
         shards = open_shards(
             source, options, max_open_files=settings["max_open_files"], mmap=bool(settings["mmap"])
         )
-        return MicroBatchReader(source, route, assembly, shards)
+        return MicroBatchReader(source, self._schedule, assembly, shards)
 
     def _stand(self, position: int) -> None:
         """Stand before a micro-batch. Reading ahead begins with the next one that is read."""
         self._position = position
         self._ended = False
-        self._readahead = Readahead(self._reader.advise, self._settings["readahead"], self._length)
+        self._readahead = Readahead(self._reader.advise, self._settings["readahead"], len(self._schedule))
 
     def _own(self) -> MicroBatchReader:
         """Return the reader of this process: one that was forked may inherit locks that nobody will free."""
@@ -125,7 +127,7 @@ class RankLoader:
             MissingFileError: There is no plan.
             IntegrityError: The plan is damaged, or was changed.
         """
-        loader = cls(read_rank(path, rank, roots=roots), **settings)
+        loader = cls(*read_rank(path, rank, roots=roots), **settings)
         loader._origin = {"path": os.fspath(path), "rank": rank, "roots": dict(roots or {}), **settings}
         return loader
 
@@ -150,12 +152,12 @@ class RankLoader:
     @property
     def plan_id(self) -> str:
         """The plan's identity."""
-        return self.view.plan_id
+        return self.plan.plan_id
 
     @property
     def assignment(self) -> Assignment:
         """Which rank reads which sample, when."""
-        return self._course.assignment
+        return self._schedule.assignment
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -169,7 +171,7 @@ class RankLoader:
 
     def __len__(self) -> int:
         """Return the number of micro-batches of all steps, the same on every rank."""
-        return self._length
+        return len(self._schedule)
 
     def micro_batches(self, step: int) -> range:
         """Return the numbers of the micro-batches of a step.
@@ -177,7 +179,7 @@ class RankLoader:
         Raises:
             IndexError: There is no such step.
         """
-        return self._course.micro_batches(step)
+        return self._schedule.of_step(step)
 
     # Reading anything.
 
@@ -189,7 +191,7 @@ class RankLoader:
             MissingFileError, IntegrityError: A file is not there, or not the one of the plan.
         """
         reader = self._own()
-        return reader.read(reader.route.micro_batch(number), number)
+        return reader.read(reader.schedule.micro_batch(number), number)
 
     def batch(self, step: int, micro_batch: int | None = None) -> MicroBatch:
         """Return what the rank reads in a step.
@@ -210,11 +212,11 @@ class RankLoader:
             return self[numbers[micro_batch]]
         size = self.assignment.micro_batch_size
         reader = self._own()
-        return reader.read(reader.route.samples(numbers.start * size, len(numbers) * size), numbers.start)
+        return reader.read(reader.schedule.samples(numbers.start * size, len(numbers) * size), numbers.start)
 
     def sample_ids(self, number: int) -> list[int]:
         """Return the ids of the samples of a micro-batch, in the numbering of the stream."""
-        ids: list[int] = self._own().route.micro_batch(number).ids.tolist()
+        ids: list[int] = self._own().schedule.micro_batch(number).ids.tolist()
         return ids
 
     # Going on.
@@ -259,17 +261,17 @@ class RankLoader:
     @property
     def step(self) -> int:
         """The step that comes next, or is under way; the number of steps at the end."""
-        return self._course.step(self._position)
+        return self._schedule.step(self._position)
 
     @property
     def consumed_samples(self) -> int:
         """What all ranks together have consumed, before this plan too, where each stands as this one does."""
-        return self._course.consumed(self._position)
+        return self._schedule.consumed(self._position)
 
     @property
     def epoch(self) -> int:
         """The epoch of the next sample; at the end, that of the last one."""
-        return self._course.epoch(self._position)
+        return self._schedule.epoch(self._position)
 
     def rewind(self, steps: int | None = None) -> None:
         """Go back to the start of a step.
@@ -284,7 +286,7 @@ class RankLoader:
         back = self.step if steps is None else steps
         if not 0 <= back <= self.step:
             raise UsageError(f"cannot go {steps} steps back from step {self.step} of the plan")
-        self._stand(self._course.start_of_step(self.step - back))
+        self._stand(self._schedule.start_of_step(self.step - back))
 
     def seek(self, consumed_samples: int) -> None:
         """Go to where all ranks together have consumed a number of samples, as Megatron counts them.
@@ -292,7 +294,7 @@ class RankLoader:
         Raises:
             UsageError: No micro-batch starts there, or the plan does not reach it.
         """
-        self._stand(self._course.at(consumed_samples))
+        self._stand(self._schedule.at(consumed_samples))
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
         """Return where the loader stands, as plain values.
@@ -300,7 +302,7 @@ class RankLoader:
         Args:
             position: Another position, for who counts by himself.
         """
-        return self._state(self._position if position is None else position).to_dict()
+        return self._state(self._position if position is None else position).to_json()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to where a loader stood: any rank of this plan, or of one that this plan goes on from.
@@ -312,23 +314,23 @@ class RankLoader:
             ResumeMismatchError: The state is that of another plan or stream.
             UsageError: The state is none, or no step of this plan starts there.
         """
-        there = LoaderState.from_dict(state)
-        self._stand(position_of(there, self._state(self._position), self._course, self.view.plan.history))
+        there = LoaderState.of_dict(state)
+        self._stand(position_of(there, self._state(self._position), self._schedule, self.plan.history))
 
     def close(self) -> None:
         """Close the files; they are opened again when something is read."""
         self._reader.close()
 
     def _state(self, position: int) -> LoaderState:
-        order, start, whole = self._order
+        order, start, samples = self._order
         return LoaderState(
             plan_id=self.plan_id,
             stream=self.stream,
-            consumed_samples=self._course.consumed(position),
-            epoch=self._course.epoch(position),
+            consumed_samples=self._schedule.consumed(position),
+            epoch=self._schedule.epoch(position),
             order=order,
-            start=start,
-            whole=whole,
+            order_start=start,
+            epoch_samples=samples,
         )
 
 

@@ -18,9 +18,9 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
 from tokshard.gpt_index.samples import GPTSamples, Sample
-from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, SampleAssembly, Texts
+from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, RawSamples, SampleAssembly
 from tokshard.loader.memory import Memory
-from tokshard.loader.schedule import Route, Selected
+from tokshard.loader.schedule import MicroBatchSchedule, SampleRefs
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Coordinates, Topology, context_slices
 from tokshard.storage.paths import bin_path, is_remote
@@ -246,7 +246,7 @@ class MicroBatchReader:
 
     Args:
         source: The samples.
-        route: Which of them each micro-batch has.
+        schedule: The samples of each micro-batch.
         assembly: What becomes of them.
         shards: The open datasets.
     """
@@ -254,17 +254,17 @@ class MicroBatchReader:
     def __init__(
         self,
         source: SampleSource,
-        route: Route,
+        schedule: MicroBatchSchedule,
         assembly: SampleAssembly | DocumentAssembly,
         shards: OpenShards,
     ) -> None:
-        self.route = route
+        self.schedule = schedule
         self.assembly = assembly
         self._shards = shards
         self._memory = Memory()
         self._width = (source.sequence_length or 0) + int(source.extra_token)
 
-    def read(self, selected: Selected, number: int) -> MicroBatch:
+    def read(self, selected: SampleRefs, number: int) -> MicroBatch:
         """Return the fields of some samples as one micro-batch; nothing is opened for a rank without any.
 
         Args:
@@ -279,26 +279,26 @@ class MicroBatchReader:
         self._shards.begin(number)
         batch = self._assembled(selected, self.assembly)
         if self.assembly.options.repeated:
-            first = number * self.route.assignment.micro_batch_size
-            batch["repeated"] = self.route.repeated(first, len(selected.ids))
+            first = number * self.schedule.assignment.micro_batch_size
+            batch["repeated"] = self.schedule.repeated(first, len(selected.ids))
         return batch
 
-    def _assembled(self, selected: Selected, assembly: SampleAssembly | DocumentAssembly) -> MicroBatch:
+    def _assembled(self, selected: SampleRefs, assembly: SampleAssembly | DocumentAssembly) -> MicroBatch:
         if isinstance(assembly, DocumentAssembly):
             documents = self._documents(selected)
             return assembly.micro_batch(documents, selected.samples, selected.datasets, self._memory)
         if assembly.needs_pieces:
             pieces = self._pieces(selected)
             tokens = np.stack([one.tokens for one in pieces])
-            return assembly.micro_batch(Texts(tokens, selected.datasets, pieces), self._memory)
-        return assembly.micro_batch(Texts(self._tokens(selected), selected.datasets), self._memory)
+            return assembly.micro_batch(RawSamples(tokens, selected.datasets, pieces), self._memory)
+        return assembly.micro_batch(RawSamples(self._tokens(selected), selected.datasets), self._memory)
 
     def advise(self, numbers: range) -> None:
         """Tell the kernel what micro-batches will read, and open their datasets if they may be open yet."""
         if not self.assembly.fields:
             return
-        size = self.route.assignment.micro_batch_size
-        selected = self.route.samples(numbers.start * size, len(numbers) * size)
+        size = self.schedule.assignment.micro_batch_size
+        selected = self.schedule.samples(numbers.start * size, len(numbers) * size)
         for dataset, places in selected.by_dataset().items():
             shard = self._shards.ahead(dataset, numbers[places[0] // size])
             if shard is not None:
@@ -308,7 +308,7 @@ class MicroBatchReader:
         """Close all datasets; what is read next opens them again."""
         self._shards.close()
 
-    def _tokens(self, selected: Selected) -> NDArray[np.int64]:
+    def _tokens(self, selected: SampleRefs) -> NDArray[np.int64]:
         groups = selected.by_dataset()
         if len(groups) == 1:
             return self._samples(next(iter(groups)), selected.samples).read_batch(selected.samples)
@@ -318,14 +318,14 @@ class MicroBatchReader:
             tokens[places] = self._samples(dataset, numbers).read_batch(numbers)
         return tokens
 
-    def _pieces(self, selected: Selected) -> list[Sample]:
+    def _pieces(self, selected: SampleRefs) -> list[Sample]:
         found: dict[int, Sample] = {}
         for dataset, places in selected.by_dataset().items():
             samples = self._samples(dataset, selected.samples[places])
             found |= {place: samples.read(int(selected.samples[place])) for place in places}
         return [found[place] for place in range(len(found))]
 
-    def _documents(self, selected: Selected) -> list[NDArray[np.generic]]:
+    def _documents(self, selected: SampleRefs) -> list[NDArray[np.generic]]:
         found: dict[int, NDArray[np.generic]] = {}
         for dataset, places in selected.by_dataset().items():
             shard = self._shards.use(dataset)

@@ -1,16 +1,16 @@
-"""The micro-batches of a rank."""
+"""Schedule of a rank's micro-batches: their samples, and the loader state that finds one of them again."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from tokshard.errors import ResumeMismatchError, UsageError
+from tokshard.core.codec import Document, Key, encode
+from tokshard.errors import IntegrityError, ResumeMismatchError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.locator import Locator
@@ -18,55 +18,110 @@ from tokshard.sharding.order import Bucketing
 from tokshard.storage.digest import identity_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from tokshard.sharding.history import StoppedPlan
     from tokshard.sharding.order import KeyOf
 
+# Asking for this many samples costs hardly more than asking for one.
+_CHUNK = 1024
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """The micro-batches of a rank, numbered from 0 through all steps, equally many on every rank.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleRefs:
+    """The samples of a micro-batch, or of several: arrays of shape (samples,).
 
     Attributes:
+        ids: int64, their ids in the stream.
+        datasets: int16, the number of the dataset of each.
+        samples: int64, the number of each in its dataset.
+    """
+
+    ids: NDArray[np.int64]
+    datasets: NDArray[np.int16]
+    samples: NDArray[np.int64]
+
+    def part(self, first: int, last: int) -> SampleRefs:
+        """Return some of them."""
+        return SampleRefs(self.ids[first:last], self.datasets[first:last], self.samples[first:last])
+
+    def by_dataset(self) -> dict[int, list[int]]:
+        """Return the rows of the samples of each dataset, in the order in which they first come."""
+        rows: dict[int, list[int]] = {}
+        for row, number in enumerate(self.datasets.tolist()):
+            rows.setdefault(number, []).append(row)
+        return rows
+
+
+class MicroBatchSchedule:
+    """The micro-batches of a rank, numbered from 0 through all steps; threads may share it.
+
+    Every rank has equally many. Requests for one micro-batch after the other, or for every n-th as from
+    loading workers, are answered from a chunk that was looked up at once; a jump looks up only what it
+    needs.
+
+    Args:
         assignment: What all ranks read.
+        rank: The data-parallel rank.
+        locator: Finds the datasets.
+        key_of: The sort keys of samples, if the order needs them.
 
     Example:
-        >>> from tokshard.sharding.layouts import Striped
+        >>> from tokshard.sharding.assignment import EpochRange
         >>> from tokshard.sharding.order import SampleOrder
-        >>> from tokshard.sharding.assignment import Pass
         >>> from tokshard.sharding.schedule import BatchSchedule
-        >>> whole = Pass(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
-        >>> course = Course(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6))
-        >>> len(course), course.micro_batches(1), course.step(3), course.consumed(3), course.at(24)
+        >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
+        >>> schedule = MicroBatchSchedule(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 0)
+        >>> len(schedule), schedule.of_step(1), schedule.step(3), schedule.consumed(3), schedule.at(24)
         (12, range(2, 4), 1, 24, 3)
     """
 
-    assignment: Assignment
+    def __init__(
+        self,
+        assignment: Assignment,
+        rank: int,
+        locator: Locator | None = None,
+        key_of: KeyOf | None = None,
+    ) -> None:
+        self.assignment = assignment
+        self._rank = rank
+        self._locator = locator
+        self._key_of = key_of
+        self._end = assignment.samples_per_rank
+        self._length = self._end // assignment.micro_batch_size
+        self._chunk = max(_CHUNK, _largest_buffer(assignment) // assignment.ranks)
+        self._lock = threading.Lock()
+        # Two: reading ahead is in the next chunk already while the last of this one is read.
+        self._chunks: deque[tuple[int, SampleRefs]] = deque(maxlen=2)
 
     def __len__(self) -> int:
-        return self.assignment.samples_per_rank // self.assignment.micro_batch_size
+        return self._length
 
-    def micro_batches(self, step: int) -> range:
+    # Counting.
+
+    def of_step(self, step: int) -> range:
         """Return the numbers of the micro-batches of a step.
 
         Raises:
-            IndexError: There is no such step.
+            IndexError: The step does not exist.
         """
         if not 0 <= step < self.assignment.steps:
             raise IndexError(f"step {step} is not 0 to {self.assignment.steps - 1}")
-        return range(self._first(step), self._first(step + 1))
+        return range(self.start_of_step(step), self.start_of_step(step + 1))
+
+    def start_of_step(self, step: int) -> int:
+        """Return the first micro-batch of a step, or the end for the number of steps."""
+        return self.assignment.first_local(step) // self.assignment.micro_batch_size
 
     def step(self, position: int) -> int:
         """Return the step of a micro-batch; the number of steps for the end."""
         consumed = np.array([self.consumed(position)], dtype=np.int64)
         return min(int(self.assignment.timeline.step_of(consumed)[0]), self.assignment.steps)
 
-    def start_of_step(self, step: int) -> int:
-        """Return the first micro-batch of a step, or the end for the number of steps."""
-        return self._first(step)
-
     def consumed(self, position: int) -> int:
-        """Return what all ranks have consumed when each stands before a micro-batch."""
+        """Return the samples that all ranks have consumed before a micro-batch."""
         local = position * self.assignment.micro_batch_size
         return self.assignment.consumed_samples + local * self.assignment.ranks
 
@@ -89,87 +144,27 @@ class Course:
         """Return the epoch of the first sample of a micro-batch; at the end, that of the last one."""
         last = min(position, len(self) - 1) * self.assignment.micro_batch_size + self.assignment.skipped
         epoch = 0
-        for one in self.assignment.passes:
-            epoch = one.first_epoch + max(min(last, one.per_rank - 1), 0) // one.per_epoch
-            if last < one.per_rank:
+        for epochs in self.assignment.epoch_ranges:
+            epoch = epochs.first_epoch + max(min(last, epochs.per_rank - 1), 0) // epochs.per_epoch
+            if last < epochs.per_rank:
                 break
-            last -= one.per_rank
+            last -= epochs.per_rank
         return epoch
 
-    def _first(self, step: int) -> int:
-        return self.assignment.first_local(step) // self.assignment.micro_batch_size
+    # Samples.
 
-
-# Asking for this many samples costs hardly more than asking for one.
-_CHUNK = 1024
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Selected:
-    """The samples of a micro-batch, or of several: arrays of shape (samples,).
-
-    Attributes:
-        ids: int64, their ids in the stream.
-        datasets: int16, the number of the dataset of each.
-        samples: int64, the number of each in its dataset.
-    """
-
-    ids: NDArray[np.int64]
-    datasets: NDArray[np.int16]
-    samples: NDArray[np.int64]
-
-    def part(self, first: int, last: int) -> Selected:
-        """Return some of them."""
-        return Selected(self.ids[first:last], self.datasets[first:last], self.samples[first:last])
-
-    def by_dataset(self) -> dict[int, list[int]]:
-        """Return the places of the samples of each dataset, in the order in which they first come."""
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(self.datasets.tolist()):
-            places.setdefault(number, []).append(place)
-        return places
-
-
-class Route:
-    """The micro-batches of a rank, numbered through all steps. Threads may share it.
-
-    Who asks for one micro-batch after the other, or for every n-th as loading workers do, is answered from
-    a chunk that was looked up at once; who jumps gets what was asked for alone.
-
-    Args:
-        assignment: What all ranks read.
-        rank: The data-parallel rank.
-        locator: Finds the datasets.
-        key_of: The sort keys of samples, where the order needs them.
-    """
-
-    def __init__(self, assignment: Assignment, rank: int, locator: Locator, key_of: KeyOf | None) -> None:
-        self.assignment = assignment
-        self._rank = rank
-        self._locator = locator
-        self._key_of = key_of
-        self._end = assignment.samples_per_rank
-        self._length = self._end // assignment.micro_batch_size
-        self._chunk = max(_CHUNK, _largest_buffer(assignment) // assignment.ranks)
-        self._lock = threading.Lock()
-        # Two: reading ahead is in the next chunk already while the last of this one is read.
-        self._chunks: deque[tuple[int, Selected]] = deque(maxlen=2)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def micro_batch(self, number: int) -> Selected:
+    def micro_batch(self, number: int) -> SampleRefs:
         """Return the samples of a micro-batch.
 
         Raises:
-            IndexError: There is no such micro-batch.
+            IndexError: The micro-batch does not exist.
         """
         if not 0 <= number < self._length:
             raise IndexError(f"micro-batch {number} is not 0 to {self._length - 1}")
         size = self.assignment.micro_batch_size
         return self.samples(number * size, size)
 
-    def samples(self, first: int, count: int) -> Selected:
+    def samples(self, first: int, count: int) -> SampleRefs:
         """Return ``count`` samples from a local index on; see :class:`Assignment`."""
         with self._lock:
             for begin, chunk in self._chunks:
@@ -179,9 +174,14 @@ class Route:
             if any(0 <= first - begin - len(chunk.ids) < _CHUNK for begin, chunk in self._chunks):
                 many = min(max(self._chunk, count), self._end - first)
             ids = self.assignment.ids(self._rank, first, many, self._key_of)
-            chunk = Selected(ids, *self._locator.locate(ids))
+            chunk = SampleRefs(ids, *self._located(ids))
             self._chunks.append((first, chunk))
             return chunk.part(0, count)
+
+    def _located(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+        if self._locator is None:
+            raise UsageError("a schedule without a source has no samples")
+        return self._locator.locate(ids)
 
     def repeated(self, first: int, count: int) -> NDArray[np.bool_]:
         """Return which samples, from a local index on, were read before in their epoch and fill a batch.
@@ -195,15 +195,12 @@ class Route:
 
 def _largest_buffer(assignment: Assignment) -> int:
     """Return the positions of the largest window that has to be sorted to look up one of them."""
-    links = [link for one in assignment.passes for link in one.order.links]
-    return max((link.buffer for link in links if isinstance(link, Bucketing)), default=0)
-
-
-SCHEMA = "tokshard.loader/1"
+    transforms = [one for epochs in assignment.epoch_ranges for one in epochs.order.transforms]
+    return max((one.buffer for one in transforms if isinstance(one, Bucketing)), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderState:
+class LoaderState(Document):
     """The position of all ranks in a stream; no rank, and no world size, is part of it.
 
     Attributes:
@@ -211,60 +208,56 @@ class LoaderState:
         stream: The name of the stream.
         consumed_samples: What all ranks together have consumed, before this plan, too.
         epoch: The epoch of the next sample; for people.
-        order: What identifies the order in which all ranks together consume samples, where that does not
-            depend on how many there are (mode ``single``); None otherwise.
-        start: The consumed samples at which that order begins.
-        whole: How many samples its epochs have for all ranks; those of the first epoch first.
-        schema: ``"tokshard.loader/1"``.
+        order: What identifies the order in which all ranks together consume samples, if that does not
+            depend on the number of ranks (mode ``single``); else None.
+        order_start: The consumed samples at which that order begins.
+        epoch_samples: How many samples its epochs have for all ranks; those of the first epoch first.
     """
 
-    plan_id: str
-    stream: str
-    consumed_samples: int
-    epoch: int
-    order: str | None
-    start: int
-    whole: list[int]
-    schema: str = SCHEMA
+    SCHEMA = "tokshard.loader/1"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the state as a dictionary of plain values."""
-        return asdict(self)
+    plan_id: Annotated[str, Key("plan_id", "Plan.")]
+    stream: Annotated[str, Key("stream", "Stream.")]
+    consumed_samples: Annotated[
+        int,
+        Key("consumed_samples", "Samples that all ranks have consumed, before this plan, too.", minimum=0),
+    ]
+    epoch: Annotated[int, Key("epoch", "Epoch of the next sample, for people.", minimum=0)]
+    order: Annotated[
+        str | None,
+        Key("order", "Digest of the order of consumption; null if it depends on the number of ranks."),
+    ]
+    order_start: Annotated[int, Key("order_start", "Consumed samples at which the order begins.")]
+    epoch_samples: Annotated[
+        tuple[int, ...], Key("epoch_samples", "Samples of the epochs of each epoch range, over all ranks.")
+    ]
 
     @classmethod
-    def from_dict(cls, value: Any) -> Self:
-        """Return the state that :meth:`to_dict` gave.
+    def of_dict(cls, value: Any) -> LoaderState:
+        """Return the state of a dictionary of plain values that ``to_json`` gave.
 
         Raises:
-            UsageError: It is none.
+            UsageError: It is no state of a loader.
         """
-        kinds = {one.name: str(one.type) for one in fields(cls)}
-        if not isinstance(value, dict) or set(value) != set(kinds):
-            raise UsageError(f"a loader's state has the fields {', '.join(kinds)}")
-        wanted: dict[str, Any] = {"str": str, "int": int, "list[int]": list, "str | None": str | None}
-        for name, kind in kinds.items():
-            if not isinstance(value[name], wanted[kind]):
-                raise UsageError(f"{name} of a loader's state is {value[name]!r}, not {kind}")
-        if value["schema"] != SCHEMA:
-            raise UsageError(
-                f"the loader's state is {value['schema']!r}, this version of tokshard reads {SCHEMA!r}"
-            )
-        return cls(**value)
+        try:
+            return cls.from_json(value, "the loader's state")
+        except IntegrityError as error:
+            raise UsageError(error.message, hint=error.hint) from error
 
 
-def global_order(source_id: str, assignment: Assignment) -> tuple[str | None, int, list[int]]:
-    """Return the fields ``order``, ``start`` and ``whole`` of a state of an assignment."""
+def consumption_order(source_id: str, assignment: Assignment) -> tuple[str | None, int, tuple[int, ...]]:
+    """Return the fields ``order``, ``order_start`` and ``epoch_samples`` of a state of an assignment."""
     start = assignment.consumed_samples - assignment.skipped * assignment.ranks
-    whole = [one.per_epoch * assignment.ranks for one in assignment.passes]
-    for one in assignment.passes:
-        if not isinstance(one.layout, Striped) or one.layout.width != assignment.micro_batch_size:
-            return None, start, whole
-    passes = [[one.order.to_json(), one.first_epoch, one.epochs] for one in assignment.passes]
-    return identity_digest([source_id, passes]), start, whole
+    samples = tuple(epochs.per_epoch * assignment.ranks for epochs in assignment.epoch_ranges)
+    for epochs in assignment.epoch_ranges:
+        if not isinstance(epochs.layout, Striped) or epochs.layout.width != assignment.micro_batch_size:
+            return None, start, samples
+    orders = [[encode(one.order), one.first_epoch, one.epochs] for one in assignment.epoch_ranges]
+    return identity_digest([source_id, orders]), start, samples
 
 
 def position_of(
-    state: LoaderState, own: LoaderState, course: Course, history: Sequence[dict[str, Any]]
+    state: LoaderState, own: LoaderState, schedule: MicroBatchSchedule, history: Sequence[StoppedPlan]
 ) -> int:
     """Return the micro-batch at which a loader goes on from a state.
 
@@ -272,8 +265,8 @@ def position_of(
         state: Where a loader stood: of the same plan; of the one that this plan was made from; or, in mode
             ``single``, of any other that reads the same samples in the same order.
         own: A state of the loader itself.
-        course: Its micro-batches.
-        history: The plans that its plan goes on from, oldest first; each has its ``plan_id``.
+        schedule: Its micro-batches.
+        history: The plans that its plan goes on from, oldest first.
 
     Raises:
         ResumeMismatchError: The state is of another plan, or of another stream.
@@ -285,31 +278,34 @@ def position_of(
             differences=("stream",),
         )
     if state.plan_id == own.plan_id:
-        return course.at(state.consumed_samples)
-    if history and history[-1].get("plan_id") == state.plan_id:
-        if state.consumed_samples != course.consumed(0):
+        return schedule.at(state.consumed_samples)
+    if history and history[-1].plan_id == state.plan_id:
+        if state.consumed_samples != schedule.consumed(0):
             raise ResumeMismatchError(
-                f"the plan goes on from {course.consumed(0)} consumed samples, but the state is at "
+                f"the plan goes on from {schedule.consumed(0)} consumed samples, but the state is at "
                 f"{state.consumed_samples}",
                 differences=("consumed_samples",),
                 hint=f"make the plan again with --consumed-samples {state.consumed_samples}",
             )
         return 0
     _check_same_order(state, own)
-    position = course.at(state.consumed_samples)
-    if position < len(course):
-        course.assignment.timeline.boundary(state.consumed_samples)
+    position = schedule.at(state.consumed_samples)
+    if position < len(schedule):
+        schedule.assignment.timeline.boundary(state.consumed_samples)
     return position
 
 
 def _check_same_order(state: LoaderState, own: LoaderState) -> None:
     if own.order is None or state.order is None:
         difference = "only in mode single is the order of samples the same for every world size"
-    elif (state.order, state.start) != (own.order, own.start):
+    elif (state.order, state.order_start) != (own.order, own.order_start):
         difference = "the plans do not read the same samples in the same order"
-    elif state.whole != own.whole and state.consumed_samples - own.start > min(state.whole[0], own.whole[0]):
+    elif state.epoch_samples != own.epoch_samples and state.consumed_samples - own.order_start > min(
+        state.epoch_samples[0], own.epoch_samples[0]
+    ):
         difference = (
-            f"the first epoch, which is over, had {state.whole[0]} samples there and {own.whole[0]} here"
+            f"the first epoch, which is over, had {state.epoch_samples[0]} samples there and "
+            f"{own.epoch_samples[0]} here"
         )
     else:
         return

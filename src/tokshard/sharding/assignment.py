@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.core.codec import Key
+from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.layouts import Blocked, Layout, layout_from_json, repeats, repeats_any
-from tokshard.sharding.order import ReadOrder, SampleOrder
+from tokshard.sharding.layouts import Blocked, Layout, repeats, repeats_any
+from tokshard.sharding.order import ConsumptionOrder, SampleOrder
 from tokshard.sharding.schedule import BatchSchedule, Timeline
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ ENDLESS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class EpochRange:
     """One or more epochs over the same positions, dealt out the same way.
 
     Attributes:
@@ -37,10 +38,10 @@ class Pass:
         epochs: How many there are; None for no end.
     """
 
-    order: SampleOrder
-    layout: Layout
-    first_epoch: int = 0
-    epochs: int | None = 1
+    order: Annotated[SampleOrder, Key("order", "Order of the sample ids.")]
+    layout: Annotated[Layout, Key("layout", "Positions of the order that each rank reads.")]
+    first_epoch: Annotated[int, Key("first_epoch", "First epoch.", minimum=0)] = 0
+    epochs: Annotated[int | None, Key("epochs", "Number of epochs; null for no end.", minimum=1)] = 1
 
     def __post_init__(self) -> None:
         if self.layout.samples != self.order.samples:
@@ -66,34 +67,6 @@ class Pass:
         """Tell whether an epoch is one of these."""
         return self.first_epoch <= epoch and (self.epochs is None or epoch < self.first_epoch + self.epochs)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the pass as JSON values."""
-        return {
-            "order": self.order.to_json(),
-            "layout": self.layout.to_json(),
-            "first_epoch": self.first_epoch,
-            "epochs": self.epochs,
-        }
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the pass that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none, or its parts do not fit.
-        """
-        if not isinstance(value, dict) or set(value) != set(cls.__slots__):
-            raise IntegrityError(f"{path}: a pass has the fields {', '.join(cls.__slots__)}", path=path)
-        first_epoch, epochs = value["first_epoch"], value["epochs"]
-        if type(first_epoch) is not int or (epochs is not None and type(epochs) is not int):
-            raise IntegrityError(f"{path}: the epochs of a pass are not integers", path=path)
-        order = SampleOrder.from_json(value["order"], path)
-        layout = layout_from_json(value["layout"], path)
-        try:
-            return cls(order, layout, first_epoch, epochs)
-        except UsageError as error:
-            raise IntegrityError(f"{path}: {error}", path=path) from error
-
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -102,12 +75,12 @@ class Location:
     Attributes:
         rank: The data-parallel rank.
         step: The step of the plan.
-        slot: The place within the rank's samples of the step; micro-batch ``slot // b``.
+        row: The place within the rank's samples of the step; micro-batch ``row // b``.
     """
 
     rank: Integers
     step: Integers
-    slot: Integers
+    row: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +91,7 @@ class Assignment:
     many, and step ``s`` is the same range of them on each.
 
     Attributes:
-        passes: What is read, one after the other.
+        epoch_ranges: What is read, one after the other.
         micro_batch_size: The samples of a micro-batch of one rank.
         schedule: The global batch size at any number of consumed samples.
         steps: The number of steps.
@@ -131,7 +104,7 @@ class Assignment:
     Example:
         >>> from tokshard.sharding.layouts import Striped
         >>> from tokshard.sharding.order import SampleOrder
-        >>> whole = Pass(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
+        >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
         >>> plan = Assignment((whole,), 4, BatchSchedule.constant(16), steps=6)
         >>> plan.ids(rank=1, first=0, count=8).tolist()
         [4, 5, 6, 7, 12, 13, 14, 15]
@@ -139,29 +112,42 @@ class Assignment:
         ([0], [[96, 100]])
     """
 
-    passes: tuple[Pass, ...]
-    micro_batch_size: int
-    schedule: BatchSchedule
-    steps: int
-    consumed_samples: int = 0
-    skipped: int = 0
+    epoch_ranges: Annotated[
+        tuple[EpochRange, ...], Key("epoch_ranges", "Epochs that are read, one range after the other.")
+    ]
+    micro_batch_size: Annotated[
+        int, Key("micro_batch_size", "Samples of a micro-batch of one rank.", minimum=1)
+    ]
+    schedule: Annotated[BatchSchedule, Key("batch_schedule", "Global batch size over time.")]
+    steps: Annotated[int, Key("steps", "Number of steps.", minimum=0)]
+    consumed_samples: Annotated[
+        int, Key("consumed_samples", "Samples that all ranks had consumed before step 0.", minimum=0)
+    ] = 0
+    skipped: Annotated[
+        int, Key("skipped_per_rank", "Samples of each rank that were read before step 0.", minimum=0)
+    ] = 0
 
     def __post_init__(self) -> None:
-        if not self.passes:
+        if not self.epoch_ranges:
             raise UsageError("an assignment needs something to read")
         if min(self.steps, self.consumed_samples, self.skipped) < 0 or self.micro_batch_size < 1:
             raise UsageError("steps, consumed and skipped samples of an assignment are not negative")
-        for one in self.passes:
+        for one in self.epoch_ranges:
             if one.layout.ranks != self.ranks or one.per_epoch % self.micro_batch_size:
                 raise UsageError(
                     f"{one.per_epoch} samples for each of {one.layout.ranks} ranks do not fit {self.ranks} "
                     f"ranks with micro-batches of {self.micro_batch_size}"
                 )
-        for one, following in zip(self.passes, self.passes[1:], strict=False):
+        for one, following in zip(self.epoch_ranges, self.epoch_ranges[1:], strict=False):
             if one.epochs is None or following.first_epoch < one.first_epoch + one.epochs:
                 raise UsageError("the epochs of an assignment do not ascend")
         available = available_steps(
-            self.passes, self.micro_batch_size, self.schedule, self.consumed_samples, self.skipped, self.steps
+            self.epoch_ranges,
+            self.micro_batch_size,
+            self.schedule,
+            self.consumed_samples,
+            self.skipped,
+            self.steps,
         )
         if self.steps > available:
             raise UsageError(f"{self.steps} steps are more than the {available} that the samples fill")
@@ -169,7 +155,7 @@ class Assignment:
     @property
     def ranks(self) -> int:
         """The data-parallel size."""
-        return self.passes[0].layout.ranks
+        return self.epoch_ranges[0].layout.ranks
 
     @property
     def timeline(self) -> Timeline:
@@ -251,7 +237,7 @@ class Assignment:
             IndexError: No pass has this epoch.
         """
         base = -self.skipped
-        for one in self.passes:
+        for one in self.epoch_ranges:
             if one.has_epoch(epoch):
                 break
             base += one.per_rank
@@ -281,18 +267,18 @@ class Assignment:
         ids, times = np.unique(one.order.ids(positions, epoch, key_of), return_counts=True)
         return ids, times.astype(np.int64)
 
-    def _pass_of(self, epoch: int) -> Pass:
-        for one in self.passes:
+    def _pass_of(self, epoch: int) -> EpochRange:
+        for one in self.epoch_ranges:
             if one.has_epoch(epoch):
                 return one
         raise IndexError(f"no epoch {epoch} is read")
 
-    def _epochs(self, local: Integers) -> Iterator[tuple[Pass, int, Integers | slice, Integers]]:
+    def _epochs(self, local: Integers) -> Iterator[tuple[EpochRange, int, Integers | slice, Integers]]:
         """Yield (pass, epoch, which of the indices are in it, their local indices within the epoch)."""
         if not local.size:
             return
         local = local + self.skipped
-        for one in self.passes:
+        for one in self.epoch_ranges:
             least, most = int(local.min()), int(local.max())
             epoch = least // one.per_epoch
             if least >= 0 and most < min((epoch + 1) * one.per_epoch, one.per_rank):
@@ -306,52 +292,19 @@ class Assignment:
                 yield one, one.first_epoch + int(epoch), here[chosen], within[chosen]
             local = local - one.per_rank
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the assignment as JSON values."""
-        return {
-            "passes": [one.to_json() for one in self.passes],
-            "micro_batch_size": self.micro_batch_size,
-            "schedule": self.schedule.to_json(),
-            "steps": self.steps,
-            "consumed_samples": self.consumed_samples,
-            "skipped": self.skipped,
-        }
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the assignment that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none, or its parts do not fit.
-        """
-        if not isinstance(value, dict) or set(value) != set(cls.__slots__):
-            raise IntegrityError(
-                f"{path}: an assignment has the fields {', '.join(cls.__slots__)}", path=path
-            )
-        passes, schedule = value["passes"], BatchSchedule.from_json(value["schedule"], path)
-        numbers = {name: value[name] for name in cls.__slots__ if name not in {"passes", "schedule"}}
-        if not isinstance(passes, list) or any(type(number) is not int for number in numbers.values()):
-            raise IntegrityError(f"{path}: a field of an assignment has a wrong type", path=path)
-        try:
-            return cls(
-                passes=tuple(Pass.from_json(one, path) for one in passes), schedule=schedule, **numbers
-            )
-        except UsageError as error:
-            raise IntegrityError(f"{path}: {error}", path=path) from error
-
 
 def available_steps(
-    passes: tuple[Pass, ...],
+    epoch_ranges: tuple[EpochRange, ...],
     micro_batch_size: int,
     schedule: BatchSchedule,
     consumed_samples: int = 0,
     skipped: int = 0,
     steps: int | None = None,
 ) -> int:
-    """Return how many whole steps the passes fill.
+    """Return how many whole steps the epoch_ranges fill.
 
     Args:
-        passes: What is read.
+        epoch_ranges: What is read.
         micro_batch_size: The samples of a micro-batch of one rank.
         schedule: The global batch size over time.
         consumed_samples: What all ranks had consumed before step 0.
@@ -361,8 +314,8 @@ def available_steps(
     Raises:
         UsageError: A global batch size in use is not divisible by micro batch size x data-parallel size.
     """
-    ranks = passes[0].layout.ranks
-    left = min(sum(one.per_rank for one in passes) - skipped, ENDLESS // (2 * ranks)) * ranks
+    ranks = epoch_ranges[0].layout.ranks
+    left = min(sum(one.per_rank for one in epoch_ranges) - skipped, ENDLESS // (2 * ranks)) * ranks
     stop = consumed_samples + max(left, 0)
     group = ranks * micro_batch_size
     timeline = schedule.timeline(group, consumed_samples, stop=stop, steps=steps)
@@ -388,7 +341,7 @@ class Remainder:
         seen: The positions read already. With ``unread`` it is everything, and nothing twice.
         unread: The others, also those that the plan was going to drop.
         order: The order of the unread ones; None where the epoch is complete.
-        following: The passes of whole epochs after it.
+        following: The epoch_ranges of whole epochs after it.
     """
 
     epoch: int
@@ -396,7 +349,7 @@ class Remainder:
     seen: Intervals
     unread: Intervals
     order: SampleOrder | None
-    following: tuple[Pass, ...]
+    following: tuple[EpochRange, ...]
 
     @classmethod
     def after(cls, assignment: Assignment, step: int, *, keep_order: bool = True) -> Self:
@@ -412,12 +365,12 @@ class Remainder:
 
         Raises:
             IndexError: There is no such step.
-            UsageError: The order cannot be kept: see :class:`~tokshard.sharding.order.ReadOrder`.
+            UsageError: The order cannot be kept: see :class:`~tokshard.sharding.order.ConsumptionOrder`.
 
         Example:
             >>> from tokshard.sharding.layouts import Striped
             >>> from tokshard.sharding.schedule import BatchSchedule
-            >>> whole = Pass(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
+            >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
             >>> stopped = Remainder.after(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 2)
             >>> stopped.seen.to_json(), stopped.unread.to_json(), stopped.order.samples
             ([[0, 32]], [[32, 100]], 68)
@@ -425,25 +378,25 @@ class Remainder:
         number, one, epoch, within = _standing(assignment, step)
         order, seen = one.order, one.layout.consumed(within)
         if keep_order and within and isinstance(one.layout, Blocked):
-            order = order.before(ReadOrder(one.layout, assignment.micro_batch_size))
+            order = order.before(ConsumptionOrder(one.layout, assignment.micro_batch_size))
             seen = Intervals.of([(0, within * assignment.ranks)])
         unread = seen.complement(order.samples)
-        following = assignment.passes[number + 1 :]
+        following = assignment.epoch_ranges[number + 1 :]
         left = None if one.epochs is None else one.epochs - epoch - 1
         if left != 0:
-            following = (Pass(one.order, one.layout, one.first_epoch + epoch + 1, left), *following)
+            following = (EpochRange(one.order, one.layout, one.first_epoch + epoch + 1, left), *following)
         rest = order.rest(unread) if unread.count else None
         return cls(one.first_epoch + epoch, order.samples, seen, unread, rest, following)
 
 
-def _standing(assignment: Assignment, step: int) -> tuple[int, Pass, int, int]:
+def _standing(assignment: Assignment, step: int) -> tuple[int, EpochRange, int, int]:
     """Return (number of the pass, pass, epoch within it, local index within the epoch) after some steps.
 
     The end of the last pass is the end of its last epoch; the end of any other is the start of the next.
     """
     local = assignment.first_local(step) + assignment.skipped
-    for number, one in enumerate(assignment.passes):
-        last = number + 1 == len(assignment.passes)
+    for number, one in enumerate(assignment.epoch_ranges):
+        last = number + 1 == len(assignment.epoch_ranges)
         if local < one.per_rank or last:
             break
         local -= one.per_rank

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
-from tokshard.core.codec import encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex, unchanged
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
@@ -21,13 +20,19 @@ from tokshard.gpt_index.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.index_cache.description import GPTDatasetDescription, descriptions_in, read_description
 from tokshard.index_cache.entry import CacheEntry, IndexOrigin, Sidecar, default_directory, gpt_specs
 from tokshard.index_cache.npy import read_spec
-from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
+from tokshard.sharding.sources import (
+    CachedArrays,
+    DatasetReference,
+    FileFingerprint,
+    IndexReference,
+    SampleSource,
+)
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class DatasetSnapshot:
     """A dataset as it is now.
 
     Attributes:
@@ -45,8 +50,8 @@ class Holding:
     documents: int
     multimodal: bool
     fingerprint: DatasetFingerprint
-    bin: FileStamp
-    idx: FileStamp
+    bin: FileFingerprint
+    idx: FileFingerprint
 
     def reference(
         self,
@@ -64,12 +69,12 @@ class Holding:
             bin=self.bin,
             idx=self.idx,
             multimodal=self.multimodal,
-            fingerprint=encode(fingerprint),
+            fingerprint=fingerprint,
             index=index,
         )
 
 
-class Holdings:
+class DatasetSnapshots:
     """The datasets of a plan, each looked at once.
 
     Args:
@@ -80,9 +85,9 @@ class Holdings:
 
     def __init__(self, *, digests: bool = True) -> None:
         self._digests = digests
-        self._known: dict[str, Holding] = {}
+        self._known: dict[str, DatasetSnapshot] = {}
 
-    def of(self, prefix: str) -> Holding:
+    def of(self, prefix: str) -> DatasetSnapshot:
         """Return a dataset as it is now.
 
         Raises:
@@ -95,11 +100,11 @@ class Holdings:
                 self._known[prefix] = self._look(prefix)
         return self._known[prefix]
 
-    def _look(self, prefix: str) -> Holding:
+    def _look(self, prefix: str) -> DatasetSnapshot:
         require_files(prefix)
         manifest = read_manifest(prefix)
         multimodal = manifest is not None and manifest.dataset.multimodal
-        bin_stamp, idx_stamp = FileStamp.of(bin_path(prefix)), FileStamp.of(idx_path(prefix))
+        bin_stamp, idx_stamp = FileFingerprint.of(bin_path(prefix)), FileFingerprint.of(idx_path(prefix))
         if self._digests:
             opened = FingerprintedIndex.open(prefix)
             documents, fingerprint = opened.table.document_count, opened.fingerprint
@@ -114,7 +119,7 @@ class Holdings:
             fingerprint = DatasetFingerprint(
                 bin_bytes=bin_stamp.size_bytes, idx_bytes=idx_stamp.size_bytes, manifest_fingerprint=known
             )
-        return Holding(prefix, documents, multimodal, fingerprint, bin_stamp, idx_stamp)
+        return DatasetSnapshot(prefix, documents, multimodal, fingerprint, bin_stamp, idx_stamp)
 
     def indexed(
         self, prefix: str, entry: CacheEntry, description: GPTDatasetDescription, samples: int | None = None
@@ -148,17 +153,15 @@ class Holdings:
         )
 
 
-def blend_files(directory: str, hash_text: str, split: str, samples: int) -> CachedFiles:
+def blend_files(directory: str, hash_text: str, split: str, samples: int) -> CachedArrays:
     """Return the arrays of a blend, if they are there and have the shape.
 
     Raises:
         MissingFileError: One is not there.
         IntegrityError: One is no whole array, or has another shape.
     """
-    files = CachedFiles(directory, hash_text, split, "BlendedDataset", {})
-    stamps = {}
+    files = CachedArrays.at(directory, hash_text, split, "BlendedDataset")
     for name, dtype in (("dataset_index", "int16"), ("dataset_sample_index", "int64")):
-        stamps[name] = FileStamp.of(files.path(name))
         spec = read_spec(files.path(name))
         if spec.shape != (samples,) or spec.dtype.name != dtype:
             raise IntegrityError(
@@ -166,10 +169,10 @@ def blend_files(directory: str, hash_text: str, split: str, samples: int) -> Cac
                 path=files.path(name),
                 hint="run tokshard blend with --rebuild",
             )
-    return CachedFiles(directory, hash_text, split, "BlendedDataset", stamps)
+    return files
 
 
-def _documents(prefix: str, stamp: FileStamp, *, multimodal: bool) -> int:
+def _documents(prefix: str, stamp: FileFingerprint, *, multimodal: bool) -> int:
     """Return the number of documents as the header tells it, held against the size."""
     file = InputFile(idx_path(prefix))
     head = bytearray(min(HEADER_BYTES, stamp.size_bytes))
@@ -242,9 +245,9 @@ def _checked(entry: CacheEntry, plan: EpochPlan) -> EpochPlan:
     return plan
 
 
-def _files(entry: CacheEntry, split: str) -> CachedFiles:
-    stamps = {name: FileStamp.of(entry.array_path(name)) for name in entry.arrays}
-    return CachedFiles(os.path.abspath(entry.directory), entry.hash, split, "GPTDataset", stamps)
+def _files(entry: CacheEntry, split: str) -> CachedArrays:
+    stamps = {name: FileFingerprint.of(entry.array_path(name)) for name in entry.arrays}
+    return CachedArrays(os.path.abspath(entry.directory), entry.hash, split, "GPTDataset", stamps)
 
 
 _DESCRIPTION_SUFFIX = "description.txt"
@@ -261,7 +264,7 @@ class Wanted:
             weights of training, validation and testing. None for all that there is, and for documents for
             training alone.
         path_as: Pairs (path here, path in the description of an index).
-        digests: See :class:`~tokshard.sharding.discovery.Holdings`.
+        digests: See :class:`~tokshard.sharding.discovery.DatasetSnapshots`.
     """
 
     documents: bool = False
@@ -314,7 +317,7 @@ def open_sources(paths: Sequence[str], wanted: Wanted) -> dict[str, SampleSource
         raise UsageError(
             "nothing is named to read", hint="name a blend, an index, or --documents and datasets"
         )
-    holdings = Holdings(digests=wanted.digests)
+    holdings = DatasetSnapshots(digests=wanted.digests)
     if wanted.documents:
         found = _document_sources(expand(paths, ""), wanted, holdings)
     elif wanted.split is not None and wanted.names is None:
@@ -356,13 +359,13 @@ def _is_blend(path: str) -> bool:
     return os.path.basename(path) == DOCUMENT_NAME or path.endswith(".json")
 
 
-def _blend(path: str, wanted: Wanted, holdings: Holdings) -> dict[str, SampleSource]:
+def _blend(path: str, wanted: Wanted, holdings: DatasetSnapshots) -> dict[str, SampleSource]:
     document = BlendDocument.read(path)
     splits = {name: split for name, split in document.splits.items() if wanted.wants(name) and split.samples}
     return {name: _split_source(split, document, holdings) for name, split in splits.items()}
 
 
-def _split_source(split: BlendSplit, document: BlendDocument, holdings: Holdings) -> SampleSource:
+def _split_source(split: BlendSplit, document: BlendDocument, holdings: DatasetSnapshots) -> SampleSource:
     alone = split.order is None
     datasets = tuple(
         _blend_reference(source, split.split, document, holdings, draws=source.draws if alone else None)
@@ -376,7 +379,7 @@ def _split_source(split: BlendSplit, document: BlendDocument, holdings: Holdings
 
 
 def _blend_reference(
-    source: BlendSource, split: str, document: BlendDocument, holdings: Holdings, *, draws: int | None
+    source: BlendSource, split: str, document: BlendDocument, holdings: DatasetSnapshots, *, draws: int | None
 ) -> DatasetReference:
     description = _gpt_description(source.description)
     entry = CacheEntry.of(description, document.cache_directory)
@@ -390,7 +393,7 @@ def _blend_reference(
     return holdings.indexed(source.prefix, entry, description, draws)
 
 
-def _indexes(paths: Sequence[str], wanted: Wanted, holdings: Holdings) -> dict[str, SampleSource]:
+def _indexes(paths: Sequence[str], wanted: Wanted, holdings: DatasetSnapshots) -> dict[str, SampleSource]:
     named = [_descriptions(path, wanted) for path in paths]
     names = [name for name in SPLITS if any(name in one for one in named) and wanted.wants(name)]
     sources = {}
@@ -470,7 +473,9 @@ def _gpt_description(path: str) -> GPTDatasetDescription:
     return description
 
 
-def _document_sources(prefixes: Sequence[str], wanted: Wanted, holdings: Holdings) -> dict[str, SampleSource]:
+def _document_sources(
+    prefixes: Sequence[str], wanted: Wanted, holdings: DatasetSnapshots
+) -> dict[str, SampleSource]:
     sources = {}
     for name, split in _document_splits(wanted).items():
         references = []

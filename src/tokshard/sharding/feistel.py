@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     Words = NDArray[np.uint64]
 
-SORTED_ALGORITHM = "tokshard.sorted/1"
-FEISTEL_ALGORITHM = "tokshard.feistel/1"
+SORTED_ALGORITHM: Final = "tokshard.sorted/1"
+FEISTEL_ALGORITHM: Final = "tokshard.feistel/1"
 
 ROUNDS = 12
 MAX_LENGTH = 2**62

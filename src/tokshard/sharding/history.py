@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from tokshard.core.codec import SHA256, Key, decode, encode
+from tokshard.core.codec import SHA256, Key
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.fields import Fields
-from tokshard.sharding.sources import FileStamp
-
-if TYPE_CHECKING:
-    from tokshard.sharding.plan import Plan
+from tokshard.sharding.sources import FileFingerprint
 
 SourceEpochAlgorithm = Literal["tokshard.feistel/1:lap"]
 SOURCE_EPOCH_ALGORITHM: SourceEpochAlgorithm = "tokshard.feistel/1:lap"
@@ -108,7 +104,7 @@ class Reweighting:
         ),
     ]
     unread: Annotated[
-        FileStamp,
+        FileFingerprint,
         Key(
             "unread",
             "Fingerprint of the array of unread samples: int64 rows of source, source epoch, first sample "
@@ -116,7 +112,7 @@ class Reweighting:
         ),
     ]
     source_epochs: Annotated[
-        FileStamp,
+        FileFingerprint,
         Key(
             "source_epochs",
             "Fingerprint of the array of source epochs: int64 rows of source, source epoch and first sample "
@@ -133,39 +129,6 @@ class Reweighting:
                 f"next_source_epochs must have {len(self.weights)} items like weights, "
                 f"got {len(self.next_source_epochs)}"
             )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON values."""
-        return {
-            "weights": list(self.weights),
-            "seed": self.seed,
-            "next_source_epochs": list(self.next_source_epochs),
-            "unread": self.unread.to_json(),
-            "source_epochs": self.source_epochs.to_json(),
-            "algorithm": self.algorithm,
-        }
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the record that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none, or of another version.
-        """
-        record = Fields(value, path, "a weighting", cls.__slots__)
-        weights, next_epochs = record.array("weights"), record.array("next_source_epochs")
-        if not all(type(one) in {int, float} and one >= 0 for one in weights):
-            raise record.wrong("has weights that are not numbers", "weights")
-        if len(next_epochs) != len(weights) or not all(type(one) is int and one >= 0 for one in next_epochs):
-            raise record.wrong("has source epochs that do not fit the weights", "next_source_epochs")
-        record.one_of("algorithm", (SOURCE_EPOCH_ALGORITHM,))
-        return cls(
-            weights=tuple(weights),
-            seed=record.count("seed"),
-            next_source_epochs=tuple(next_epochs),
-            unread=FileStamp.from_json(record.value("unread"), path),
-            source_epochs=FileStamp.from_json(record.value("source_epochs"), path),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,36 +159,6 @@ class StoppedStream:
                 f"{self.assignment.consumed_after(self.step)}, got {self.consumed_samples}"
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON values."""
-        return {
-            "assignment": self.assignment.to_json(),
-            "step": self.step,
-            "consumed_samples": self.consumed_samples,
-            "proof": encode(self.proof),
-            "reweighting": None if self.reweighting is None else self.reweighting.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the record that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none.
-        """
-        record = Fields(value, path, "a stopped stream", cls.__slots__)
-        weighted = record.value("reweighting")
-        try:
-            return cls(
-                Assignment.from_json(record.value("assignment"), path),
-                record.count("step"),
-                record.count("consumed_samples"),
-                decode(StreamProof, record.value("proof"), path),
-                None if weighted is None else Reweighting.from_json(weighted, path),
-            )
-        except UsageError as error:
-            raise record.wrong(str(error)) from error
-
 
 @dataclass(frozen=True, slots=True)
 class StoppedPlan:
@@ -233,40 +166,6 @@ class StoppedPlan:
 
     plan_id: Annotated[str, Key("plan_id", "Id of the plan.", pattern=SHA256)]
     streams: Annotated[dict[str, StoppedStream], Key("streams", "Its streams that continue, by name.")]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON values."""
-        return {
-            "plan_id": self.plan_id,
-            "streams": {name: one.to_json() for name, one in self.streams.items()},
-        }
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the record that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none.
-        """
-        record = Fields(value, path, "a plan of the history", cls.__slots__)
-        streams = record.object("streams")
-        return cls(
-            record.hexadecimal("plan_id", 64),
-            {name: StoppedStream.from_json(one, path) for name, one in streams.items()},
-        )
-
-
-def history_of(plan: Plan, path: str = "the plan") -> tuple[StoppedPlan, ...]:
-    """Return the plans that a plan continues, oldest first.
-
-    Args:
-        plan: The plan.
-        path: Its file, for errors.
-
-    Raises:
-        IntegrityError: The history is damaged.
-    """
-    return tuple(StoppedPlan.from_json(one, path) for one in plan.history)
 
 
 def stops_of(history: Iterable[StoppedPlan], stream: str) -> tuple[StoppedStream, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +29,7 @@ class Intervals:
         >>> some = Intervals.of([(0, 3), (10, 12)])
         >>> some.count, some.nth(np.array([2, 3])).tolist(), some.index(np.array([11, 5])).tolist()
         (5, [2, 10], [4, -1])
-        >>> some.complement(15).to_json()
+        >>> some.complement(15).to_json_value()
         [[3, 10], [12, 15]]
     """
 
@@ -69,27 +69,6 @@ class Intervals:
         return cls.of_bounds(unique, unique + 1)
 
     @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the set that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is no list of ascending pairs of integers, normalised.
-        """
-        try:
-            pairs = integer_pairs(value)
-            result = cls.of(pairs)
-        except (TypeError, ValueError, OverflowError):
-            raise IntegrityError(f"{path}: intervals are not a list of ascending pairs", path=path) from None
-        if result.starts.size != len(pairs):
-            raise IntegrityError(f"{path}: intervals are empty or touch each other", path=path)
-        return result
-
-    def to_json(self) -> list[list[int]]:
-        """Return the intervals as a list of ``[start, stop]``."""
-        pairs: list[list[int]] = np.stack((self.starts, self.stops), axis=1).tolist()
-        return pairs
-
-    @classmethod
     def from_json_value(cls, value: tuple[tuple[int, int], ...]) -> Self:
         """Return the set of pairs that :meth:`to_json_value` gave.
 
@@ -103,7 +82,8 @@ class Intervals:
 
     def to_json_value(self) -> list[list[int]]:
         """Return the intervals as a list of ``[start, stop]``."""
-        return self.to_json()
+        pairs: list[list[int]] = np.stack((self.starts, self.stops), axis=1).tolist()
+        return pairs
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Intervals):
@@ -153,7 +133,7 @@ class Intervals:
         """Return the members at the places of another set: the composition of two selections.
 
         Example:
-            >>> Intervals.of([(0, 3), (10, 12)]).select(Intervals.of([(2, 4)])).to_json()
+            >>> Intervals.of([(0, 3), (10, 12)]).select(Intervals.of([(2, 4)])).to_json_value()
             [[2, 3], [10, 11]]
 
         Raises:
@@ -204,16 +184,3 @@ def is_partition(parts: Sequence[Intervals], length: int) -> bool:
     starts, stops = starts[order], stops[order]
     # Side by side without a gap or an overlap, from the first number to the last.
     return bool(np.array_equal(np.append(0, stops), np.append(starts, length)))
-
-
-def integer_pairs(value: Any) -> list[tuple[int, int]]:
-    """Return a list of pairs of integers, as JSON has them.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It holds something longer or shorter than a pair.
-    """
-    pairs = [(first, second) for first, second in value]
-    if any(type(number) is not int for pair in pairs for number in pair):
-        raise TypeError("not a list of pairs of integers")
-    return pairs

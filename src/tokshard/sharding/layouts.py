@@ -16,11 +16,12 @@ many: right for views of a dataset, never for training, where collectives would 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.core.codec import Key
+from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-REPEATS = ("last", "first")
+Repeat = Literal["last", "first"]
 """What is read again where a rank has too few: ``last``, the last sample (of the rank's block, where it has
 one, else of all); ``first``, the rank's own from its first one on."""
 
@@ -42,7 +43,7 @@ class Striped:
         ranks: The data-parallel size.
         width: The positions of a stripe.
         samples_per_rank: What every rank reads, a multiple of the width; None for what it has.
-        repeat: See :data:`REPEATS`.
+        repeat: See :data:`Repeat`.
 
     Example:
         >>> layout = Striped(12, ranks=3, width=2, samples_per_rank=4)
@@ -50,11 +51,15 @@ class Striped:
         [2, 3, 8, 9]
     """
 
-    samples: int
-    ranks: int
-    width: int
-    samples_per_rank: int | None
-    repeat: str = "last"
+    TAG: ClassVar[tuple[str, str]] = ("layout", "striped")
+
+    samples: Annotated[int, Key("samples", "Positions of an epoch.", minimum=1)]
+    ranks: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
+    width: Annotated[int, Key("width", "Positions of a stripe.", minimum=1)]
+    samples_per_rank: Annotated[
+        int | None, Key("samples_per_rank", "Samples that every rank reads in an epoch.", minimum=1)
+    ]
+    repeat: Annotated[Repeat, Key("repeat", "Samples that fill up a rank that has too few.")] = "last"
 
     def __post_init__(self) -> None:
         _check_sizes(self)
@@ -124,10 +129,6 @@ class Striped:
             return Intervals.of([])
         return Intervals.of([(min(self.samples, self.samples_per_rank * self.ranks), self.samples)])
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the layout as JSON values."""
-        return {"layout": "striped"} | {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
@@ -138,7 +139,7 @@ class Blocked:
         ranks: The data-parallel size.
         run: The positions of a block; the blocks at the end may be shorter or empty.
         samples_per_rank: What every rank reads; None for its block.
-        repeat: See :data:`REPEATS`; only ``last`` for blocks.
+        repeat: See :data:`Repeat`; only ``last`` for blocks.
 
     Example:
         >>> layout = Blocked(5, ranks=4, run=2, samples_per_rank=None)
@@ -146,11 +147,15 @@ class Blocked:
         [[0, 1], [2, 3], [4], []]
     """
 
-    samples: int
-    ranks: int
-    run: int
-    samples_per_rank: int | None
-    repeat: str = "last"
+    TAG: ClassVar[tuple[str, str]] = ("layout", "blocked")
+
+    samples: Annotated[int, Key("samples", "Positions of an epoch.", minimum=1)]
+    ranks: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
+    run: Annotated[int, Key("run", "Positions of a block.", minimum=1)]
+    samples_per_rank: Annotated[
+        int | None, Key("samples_per_rank", "Samples that every rank reads in an epoch.", minimum=1)
+    ]
+    repeat: Annotated[Repeat, Key("repeat", "Samples that fill up a rank that has too few.")] = "last"
 
     def __post_init__(self) -> None:
         _check_sizes(self)
@@ -202,33 +207,8 @@ class Blocked:
         starts = np.minimum(np.arange(self.ranks + 1, dtype=np.int64) * self.run, self.samples)
         return starts[:-1], starts[1:]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the layout as JSON values."""
-        return {"layout": "blocked"} | {name: getattr(self, name) for name in self.__slots__}
-
 
 Layout = Striped | Blocked
-_KINDS: dict[str, type[Striped | Blocked]] = {"striped": Striped, "blocked": Blocked}
-
-
-def layout_from_json(value: Any, path: str) -> Layout:
-    """Return the layout that ``to_json`` gave.
-
-    Raises:
-        IntegrityError: It is none.
-    """
-    kind = _KINDS.get(str(value.get("layout"))) if isinstance(value, dict) else None
-    if kind is None or set(value) != {"layout", *kind.__slots__}:
-        raise IntegrityError(f"{path}: a layout has an unknown kind or other fields", path=path)
-    fields = {name: value[name] for name in kind.__slots__}
-    numbers = [number for name, number in fields.items() if name not in {"repeat", "samples_per_rank"}]
-    per_rank = fields["samples_per_rank"]
-    if any(type(number) is not int for number in [*numbers, 0 if per_rank is None else per_rank]):
-        raise IntegrityError(f"{path}: a size of a layout is not an integer", path=path)
-    try:
-        return kind(**fields)
-    except UsageError as error:
-        raise IntegrityError(f"{path}: {error}", path=path) from error
 
 
 def repeats_any(layout: Layout) -> bool:
@@ -270,8 +250,8 @@ def _check_sizes(layout: Layout) -> None:
         raise UsageError(f"cannot deal {layout.samples} samples to {layout.ranks} ranks")
     if layout.samples_per_rank is not None and layout.samples_per_rank < 1:
         raise UsageError(f"{layout.samples_per_rank} samples for each rank are none to read")
-    if layout.repeat not in REPEATS:
-        raise UsageError(f"repeat is {layout.repeat!r}, not one of {', '.join(REPEATS)}")
+    if layout.repeat not in get_args(Repeat):
+        raise UsageError(f"repeat is {layout.repeat!r}, not one of {', '.join(get_args(Repeat))}")
 
 
 def _check_rank(layout: Layout, rank: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tokshard.core.codec import encode
 from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.schedule import BatchSchedule
@@ -152,7 +153,7 @@ class PlanRequest:
         train = {name: getattr(self.train, name) for name in self.train.__slots__}
         schedule = self.train.schedule
         return {
-            "train": train | {"schedule": None if schedule is None else schedule.to_json()},
+            "train": train | {"schedule": None if schedule is None else encode(schedule)},
             "eval_global_batch_size": self.eval_global_batch_size,
             "eval_micro_batch_size": self.eval_micro_batch_size,
             "full_validation": self.full_validation,

@@ -1,15 +1,30 @@
-"""The order of an epoch."""
+"""The order of an epoch: from the positions that ranks read to sample ids, by a chain of index transforms.
+
+A transform is a bijection or a selection of positions: a formula with an inverse, without lists apart from
+the sizes of shards and the intervals of a selection. ``forward(positions, epoch)`` goes from the positions
+that ranks read towards sample ids, ``inverse(positions, epoch)`` back, with -1 for what is left out.
+
+The chain is read from the reading end to the data: bucketing, then the shuffle, then the ids of the blend
+(whose samples are packed already). A replan puts a selection of the unread positions in front of the chain,
+so that the rest of an epoch keeps the order that it was going to have.
+
+Bucketing cuts positions into windows of ``buffer``. A window is sorted by key, with ties in random order; the
+sorted window is cut into packs of ``pack``; packs come in random order, and so do the members of each. A
+last pack that is short stays last, so that packs stay aligned with micro-batches. Everything is a function
+of (seed, epoch, window) and the window's keys, so any position can be asked for at any time.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.core.codec import Key
+from tokshard.errors import UsageError
 from tokshard.sharding.feistel import (
     FEISTEL_ALGORITHM,
     SORTED_ALGORITHM,
@@ -20,7 +35,7 @@ from tokshard.sharding.feistel import (
     subkeys,
 )
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.layouts import Layout, layout_from_json
+from tokshard.sharding.layouts import Layout
 from tokshard.sharding.permutation import ALGORITHM as TORCH_ALGORITHM
 from tokshard.sharding.permutation import torch_randperm
 
@@ -32,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Torch:
+class TorchPermutation:
     """Megatron's cyclic order: blocks of positions, all permuted by ``torch.randperm`` seeded by the epoch.
 
     It holds the permutation of an epoch (4 bytes an element below 2**31 of them) once it is asked for.
@@ -44,21 +59,25 @@ class Torch:
         algorithm: The frozen name of this order.
     """
 
-    samples: int
-    length: int
-    blocks: int
-    algorithm: str = TORCH_ALGORITHM
+    TAG: ClassVar[tuple[str, str]] = ("transform", "torch-permutation")
+
+    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
+    length: Annotated[int, Key("block_length", "Positions of a block.", minimum=1)]
+    blocks: Annotated[int, Key("blocks", "Number of blocks.", minimum=1)]
+    algorithm: Annotated[Literal["torch.randperm/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
+        TORCH_ALGORITHM
+    )
 
     def __post_init__(self) -> None:
         if min(self.length, self.blocks) < 1 or self.length * self.blocks > self.samples:
             raise UsageError(f"{self.blocks} blocks of {self.length} do not fit {self.samples} samples")
 
     def forward(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position before this link of each position after it."""
+        """Return the position before this transform of each position after it."""
         return self._apply(positions, _torch_order(self.length, epoch))
 
     def inverse(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position after this link of each position before it."""
+        """Return the position after this transform of each position before it."""
         return self._apply(positions, _torch_places(self.length, epoch))
 
     def _apply(self, positions: Integers, table: NDArray[Any]) -> Integers:
@@ -78,22 +97,28 @@ class Shuffle:
         algorithm: The frozen name of this order.
     """
 
-    samples: int
-    window: int
-    seed: int
-    per_epoch: bool = True
-    algorithm: str = FEISTEL_ALGORITHM
+    TAG: ClassVar[tuple[str, str]] = ("transform", "shuffle")
+
+    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
+    window: Annotated[
+        int, Key("window", "Positions of a window, within which positions are shuffled.", minimum=1)
+    ]
+    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
+    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
+    algorithm: Annotated[Literal["tokshard.feistel/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
+        FEISTEL_ALGORITHM
+    )
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.window < 1:
             raise UsageError(f"cannot shuffle {self.samples} samples in windows of {self.window}")
 
     def forward(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position before this link of each position after it."""
+        """Return the position before this transform of each position after it."""
         return self._apply(positions, epoch, inverse=False)
 
     def inverse(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position after this link of each position before it."""
+        """Return the position after this transform of each position before it."""
         return self._apply(positions, epoch, inverse=True)
 
     def _apply(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
@@ -121,10 +146,14 @@ class ShardShuffle:
         algorithm: The frozen name of this order.
     """
 
-    sizes: tuple[int, ...]
-    seed: int
-    per_epoch: bool = True
-    algorithm: str = SORTED_ALGORITHM
+    TAG: ClassVar[tuple[str, str]] = ("transform", "shard-shuffle")
+
+    sizes: Annotated[tuple[int, ...], Key("shard_samples", "Samples of each shard.", minimum=0)]
+    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
+    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
+    algorithm: Annotated[Literal["tokshard.sorted/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
+        SORTED_ALGORITHM
+    )
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 0 or not sum(self.sizes):
@@ -140,13 +169,13 @@ class ShardShuffle:
         return _shard_tables(self, epoch if self.per_epoch else 0)[0]
 
     def forward(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position before this link of each position after it."""
+        """Return the position before this transform of each position after it."""
         order, starts, places = _shard_tables(self, epoch if self.per_epoch else 0)
         which = np.searchsorted(places, positions, side="right") - 1
         return starts[order[which]] + (positions - places[which])
 
     def inverse(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position after this link of each position before it."""
+        """Return the position after this transform of each position before it."""
         order, starts, places = _shard_tables(self, epoch if self.per_epoch else 0)
         shard = np.searchsorted(starts, positions, side="right") - 1
         return places[np.argsort(order)[shard]] + (positions - starts[shard])
@@ -161,8 +190,10 @@ class Selection:
         kept: Those that are selected.
     """
 
-    of: int
-    kept: Intervals
+    TAG: ClassVar[tuple[str, str]] = ("transform", "selection")
+
+    of: Annotated[int, Key("selected_from", "Number of positions to select from.", minimum=1)]
+    kept: Annotated[Intervals, Key("selected", "Positions that are selected.")]
 
     def __post_init__(self) -> None:
         if not self.kept.count or int(self.kept.stops[-1]) > self.of:
@@ -173,17 +204,17 @@ class Selection:
         """The number of positions."""
         return self.kept.count
 
-    def forward(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other links
-        """Return the position before this link of each position after it."""
+    def forward(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other transforms
+        """Return the position before this transform of each position after it."""
         return self.kept.nth(positions)
 
-    def inverse(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other links
-        """Return the position after this link of each position before it, or -1."""
+    def inverse(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other transforms
+        """Return the position after this transform of each position before it, or -1."""
         return self.kept.index(positions)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOrder:
+class ConsumptionOrder:
     """Positions in the order in which all ranks of a layout read them, and then those that it drops.
 
     With it another world goes on in exactly the order of this one, whatever its layout: micro-batch by
@@ -194,8 +225,12 @@ class ReadOrder:
         micro_batch_size: The samples of a micro-batch of one rank.
     """
 
-    layout: Layout
-    micro_batch_size: int
+    TAG: ClassVar[tuple[str, str]] = ("transform", "consumption-order")
+
+    layout: Annotated[Layout, Key("layout", "Layout whose ranks consume the positions.")]
+    micro_batch_size: Annotated[
+        int, Key("micro_batch_size", "Samples of a micro-batch of one rank.", minimum=1)
+    ]
 
     def __post_init__(self) -> None:
         per_rank = self.layout.samples_per_rank
@@ -216,8 +251,8 @@ class ReadOrder:
     def _read(self) -> int:
         return (self.layout.samples_per_rank or 0) * self.layout.ranks
 
-    def forward(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other links
-        """Return the position before this link of each position after it."""
+    def forward(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other transforms
+        """Return the position before this transform of each position after it."""
         size = self.micro_batch_size
         micro_batch, place = np.divmod(np.minimum(positions, self._read - 1), size * self.layout.ranks)
         result = self.layout.at(place // size, micro_batch * size + place % size)
@@ -226,8 +261,8 @@ class ReadOrder:
             result[late] = self.layout.dropped().nth(positions[late] - self._read)
         return result
 
-    def inverse(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other links
-        """Return the position after this link of each position before it."""
+    def inverse(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other transforms
+        """Return the position after this transform of each position before it."""
         size = self.micro_batch_size
         ranks, local = self.layout.locate(positions)
         micro_batch, slot = np.divmod(local, size)
@@ -254,14 +289,14 @@ def _torch_places(length: int, seed: int) -> NDArray[Any]:
 
 
 @functools.lru_cache(maxsize=8)
-def _shard_tables(link: ShardShuffle, epoch: int) -> tuple[Integers, Integers, Integers]:
+def _shard_tables(transform: ShardShuffle, epoch: int) -> tuple[Integers, Integers, Integers]:
     """Return (shard at each place, first position of each shard, first position of each place)."""
-    sizes = np.array(link.sizes, dtype=np.int64)
-    order = sorted_order(sizes.size, derive_key(f"{SORTED_ALGORITHM}:shards", link.seed, epoch))
+    sizes = np.array(transform.sizes, dtype=np.int64)
+    order = sorted_order(sizes.size, derive_key(f"{SORTED_ALGORITHM}:shards", transform.seed, epoch))
     return order, np.cumsum(sizes) - sizes, np.cumsum(sizes[order]) - sizes[order]
 
 
-BUCKETING_ALGORITHM = "tokshard.bucketing/1"
+BUCKETING_ALGORITHM: Final = "tokshard.bucketing/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +323,16 @@ class Bucketing:
         [(1, 2), (3, 4), (6, 7), (8, 9)]
     """
 
-    samples: int
-    buffer: int
-    pack: int
-    seed: int
-    per_epoch: bool = True
-    algorithm: str = BUCKETING_ALGORITHM
+    TAG: ClassVar[tuple[str, str]] = ("transform", "bucketing")
+
+    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
+    buffer: Annotated[int, Key("buffer", "Positions of a window that is sorted.", minimum=1)]
+    pack: Annotated[int, Key("pack", "Similar samples that stay together.", minimum=1)]
+    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
+    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
+    algorithm: Annotated[
+        Literal["tokshard.bucketing/1"], Key("algorithm", "Name of the frozen algorithm.")
+    ] = BUCKETING_ALGORITHM
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.pack < 1 or self.buffer < 1 or self.buffer % self.pack:
@@ -349,21 +388,10 @@ def _part_key(key: NDArray[np.uint64], number: int) -> NDArray[np.uint64]:
     return hashes(key, np.array([number], dtype=np.int64))
 
 
-Link = Bucketing | Torch | Shuffle | ShardShuffle | Selection | ReadOrder
-
-_KINDS: dict[str, type[Link]] = {
-    "bucketing": Bucketing,
-    "torch": Torch,
-    "shuffle": Shuffle,
-    "shards": ShardShuffle,
-    "selection": Selection,
-    "read-order": ReadOrder,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
-_ALGORITHMS = {name: kind.__dataclass_fields__.get("algorithm") for name, kind in _KINDS.items()}
+Transform = Bucketing | TorchPermutation | Shuffle | ShardShuffle | Selection | ConsumptionOrder
 
 # A chain grows by a selection or two with each replan that changes the mode.
-MAX_LINKS = 1000
+MAX_TRANSFORMS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,10 +400,10 @@ class SampleOrder:
 
     Attributes:
         total: The number of ids of the data.
-        links: From the reading end to the data; none for the order of the ids.
+        transforms: From the reading end to the data; none for the order of the ids.
 
     Raises:
-        UsageError: Two links that follow each other do not fit.
+        UsageError: Two transforms that follow each other do not fit.
 
     Example:
         >>> order = SampleOrder(10, (Selection(10, Intervals.of([(2, 4), (8, 10)])),))
@@ -385,25 +413,28 @@ class SampleOrder:
         [2, -1]
     """
 
-    total: int
-    links: tuple[Link, ...] = ()
+    total: Annotated[int, Key("samples", "Number of sample ids.", minimum=1)]
+    transforms: Annotated[
+        tuple[Transform, ...],
+        Key("transforms", "Index transforms, from the positions that ranks read to the ids."),
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.total < 1:
             raise UsageError(f"there are {self.total} samples to put in order")
-        if len(self.links) > MAX_LINKS:
-            raise UsageError(f"an order of {len(self.links)} links is longer than {MAX_LINKS}")
+        if len(self.transforms) > MAX_TRANSFORMS:
+            raise UsageError(f"an order of {len(self.transforms)} transforms is longer than {MAX_TRANSFORMS}")
         behind = self.total
-        for link in reversed(self.links):
-            before = link.of if isinstance(link, Selection) else link.samples
+        for transform in reversed(self.transforms):
+            before = transform.of if isinstance(transform, Selection) else transform.samples
             if before != behind:
-                raise UsageError(f"a {_NAMES[type(link)]} of {before} samples is put before {behind} samples")
-            behind = link.samples
+                raise UsageError(f"a {transform.TAG[1]} of {before} samples is put before {behind} samples")
+            behind = transform.samples
 
     @property
     def samples(self) -> int:
         """The number of positions."""
-        return self.links[0].samples if self.links else self.total
+        return self.transforms[0].samples if self.transforms else self.total
 
     def ids(self, positions: Integers, epoch: int, key_of: KeyOf | None = None) -> Integers:
         """Return the sample id at each position.
@@ -416,22 +447,22 @@ class SampleOrder:
         Raises:
             UsageError: Bucketing without ``key_of``.
         """
-        for number, link in enumerate(self.links):
-            if isinstance(link, Bucketing):
-                positions = link.forward(positions, epoch, self._keys_behind(number, epoch, key_of))
+        for number, transform in enumerate(self.transforms):
+            if isinstance(transform, Bucketing):
+                positions = transform.forward(positions, epoch, self._keys_behind(number, epoch, key_of))
             else:
-                positions = link.forward(positions, epoch)
+                positions = transform.forward(positions, epoch)
         return positions
 
     def positions(self, ids: Integers, epoch: int, key_of: KeyOf | None = None) -> Integers:
         """Return the position of each id, or -1 where the order leaves it out; see :meth:`ids`."""
-        for number in range(len(self.links) - 1, -1, -1):
-            link = self.links[number]
+        for number in range(len(self.transforms) - 1, -1, -1):
+            transform = self.transforms[number]
             known = ids >= 0
-            if isinstance(link, Bucketing):
-                found = link.inverse(ids[known], epoch, self._keys_behind(number, epoch, key_of))
+            if isinstance(transform, Bucketing):
+                found = transform.inverse(ids[known], epoch, self._keys_behind(number, epoch, key_of))
             else:
-                found = link.inverse(ids[known], epoch)
+                found = transform.inverse(ids[known], epoch)
             ids = np.full(ids.shape, -1, dtype=np.int64)
             ids[known] = found
         return ids
@@ -444,90 +475,18 @@ class SampleOrder:
         """
         if unread.count == self.samples:
             return self
-        if self.links and isinstance(self.links[0], Selection):
-            first = self.links[0]
+        if self.transforms and isinstance(self.transforms[0], Selection):
+            first = self.transforms[0]
             kept = first.kept.select(unread)
-            return SampleOrder(self.total, (Selection(first.of, kept), *self.links[1:]))
-        return SampleOrder(self.total, (Selection(self.samples, unread), *self.links))
+            return SampleOrder(self.total, (Selection(first.of, kept), *self.transforms[1:]))
+        return SampleOrder(self.total, (Selection(self.samples, unread), *self.transforms))
 
-    def before(self, link: Link) -> SampleOrder:
-        """Return this order with one more link at the reading end."""
-        return SampleOrder(self.total, (link, *self.links))
+    def before(self, transform: Transform) -> SampleOrder:
+        """Return this order with one more transform at the reading end."""
+        return SampleOrder(self.total, (transform, *self.transforms))
 
     def _keys_behind(self, number: int, epoch: int, key_of: KeyOf | None) -> KeyOf:
         if key_of is None:
             raise UsageError("an order with bucketing needs the sort keys of the samples")
-        behind = SampleOrder(self.total, self.links[number + 1 :])
+        behind = SampleOrder(self.total, self.transforms[number + 1 :])
         return lambda positions: key_of(behind.ids(positions, epoch, key_of))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the order as JSON values."""
-        return {"total": self.total, "links": [_link_to_json(link) for link in self.links]}
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the order that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none, or a newer tokshard's.
-        """
-        if not isinstance(value, dict) or set(value) != {"total", "links"} or type(value["total"]) is not int:
-            raise IntegrityError(f"{path}: an order is not made of total and links", path=path)
-        if not isinstance(value["links"], list):
-            raise IntegrityError(f"{path}: the links of an order are not a list", path=path)
-        try:
-            return cls(value["total"], tuple(_link_from_json(link, path) for link in value["links"]))
-        except UsageError as error:
-            raise IntegrityError(f"{path}: {error}", path=path) from error
-
-
-def _link_to_json(link: Link) -> dict[str, Any]:
-    fields = {name: getattr(link, name) for name in link.__slots__}
-    if isinstance(link, Selection):
-        fields["kept"] = link.kept.to_json()
-    if isinstance(link, ReadOrder):
-        fields["layout"] = link.layout.to_json()
-    if isinstance(link, ShardShuffle):
-        fields["sizes"] = list(link.sizes)
-    return {"link": _NAMES[type(link)], **fields}
-
-
-def _link_from_json(value: Any, path: str) -> Link:
-    name = str(value.get("link")) if isinstance(value, dict) else ""
-    kind = _KINDS.get(name)
-    if kind is None or set(value) != {"link", *kind.__slots__}:
-        raise IntegrityError(f"{path}: a link of an order has an unknown kind or other fields", path=path)
-    fields: dict[str, Any] = {field: value[field] for field in kind.__slots__}
-    algorithm = _ALGORITHMS[name]
-    if algorithm is not None and fields["algorithm"] != algorithm.default:
-        raise IntegrityError(
-            f"{path}: the algorithm of a {name} is {fields['algorithm']!r}, not {algorithm.default!r}",
-            path=path,
-            field="algorithm",
-            hint="the plan was written by another version of tokshard: use that one",
-        )
-    if kind is Selection:
-        fields["kept"] = Intervals.from_json(fields["kept"], path)
-    if kind is ReadOrder:
-        fields["layout"] = layout_from_json(fields["layout"], path)
-    if kind is ShardShuffle and isinstance(fields["sizes"], list):
-        fields["sizes"] = tuple(fields["sizes"])
-    for field, found in fields.items():
-        _check_field(field, found, path)
-    try:
-        return kind(**fields)
-    except UsageError as error:
-        raise IntegrityError(f"{path}: {error}", path=path) from error
-
-
-def _check_field(name: str, value: Any, path: str) -> None:
-    if name in {"kept", "layout", "algorithm"}:
-        return
-    if name == "per_epoch":
-        good = type(value) is bool
-    elif name == "sizes":
-        good = isinstance(value, tuple) and all(type(size) is int for size in value)
-    else:
-        good = type(value) is int
-    if not good:
-        raise IntegrityError(f"{path}: {name} of a link of an order is {value!r}", path=path, field=name)

@@ -1,31 +1,36 @@
-"""The plan."""
+"""The plan of a training job: what its data-parallel ranks read, for training, validation and testing.
+
+``plan.json`` is written last into the directory of a plan, so a directory that has one is complete. Its
+fields are described in ``docs/plan.md``.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Self
 
+from tokshard.core.codec import SHA256, Document, Key, encode
+from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.fields import Fields
+from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.order import Bucketing
-from tokshard.sharding.sources import Places, SampleSource
-from tokshard.sharding.summary import composition
+from tokshard.sharding.sources import PathResolver, SampleSource
 from tokshard.sharding.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
 from tokshard.storage.small_files import read_json_object
 from tokshard.version import __version__
 
+PLAN_NAME = "plan.json"
+
 MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")
 SHUFFLES = ("none", "shards", "samples", "blocks")
 TAILS = ("drop", "pad", "error", "keep")
-
-SCHEMA = "tokshard.plan/1"
-PLAN_NAME = "plan.json"
 
 MAX_WORLD_SIZE = 1_000_000
 """Ranks are looked at one by one where a plan is made: more of them are a mistake."""
@@ -38,11 +43,11 @@ class Stream:
     """What is read for one purpose, with its own count of consumed samples.
 
     Attributes:
-        source: What the sample ids mean.
-        assignment: Which rank reads which of them, when.
-        mode: One of :data:`~tokshard.sharding.planning.MODES`, as it was asked for.
-        tail: One of :data:`~tokshard.sharding.planning.TAILS`.
-        shuffle: One of :data:`~tokshard.sharding.planning.SHUFFLES`.
+        source: What the sample ids refer to.
+        assignment: The rank and step of each sample.
+        mode: The mode that was asked for.
+        tail: The treatment of an incomplete final batch.
+        shuffle: The shuffle that was asked for.
         sort_key: What bucketing sorts by, one of the source's; None without bucketing.
         boundaries: Whether attention goes no further than documents, so that every pipeline stage reads
             their boundaries.
@@ -51,19 +56,24 @@ class Stream:
         UsageError: The parts do not fit.
     """
 
-    source: SampleSource
-    assignment: Assignment
-    mode: str = "single"
-    tail: str = "drop"
-    shuffle: str = "none"
-    sort_key: str | None = None
-    boundaries: bool = False
+    source: Annotated[SampleSource, Key("source", "Datasets that the sample ids refer to.")]
+    assignment: Annotated[Assignment, Key("assignment", "Samples of each rank and step, as formulas.")]
+    mode: Annotated[str, Key("mode", "Mode.", pattern="|".join(MODES))] = "single"
+    tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.", pattern="|".join(TAILS))] = (
+        "drop"
+    )
+    shuffle: Annotated[str, Key("shuffle", "Shuffle.", pattern="|".join(SHUFFLES))] = "none"
+    sort_key: Annotated[str | None, Key("sort_key", "Key that bucketing sorts by; null for none.")] = None
+    boundaries: Annotated[
+        bool, Key("document_boundaries", "Whether every pipeline stage reads document boundaries.")
+    ] = False
 
     def __post_init__(self) -> None:
-        for one in self.assignment.passes:
-            if one.order.total != self.source.total:
-                raise UsageError(f"an order of {one.order.total} samples does not fit {self.source.total}")
-            if self.sort_key is None and any(isinstance(link, Bucketing) for link in one.order.links):
+        for epochs in self.assignment.epoch_ranges:
+            if epochs.order.total != self.source.total:
+                raise UsageError(f"an order of {epochs.order.total} samples does not fit {self.source.total}")
+            bucketing = any(isinstance(transform, Bucketing) for transform in epochs.order.transforms)
+            if self.sort_key is None and bucketing:
                 raise UsageError("bucketing needs to be told what to sort by")
         if self.sort_key is not None and self.sort_key not in self.source.sort_keys:
             raise UsageError(
@@ -71,72 +81,50 @@ class Stream:
                 hint=f"possible: {', '.join(self.source.sort_keys)}",
             )
 
-    @property
-    def composition(self) -> list[dict[str, str]]:
-        """What the stream is composed of, step by step, in words."""
-        return composition(self.source, self.assignment, self.mode, self.tail, self.sort_key)
 
-    def to_json(self, places: Places) -> dict[str, Any]:
-        """Return the stream as JSON values."""
-        return {
-            "mode": self.mode,
-            "tail": self.tail,
-            "shuffle": self.shuffle,
-            "composition": self.composition,
-            "sort_key": self.sort_key,
-            "boundaries": self.boundaries,
-            "source": self.source.to_json(places),
-            "assignment": self.assignment.to_json(),
-        }
+@dataclass(frozen=True, slots=True)
+class PlanTool:
+    """The program that made a plan."""
 
-    @classmethod
-    def from_json(cls, value: Any, name: str, places: Places) -> Self:
-        """Return the stream that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none, or its parts do not fit.
-        """
-        names = (*cls.__slots__, "composition")
-        record = Fields(value, places.source, f"the stream {name}", names)
-        try:
-            stream = cls(
-                source=SampleSource.from_json(record.value("source"), places),
-                assignment=Assignment.from_json(record.value("assignment"), places.source),
-                mode=record.one_of("mode", MODES),
-                tail=record.one_of("tail", TAILS),
-                shuffle=record.one_of("shuffle", SHUFFLES),
-                sort_key=None if record.value("sort_key") is None else record.text("sort_key"),
-                boundaries=record.flag("boundaries"),
-            )
-        except UsageError as error:
-            raise IntegrityError(f"{places.source}: {error}", path=places.source) from error
-        if record.value("composition") != stream.composition:
-            raise record.wrong("has another composition than its source and its assignment", "composition")
-        return stream
+    name: Annotated[str, Key("name", "Name.")] = "tokshard"
+    version: Annotated[str, Key("version", "Version.")] = __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Document):
     """What all ranks of a job read.
 
     Attributes:
+        tool: The program that made it.
+        plan_id: The SHA-256 of everything that determines what is read, and not of where files are stored;
+            computed where it is not given.
         topology: The ranks.
         streams: By name: ``"train"``, ``"valid"`` or ``"valid.0"``, ``"valid.1"``, ..., ``"test"``.
-        options: What was asked for, as JSON, for people.
-        history: The plans that this one goes on from, oldest first, as JSON; each has its ``plan_id``.
-        warnings: What the user should know, one sentence each.
-        plan_id: The SHA-256 of everything that determines what is read, and not of where files lie.
+        options: What was asked for, for people.
+        history: The plans that this one continues, oldest first.
+        warnings: Messages for people.
 
     Raises:
-        UsageError: The parts do not fit.
+        UsageError: The parts do not fit, or a given ``plan_id`` is not theirs.
     """
 
-    topology: Topology
-    streams: Mapping[str, Stream]
-    options: dict[str, Any] = field(default_factory=dict)
-    history: tuple[dict[str, Any], ...] = ()
-    warnings: tuple[str, ...] = ()
-    plan_id: str = field(init=False)
+    SCHEMA = "tokshard.plan/1"
+
+    tool: Annotated[PlanTool, Key("tool", "Program that made the plan.")] = field(
+        default=PlanTool(), kw_only=True
+    )
+    plan_id: Annotated[
+        str, Key("plan_id", "SHA-256 of everything that determines what is read.", pattern=SHA256)
+    ] = field(default="", kw_only=True)
+    topology: Annotated[Topology, Key("topology", "Ranks of the job.")]
+    streams: Annotated[dict[str, Stream], Key("streams", "Streams, by name.")]
+    options: Annotated[dict[str, Any], Key("options", "Options that were given, for people.")] = field(
+        default_factory=dict
+    )
+    history: Annotated[
+        tuple[StoppedPlan, ...], Key("history", "Plans that this one continues, oldest first.")
+    ] = ()
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for people.")] = ()
 
     def __post_init__(self) -> None:
         if not self.streams:
@@ -147,7 +135,10 @@ class Plan:
             if _STREAM_NAME.fullmatch(name) is None:
                 raise UsageError(f"a stream cannot be named {name!r}")
             self._check(name, stream)
-        object.__setattr__(self, "plan_id", identity_digest(self._identity()))
+        plan_id = identity_digest(self._identity())
+        if self.plan_id not in {"", plan_id}:
+            raise UsageError("plan_id is not that of the rest of the plan: it was changed")
+        object.__setattr__(self, "plan_id", plan_id)
 
     def _check(self, name: str, stream: Stream) -> None:
         if stream.assignment.ranks != self.topology.data_parallel:
@@ -163,74 +154,44 @@ class Plan:
         streams = {
             name: {
                 "source": stream.source.id,
-                "assignment": stream.assignment.to_json(),
+                "assignment": encode(stream.assignment),
                 "sort_key": stream.sort_key,
-                "boundaries": stream.boundaries,
+                "document_boundaries": stream.boundaries,
             }
             for name, stream in self.streams.items()
         }
-        return {
-            "schema": SCHEMA,
-            "topology": self.topology.to_json(),
-            "streams": streams,
-        }
+        return {"schema": self.SCHEMA, "topology": encode(self.topology), "streams": streams}
 
-    def to_json(self, directory: str) -> dict[str, Any]:
-        """Return the plan as it is written into a directory."""
-        places = Places(directory, os.path.join(directory, PLAN_NAME))
-        return {
-            "schema": SCHEMA,
-            "tool": {"name": "tokshard", "version": __version__},
-            "plan_id": self.plan_id,
-            "topology": self.topology.to_json(),
-            "options": self.options,
-            "history": list(self.history),
-            "warnings": list(self.warnings),
-            "streams": {name: stream.to_json(places) for name, stream in self.streams.items()},
-        }
-
-    @classmethod
-    def from_json(cls, value: Any, path: str, roots: Mapping[str, str] | None = None) -> Self:
-        """Return the plan that :meth:`to_json` gave.
-
-        Args:
-            value: What was read.
-            path: The ``plan.json``, to whose directory paths are relative.
-            roots: See :class:`~tokshard.sharding.sources.Places`.
+    def stored_in(self, directory: str) -> Self:
+        """Return the plan with the paths that its file in a directory has.
 
         Raises:
-            IntegrityError: It is none, was changed, or is another version's.
+            UsageError: A path has characters that a plan does not store.
         """
-        if isinstance(value, dict) and value.get("schema") != SCHEMA:
-            raise IntegrityError(
-                f"{path} has the schema {value.get('schema')!r}, this version of tokshard reads {SCHEMA!r}",
-                path=path,
-                field="schema",
-            )
-        names = ("schema", "tool", "plan_id", "topology", "options", "history", "warnings", "streams")
-        record = Fields(value, path, "the plan", names)
-        record.object("tool")
-        history, warnings = record.array("history"), record.array("warnings")
-        if not all(isinstance(one, dict) for one in history) or not all(
-            isinstance(one, str) for one in warnings
-        ):
-            raise record.wrong("has a history or warnings of another kind")
-        places = Places(os.path.dirname(path), path, roots or {})
+        return self._with_paths(PathResolver(directory).stored)
+
+    def opened_from(self, path: str, moved: PathMapping = PathMapping()) -> Self:  # noqa: B008 - immutable
+        """Return the plan of a file with paths that can be opened.
+
+        Args:
+            path: The file, to whose directory paths are relative.
+            moved: Where data has moved.
+
+        Raises:
+            IntegrityError: A path is none that a plan stores.
+        """
         try:
-            plan = cls(
-                topology=Topology.from_json(record.value("topology"), path),
-                streams={
-                    name: Stream.from_json(one, name, places)
-                    for name, one in record.object("streams").items()
-                },
-                options=record.object("options"),
-                history=tuple(history),
-                warnings=tuple(warnings),
-            )
-        except (UsageError, OverflowError) as error:
-            raise IntegrityError(f"{path}: {error}", path=path) from error
-        if plan.plan_id != record.value("plan_id"):
-            raise record.wrong("has a plan_id that does not belong to the rest: it was changed", "plan_id")
+            return self._with_paths(PathResolver(os.path.dirname(path), moved).opened)
+        except UsageError as error:
+            raise IntegrityError(f"{path}: {error.message}", path=path) from error
+
+    def _with_paths(self, path: Callable[[str], str]) -> Self:
+        streams = {
+            name: replace(stream, source=stream.source.with_paths(path))
+            for name, stream in self.streams.items()
+        }
+        plan = copy(self)  # paths are no part of plan_id, which takes time to compute
+        object.__setattr__(plan, "streams", streams)
         return plan
 
 
@@ -256,4 +217,4 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
         raise MissingFileError(
             f"there is no plan at {file}", path=file, hint="tokshard shard-plan makes one"
         ) from None
-    return Plan.from_json(value, file, roots)
+    return Plan.from_json(value, file).opened_from(file, PathMapping.of((roots or {}).items()))

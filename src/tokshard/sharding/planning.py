@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tokshard.errors import UsageError
-from tokshard.sharding.assignment import Assignment, Pass, available_steps
+from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Layout, Striped
 from tokshard.sharding.options import PlanRequest, StreamRequest
-from tokshard.sharding.order import Bucketing, Link, SampleOrder, ShardShuffle, Shuffle, Torch
+from tokshard.sharding.order import Bucketing, SampleOrder, ShardShuffle, Shuffle, TorchPermutation, Transform
 from tokshard.sharding.plan import MODES, SHUFFLES, TAILS, Plan, Stream
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
@@ -66,7 +66,7 @@ def shuffle_links(
     shard_sizes: tuple[int, ...] | None = None,
     block: int = 65536,
     per_epoch: bool = True,
-) -> tuple[Link, ...]:
+) -> tuple[Transform, ...]:
     """Return the links of a shuffle by its name.
 
     Args:
@@ -87,7 +87,7 @@ def shuffle_links(
     sizes = (samples,) if shard_sizes is None else shard_sizes
     if sum(sizes) != samples:
         raise UsageError(f"the shards hold {sum(sizes)} samples, not {samples}")
-    links: tuple[Link, ...] = ()
+    links: tuple[Transform, ...] = ()
     if kind == "samples":
         links = (Shuffle(samples, samples, seed, per_epoch),)
     if kind == "blocks":
@@ -112,7 +112,9 @@ def cyclic_order(samples: int, world: World, *, sharded: bool, faithful: bool = 
     """
     rounds = _rounds(samples, world.group, world)
     if sharded:
-        return SampleOrder(samples, (Torch(samples, rounds * world.micro_batch_size, world.ranks),))
+        return SampleOrder(
+            samples, (TorchPermutation(samples, rounds * world.micro_batch_size, world.ranks),)
+        )
     size, ranks = world.micro_batch_size, world.ranks
     full = samples // size * size
     most = -(-full // ranks) // size
@@ -122,7 +124,7 @@ def cyclic_order(samples: int, world: World, *, sharded: bool, faithful: bool = 
             f"{samples} samples (micro batch size {size}, data-parallel size {ranks}) in an epoch: it hangs",
             hint="ask for equal counts instead of Megatron's, or use data sharding",
         )
-    return SampleOrder(samples, (Torch(samples, full, 1),))
+    return SampleOrder(samples, (TorchPermutation(samples, full, 1),))
 
 
 def layout_of(mode: str, samples: int, world: World, *, tail: str = "drop", sharded: bool = True) -> Layout:
@@ -231,7 +233,7 @@ def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Str
     order = sample_order(source, world, request)
     layout = layout_of(request.mode, order.samples, world, tail=request.tail, sharded=request.sharded)
     endless = request.mode == "cyclic" and request.steps is not None and request.epochs is None
-    whole = Pass(order, layout, 0, None if endless else request.epochs or 1)
+    whole = EpochRange(order, layout, 0, None if endless else request.epochs or 1)
     stream = Stream(
         source=source,
         assignment=_assignment(whole, world, schedule, request),
@@ -241,7 +243,7 @@ def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Str
         sort_key=None if request.bucket_buffer is None else request.sort_key or source.sort_keys[0],
         boundaries=request.boundaries,
     )
-    for one in stream.assignment.passes:
+    for one in stream.assignment.epoch_ranges:
         check_partition(one.layout)
     return stream
 
@@ -297,9 +299,11 @@ def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
     return sizes
 
 
-def _assignment(whole: Pass, world: World, schedule: BatchSchedule, request: StreamRequest) -> Assignment:
+def _assignment(
+    whole: EpochRange, world: World, schedule: BatchSchedule, request: StreamRequest
+) -> Assignment:
     consumed, size = request.consumed_samples, request.micro_batch_size
-    passes: tuple[Pass, ...] = (whole,)
+    passes: tuple[EpochRange, ...] = (whole,)
     skipped = consumed // world.ranks
     if consumed % world.group:
         passes, skipped = _from_the_middle(whole, world, request), 0
@@ -315,7 +319,7 @@ def _assignment(whole: Pass, world: World, schedule: BatchSchedule, request: Str
     return Assignment(passes, size, schedule, steps, consumed, skipped)
 
 
-def _from_the_middle(whole: Pass, world: World, request: StreamRequest) -> tuple[Pass, ...]:
+def _from_the_middle(whole: EpochRange, world: World, request: StreamRequest) -> tuple[EpochRange, ...]:
     """Return what follows a number of consumed samples that is no whole micro-batch of all ranks.
 
     Only Megatron's sampler has a meaning for it, in the first epoch: its groups begin anew there.
@@ -332,9 +336,9 @@ def _from_the_middle(whole: Pass, world: World, request: StreamRequest) -> tuple
         )
     order = whole.order.rest(Intervals.of([(consumed, whole.order.samples)]))
     layout = layout_of(request.mode, order.samples, world, tail=request.tail)
-    first = Pass(order, layout, 0, 1)
+    first = EpochRange(order, layout, 0, 1)
     left = None if whole.epochs is None else whole.epochs - 1
-    return (first,) if left == 0 else (first, Pass(whole.order, whole.layout, 1, left))
+    return (first,) if left == 0 else (first, EpochRange(whole.order, whole.layout, 1, left))
 
 
 def _warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[str, ...]:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from tokshard.core.strict_json import dump_json
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OutputExistsError, TokshardError
 from tokshard.sharding.plan import PLAN_NAME, Plan, read_plan
 from tokshard.sharding.ranks import (
-    OF_ALL,
     PACKED_NAME,
-    PACKED_SCHEMA,
     RANK_NAME,
-    RankView,
+    PackedManifests,
+    RankEntry,
+    RankManifest,
+    RankStream,
     bytes_of,
     rank_name,
 )
-from tokshard.sharding.sources import DatasetReference
 from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
@@ -69,17 +68,21 @@ def write_plan(
     syscalls.make_directory(place)
     with WriterLock(os.path.join(place, LOCK_NAME)):
         replaced = _refuse_other(plan, place, force=force)
-        manifests = _manifests(plan)
+        entries = _entries(plan)
+        contents: dict[str, bytes]
         if packed:
-            ranks = [{name: one[name] for name in one if name not in OF_ALL} for one in manifests]
-            head = {"schema": PACKED_SCHEMA, "plan_id": plan.plan_id, "plan": PLAN_NAME}
+            manifests = PackedManifests(plan.plan_id, "plan.json", entries)
             hint = "leave out --packed: each rank then has a file of its own"
-            packed_ranks = dump_readable_json({**head, "ranks": ranks}, PACKED_NAME, hint=hint)
-            contents = {PACKED_NAME: packed_ranks}
+            contents = {PACKED_NAME: dump_readable_json(manifests.to_json(), PACKED_NAME, hint=hint)}
         else:
-            contents = {rank_name(one["rank"]): dump_json(one) for one in manifests}
+            contents = {
+                rank_name(entry.rank): RankManifest(
+                    entry.rank, entry.coordinates, entry.streams, plan.plan_id, "plan.json"
+                ).to_bytes()
+                for entry in entries
+            }
         hint = "merge some of the datasets with tokshard merge"
-        whole = dump_readable_json(plan.to_json(place), PLAN_NAME, hint=hint)
+        whole = dump_readable_json(plan.stored_in(place).to_json(), PLAN_NAME, hint=hint)
         if replaced:
             # Nothing that a reader could take for a plan while its ranks' manifests change.
             syscalls.unlink(os.path.join(place, PLAN_NAME))
@@ -124,28 +127,26 @@ def _force(path: str) -> None:
     syscalls.fsync(file.descriptor, path)
 
 
-def _manifests(plan: Plan) -> list[dict[str, Any]]:
+def _entries(plan: Plan) -> tuple[RankEntry, ...]:
     """Return the manifests of all ranks with the byte ranges that they read."""
-    tables: dict[str, dict[int, Any]] = {}
+    tables: dict[tuple[str, int], Callable[[int, int], tuple[int, int]]] = {}
 
-    def with_bytes(name: str, reads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def with_bytes(name: str, stream: RankStream) -> RankStream:
+        if not stream.reads:
+            return stream
         datasets = plan.streams[name].source.datasets
-        return [{**one, "bytes": _bytes(tables.setdefault(name, {}), datasets, one)} for one in reads]
+        reads = []
+        for read in stream.reads:
+            if (name, read.dataset) not in tables:
+                tables[name, read.dataset] = bytes_of(datasets[read.dataset])
+            reads.append(replace(read, bytes=tables[name, read.dataset](read.first, read.stop)))
+        return replace(stream, reads=tuple(reads))
 
-    manifests = [RankView(plan, rank).manifest() for rank in range(plan.topology.world_size)]
-    for manifest in manifests:
-        for name, stream in manifest["streams"].items():
-            if stream["reads"]:
-                stream["reads"] = with_bytes(name, stream["reads"])
-    return manifests
-
-
-def _bytes(tables: dict[int, Any], datasets: tuple[DatasetReference, ...], read: dict[str, Any]) -> list[int]:
-    number = read["dataset"]
-    if number not in tables:
-        tables[number] = bytes_of(datasets[number])
-    first, stop = tables[number](read["first"], read["stop"])
-    return [first, stop]
+    entries = [RankEntry.of(plan, rank) for rank in range(plan.topology.world_size)]
+    return tuple(
+        replace(entry, streams={name: with_bytes(name, one) for name, one in entry.streams.items()})
+        for entry in entries
+    )
 
 
 def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:

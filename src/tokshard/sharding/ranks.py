@@ -1,205 +1,175 @@
-"""Manifests."""
+"""Rank manifests: what one rank reads of a plan, alone in a file or with all others in one.
+
+A manifest follows from the plan and is checked against it, so it can say nothing else; it is there for the
+people and programs that move data to the rank's node. Reading a rank needs ``plan.json`` alone.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
-from tokshard.errors import MissingFileError, TokshardError, UsageError
-from tokshard.sharding.assignment import Assignment, Pass
-from tokshard.sharding.fields import Fields
+from tokshard.core.codec import SHA256, Document, Key, encode
+from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
+from tokshard.sharding.assignment import Assignment, EpochRange
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.order import ShardShuffle
-from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
+from tokshard.sharding.plan import PLAN_NAME, Plan, read_plan
 from tokshard.sharding.sources import DatasetReference, SampleSource
-from tokshard.sharding.topology import Coordinates, Topology
+from tokshard.sharding.topology import Coordinates
 from tokshard.storage.small_files import read_json_object
+
+PACKED_NAME = "ranks.json"
+RANK_NAME = re.compile(r"rank-([0-9]{5,9})\.json")
+
+_PLAN_ID = Key("plan_id", "Plan that the manifest follows from.", pattern=SHA256)
+_PLAN = Key("plan", "File of the plan, in the same directory.")
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRange:
-    """Neighbouring samples of a dataset.
+    """Neighboring samples of a dataset.
 
     Attributes:
         dataset: The number of the dataset.
         first: The first sample.
         stop: One past the last sample.
+        bytes: The first byte in the ``.bin`` file and one past the last; None where the data was not read.
     """
 
-    dataset: int
-    first: int
-    stop: int
-
-
-def positions_of(one: Pass, rank: int) -> dict[str, Any]:
-    """Return the positions of an epoch that a data-parallel rank reads, as a formula.
-
-    The ``i``-th of them, from 0 to ``count - 1``, is ``start + i // run * stride + i % run``; after these the
-    rank reads ``repeated`` samples again, which others or itself have read.
-
-    Example:
-        >>> from tokshard.sharding.layouts import Striped
-        >>> from tokshard.sharding.order import SampleOrder
-        >>> whole = Pass(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
-        >>> positions_of(whole, 1)["start"], positions_of(whole, 1)["stride"]
-        (4, 8)
-    """
-    layout = one.layout
-    run = layout.run if isinstance(layout, Blocked) else layout.width
-    owned = layout.owned(rank)
-    return {
-        "first_epoch": one.first_epoch,
-        "epochs": one.epochs,
-        "start": rank * run,
-        "run": run,
-        "stride": run * layout.ranks,
-        "count": owned,
-        "repeated": one.per_epoch - owned,
-    }
-
-
-def ranges_of(assignment: Assignment, source: SampleSource, rank: int) -> tuple[SampleRange, ...] | None:
-    """Return the samples that a data-parallel rank reads, where they are runs of neighbours.
-
-    Returns:
-        Ranges in the order in which they are read; None where what the rank reads is spread over all
-        datasets: in a blend, in a random order of samples, and where the ranks read in turn.
-    """
-    one = assignment.passes[0]
-    shards = _shard_order(one)
-    spread = len(assignment.passes) > 1 or one.epochs != 1 or shards is None
-    if spread or source.order is not None or not isinstance(one.layout, Blocked):
-        return None
-    if not assignment.samples_per_rank:
-        return ()
-    ends = (assignment.skipped, assignment.skipped + assignment.samples_per_rank - 1)
-    first, last = (int(one.layout.positions(rank, end, 1)[0]) for end in ends)
-    return _ranges(source, shards or tuple(range(len(source.datasets))), first, last + 1)
-
-
-def _shard_order(one: Pass) -> tuple[int, ...] | None:
-    """Return the shards in the order of a pass; empty for their own order, None where samples are mixed."""
-    if not one.order.links:
-        return ()
-    if len(one.order.links) == 1 and isinstance(one.order.links[0], ShardShuffle):
-        return tuple(one.order.links[0].order(one.first_epoch).tolist())
-    return None
-
-
-def _ranges(source: SampleSource, shards: tuple[int, ...], first: int, stop: int) -> tuple[SampleRange, ...]:
-    found, begin = [], 0
-    for number in shards:
-        reference = source.datasets[number]
-        low, high = max(first, begin), min(stop, begin + reference.samples)
-        if low < high:
-            shift = reference.first - begin
-            found.append(SampleRange(number, low + shift, high + shift))
-        begin += reference.samples
-    return tuple(found)
-
-
-def bytes_of(reference: DatasetReference) -> Callable[[int, int], tuple[int, int]]:
-    """Return the function from a range of samples to the bytes of ``.bin`` that hold them.
-
-    Samples of an index lie anywhere in it, so theirs are all bytes. For documents the index file is opened.
-
-    Raises:
-        MissingFileError, IntegrityError: The dataset is not there, or has changed.
-    """
-    if reference.index is not None:
-        return lambda _first, _stop: (0, reference.bin.size_bytes)
-    table = reference.open_dataset().index
-    itemsize = table.dtype.itemsize
-
-    def found(first: int, stop: int) -> tuple[int, int]:
-        edges = (int(table.document_indices[first]), int(table.document_indices[stop]))
-        return table.first_token(edges[0]) * itemsize, table.first_token(edges[1]) * itemsize
-
-    return found
-
-
-SCHEMA = "tokshard.rank/1"
-PACKED_SCHEMA = "tokshard.ranks/1"
-PACKED_NAME = "ranks.json"
-
-RANK_NAME = re.compile(r"rank-([0-9]{5,9})\.json")
-OF_ALL = ("schema", "plan_id", "plan")
-"""The fields that the packed file has once for all ranks."""
+    dataset: Annotated[int, Key("dataset", "Number of the dataset.", minimum=0)]
+    first: Annotated[int, Key("first", "First sample.", minimum=0)]
+    stop: Annotated[int, Key("stop", "One past the last sample.", minimum=0)]
+    bytes: Annotated[
+        tuple[int, int] | None,
+        Key("bytes", "First byte in the .bin file and one past the last.", minimum=0, omit_none=True),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
-class RankView:
-    """A plan as one rank sees it.
+class RankPositions:
+    """The positions of an epoch that a data-parallel rank reads, as a formula.
 
-    Attributes:
-        plan: The plan.
-        rank: The rank in the whole job.
+    The ``i``-th of them, from 0 to ``count - 1``, is ``start + i // run * stride + i % run``; after these the
+    rank reads ``repeated`` samples again, which others or itself have read.
     """
 
-    plan: Plan
-    rank: int
+    first_epoch: Annotated[int, Key("first_epoch", "First epoch.", minimum=0)]
+    epochs: Annotated[int | None, Key("epochs", "Number of epochs; null for no end.", minimum=1)]
+    start: Annotated[int, Key("start", "First position.", minimum=0)]
+    run: Annotated[int, Key("run", "Consecutive positions.", minimum=1)]
+    stride: Annotated[int, Key("stride", "Distance between the starts of two runs.", minimum=1)]
+    count: Annotated[int, Key("count", "Number of positions.", minimum=0)]
+    repeated: Annotated[int, Key("repeated", "Samples that are read again.", minimum=0)]
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.plan.topology.world_size:
-            raise UsageError(
-                f"rank {self.rank} is not 0 to {self.plan.topology.world_size - 1}, the ranks of the plan"
+    @classmethod
+    def of(cls, epochs: EpochRange, rank: int) -> RankPositions:
+        """Return the positions that a data-parallel rank reads.
+
+        Example:
+            >>> from tokshard.sharding.layouts import Striped
+            >>> from tokshard.sharding.order import SampleOrder
+            >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
+            >>> RankPositions.of(whole, 1).start, RankPositions.of(whole, 1).stride
+            (4, 8)
+        """
+        layout = epochs.layout
+        run = layout.run if isinstance(layout, Blocked) else layout.width
+        owned = layout.owned(rank)
+        return cls(
+            first_epoch=epochs.first_epoch,
+            epochs=epochs.epochs,
+            start=rank * run,
+            run=run,
+            stride=run * layout.ranks,
+            count=owned,
+            repeated=epochs.per_epoch - owned,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RankStream:
+    """One stream as a rank reads it."""
+
+    needs: Annotated[tuple[str, ...], Key("needs", "Fields that the rank reads itself.")]
+    data_parallel_rank: Annotated[int, Key("data_parallel_rank", "Data-parallel rank.", minimum=0)]
+    steps: Annotated[int, Key("steps", "Number of steps, the same on all ranks.", minimum=0)]
+    samples: Annotated[int, Key("samples", "Samples that the rank reads in all steps.", minimum=0)]
+    positions: Annotated[
+        tuple[RankPositions, ...], Key("positions", "Positions that the rank reads, by epoch range.")
+    ]
+    reads: Annotated[
+        tuple[SampleRange, ...] | None,
+        Key("reads", "Ranges of samples in the order of reading; null where they are spread over all data."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RankEntry:
+    """What one rank reads."""
+
+    rank: Annotated[int, Key("rank", "Rank in the whole job.", minimum=0)]
+    coordinates: Annotated[Coordinates, Key("coordinates", "Place in the grid of parallel dimensions.")]
+    streams: Annotated[dict[str, RankStream], Key("streams", "Streams, by name.")]
+
+    @classmethod
+    def of(cls, plan: Plan, rank: int) -> RankEntry:
+        """Return what a rank reads of a plan, without byte ranges, which only the data tells.
+
+        Raises:
+            UsageError: There is no such rank.
+        """
+        check_rank(plan, rank)
+        place = plan.topology.coordinates(rank)
+        streams = {}
+        for name, stream in plan.streams.items():
+            needs = plan.topology.needs(rank, boundaries=stream.boundaries)
+            streams[name] = RankStream(
+                needs=needs,
+                data_parallel_rank=place.dp,
+                steps=stream.assignment.steps,
+                samples=stream.assignment.samples_per_rank,
+                positions=tuple(RankPositions.of(one, place.dp) for one in stream.assignment.epoch_ranges),
+                reads=ranges_of(stream.assignment, stream.source, place.dp) if needs else (),
             )
+        return cls(rank, place, streams)
 
-    @property
-    def plan_id(self) -> str:
-        """See :class:`~tokshard.sharding.plan.Plan`."""
-        return self.plan.plan_id
-
-    @property
-    def topology(self) -> Topology:
-        """The ranks of the job."""
-        return self.plan.topology
-
-    @property
-    def coordinates(self) -> Coordinates:
-        """Where the rank stands."""
-        return self.plan.topology.coordinates(self.rank)
-
-    @property
-    def data_parallel_rank(self) -> int:
-        """The rank among those that read different samples: what assignments call the rank."""
-        return self.coordinates.dp
-
-    @property
-    def streams(self) -> Mapping[str, Stream]:
-        """The streams by their names."""
-        return self.plan.streams
-
-    def needs(self, stream: str = "train") -> tuple[str, ...]:
-        """Return the fields of a stream that the rank reads itself, often none; see :class:`Topology`."""
-        return self.plan.topology.needs(self.rank, boundaries=self.streams[stream].boundaries)
-
-    def manifest(self) -> dict[str, Any]:
-        """Return the rank's manifest, without byte ranges, which only the data tells."""
-        return {
-            "schema": SCHEMA,
-            "plan_id": self.plan_id,
-            "plan": PLAN_NAME,
-            "rank": self.rank,
-            "coordinates": asdict(self.coordinates),
-            "streams": {name: self._stream(name) for name in self.streams},
+    def without_bytes(self) -> RankEntry:
+        """Return the entry without byte ranges."""
+        streams = {
+            name: replace(
+                stream,
+                reads=None
+                if stream.reads is None
+                else tuple(replace(one, bytes=None) for one in stream.reads),
+            )
+            for name, stream in self.streams.items()
         }
+        return RankEntry(self.rank, self.coordinates, streams)
 
-    def _stream(self, name: str) -> dict[str, Any]:
-        stream, needs = self.streams[name], self.needs(name)
-        ranges = ranges_of(stream.assignment, stream.source, self.data_parallel_rank) if needs else ()
-        reads = None if ranges is None else [asdict(one) for one in ranges]
-        return {
-            "needs": list(needs),
-            "data_parallel_rank": self.data_parallel_rank,
-            "steps": stream.assignment.steps,
-            "samples": stream.assignment.samples_per_rank,
-            "positions": [positions_of(one, self.data_parallel_rank) for one in stream.assignment.passes],
-            "reads": reads,
-        }
+
+@dataclass(frozen=True, slots=True)
+class RankManifest(RankEntry, Document):
+    """The manifest of one rank in a file of its own."""
+
+    SCHEMA = "tokshard.rank/1"
+
+    plan_id: Annotated[str, _PLAN_ID]
+    plan: Annotated[Literal["plan.json"], _PLAN]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedManifests(Document):
+    """The manifests of all ranks in one file."""
+
+    SCHEMA = "tokshard.ranks/1"
+
+    plan_id: Annotated[str, _PLAN_ID]
+    plan: Annotated[Literal["plan.json"], _PLAN]
+    ranks: Annotated[tuple[RankEntry, ...], Key("ranks", "What each rank reads, by rank.")]
 
 
 def rank_name(rank: int) -> str:
@@ -221,19 +191,32 @@ def is_plan(path: str) -> bool:
     return known and os.path.isfile(path)
 
 
+def check_rank(plan: Plan, rank: int) -> None:
+    """Check that a plan has a rank.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if not 0 <= rank < plan.topology.world_size:
+        raise UsageError(f"rank {rank} is not 0 to {plan.topology.world_size - 1}, the ranks of the plan")
+
+
 def read_rank(
     path: str | os.PathLike[str], rank: int | None = None, *, roots: Mapping[str, str] | None = None
-) -> RankView:
-    """Read what one rank needs of a plan, strictly; no data is opened.
+) -> tuple[Plan, int]:
+    """Read a plan for one rank, strictly, and check the rank's manifest if there is one.
 
     Args:
         path: The directory of a plan, its ``plan.json`` or ``ranks.json``, or the manifest of a rank.
         rank: The rank; may be left out where ``path`` is a rank's manifest.
         roots: See :func:`~tokshard.sharding.plan.read_plan`.
 
+    Returns:
+        The plan and the rank. No data is opened.
+
     Raises:
-        UsageError: The rank is not said, or there is no such rank.
-        MissingFileError: There is no plan, or no manifest of the rank.
+        UsageError: The rank is not given, or there is no such rank.
+        MissingFileError: There is no plan, or ``path`` does not exist.
         IntegrityError: A file is damaged or was changed, or they do not belong together.
     """
     given = directory = os.fspath(path)
@@ -244,9 +227,14 @@ def read_rank(
         directory = os.path.dirname(given)
     if rank is None:
         raise UsageError(f"{given} is the plan of all ranks: say which rank", hint="for example rank=0")
-    view = RankView(read_plan(os.path.join(directory, PLAN_NAME), roots=roots), rank)
-    _check_manifest(view, *_manifest_of(directory, rank, _read_packed(directory)))
-    return view
+    plan = read_plan(os.path.join(directory, PLAN_NAME), roots=roots)
+    check_rank(plan, rank)
+    try:
+        _check_manifest(plan, rank, directory, _read_packed(directory))
+    except MissingFileError:
+        if named is not None:
+            raise
+    return plan, rank
 
 
 def check_ranks(plan: Plan, directory: str) -> Iterator[tuple[int, TokshardError]]:
@@ -257,7 +245,7 @@ def check_ranks(plan: Plan, directory: str) -> Iterator[tuple[int, TokshardError
         directory: Its directory.
 
     Yields:
-        For each manifest that is missing, damaged, or does not follow from the plan: the rank, and why.
+        For each manifest that is missing, damaged, or does not follow from the plan: the rank and the error.
         Where a packed file cannot be read, that is all.
     """
     try:
@@ -267,7 +255,7 @@ def check_ranks(plan: Plan, directory: str) -> Iterator[tuple[int, TokshardError
         return
     for rank in range(plan.topology.world_size):
         try:
-            _check_manifest(RankView(plan, rank), *_manifest_of(directory, rank, packed))
+            _check_manifest(plan, rank, directory, packed)
         except TokshardError as error:
             yield rank, error
 
@@ -278,58 +266,116 @@ def _same_rank(path: str, named: int, asked: int | None) -> int:
     return named
 
 
-def _read_packed(directory: str) -> Fields | None:
-    """Return the manifests of all ranks where they are in one file."""
+def _read_packed(directory: str) -> PackedManifests | None:
     path = os.path.join(directory, PACKED_NAME)
     try:
-        value = read_json_object(path)
+        return PackedManifests.from_json(read_json_object(path), path)
     except FileNotFoundError:
         return None
-    return Fields(value, path, "the ranks' manifests", (*OF_ALL, "ranks"))
 
 
-def _manifest_of(directory: str, rank: int, packed: Fields | None) -> tuple[Any, str]:
-    """Return (a rank's manifest as it was read, its path)."""
-    if packed is not None:
-        ranks = packed.array("ranks")
-        if packed.value("schema") != PACKED_SCHEMA or rank >= len(ranks) or not isinstance(ranks[rank], dict):
-            raise packed.wrong(f"has no manifest of rank {rank} that this version of tokshard reads")
-        of_all = {name: packed.value(name) for name in OF_ALL[1:]}
-        return {"schema": SCHEMA, **of_all, **ranks[rank]}, os.path.join(directory, PACKED_NAME)
-    path = os.path.join(directory, rank_name(rank))
-    try:
-        return read_json_object(path), path
-    except FileNotFoundError:
-        if (packed := _read_packed(directory)) is not None:  # the plan has just been written in this form
-            return _manifest_of(directory, rank, packed)
-        raise MissingFileError(
-            f"{path} is not there, though the plan has rank {rank}",
-            path=path,
-            hint="copy the whole directory of the plan, or make the plan again",
-        ) from None
-
-
-def _check_manifest(view: RankView, found: Any, path: str) -> None:
+def _check_manifest(plan: Plan, rank: int, directory: str, packed: PackedManifests | None) -> None:
     """Check that a manifest is the one that follows from the plan.
 
     Raises:
+        MissingFileError: There is none.
         IntegrityError: It is not.
     """
-    expected = view.manifest()
-    record = Fields(found, path, "the manifest", tuple(expected))
-    if record.value("plan_id") != view.plan_id:
-        raise record.wrong(f"belongs to another plan than {PLAN_NAME} beside it", "plan_id")
-    streams = {name: _without_bytes(one) for name, one in record.object("streams").items()}
-    for name, value in {**found, "streams": streams}.items():
+    path = os.path.join(directory, rank_name(rank))
+    if packed is None:
+        try:
+            manifest = RankManifest.from_json(read_json_object(path), path)
+        except FileNotFoundError:
+            if (packed := _read_packed(directory)) is None:
+                raise MissingFileError(
+                    f"{path} is not there, though the plan has rank {rank}",
+                    path=path,
+                    hint="copy the whole directory of the plan, or make the plan again",
+                ) from None
+            # The plan has just been written in this form.
+        else:
+            _check_entry(plan, rank, manifest.plan_id, manifest, path)
+            return
+    path = os.path.join(directory, PACKED_NAME)
+    if rank >= len(packed.ranks):
+        raise IntegrityError(f"{path} has no manifest of rank {rank}", path=path, field="ranks")
+    _check_entry(plan, rank, packed.plan_id, packed.ranks[rank], path)
+
+
+def _check_entry(plan: Plan, rank: int, plan_id: str, found: RankEntry, path: str) -> None:
+    if plan_id != plan.plan_id:
+        raise IntegrityError(
+            f"{path}: the manifest belongs to another plan than {PLAN_NAME} beside it",
+            path=path,
+            field="plan_id",
+        )
+    expected, stated = encode(RankEntry.of(plan, rank)), encode(found.without_bytes())
+    for name, value in stated.items():
         if value != expected[name]:
-            raise record.wrong(f"has {name} that do not follow from {PLAN_NAME} beside it", name)
+            raise IntegrityError(
+                f"{path}: the manifest has {name} that do not follow from {PLAN_NAME} beside it",
+                path=path,
+                field=name,
+            )
 
 
-def _without_bytes(stream: Any) -> Any:
-    if not isinstance(stream, dict) or not isinstance(stream.get("reads"), list):
-        return stream
-    reads = [
-        {name: value for name, value in one.items() if name != "bytes"} if isinstance(one, dict) else one
-        for one in stream["reads"]
-    ]
-    return {**stream, "reads": reads}
+def ranges_of(assignment: Assignment, source: SampleSource, rank: int) -> tuple[SampleRange, ...] | None:
+    """Return the samples that a data-parallel rank reads, where they are runs of neighbors.
+
+    Returns:
+        Ranges in the order in which they are read; None where what the rank reads is spread over all
+        datasets: in a blend, in a random order of samples, and where the ranks read in turn.
+    """
+    epochs = assignment.epoch_ranges[0]
+    shards = _shard_order(epochs)
+    spread = len(assignment.epoch_ranges) > 1 or epochs.epochs != 1 or shards is None
+    if spread or source.order is not None or not isinstance(epochs.layout, Blocked):
+        return None
+    if not assignment.samples_per_rank:
+        return ()
+    ends = (assignment.skipped, assignment.skipped + assignment.samples_per_rank - 1)
+    first, last = (int(epochs.layout.positions(rank, end, 1)[0]) for end in ends)
+    return _ranges(source, shards or tuple(range(len(source.datasets))), first, last + 1)
+
+
+def _shard_order(epochs: EpochRange) -> tuple[int, ...] | None:
+    """Return the shards in the order of an epoch; empty for their own order, None where samples are mixed."""
+    transforms = epochs.order.transforms
+    if not transforms:
+        return ()
+    if len(transforms) == 1 and isinstance(transforms[0], ShardShuffle):
+        return tuple(transforms[0].order(epochs.first_epoch).tolist())
+    return None
+
+
+def _ranges(source: SampleSource, shards: tuple[int, ...], first: int, stop: int) -> tuple[SampleRange, ...]:
+    found, begin = [], 0
+    for number in shards:
+        reference = source.datasets[number]
+        low, high = max(first, begin), min(stop, begin + reference.samples)
+        if low < high:
+            shift = reference.first - begin
+            found.append(SampleRange(number, low + shift, high + shift))
+        begin += reference.samples
+    return tuple(found)
+
+
+def bytes_of(reference: DatasetReference) -> Callable[[int, int], tuple[int, int]]:
+    """Return the function from a range of samples to the bytes of ``.bin`` that hold them.
+
+    Samples of an index may be anywhere in it, so theirs are all bytes. For documents the index file is
+    opened.
+
+    Raises:
+        MissingFileError, IntegrityError: The dataset does not exist, or has changed.
+    """
+    if reference.index is not None:
+        return lambda _first, _stop: (0, reference.bin.size_bytes)
+    table = reference.open_dataset().index
+    itemsize = table.dtype.itemsize
+
+    def found(first: int, stop: int) -> tuple[int, int]:
+        edges = (int(table.document_indices[first]), int(table.document_indices[stop]))
+        return table.first_token(edges[0]) * itemsize, table.first_token(edges[1]) * itemsize
+
+    return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.intervals import integer_pairs
+from tokshard.core.codec import Key
+from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,8 +109,13 @@ class BatchSchedule:
         (16, 32)
     """
 
-    segments: tuple[tuple[int, int], ...]
-    round_down: bool = False
+    segments: Annotated[
+        tuple[tuple[int, int], ...],
+        Key("sizes", "Pairs of consumed samples and the global batch size from there on."),
+    ]
+    round_down: Annotated[bool, Key("round_down", "Whether sizes are rounded down to a whole multiple.")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         if not 0 < len(self.segments) <= MAX_SEGMENTS:
@@ -257,29 +262,6 @@ class BatchSchedule:
             f"the global batch size {size} (from {threshold} consumed samples on) is not divisible by "
             f"micro batch size x data-parallel size = {group}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the schedule as JSON values."""
-        return {"segments": [list(pair) for pair in self.segments], "round_down": self.round_down}
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the schedule that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is no valid schedule.
-        """
-        try:
-            segments, round_down = value["segments"], value["round_down"]
-            known = len(value) == 2 and type(round_down) is bool
-            result = cls(tuple(integer_pairs(segments)), round_down)
-        except (KeyError, TypeError, ValueError) as error:
-            raise IntegrityError(
-                f"{path}: the batch size schedule is not valid: {error}", path=path
-            ) from error
-        if not known:
-            raise IntegrityError(f"{path}: the batch size schedule has unknown or wrong fields", path=path)
-        return result
 
 
 def _first_reaching(number: int, each: float) -> int:

@@ -1,24 +1,36 @@
-"""What the sample ids of a stream mean: which datasets they come from, and which files hold them."""
+"""Sources of a plan's samples: the datasets and index files that sample ids refer to, and their paths.
+
+A source is a description, all of it in the plan: small, and read without opening any data. There are three
+kinds. In a ``blend`` the two arrays of the blend give for each id the dataset and its sample. In an
+``index`` the ids number the samples of one or more indexes, one after the other; in ``documents`` the
+documents of one or more datasets, the shards.
+
+Every file that a plan reads has a fingerprint: its size and the SHA-256 of eight blocks of 4 KiB that are
+spread evenly over it, the first and the last byte among them (``tokshard.fingerprint/1``). That takes eight
+small reads, so every rank can check every file that it opens, however large it is; a file that was made
+anew differs in it, while a few flipped bits in the middle need not: ``tokshard verify --level digest``
+reads files whole.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
+from tokshard.core.codec import SHA256, Key, encode
 from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import DataFile, open_data
 from tokshard.errors import IntegrityError, MissingFileError, StorageError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan
 from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.npy import map_npy
-from tokshard.sharding.fields import Fields
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import exists, relative_inside
 from tokshard.storage.paths import bin_path, idx_path, is_remote
@@ -29,12 +41,15 @@ if TYPE_CHECKING:
 BLOCKS = 8
 BLOCK_BYTES = 4096
 
+# Stands in what ids are computed from, which content is no part of beside the fingerprints of files.
+_NO_FINGERPRINT = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
+
 _HINT = "make the plan again, or put the file back as it was"
 _MOVED_HINT = "where the data has moved, map its old place to the new one (roots)"
 
 
 @dataclass(frozen=True, slots=True)
-class FileStamp:
+class FileFingerprint:
     """What is remembered of a file.
 
     Attributes:
@@ -43,8 +58,10 @@ class FileStamp:
             whole.
     """
 
-    size_bytes: int
-    sample_sha256: str
+    size_bytes: Annotated[int, Key("bytes", "Size.", minimum=0)]
+    sample_sha256: Annotated[
+        str, Key("sample_sha256", "SHA-256 of eight blocks of 4 KiB spread over the file.", pattern=SHA256)
+    ]
 
     @classmethod
     def of(cls, path: str) -> Self:
@@ -91,27 +108,6 @@ class FileStamp:
                 hint=_HINT,
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the stamp as JSON values."""
-        return {"bytes": self.size_bytes, "sample_sha256": self.sample_sha256}
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the stamp that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none.
-        """
-        if not isinstance(value, dict) or set(value) != {"bytes", "sample_sha256"}:
-            raise IntegrityError(f"{path}: a file has not the fields bytes and sample_sha256", path=path)
-        size_bytes, sample = value["bytes"], value["sample_sha256"]
-        good = isinstance(sample, str) and len(sample) == 64 and set(sample) <= set("0123456789abcdef")
-        if type(size_bytes) is not int or size_bytes < 0 or not good:
-            raise IntegrityError(
-                f"{path}: a file has the bytes {size_bytes!r}, SHA-256 {sample!r}", path=path
-            )
-        return cls(size_bytes, sample)
-
 
 def _opened(path: str, missing: str, *, hint: str | None = None) -> DataFile:
     try:
@@ -133,32 +129,28 @@ def _blocks(size_bytes: int) -> list[tuple[int, int]]:
 _SHOWN = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """How paths are stored in the files of a plan, and opened again.
+_UNMOVED = PathMapping()
 
-    Data that lies in the plan's directory is stored relative to it, so that both can move together; all
-    else by its absolute path or its URL, which ``roots`` can map to another place.
+
+@dataclass(frozen=True, slots=True)
+class PathResolver:
+    """Conversion between the paths in the files of a plan and paths that can be opened.
+
+    What is stored inside the plan's directory has a path relative to it, so that both can move together; all
+    else has its absolute path or its URL, which ``moved`` can map to another location.
 
     Attributes:
-        directory: The plan's directory; None where paths do not matter and become empty.
-        source: The file that names the paths, for errors.
-        roots: Beginnings of absolute paths or URLs (whole directories) and what they become.
+        directory: The plan's directory.
+        moved: Where data has moved: beginnings of absolute paths or URLs, and what they are now.
 
     Example:
-        >>> places = Places("/runs/plan", "plan.json", {"/data": "/mnt/data"})
-        >>> places.opened("/data/web"), places.opened("cache"), places.stored("/runs/plan/cache")
+        >>> resolver = PathResolver("/runs/plan", PathMapping((("/data", "/mnt/data"),)))
+        >>> resolver.opened("/data/web"), resolver.opened("cache"), resolver.stored("/runs/plan/cache")
         ('/mnt/data/web', '/runs/plan/cache', 'cache')
     """
 
-    directory: str | None
-    source: str
-    roots: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def nowhere(cls) -> Self:
-        """Return places for what does not depend on where files lie."""
-        return cls(None, "")
+    directory: str
+    moved: PathMapping = _UNMOVED
 
     def stored(self, path: str) -> str:
         """Return a path as the plan stores it.
@@ -166,8 +158,6 @@ class Places:
         Raises:
             UsageError: It has characters that :meth:`opened` refuses.
         """
-        if self.directory is None:
-            return ""
         stored = relative_inside(path, self.directory)
         if not _is_storable(stored):
             raise UsageError(
@@ -181,17 +171,14 @@ class Places:
         """Return a stored path as it can be opened.
 
         Raises:
-            IntegrityError: It is no path that a plan stores: empty, leading out of the plan's directory, or
-                with characters that cannot be seen.
+            UsageError: No plan stores such a path: it is empty, leads out of the plan's directory, or has
+                characters that cannot be seen.
         """
         if not _is_storable(stored):
-            raise IntegrityError(
-                f"{self.source} names the path {stored[:_SHOWN]!r}, which a plan does not store",
-                path=self.source,
-            )
+            raise UsageError(f"the path {stored[:_SHOWN]!r} is none that a plan stores")
         if not stored.startswith("/") and not is_remote(stored):
-            return os.path.normpath(os.path.join(self.directory or "", stored))
-        mapped = PathMapping.of(self.roots.items()).map(stored)
+            return os.path.normpath(os.path.join(self.directory, stored))
+        mapped = self.moved.map(stored)
         return mapped if is_remote(mapped) else os.path.normpath(mapped)
 
 
@@ -205,79 +192,86 @@ def _is_storable(path: str) -> bool:
     )
 
 
-# The names of a format that is frozen; what makes the files imports more than a reader should.
+# The names of a format that is frozen; the code that writes the files imports more than a reader should.
 _ARRAYS = {
-    "GPTDataset": ("document_index", "sample_index", "shuffle_index"),
-    "BlendedDataset": ("dataset_index", "dataset_sample_index"),
+    "GPTDataset": {"document_index", "sample_index", "shuffle_index"},
+    "BlendedDataset": {"dataset_index", "dataset_sample_index"},
 }
 
 
 @dataclass(frozen=True, slots=True)
-class CachedFiles:
+class CachedArrays:
     """The arrays of an index or of a blend, in Megatron's cache.
 
     Attributes:
         directory: The directory of the cache.
         hash: The hash in the names of the files.
-        split: ``"train"``, ``"valid"`` or ``"test"``.
-        kind: ``"GPTDataset"`` or ``"BlendedDataset"``.
-        stamps: The stamp of each array, by its name.
+        split: The split in the names of the files.
+        kind: The class of Megatron in the names of the files.
+        fingerprints: The fingerprint of each array, by its name.
+
+    Raises:
+        UsageError: The arrays are not those of the kind.
     """
 
-    directory: str
-    hash: str
-    split: str
-    kind: str
-    stamps: Mapping[str, FileStamp]
+    directory: Annotated[str, Key("directory", "Directory of the index cache.")]
+    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern="[0-9a-f]{32}")]
+    split: Annotated[str, Key("split", "Split in the names of the files.", pattern="train|valid|test")]
+    kind: Annotated[
+        Literal["GPTDataset", "BlendedDataset"], Key("class", "Megatron's class in the names of the files.")
+    ]
+    fingerprints: Annotated[
+        dict[str, FileFingerprint], Key("arrays", "Fingerprints of the array files, by array name.")
+    ]
+
+    def __post_init__(self) -> None:
+        if set(self.fingerprints) != _ARRAYS[self.kind]:
+            names = ", ".join(sorted(_ARRAYS[self.kind]))
+            raise UsageError(f"the arrays of {self.kind} are {names}, not {', '.join(self.fingerprints)}")
+
+    @classmethod
+    def at(
+        cls,
+        directory: str,
+        hash: str,  # noqa: A002 - the name of the field
+        split: str,
+        kind: Literal["GPTDataset", "BlendedDataset"],
+    ) -> Self:
+        """Return the arrays of these names as they are now.
+
+        Raises:
+            MissingFileError: One does not exist.
+        """
+        files = {
+            name: FileFingerprint.of(array_path(directory, hash, kind, split, name))
+            for name in sorted(_ARRAYS[kind])
+        }
+        return cls(directory, hash, split, kind, files)
 
     def path(self, name: str) -> str:
         """Return the path of an array."""
-        return f"{self.directory}/{self.hash}-{self.kind}-{self.split}-{name}.npy"
+        return array_path(self.directory, self.hash, self.kind, self.split, name)
 
     def open(self) -> dict[str, NDArray[Any]]:
         """Map the arrays, read-only.
 
         Raises:
-            MissingFileError: One is not there.
+            MissingFileError: One does not exist.
             IntegrityError: One has changed since the plan was made, or is no whole array.
         """
         self._check()
-        arrays = {name: map_npy(self.path(name)) for name in self.stamps}
+        arrays = {name: map_npy(self.path(name)) for name in self.fingerprints}
         self._check()  # what was mapped is what was checked, and not what has replaced it in between
         return arrays
 
     def _check(self) -> None:
-        for name, stamp in self.stamps.items():
-            stamp.check(self.path(name))
+        for name, fingerprint in self.fingerprints.items():
+            fingerprint.check(self.path(name))
 
-    def to_json(self, places: Places) -> dict[str, Any]:
-        """Return the files as JSON values."""
-        return {
-            "directory": places.stored(self.directory),
-            "hash": self.hash,
-            "split": self.split,
-            "files": {name: stamp.to_json() for name, stamp in self.stamps.items()},
-        }
 
-    @classmethod
-    def from_json(cls, value: Any, kind: str, places: Places) -> Self:
-        """Return the files that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: They are none.
-        """
-        record = Fields(
-            value, places.source, "the files of an index", ("directory", "hash", "split", "files")
-        )
-        arrays = _ARRAYS[kind]
-        files = Fields(record.object("files"), places.source, "files", arrays)
-        return cls(
-            directory=places.opened(record.text("directory")),
-            hash=record.hexadecimal("hash", 32),
-            split=record.one_of("split", SPLITS),
-            kind=kind,
-            stamps={name: FileStamp.from_json(files.value(name), places.source) for name in arrays},
-        )
+def array_path(directory: str, hash_text: str, kind: str, split: str, name: str) -> str:
+    """Return the path of an array in Megatron's cache."""
+    return f"{directory}/{hash_text}-{kind}-{split}-{name}.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,34 +283,20 @@ class IndexReference:
         epochs: The numbers that it follows from.
     """
 
-    files: CachedFiles
-    epochs: EpochPlan
+    files: Annotated[CachedArrays, Key("files", "Arrays of the index.")]
+    epochs: Annotated[EpochPlan, Key("epochs", "Numbers that the index follows from.")]
+
+    def __post_init__(self) -> None:
+        if self.files.kind != "GPTDataset":
+            raise UsageError(f"an index has the arrays of GPTDataset, not {self.files.kind}")
 
     def open(self) -> GPTDatasetIndex:
         """Map the index.
 
         Raises:
-            MissingFileError, IntegrityError: See :meth:`CachedFiles.open`.
+            MissingFileError, IntegrityError: See :meth:`CachedArrays.open`.
         """
         return GPTDatasetIndex(**self.files.open(), plan=self.epochs)
-
-    def to_json(self, places: Places) -> dict[str, Any]:
-        """Return the reference as JSON values."""
-        numbers = {field.name: getattr(self.epochs, field.name) for field in fields(EpochPlan)}
-        return {**self.files.to_json(places), "epochs": numbers}
-
-    @classmethod
-    def from_json(cls, value: Any, places: Places) -> Self:
-        """Return the reference that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none.
-        """
-        names = ("directory", "hash", "split", "files", "epochs")
-        record = Fields(value, places.source, "an index", names)
-        epochs = _epochs_from_json(record.object("epochs"), places.source)
-        files = {name: record.value(name) for name in names[:-1]}
-        return cls(CachedFiles.from_json(files, "GPTDataset", places), epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,14 +314,16 @@ class DatasetReference:
         index: The index that makes its samples; None where they are its documents.
     """
 
-    prefix: str
-    first: int
-    samples: int
-    bin: FileStamp
-    idx: FileStamp
-    multimodal: bool
-    fingerprint: dict[str, Any]
-    index: IndexReference | None = None
+    prefix: Annotated[str, Key("path_prefix", "Path prefix.")]
+    first: Annotated[int, Key("first", "First document of the split; else 0.", minimum=0)]
+    samples: Annotated[int, Key("samples", "Number of samples that may be read.", minimum=0)]
+    bin: Annotated[FileFingerprint, Key("bin", "Fingerprint of the tokens.")]
+    idx: Annotated[FileFingerprint, Key("idx", "Fingerprint of the index of sequences.")]
+    multimodal: Annotated[bool, Key("multimodal", "Whether sequences have modes.")]
+    fingerprint: Annotated[DatasetFingerprint, Key("fingerprint", "Fingerprint of the content.")]
+    index: Annotated[
+        IndexReference | None, Key("index", "Index that makes the samples; null for documents.")
+    ] = None
 
     def open_dataset(self, *, mmap: bool = True) -> IndexedDataset:
         """Open the dataset, if it is the one that the plan was made for.
@@ -372,60 +354,19 @@ class DatasetReference:
 
         Raises:
             UsageError: Its samples are documents.
-            MissingFileError, IntegrityError: See :meth:`CachedFiles.open`.
+            MissingFileError, IntegrityError: See :meth:`CachedArrays.open`.
         """
         if self.index is None:
             raise UsageError(f"the samples of {self.prefix} are its documents: there is no index")
         return self.index.open()
 
-    def to_json(self, places: Places) -> dict[str, Any]:
-        """Return the reference as JSON values."""
-        return {
-            "prefix": places.stored(self.prefix),
-            "first": self.first,
-            "samples": self.samples,
-            "bin": self.bin.to_json(),
-            "idx": self.idx.to_json(),
-            "multimodal": self.multimodal,
-            "fingerprint": self.fingerprint,
-            "index": None if self.index is None else self.index.to_json(places),
-        }
+    def with_paths(self, path: Callable[[str], str]) -> Self:
+        """Return the reference with a function applied to its paths."""
+        index = self.index
+        if index is not None:
+            index = replace(index, files=replace(index.files, directory=path(index.files.directory)))
+        return replace(self, prefix=path(self.prefix), index=index)
 
-    @classmethod
-    def from_json(cls, value: Any, places: Places) -> Self:
-        """Return the reference that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none.
-        """
-        record = Fields(value, places.source, "a dataset", tuple(cls.__slots__))
-        index = record.value("index")
-        return cls(
-            prefix=places.opened(record.text("prefix")),
-            first=record.count("first"),
-            samples=record.count("samples"),
-            bin=FileStamp.from_json(record.value("bin"), places.source),
-            idx=FileStamp.from_json(record.value("idx"), places.source),
-            multimodal=record.flag("multimodal"),
-            fingerprint=record.object("fingerprint"),
-            index=None if index is None else IndexReference.from_json(index, places),
-        )
-
-
-def _epochs_from_json(value: dict[str, Any], path: str) -> EpochPlan:
-    names = tuple(field.name for field in fields(EpochPlan))
-    record = Fields(value, path, "the numbers of an index", names)
-    flags = ("extra_token", "drop_last_partial", "separate_final_epoch")
-    found: dict[str, Any] = {name: record.flag(name) for name in flags}
-    for name in names:
-        if name == "num_samples" and record.value(name) is None:
-            found[name] = None
-        elif name not in flags:
-            found[name] = record.count(name)
-    return EpochPlan(**found)
-
-
-KINDS = ("blend", "index", "documents")
 
 MAX_DATASETS = 32767
 """The int16 that says the dataset of a sample goes no further, as Megatron's."""
@@ -436,7 +377,7 @@ class SampleSource:
     """The samples of a stream, by their ids.
 
     Attributes:
-        kind: One of :data:`KINDS`.
+        kind: ``"blend"``, ``"index"`` or ``"documents"``.
         name: The split that it is, as ``blend.json`` names it: ``"train"``, ``"valid.0"``, ...
         total: The number of ids.
         datasets: The datasets, in the order of their numbers.
@@ -446,14 +387,16 @@ class SampleSource:
         UsageError: The parts do not fit.
     """
 
-    kind: str
-    name: str
-    total: int
-    datasets: tuple[DatasetReference, ...]
-    order: CachedFiles | None = None
+    kind: Annotated[Literal["blend", "index", "documents"], Key("kind", "Kind of source.")]
+    name: Annotated[str, Key("split", "Split, as blend.json names it.")]
+    total: Annotated[int, Key("samples", "Number of sample ids.", minimum=0)]
+    datasets: Annotated[tuple[DatasetReference, ...], Key("datasets", "Datasets, by number.")]
+    order: Annotated[
+        CachedArrays | None, Key("blend", "Arrays of the blend; null where ids number the samples through.")
+    ] = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or not 0 < len(self.datasets) <= MAX_DATASETS:
+        if not 0 < len(self.datasets) <= MAX_DATASETS:
             raise UsageError(f"a source of kind {self.kind!r} has 1 to {MAX_DATASETS} datasets")
         for one in self.datasets:
             if (one.index is None) != (self.kind == "documents"):
@@ -465,7 +408,7 @@ class SampleSource:
                 )
         if self.order is None and self.total != sum(one.samples for one in self.datasets):
             raise UsageError(f"{self.total} is not the sum of the samples of the datasets")
-        if self.order is not None and self.kind != "blend":
+        if self.order is not None and (self.kind, self.order.kind) != ("blend", "BlendedDataset"):
             raise UsageError("only a blend has an order of its own")
         if len({(one.sequence_length, one.extra_token) for one in self._epochs}) > 1:
             raise UsageError("the indexes of a source have samples of different lengths")
@@ -507,36 +450,12 @@ class SampleSource:
 
         Where the files lie is no part of it, nor how much is known of their content beside their stamps.
         """
-        value = self.to_json(Places.nowhere())
-        value["datasets"] = [one | {"fingerprint": None} for one in value["datasets"]]
-        return identity_digest(value)
+        source = self.with_paths(lambda _: "")
+        datasets = tuple(replace(dataset, fingerprint=_NO_FINGERPRINT) for dataset in source.datasets)
+        return identity_digest(encode(replace(source, datasets=datasets)))
 
-    def to_json(self, places: Places) -> dict[str, Any]:
-        """Return the source as JSON values."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "total": self.total,
-            "datasets": [one.to_json(places) for one in self.datasets],
-            "order": None if self.order is None else self.order.to_json(places),
-        }
-
-    @classmethod
-    def from_json(cls, value: Any, places: Places) -> Self:
-        """Return the source that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It is none, or its parts do not fit.
-        """
-        record = Fields(value, places.source, "a source", tuple(cls.__slots__))
-        order = record.value("order")
-        try:
-            return cls(
-                kind=record.one_of("kind", KINDS),
-                name=record.text("name"),
-                total=record.count("total"),
-                datasets=tuple(DatasetReference.from_json(one, places) for one in record.array("datasets")),
-                order=None if order is None else CachedFiles.from_json(order, "BlendedDataset", places),
-            )
-        except UsageError as error:
-            raise IntegrityError(f"{places.source}: {error}", path=places.source) from error
+    def with_paths(self, path: Callable[[str], str]) -> Self:
+        """Return the source with a function applied to all of its paths."""
+        order = None if self.order is None else replace(self.order, directory=path(self.order.directory))
+        datasets = tuple(dataset.with_paths(path) for dataset in self.datasets)
+        return replace(self, datasets=datasets, order=order)

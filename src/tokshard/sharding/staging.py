@@ -193,10 +193,10 @@ def _files(source: SampleSource, extents: Extents) -> tuple[StagedFile, ...]:
         add(bin_path(dataset.prefix), dataset.bin.size_bytes, ranges)
         add(idx_path(dataset.prefix), dataset.idx.size_bytes)
         if dataset.index is not None:
-            for name, stamp in dataset.index.files.stamps.items():
+            for name, stamp in dataset.index.files.fingerprints.items():
                 add(dataset.index.files.path(name), stamp.size_bytes)
     if source.order is not None and numbers:
-        for name, stamp in source.order.stamps.items():
+        for name, stamp in source.order.fingerprints.items():
             add(source.order.path(name), stamp.size_bytes)
     return tuple(found[path] for path in sorted(found))
 

@@ -1,91 +1,27 @@
-"""Summary."""
+"""Summary of a plan: what each stream is composed of, and what it reads, drops and repeats."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Self
 
 import numpy as np
 
+from tokshard.core.codec import Key
 from tokshard.errors import IntegrityError
-from tokshard.sharding.assignment import ENDLESS, Assignment, Pass
+from tokshard.sharding.assignment import ENDLESS, Assignment, EpochRange
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Layout, Striped, repeats
-from tokshard.sharding.order import Bucketing, Link, ReadOrder, Selection, ShardShuffle, Shuffle, Torch
-from tokshard.sharding.sources import SampleSource
-
-COMPOSITION = ("pack", "blend", "shuffle", "bucket", "shard")
-"""The order in which what makes a plan is composed; it is fixed."""
-
-
-def composition(
-    source: SampleSource, assignment: Assignment, mode: str, tail: str, sort_key: str | None
-) -> list[dict[str, str]]:
-    """Return one entry for each step of :data:`COMPOSITION`, in this order.
-
-    It describes the first epoch that is read; a plan that goes on from another one begins with the rest of
-    an epoch.
-    """
-    first = assignment.passes[0]
-    buckets = [link for link in first.order.links if isinstance(link, Bucketing)]
-    others = [_link(link) for link in reversed(first.order.links) if not isinstance(link, Bucketing)]
-    texts = {
-        "pack": _pack(source),
-        "blend": _blend(source),
-        "shuffle": ", then ".join(others) or "none",
-        "bucket": f"{_bucket(buckets[0])} by {sort_key}" if buckets else "none",
-        "shard": f"{mode}, tail {tail}: {_layout(first.layout)}",
-    }
-    return [{"step": step, "what": texts[step]} for step in COMPOSITION]
-
-
-def _pack(source: SampleSource) -> str:
-    if source.sequence_length is None:
-        return "none: samples are documents"
-    extra = " and one more as the last label" if source.extra_token else ""
-    return f"samples of {source.sequence_length} tokens{extra}, by the indexes of the datasets"
-
-
-def _blend(source: SampleSource) -> str:
-    count = len(source.datasets)
-    if source.order is not None:
-        return f"{source.total} samples of {count} datasets, in the order of blend {source.order.hash}"
-    noun = "dataset" if count == 1 else "datasets, one after the other"
-    return f"none: {source.total} samples of {count} {noun}"
-
-
-def _link(link: Link) -> str:
-    if isinstance(link, Torch):
-        each = "all" if link.blocks == 1 else f"each of {link.blocks} blocks of"
-        return f"{each} {link.length} permuted by {link.algorithm}, seeded by the epoch"
-    if isinstance(link, Shuffle):
-        window = "all" if link.window >= link.samples else f"windows of {link.window}"
-        return f"{window} shuffled by {link.algorithm}, seed {link.seed}{_per_epoch(link)}"
-    if isinstance(link, ShardShuffle):
-        shards = len(link.sizes)
-        return f"{shards} shards in the order of {link.algorithm}, seed {link.seed}{_per_epoch(link)}"
-    if isinstance(link, Selection):
-        return f"{link.samples} of {link.of} positions in {link.kept.starts.size} intervals"
-    if isinstance(link, ReadOrder):
-        return "the order in which the ranks before were going to read"
-    return _bucket(link)
-
-
-def _bucket(link: Bucketing) -> str:
-    return (
-        f"windows of {link.buffer} in packs of {link.pack} by {link.algorithm}, "
-        f"seed {link.seed}{_per_epoch(link)}"
-    )
-
-
-def _per_epoch(link: Shuffle | ShardShuffle | Bucketing) -> str:
-    return ", anew in each epoch" if link.per_epoch else ", the same in each epoch"
-
-
-def _layout(layout: Layout) -> str:
-    size = f"{layout.width} in turn" if isinstance(layout, Striped) else f"runs of {layout.run}"
-    return f"{layout.samples} positions over {layout.ranks} ranks by {size}, {layout.samples_per_rank} each"
-
+from tokshard.sharding.order import (
+    Bucketing,
+    ConsumptionOrder,
+    Selection,
+    ShardShuffle,
+    Shuffle,
+    TorchPermutation,
+    Transform,
+)
+from tokshard.sharding.plan import Stream
 
 LISTED = 1000
 """More dropped or repeated samples than this are counted, but not listed by their ids."""
@@ -95,63 +31,129 @@ _LONGEST_TABLE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class PassCoverage:
-    """What a pass reads in each of its epochs, were all of it read.
+class Composition:
+    """The steps that make a stream, in their fixed order: pack, blend, shuffle, bucket, shard.
 
-    Attributes:
-        first_epoch: Its first epoch.
-        epochs: How many there are; None for no end.
-        positions: The positions of an epoch.
-        read: How many of them are read.
-        dropped: The positions that are left out.
-        dropped_ids: Their sample ids in the first epoch; None where they are too many or need a table or
-            sort keys.
-        repeated: How many reads are repetitions.
-        repeated_ids: Pairs (sample id, times) of the first epoch; None as above.
+    It describes the first epoch that is read; a plan that continues another one begins with the rest of an
+    epoch.
     """
 
-    first_epoch: int
-    epochs: int | None
-    positions: int
-    read: int
-    dropped: Intervals
-    dropped_ids: Intervals | None
-    repeated: int
-    repeated_ids: tuple[tuple[int, int], ...] | None
+    sequence_length: Annotated[
+        int | None, Key("sequence_length", "Tokens of a sample; null where samples are documents.", minimum=1)
+    ]
+    extra_token: Annotated[bool, Key("extra_token", "Whether samples have one more token, the last label.")]
+    samples: Annotated[int, Key("samples", "Number of sample ids.", minimum=1)]
+    datasets: Annotated[int, Key("datasets", "Number of datasets.", minimum=1)]
+    blend: Annotated[
+        str | None, Key("blend", "Hash of the blend; null where ids number the samples through.")
+    ]
+    transforms: Annotated[
+        tuple[Transform, ...], Key("transforms", "Index transforms, from the ids to the positions.")
+    ]
+    sort_key: Annotated[str | None, Key("sort_key", "Key that bucketing sorts by; null for none.")]
+    mode: Annotated[str, Key("mode", "Mode.")]
+    tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.")]
+    layout: Annotated[Layout, Key("layout", "Positions that each rank reads.")]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the coverage as JSON values."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {
-            "dropped": self.dropped.count,
-            "dropped_positions": self.dropped.to_json(),
-            "dropped_ids": None if self.dropped_ids is None else self.dropped_ids.to_json(),
-            "repeated_ids": None if self.repeated_ids is None else [list(pair) for pair in self.repeated_ids],
-        }
+    @classmethod
+    def of(cls, stream: Stream) -> Self:
+        """Return the composition of a stream."""
+        source, first = stream.source, stream.assignment.epoch_ranges[0]
+        return cls(
+            sequence_length=source.sequence_length,
+            extra_token=source.extra_token,
+            samples=source.total,
+            datasets=len(source.datasets),
+            blend=None if source.order is None else source.order.hash,
+            transforms=first.order.transforms[::-1],
+            sort_key=stream.sort_key,
+            mode=stream.mode,
+            tail=stream.tail,
+            layout=first.layout,
+        )
+
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """Return (step, description) for people."""
+        buckets = [one for one in self.transforms if isinstance(one, Bucketing)]
+        others = [_transform(one) for one in self.transforms if not isinstance(one, Bucketing)]
+        return (
+            ("pack", self._pack()),
+            ("blend", self._blend()),
+            ("shuffle", ", then ".join(others) or "none"),
+            ("bucket", f"{_transform(buckets[0])} by {self.sort_key}" if buckets else "none"),
+            ("shard", f"{self.mode}, tail {self.tail}: {_layout(self.layout)}"),
+        )
+
+    def _pack(self) -> str:
+        if self.sequence_length is None:
+            return "none: samples are documents"
+        extra = " (+1 for the last label)" if self.extra_token else ""
+        return f"samples of {self.sequence_length} tokens{extra}, from the datasets' sample indexes"
+
+    def _blend(self) -> str:
+        if self.blend is not None:
+            return f"{self.samples} samples of {self.datasets} datasets, in the order of blend {self.blend}"
+        noun = "dataset" if self.datasets == 1 else "datasets, one after the other"
+        return f"none: {self.samples} samples of {self.datasets} {noun}"
+
+
+def _transform(transform: Transform) -> str:
+    if isinstance(transform, TorchPermutation):
+        each = "all" if transform.blocks == 1 else f"each of {transform.blocks} blocks of"
+        return f"{each} {transform.length} permuted by {transform.algorithm}, seeded by the epoch"
+    if isinstance(transform, Selection):
+        count = transform.kept.starts.size
+        intervals = "1 interval" if count == 1 else f"{count} intervals"
+        return f"remaining: {transform.samples} of {transform.of} samples ({intervals})"
+    if isinstance(transform, ConsumptionOrder):
+        return "the order in which the earlier ranks would have read"
+    each_epoch = ", anew in each epoch" if transform.per_epoch else ", the same in each epoch"
+    seeded = f"{transform.algorithm}, seed {transform.seed}{each_epoch}"
+    if isinstance(transform, Shuffle):
+        window = "all" if transform.window >= transform.samples else f"windows of {transform.window}"
+        return f"{window} shuffled by {seeded}"
+    if isinstance(transform, ShardShuffle):
+        return f"{len(transform.sizes)} shards in the order of {seeded}"
+    return f"windows of {transform.buffer} in packs of {transform.pack} by {seeded}"
+
+
+def _layout(layout: Layout) -> str:
+    size = f"{layout.width} in turn" if isinstance(layout, Striped) else f"runs of {layout.run}"
+    return f"{layout.samples} positions over {layout.ranks} ranks by {size}, {layout.samples_per_rank} each"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCoverage:
+    """What is read in each epoch of a range, if all of it is read."""
+
+    first_epoch: Annotated[int, Key("first_epoch", "First epoch.", minimum=0)]
+    epochs: Annotated[int | None, Key("epochs", "Number of epochs; null for no end.", minimum=1)]
+    positions: Annotated[int, Key("positions", "Positions of an epoch.", minimum=1)]
+    read: Annotated[int, Key("read", "Positions that are read.", minimum=0)]
+    dropped: Annotated[int, Key("dropped", "Number of positions that are not read.", minimum=0)]
+    dropped_positions: Annotated[Intervals, Key("dropped_positions", "Positions that are not read.")]
+    dropped_ids: Annotated[
+        Intervals | None,
+        Key("dropped_ids", "Their sample ids in the first epoch; null for more than 1000, or if costly."),
+    ]
+    repeated: Annotated[int, Key("repeated", "Number of reads that are repetitions.", minimum=0)]
+    repeated_ids: Annotated[
+        tuple[tuple[int, int], ...] | None,
+        Key("repeated_ids", "Pairs of a sample id and its repetitions in the first epoch; null as above."),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What an assignment reads.
+    """What an assignment reads."""
 
-    Attributes:
-        steps: Its steps, the same on every rank.
-        samples_per_rank: What each rank reads in them.
-        reads: What all ranks read in them.
-        left: How many reads are left when the steps end; None where epochs have no end.
-        passes: Its passes.
-    """
-
-    steps: int
-    samples_per_rank: int
-    reads: int
-    left: int | None
-    passes: tuple[PassCoverage, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the coverage as JSON values."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"passes": [one.to_json() for one in self.passes]}
+    steps: Annotated[int, Key("steps", "Number of steps, the same on every rank.", minimum=0)]
+    samples_per_rank: Annotated[int, Key("samples_per_rank", "Samples that each rank reads.", minimum=0)]
+    reads: Annotated[int, Key("reads", "Samples that all ranks read.", minimum=0)]
+    left: Annotated[
+        int | None, Key("left", "Reads left after the last step; null where epochs have no end.", minimum=0)
+    ]
+    epoch_ranges: Annotated[tuple[EpochCoverage, ...], Key("epoch_ranges", "Coverage by epoch range.")]
 
 
 def coverage_of(assignment: Assignment) -> Coverage:
@@ -160,7 +162,7 @@ def coverage_of(assignment: Assignment) -> Coverage:
     Raises:
         IntegrityError: See :func:`check_partition`.
     """
-    per_rank = sum(one.per_rank for one in assignment.passes)
+    per_rank = sum(one.per_rank for one in assignment.epoch_ranges)
     read = assignment.samples_per_rank
     endless = per_rank >= ENDLESS
     return Coverage(
@@ -168,7 +170,7 @@ def coverage_of(assignment: Assignment) -> Coverage:
         samples_per_rank=read,
         reads=read * assignment.ranks,
         left=None if endless else (per_rank - assignment.skipped - read) * assignment.ranks,
-        passes=tuple(_pass_coverage(assignment, one) for one in assignment.passes),
+        epoch_ranges=tuple(_epoch_coverage(assignment, one) for one in assignment.epoch_ranges),
     )
 
 
@@ -203,12 +205,13 @@ def check_partition(layout: Layout) -> tuple[int, int]:
     return read, dropped
 
 
-def _pass_coverage(assignment: Assignment, one: Pass) -> PassCoverage:
+def _epoch_coverage(assignment: Assignment, one: EpochRange) -> EpochCoverage:
     read, dropped = check_partition(one.layout)
     repeated = sum(count for _, _, count in repeats(one.layout))
     cheap = not any(
-        isinstance(link, Bucketing) or (isinstance(link, Torch) and link.length > _LONGEST_TABLE)
-        for link in one.order.links
+        isinstance(transform, Bucketing)
+        or (isinstance(transform, TorchPermutation) and transform.length > _LONGEST_TABLE)
+        for transform in one.order.transforms
     )
     epoch = one.first_epoch
     dropped_ids = assignment.tail(epoch) if cheap and dropped <= LISTED else None
@@ -216,12 +219,13 @@ def _pass_coverage(assignment: Assignment, one: Pass) -> PassCoverage:
     if cheap and repeated <= LISTED:
         ids, times = assignment.repeats(epoch)
         repeated_ids = tuple(zip(ids.tolist(), times.tolist(), strict=True))
-    return PassCoverage(
+    return EpochCoverage(
         first_epoch=epoch,
         epochs=one.epochs,
         positions=one.layout.samples,
         read=read,
-        dropped=one.layout.dropped(),
+        dropped=dropped,
+        dropped_positions=one.layout.dropped(),
         dropped_ids=dropped_ids,
         repeated=repeated,
         repeated_ids=repeated_ids,

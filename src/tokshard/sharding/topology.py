@@ -8,9 +8,10 @@ a second grid tp x ep x dp x pp of their own sizes over the same ranks, which ch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated
 
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.core.codec import Key
+from tokshard.errors import UsageError
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
@@ -26,10 +27,10 @@ _LAST_STAGE = frozenset({"labels", "loss_mask", "attention_mask"})
 class Coordinates:
     """A rank's place in the grid of dense layers."""
 
-    tp: int
-    cp: int
-    dp: int
-    pp: int
+    tp: Annotated[int, Key("tp", "Tensor-parallel rank.", minimum=0)]
+    cp: Annotated[int, Key("cp", "Context-parallel rank.", minimum=0)]
+    dp: Annotated[int, Key("dp", "Data-parallel rank.", minimum=0)]
+    pp: Annotated[int, Key("pp", "Pipeline-parallel rank.", minimum=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +71,26 @@ class Topology:
         (('tokens', 'position_ids', 'attention_mask'), ())
     """
 
-    world_size: int
-    tensor: int = 1
-    pipeline: int = 1
-    context: int = 1
-    order: str = DEFAULT_ORDER
-    virtual_pipeline: int | None = None
-    mtp_stages: tuple[int, ...] = ()
-    expert: int = 1
-    expert_tensor: int | None = None
+    world_size: Annotated[int, Key("world_size", "Number of ranks.", minimum=1)]
+    tensor: Annotated[int, Key("tensor_parallel", "Tensor-parallel size.", minimum=1)] = 1
+    pipeline: Annotated[int, Key("pipeline_parallel", "Number of pipeline stages.", minimum=1)] = 1
+    context: Annotated[int, Key("context_parallel", "Context-parallel size.", minimum=1)] = 1
+    order: Annotated[str, Key("rank_order", "Dimensions from the fastest to the slowest.")] = DEFAULT_ORDER
+    virtual_pipeline: Annotated[
+        int | None, Key("virtual_pipeline", "Model chunks of each rank; null for none.", minimum=1)
+    ] = None
+    mtp_stages: Annotated[
+        tuple[int, ...], Key("mtp_stages", "Pipeline stages with multi-token prediction.", minimum=0)
+    ] = ()
+    expert: Annotated[int, Key("expert_parallel", "Expert-parallel size.", minimum=1)] = 1
+    expert_tensor: Annotated[
+        int | None,
+        Key(
+            "expert_tensor_parallel",
+            "Tensor-parallel size of expert layers; null for that of dense ones.",
+            minimum=1,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         sizes = {
@@ -195,43 +207,6 @@ class Topology:
         if boundaries:
             needed |= {"cu_seqlens"}
         return tuple(field for field in FIELDS if field in needed)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the topology as JSON values."""
-        return {
-            "world_size": self.world_size,
-            "tensor": self.tensor,
-            "pipeline": self.pipeline,
-            "context": self.context,
-            "order": self.order,
-            "virtual_pipeline": self.virtual_pipeline,
-            "mtp_stages": list(self.mtp_stages),
-            "expert": self.expert,
-            "expert_tensor": self.expert_tensor,
-        }
-
-    @classmethod
-    def from_json(cls, value: Any, path: str) -> Self:
-        """Return the topology that :meth:`to_json` gave.
-
-        Raises:
-            IntegrityError: It has other fields, or sizes that make no topology.
-        """
-        names = set(cls.__slots__)
-        if not isinstance(value, dict) or set(value) != names:
-            raise IntegrityError(f"{path}: a topology has the fields {', '.join(cls.__slots__)}", path=path)
-        optional = {"virtual_pipeline", "expert_tensor"}
-        integers = [value[name] for name in names - optional - {"order", "mtp_stages"}]
-        integers += [value[name] for name in optional if value[name] is not None]
-        stages = value["mtp_stages"]
-        if not isinstance(stages, list) or not isinstance(value["order"], str):
-            raise IntegrityError(f"{path}: a field of the topology has a wrong type", path=path)
-        if any(type(number) is not int for number in [*integers, *stages]):
-            raise IntegrityError(f"{path}: a size of the topology is not an integer", path=path)
-        try:
-            return cls(**value | {"mtp_stages": tuple(stages)})
-        except UsageError as error:
-            raise IntegrityError(f"{path}: {error}", path=path) from error
 
     def _sizes(self) -> dict[str, int]:
         return {

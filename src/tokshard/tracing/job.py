@@ -167,7 +167,7 @@ def open_plan(path: str, moved: PathMapping | None = None) -> TracedData:
     plan = read_plan(path, roots=dict(moved or ()))
     streams, warnings = {}, []
     for name, stream in plan.streams.items():
-        stages, others = stages_of(plan, name, path)
+        stages, others = stages_of(plan, name)
         streams[name] = TracedStream(name, stream.source, stages, stream)
         if others:
             warnings.append(

@@ -16,7 +16,6 @@ import numpy as np
 
 from tokshard.errors import IntegrityError
 from tokshard.gpt_index.spans import SampleSpans, Spans
-from tokshard.sharding.history import history_of
 from tokshard.sharding.layouts import repeats
 from tokshard.storage.paths import idx_path
 from tokshard.tracing.report import DocumentRead
@@ -99,7 +98,7 @@ class _DocumentParts:
         return cls(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names))
 
 
-def stages_of(plan: Plan, stream: str, path: str) -> tuple[tuple[PlanStage, ...], int]:
+def stages_of(plan: Plan, stream: str) -> tuple[tuple[PlanStage, ...], int]:
     """Return the plans that read the ids of a stream, oldest first, the plan itself last.
 
     Returns:
@@ -110,7 +109,7 @@ def stages_of(plan: Plan, stream: str, path: str) -> tuple[tuple[PlanStage, ...]
     """
     stages: list[PlanStage] = []
     before = 0
-    for entry in history_of(plan, path):
+    for entry in plan.history:
         if stream in entry.streams:
             stopped = entry.streams[stream]
             stages.append(PlanStage(entry.plan_id, stopped.assignment, stopped.step))
@@ -326,7 +325,7 @@ def _local_indices(
 ) -> Iterator[tuple[int, bool, Integers, Integers, Integers]]:
     """Yield (epoch, whether repeated, which ids, their ranks, their local indices) of what is read."""
     base = -assignment.skipped
-    for one in assignment.passes:
+    for one in assignment.epoch_ranges:
         reached = min(one.per_rank, assignment.samples_per_rank - base)
         for number in range(-(-reached // one.per_epoch)):
             start = base + number * one.per_epoch

@@ -14,12 +14,12 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.entry import CacheEntry
-from tokshard.sharding.history import history_of, reweighting_of, stops_of
+from tokshard.sharding.history import reweighting_of, stops_of
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
 from tokshard.sharding.ranks import check_ranks, rank_name, read_rank
 from tokshard.sharding.replan.proof import verify_replan
-from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp
+from tokshard.sharding.sources import CachedArrays, DatasetReference, FileFingerprint
 from tokshard.sharding.summary import check_partition
 from tokshard.storage.fs import state
 from tokshard.storage.paths import bin_path, idx_path
@@ -106,7 +106,7 @@ def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext
             _examine_dataset(dataset, findings, context)
     for name, stream in plan.streams.items():
         findings.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
-        for one in stream.assignment.passes:
+        for one in stream.assignment.epoch_ranges:
             try:
                 check_partition(one.layout)
             except IntegrityError as error:
@@ -125,9 +125,9 @@ def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
                 findings.find("plan-coverage", f"{findings.path}: {name}: {text}")
 
 
-def _stamped_files(plan: Plan) -> list[tuple[str, FileStamp]]:
+def _stamped_files(plan: Plan) -> list[tuple[str, FileFingerprint]]:
     """Return every file that a plan reads, once for each stamp it has."""
-    found: dict[tuple[str, FileStamp], None] = {}
+    found: dict[tuple[str, FileFingerprint], None] = {}
     for stream in plan.streams.values():
         for one in stream.source.datasets:
             found[idx_path(one.prefix), one.idx] = None
@@ -135,7 +135,7 @@ def _stamped_files(plan: Plan) -> list[tuple[str, FileStamp]]:
         cached = [one.index.files for one in stream.source.datasets if one.index is not None]
         cached += [stream.source.order] if stream.source.order is not None else []
         for files in cached:
-            for name, stamp in files.stamps.items():
+            for name, stamp in files.fingerprints.items():
                 found[files.path(name), stamp] = None
     return list(found)
 
@@ -170,7 +170,7 @@ def entries_of(plan: Plan) -> Iterator[EntryToVerify]:
             yield EntryToVerify(_entry(order))
 
 
-def _entry(files: CachedFiles) -> CacheEntry:
+def _entry(files: CachedArrays) -> CacheEntry:
     return CacheEntry(files.directory, f"{files.hash}-{files.kind}-{files.split}")
 
 
@@ -197,13 +197,13 @@ def count_reads(plan: Plan, name: str) -> Iterator[str]:
         StorageError: A file cannot be read.
     """
     stream = plan.streams[name]
-    weighted = reweighting_of(stops_of(history_of(plan), name)) is not None
+    weighted = reweighting_of(stops_of(plan.history, name)) is not None
     locator = None if weighted or stream.source.order is None else Locator(stream.source)
     key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
     sizes = [one.samples for one in stream.source.datasets]
     bounds = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-    for place, one in enumerate(stream.assignment.passes):
-        before = sum(earlier.per_rank for earlier in stream.assignment.passes[:place])
+    for place, one in enumerate(stream.assignment.epoch_ranges):
+        before = sum(earlier.per_rank for earlier in stream.assignment.epoch_ranges[:place])
         first = max(0, before - stream.assignment.skipped)
         stop = min(before + one.per_epoch - stream.assignment.skipped, stream.assignment.samples_per_rank)
         seen = np.zeros(stream.source.total if locator is None else int(bounds[-1]), np.bool_)

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from support.sharding.sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
+from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.summary import COMPOSITION
+from tokshard.sharding.summary import Composition
 from tokshard.sharding.topology import Topology
 
 PATH = "/runs/plan/plan.json"
-NOT_READ = {"tool", "options", "history", "warnings", "fingerprint", "prefix", "directory"}
+NOT_READ = {"tool", "options", "history", "warnings", "fingerprint", "path_prefix", "directory"}
 """Fields that do not determine what is read: any value of their kind is accepted."""
 
 requests = st.builds(
@@ -54,7 +55,11 @@ def small_plan(**request):
 
 
 def written(plan):
-    return json.loads(json.dumps(plan.to_json("/runs/plan")))
+    return json.loads(json.dumps(plan.stored_in("/runs/plan").to_json()))
+
+
+def opened(value):
+    return Plan.from_json(value, PATH).opened_from(PATH)
 
 
 @settings(max_examples=80)
@@ -67,17 +72,18 @@ def test_a_plan_is_read_as_it_was_written(topology, train):
     }
     request = PlanRequest(train=train, eval_micro_batch_size=1)
     plan = plan_shards(sources, topology, request)
-    again = Plan.from_json(written(plan), PATH)
+    again = opened(written(plan))
     assert again == plan
     assert again.plan_id == plan.plan_id
     assert written(again) == written(plan)
 
 
-def test_the_order_of_composition_is_fixed_and_written():
+def test_the_order_of_composition_is_fixed():
     plan = small_plan(shuffle="shards", bucket_buffer=20)
-    for stream in written(plan)["streams"].values():
-        assert tuple(part["step"] for part in stream["composition"]) == COMPOSITION
-    shown = {part["step"]: part["what"] for part in plan.streams["train"].composition}
+    for stream in plan.streams.values():
+        steps = tuple(step for step, _ in Composition.of(stream).lines())
+        assert steps == ("pack", "blend", "shuffle", "bucket", "shard")
+    shown = dict(Composition.of(plan.streams["train"]).lines())
     assert shown["shuffle"].startswith("2 shards in the order of tokshard.sorted/1")
     assert shown["bucket"].endswith("by length")
     assert shown["blend"] == "none: 63 samples of 2 datasets, one after the other"
@@ -118,7 +124,7 @@ def test_every_changed_field_is_refused_unless_nothing_depends_on_it(kind):
                 continue
             tried += 1
             try:
-                found = Plan.from_json(mutant, PATH)
+                found = opened(mutant)
             except IntegrityError:
                 continue
             assert NOT_READ & set(path), path
@@ -147,14 +153,14 @@ def test_every_missing_and_every_additional_field_is_refused():
             if path == ("streams",) and name == "valid":
                 continue
             with pytest.raises(IntegrityError):
-                Plan.from_json(mutant, PATH)
+                opened(mutant)
 
 
 def test_a_stream_taken_away_changes_the_plan():
     value = written(small_plan())
     del value["streams"]["valid"]
-    with pytest.raises(IntegrityError, match="plan_id that does not belong"):
-        Plan.from_json(value, PATH)
+    with pytest.raises(IntegrityError, match="plan_id is not that of the rest"):
+        opened(value)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +222,9 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         Plan(first.topology, {"train": first.streams["train"]}),
     ]
     assert len({one.plan_id for one in [first, *different]}) == len(different) + 1
-    same = Plan(first.topology, first.streams, {"asked": "otherwise"}, ({"plan_id": "a"},), ("careful",))
+    same = Plan(
+        first.topology, first.streams, {"asked": "otherwise"}, (StoppedPlan("a" * 64, {}),), ("careful",)
+    )
     assert same.plan_id == first.plan_id
 
 

@@ -64,16 +64,18 @@ def test_every_sample_is_read_once_apart_from_the_tail(mode, shuffle, tail, buck
         )
         key_of = lengths_of if bucket else None
         read = everything(stream, key_of)
-        covered = coverage_of(stream.assignment).passes[0]
+        covered = coverage_of(stream.assignment).epoch_ranges[0]
         ids, times = np.unique(read, return_counts=True)
         total = sum(sizes)
         steps = -(-total // batch) if tail == "pad" else total // batch
         assert read.shape == (ranks, steps * size)
         assert times.sum() - ids.size == covered.repeated == (steps * batch - total if tail == "pad" else 0)
         dropped = np.setdiff1d(np.arange(total), ids)
-        assert dropped.size == covered.dropped.count == max(0, total - steps * batch)
+        assert dropped.size == covered.dropped == max(0, total - steps * batch)
         if not bucket:
-            assert [one for pair in covered.dropped_ids.to_json() for one in range(*pair)] == dropped.tolist()
+            assert [
+                one for pair in covered.dropped_ids.to_json_value() for one in range(*pair)
+            ] == dropped.tolist()
             again = [(int(one), int(count) - 1) for one, count in zip(ids, times, strict=True) if count > 1]
             assert list(covered.repeated_ids) == again
 
@@ -252,12 +254,12 @@ def test_a_sequence_that_context_parallelism_does_not_divide_is_refused():
 def test_ids_are_listed_only_where_that_is_cheap():
     for more in (0, 1):
         stream = planned(10 * LISTED + more, ranks=1, batch=3 * LISTED)
-        covered = coverage_of(stream.assignment).passes[0]
-        assert covered.dropped.count == LISTED + more
+        covered = coverage_of(stream.assignment).epoch_ranges[0]
+        assert covered.dropped == LISTED + more
         assert (covered.dropped_ids is None) is bool(more)
     long = planned((1 << 22) + 1, ranks=2, mode="cyclic")
-    covered = coverage_of(long.assignment).passes[0]
-    assert covered.dropped.count == 1
+    covered = coverage_of(long.assignment).epoch_ranges[0]
+    assert covered.dropped == 1
     assert covered.dropped_ids is None
 
 

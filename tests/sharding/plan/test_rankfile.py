@@ -20,9 +20,10 @@ from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
 from tokshard.sharding.ranks import (
     PACKED_NAME,
-    RankView,
+    RankEntry,
+    RankPositions,
+    check_ranks,
     is_plan,
-    positions_of,
     ranges_of,
     rank_name,
     read_rank,
@@ -54,7 +55,7 @@ def edit(path, change):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_plan_that_is_written_in_another_form_is_there_all_the_while(tmp_path, packed):
-    plan, view = a_plan(), RankView(a_plan(), 5)
+    plan = a_plan()
     prepare, rewrite = (partial(write_plan, plan, tmp_path, packed=one) for one in (packed, not packed))
     found = []
     assert all(
@@ -66,7 +67,7 @@ def test_a_plan_that_is_written_in_another_form_is_there_all_the_while(tmp_path,
     found += interleaved(
         lambda: read_rank(tmp_path, 5), rewrite, inside=("sharding/ranks.py",), prepare=prepare
     )
-    assert all(one == view for one in found)
+    assert all(one == (plan, 5) for one in found)
     assert (tmp_path / PACKED_NAME).exists() is packed
     assert (tmp_path / rank_name(5)).exists() is not packed
 
@@ -80,13 +81,13 @@ def test_each_rank_reads_its_manifest(tmp_path, packed):
     assert files.size_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
     for rank in range(8):
         for path in (tmp_path, tmp_path / PLAN_NAME, tmp_path / ranks[0 if packed else rank]):
-            view = read_rank(path, rank)
-            assert view == RankView(plan, rank)
-        assert view.coordinates == plan.topology.coordinates(rank)
-        assert view.needs() == plan.topology.needs(rank)
-        assert view.data_parallel_rank == view.coordinates.dp
+            assert read_rank(path, rank) == (plan, rank)
+        entry = RankEntry.of(plan, rank)
+        assert entry.coordinates == plan.topology.coordinates(rank)
+        assert entry.streams["train"].needs == plan.topology.needs(rank)
+        assert entry.streams["train"].data_parallel_rank == entry.coordinates.dp
     if not packed:
-        assert read_rank(tmp_path / rank_name(3)).rank == 3
+        assert read_rank(tmp_path / rank_name(3))[1] == 3
 
 
 def test_ranks_that_read_nothing_say_so(tmp_path):
@@ -100,8 +101,21 @@ def test_ranks_that_read_nothing_say_so(tmp_path):
 def test_boundaries_are_read_by_every_stage(tmp_path):
     write_plan(a_plan(boundaries=True), tmp_path)
     for rank in (0, 4):
-        assert "cu_seqlens" in read_rank(tmp_path, rank).needs("train")
-        assert "cu_seqlens" in read_rank(tmp_path, rank).needs("valid")
+        entry = RankEntry.of(*read_rank(tmp_path, rank))
+        assert "cu_seqlens" in entry.streams["train"].needs
+        assert "cu_seqlens" in entry.streams["valid"].needs
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_rank_is_read_from_the_plan_alone(tmp_path, packed):
+    plan = a_plan()
+    write_plan(plan, tmp_path, packed=packed)
+    for path in tmp_path.iterdir():
+        if path.name != PLAN_NAME:
+            path.unlink()
+    for path in (tmp_path, tmp_path / PLAN_NAME):
+        assert read_rank(path, 5) == (plan, 5)
+    assert [type(error) for _, error in check_ranks(plan, str(tmp_path))] == [MissingFileError] * 8
 
 
 def test_a_rank_must_be_said_and_be_there(tmp_path):
@@ -114,7 +128,7 @@ def test_a_rank_must_be_said_and_be_there(tmp_path):
         read_rank(tmp_path / rank_name(3), 2)
     (tmp_path / rank_name(3)).unlink()
     with pytest.raises(MissingFileError, match=r"rank-00003\.json is not there"):
-        read_rank(tmp_path, 3)
+        read_rank(tmp_path / rank_name(3))
     with pytest.raises(MissingFileError, match="there is no plan"):
         read_rank(tmp_path / "no", 3)
 
@@ -141,7 +155,7 @@ def test_a_manifest_that_does_not_follow_from_the_plan_is_refused(tmp_path, chan
     write_plan(a_plan(), tmp_path / "plain")
     write_plan(a_plan(), tmp_path / "packed", packed=True)
     edit(tmp_path / "plain" / rank_name(0), change)
-    with pytest.raises(IntegrityError, match=r"rank-00000\.json: the manifest"):
+    with pytest.raises(IntegrityError, match=r"rank-00000\.json"):
         read_rank(tmp_path / "plain", 0)
     if change in [CHANGES[name] for name in ("plan_id", "plan", "schema", "more")]:
         edit(tmp_path / "packed" / PACKED_NAME, change)
@@ -193,12 +207,12 @@ def test_the_formula_of_positions_is_what_a_rank_reads(mode, tail):
         plan = plan_of({"train": source}, Topology(ranks), mode=mode, tail=tail, micro_batch_size=size)
         assignment = plan.streams["train"].assignment
         for rank in range(ranks):
-            formula = positions_of(assignment.passes[0], rank)
-            start, run, stride = formula["start"], formula["run"], formula["stride"]
-            found = [start + i // run * stride + i % run for i in range(formula["count"])]
+            formula = RankPositions.of(assignment.epoch_ranges[0], rank)
+            start, run, stride = formula.start, formula.run, formula.stride
+            found = [start + i // run * stride + i % run for i in range(formula.count)]
             read = assignment.ids(rank, 0, assignment.samples_per_rank).tolist()
             assert found == read[: len(found)]
-            assert len(found) + formula["repeated"] == len(read)
+            assert len(found) + formula.repeated == len(read)
 
 
 def test_what_is_spread_over_all_data_sets_has_no_ranges(tmp_path):
@@ -223,7 +237,7 @@ def test_a_thousand_ranks_over_a_billion_samples_are_small(tmp_path):
         files = write_plan(plan, tmp_path / str(packed), packed=packed)
         assert len(files.names) == (2 if packed else 1025)
         assert files.size_bytes < 2_000_000
-        assert read_rank(tmp_path / str(packed), 1023).plan_id == plan.plan_id
+        assert read_rank(tmp_path / str(packed), 1023)[0].plan_id == plan.plan_id
     assert plan.streams["train"].assignment.steps == 10**9 // 1024
 
 
@@ -244,7 +258,7 @@ def test_another_plan_is_replaced_only_when_asked(tmp_path):
     with pytest.raises(OutputExistsError, match="another plan"):
         write_plan(other, tmp_path)
     write_plan(other, tmp_path, force=True)
-    assert read_rank(tmp_path, 1).plan_id == other.plan_id
+    assert read_rank(tmp_path, 1)[0].plan_id == other.plan_id
 
 
 def test_strangers_stay_and_what_a_killed_run_left_goes(tmp_path):
@@ -276,7 +290,7 @@ def test_writers_at_the_same_time_leave_one_whole_plan(tmp_path):
         assert any(crew.map(write, plans * 4))
     found = read_plan(tmp_path).plan_id
     assert found in {plan.plan_id for plan in plans}
-    assert {read_rank(tmp_path, rank).plan_id for rank in range(8)} == {found}
+    assert {read_rank(tmp_path, rank)[0].plan_id for rank in range(8)} == {found}
 
 
 def test_a_file_of_a_plan_is_recognised(tmp_path):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from support.sharding.replanning import flat, plan_of, reads_of, samples_of, source_of, write_blend
 from tokshard.errors import UsageError
 from tokshard.sharding.discovery import Wanted, open_sources
-from tokshard.sharding.history import history_of
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
@@ -58,13 +57,13 @@ def test_24_then_16_then_48_ranks_read_every_sample_once_through_files(tmp_path,
         assert consumed == len(read)
         parent, plan = plan, continued(plan, consumed, ranks, mode=dealt)
         assert verify_replan(plan, parent=parent, deep=True) == []
-        proof = history_of(plan)[-1].streams["train"].proof
+        proof = plan.history[-1].streams["train"].proof
         assert (proof.total.read_earlier + proof.total.read, proof.total.samples) == (len(read), 2201)
         assert [one.samples for one in proof.sources] == [1499, 1, 701]
         planned = flat(reads_of(plan))
         assert len(planned) == proof.total.planned == 2201 - len(read) - proof.total.unread
         assert len(set(read) | set(planned)) == len(read) + len(planned) == 2201 - 2201 % 48
-    assert [one.plan_id for one in history_of(plan)][-1] == parent.plan_id
+    assert [one.plan_id for one in plan.history][-1] == parent.plan_id
     assert len(plan.history) == 3
 
 
@@ -104,7 +103,7 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
         planned = with_epochs(after, after.streams["train"].assignment.steps)
         assert not set(read) & set(planned)
         assert len(set(planned)) == len(planned)
-        proof = history_of(after)[-1].streams["train"].proof
+        proof = after.history[-1].streams["train"].proof
         of_epoch = {one for epoch, one in read + planned if epoch == proof.epoch}
         assert len(of_epoch) == proof.total.samples - proof.total.unread
         assert proof.total.samples == total
@@ -124,7 +123,7 @@ def with_epochs(plan, steps):
     found = []
     for local in range(one.first_local(steps)):
         place, epoch = local + one.skipped, None
-        for each in one.passes:
+        for each in one.epoch_ranges:
             if place < each.per_rank:
                 epoch = each.first_epoch + place // each.per_epoch
                 break
@@ -137,11 +136,11 @@ def test_a_plan_in_the_middle_of_a_run_goes_on_too():
     plan = plan_of(source_of(100), 2, batch=4, consumed_samples=24)
     after = continued(plan, 32, 4)
     assert flat(reads_of(after)) == list(range(32, 100))
-    proof = history_of(after)[-1].streams["train"].proof.total
+    proof = after.history[-1].streams["train"].proof.total
     assert (proof.samples, proof.read_earlier, proof.read, proof.planned, proof.unread) == (100, 0, 32, 68, 0)
     ragged = plan_of(source_of(100), 2, batch=4, consumed_samples=25)
     after = continued(ragged, 33, 4)
-    proof = history_of(after)[-1].streams["train"].proof.total
+    proof = after.history[-1].streams["train"].proof.total
     assert (proof.samples, proof.read_earlier, proof.read, proof.planned, proof.unread) == (100, 25, 8, 64, 3)
     assert verify_replan(after, deep=True) == []
 
@@ -224,7 +223,7 @@ def test_other_weights_go_on_at_the_next_unread_sample_of_each_source(tmp_path):
     assert len(lap) == len(set(lap)) > 0
     assert lap != sorted(lap)
     assert verify_replan(after, parent=plan, deep=True) == []
-    web, code = history_of(after)[-1].streams["train"].proof.sources
+    web, code = after.history[-1].streams["train"].proof.sources
     assert (web.read, web.planned, web.planned_later) == (28, 20, 0)
     assert (code.read, code.planned, code.unread, code.planned_later) == (12, available - 12, 0, len(lap))
 

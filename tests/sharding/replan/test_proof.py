@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from support.sharding.replanning import plan_of, source_of, write_blend
+from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError
-from tokshard.sharding.assignment import Assignment, Pass
+from tokshard.sharding.assignment import Assignment, EpochRange
 from tokshard.sharding.discovery import Wanted, open_sources
-from tokshard.sharding.history import StoppedPlan, history_of
+from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.order import SampleOrder, Selection
@@ -40,9 +41,10 @@ def with_train(plan, assignment):
 
 
 def with_history(plan, change):
-    value = json.loads(json.dumps(plan.history[-1]))
+    value = json.loads(json.dumps(encode(plan.history[-1])))
     change(value["streams"]["train"])
-    return Plan(plan.topology, plan.streams, plan.options, (*plan.history[:-1], value))
+    last = decode(StoppedPlan, value, "plan.json")
+    return Plan(plan.topology, plan.streams, plan.options, (*plan.history[:-1], last))
 
 
 def codes(plan, **options):
@@ -52,7 +54,7 @@ def codes(plan, **options):
 def rest_of(pairs, consumed=96, total=400):
     kept = Intervals.of(pairs)
     order = SampleOrder(total, (Selection(total, kept),))
-    one = Pass(order, Striped(kept.count, 2, 1, kept.count // 8 * 4))
+    one = EpochRange(order, Striped(kept.count, 2, 1, kept.count // 8 * 4))
     return Assignment((one,), 1, BatchSchedule.constant(8), kept.count // 8, consumed)
 
 
@@ -77,16 +79,16 @@ def test_other_samples_than_the_unread_ones_are_found(assignment, expected):
     after = continue_plan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
     found = with_train(after, assignment)
     assert codes(found) == expected
-    if assignment.passes[0].order.ids(np.array([0]), 0)[0] < 96:
+    if assignment.epoch_ranges[0].order.ids(np.array([0]), 0)[0] < 96:
         assert any("was read before" in one.message for one in verify_replan(found, deep=True))
 
 
 def test_an_epoch_that_is_read_again_is_found(after):
     one = after.streams["train"].assignment
-    first, second = one.passes
-    again = replace(one, passes=(first, replace(second, epochs=2)))
+    first, second = one.epoch_ranges
+    again = replace(one, epoch_ranges=(first, replace(second, epochs=2)))
     assert codes(with_train(after, again)) == {"read-twice"}
-    again = replace(one, passes=(second,), steps=5)
+    again = replace(one, epoch_ranges=(second,), steps=5)
     assert "wrong-count" in codes(with_train(after, again))
 
 
@@ -102,12 +104,13 @@ def test_a_history_that_was_damaged_is_found(after):
     def change(stream):
         stream["step"] += 1
 
-    assert codes(with_history(after, change)) == {"unreadable"}
+    with pytest.raises(IntegrityError, match=r"plan\.json"):
+        with_history(after, change)
     for value in (None, {}, {"plan_id": "0" * 64}, {"plan_id": "x", "streams": {}}):
         with pytest.raises(IntegrityError, match=r"plan\.json"):
-            StoppedPlan.from_json(value, "plan.json")
-    good = json.loads(json.dumps(after.history[-1]))
-    assert StoppedPlan.from_json(good, "plan.json").to_json() == good
+            decode(StoppedPlan, value, "plan.json")
+    good = json.loads(json.dumps(encode(after.history[-1])))
+    assert encode(decode(StoppedPlan, good, "plan.json")) == good
 
 
 @pytest.fixture
@@ -124,7 +127,7 @@ def rewritten(mixed, change):
     """Write the plan anew with arrays that were changed, and stamps that fit them."""
     _, after, directory = mixed
     stream = after.streams["train"]
-    (continued,) = history_of(after)
+    (continued,) = after.history
     stopped = continued.streams["train"]
     record = stopped.reweighting
     arrays = {name: np.array(one) for name, one in stream.source.order.open().items()}
@@ -144,7 +147,7 @@ def rewritten(mixed, change):
         stream="train",
         made_from="a test",
     )
-    history = replace(continued, streams={"train": replace(stopped, reweighting=made)}).to_json()
+    history = replace(continued, streams={"train": replace(stopped, reweighting=made)})
     source = replace(stream.source, order=files)
     return Plan(after.topology, {"train": replace(stream, source=source)}, after.options, (history,))
 

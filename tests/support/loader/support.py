@@ -6,20 +6,29 @@ import numpy as np
 
 from support.dataset.twin import Plain
 from tokshard.blending.order import build_blending_indices
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.loader import RankLoader
-from tokshard.sharding.assignment import Assignment, Pass, available_steps
+from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.planning import World, cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
+from tokshard.sharding.sources import (
+    CachedArrays,
+    DatasetReference,
+    FileFingerprint,
+    IndexReference,
+    SampleSource,
+)
 from tokshard.sharding.topology import Topology
 
 EOD = 0
 LENGTH = 8
+
+UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
 
 def write_documents(directory, name, documents, dtype="uint16"):
@@ -40,7 +49,7 @@ def save_array(directory, name, array):
     path = os.path.join(directory, name)
     with open(path, "wb") as file:
         np.save(file, array)
-    return FileStamp.of(path)
+    return FileFingerprint.of(path)
 
 
 def cached(directory, stem, kind, arrays):
@@ -49,14 +58,20 @@ def cached(directory, stem, kind, arrays):
         name: save_array(directory, f"{digest}-{kind}-train-{name}.npy", array)
         for name, array in arrays.items()
     }
-    return CachedFiles(str(directory), digest, "train", kind, stamps)
+    return CachedArrays(str(directory), digest, "train", kind, stamps)
 
 
 def reference_of(directory, prefix, *, number=0, **options):
     """Return a dataset with an index of its samples, or (``sequence_length=None``) of its documents."""
     dataset = IndexedDataset(prefix)
-    stamps = {"bin": FileStamp.of(f"{prefix}.bin"), "idx": FileStamp.of(f"{prefix}.idx")}
-    common = {"prefix": prefix, "first": 0, "multimodal": False, "fingerprint": {}, **stamps}
+    stamps = {"bin": FileFingerprint.of(f"{prefix}.bin"), "idx": FileFingerprint.of(f"{prefix}.idx")}
+    common = {
+        "prefix": prefix,
+        "first": 0,
+        "multimodal": False,
+        "fingerprint": UNKNOWN,
+        **stamps,
+    }
     options = {"sequence_length": LENGTH, "seed": 1, "num_samples": None} | options
     if options["sequence_length"] is None:
         return DatasetReference(samples=dataset.document_count, **common)
@@ -105,7 +120,7 @@ def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
         order = SampleOrder(source.total, links)
     tail = options.pop("tail", "drop")
     layout = layout_of(mode, order.samples, world, tail=tail)
-    passes = (Pass(order, layout, 0, options.pop("epochs", 1)),)
+    passes = (EpochRange(order, layout, 0, options.pop("epochs", 1)),)
     schedule = options.pop("schedule", None) or BatchSchedule.constant(world.whole)
     start = {name: options.pop(name) for name in ("consumed_samples", "skipped") if name in options}
     steps = options.pop("steps", None) or available_steps(passes, micro, schedule, **start)

@@ -8,6 +8,7 @@ from support.blending.support import TOKENIZER, write_dataset
 from tokshard.blending.job import build_blend
 from tokshard.blending.options import BuilderConfig
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.sharding.locator import Locator
@@ -15,10 +16,18 @@ from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
+from tokshard.sharding.sources import (
+    CachedArrays,
+    DatasetReference,
+    FileFingerprint,
+    IndexReference,
+    SampleSource,
+)
 from tokshard.sharding.topology import Topology
 
-STAMP = FileStamp(128, "0" * 64)
+STAMP = FileFingerprint(128, "0" * 64)
+
+UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
 
 def reference(name, samples) -> DatasetReference:
@@ -28,10 +37,10 @@ def reference(name, samples) -> DatasetReference:
     )
     assert epochs.samples == samples
     stamps = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), STAMP)
-    files = CachedFiles("/cache", name.encode().hex().zfill(32), "train", "GPTDataset", stamps)
-    stamp = FileStamp(samples, f"{samples:064x}")
+    files = CachedArrays("/cache", name.encode().hex().zfill(32), "train", "GPTDataset", stamps)
+    stamp = FileFingerprint(samples, f"{samples:064x}")
     index = IndexReference(files, epochs)
-    return DatasetReference(f"/data/{name}", 0, samples, stamp, stamp, False, {}, index)
+    return DatasetReference(f"/data/{name}", 0, samples, stamp, stamp, False, UNKNOWN, index)
 
 
 def source_of(*sizes, name="train") -> SampleSource:

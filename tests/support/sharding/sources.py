@@ -3,11 +3,20 @@
 import numpy as np
 
 from support.mixture_data import run, write_mixture
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.sharding.discovery import Wanted, open_sources
-from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, IndexReference, SampleSource
+from tokshard.sharding.sources import (
+    CachedArrays,
+    DatasetReference,
+    FileFingerprint,
+    IndexReference,
+    SampleSource,
+)
 
-STAMP = FileStamp(0, "0" * 64)
+STAMP = FileFingerprint(0, "0" * 64)
+
+UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
 
 def blend_directory(directory):
@@ -29,7 +38,15 @@ def document_source(sizes, *, name="train", firsts=None):
     """Return documents of datasets that are not there."""
     firsts = firsts or [0] * len(sizes)
     references = tuple(
-        DatasetReference(f"/data/shard-{number}", first, size, STAMP, STAMP, False, {})
+        DatasetReference(
+            f"/data/shard-{number}",
+            first,
+            size,
+            STAMP,
+            STAMP,
+            False,
+            UNKNOWN,
+        )
         for number, (first, size) in enumerate(zip(firsts, sizes, strict=True))
     )
     return SampleSource("documents", name, sum(sizes), references)
@@ -44,15 +61,24 @@ def index_source(samples, *, sequence_length=4096, datasets=1, blended=False, na
         num_samples=samples,
     )
     files = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), STAMP)
-    index = IndexReference(CachedFiles("/cache", "a" * 32, "train", "GPTDataset", files), epochs)
+    index = IndexReference(CachedArrays("/cache", "a" * 32, "train", "GPTDataset", files), epochs)
     references = tuple(
-        DatasetReference(f"/data/set-{number}", 0, samples, STAMP, STAMP, False, {}, index)
+        DatasetReference(
+            f"/data/set-{number}",
+            0,
+            samples,
+            STAMP,
+            STAMP,
+            False,
+            UNKNOWN,
+            index,
+        )
         for number in range(datasets)
     )
     if not blended:
         return SampleSource("index", name, samples * datasets, references)
     arrays = dict.fromkeys(("dataset_index", "dataset_sample_index"), STAMP)
-    order = CachedFiles("/cache", "b" * 32, "train", "BlendedDataset", arrays)
+    order = CachedArrays("/cache", "b" * 32, "train", "BlendedDataset", arrays)
     return SampleSource("blend", name, samples * datasets, references, order)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokshard.sharding.assignment import Assignment, Pass, available_steps
+from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.planning import World, cyclic_order, layout_of
 from tokshard.sharding.schedule import BatchSchedule
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "shuffles.json"
 def assignment_of(mode, order, world, *, tail="drop", sharded=True, epochs=1, schedule=None, **options):
     """Return an assignment of all the steps that an order fills."""
     layout = layout_of(mode, order.samples, world, tail=tail, sharded=sharded)
-    passes = (Pass(order, layout, options.pop("first_epoch", 0), epochs),)
+    passes = (EpochRange(order, layout, options.pop("first_epoch", 0), epochs),)
     schedule = schedule or BatchSchedule.constant(world.whole)
     steps = available_steps(passes, world.micro_batch_size, schedule, **options)
     return Assignment(passes, world.micro_batch_size, schedule, steps, **options)

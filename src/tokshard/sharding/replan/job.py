@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from tokshard.core.codec import encode
 from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
-from tokshard.sharding.assignment import Assignment, Pass, Remainder, available_steps
+from tokshard.sharding.assignment import Assignment, EpochRange, Remainder, available_steps
 from tokshard.sharding.history import (
     Reweighting,
     StoppedPlan,
     StoppedStream,
     StreamProof,
-    history_of,
     stops_of,
 )
 from tokshard.sharding.layouts import Blocked
@@ -37,7 +37,7 @@ from tokshard.sharding.replan.reweighting import (
     write_order,
 )
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources import Places, SampleSource
+from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Topology
 from tokshard.storage import syscalls
 
@@ -86,8 +86,8 @@ class ReplanRequest:
     def to_json(self) -> dict[str, Any]:
         """Return the request as JSON values, for people who read a plan."""
         value = {name: getattr(self, name) for name in self.__slots__}
-        value["topology"] = None if self.topology is None else self.topology.to_json()
-        value["schedule"] = None if self.schedule is None else self.schedule.to_json()
+        value["topology"] = None if self.topology is None else encode(self.topology)
+        value["schedule"] = None if self.schedule is None else encode(self.schedule)
         return value | {"consumed_valid_samples": list(self.consumed_valid_samples)}
 
 
@@ -170,7 +170,7 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
         write_plan(continue_plan(read_plan("plan"), request, "plan2"), "plan2")
     """
     topology = request.topology or plan.topology
-    history = history_of(plan)
+    history = plan.history
     _check_valid_counts(plan, request)
     continued = {}
     for name, stream in plan.streams.items():
@@ -190,7 +190,7 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
         topology=topology,
         streams={name: one.stream for name, one in continued.items()},
         options=request.to_json(),
-        history=(*plan.history, entry.to_json()),
+        history=(*plan.history, entry),
         warnings=tuple(warning for one in continued.values() for warning in one.warnings),
     )
 
@@ -273,7 +273,7 @@ def _blended(
     drawn = sum(weight > 0 for weight in weights)
     order = reweight(weights[:drawn], progress[:drawn], samples, seed)
     datasets = tuple(one.reference for one in components)
-    identity["datasets"] = [one.to_json(Places.nowhere()) for one in datasets]
+    identity["datasets"] = [encode(one.with_paths(lambda _: "")) for one in datasets]
     syscalls.make_directory(directory)
     files, record = write_order(
         order, progress, weights, seed, directory=directory, stream=name, made_from=identity
@@ -308,7 +308,7 @@ def _world(
 
 def _policy(name: str, stream: Stream, request: ReplanRequest) -> ShardingPolicy:
     """Return how a stream is sharded from now on."""
-    layout = stream.assignment.passes[-1].layout
+    layout = stream.assignment.epoch_ranges[-1].layout
     sharded = isinstance(layout, Blocked)
     if name != TRAIN:
         return ShardingPolicy(stream.mode, stream.tail, sharded)
@@ -399,7 +399,7 @@ def continue_assignment(
 
     Example:
         >>> from tokshard.sharding.layouts import Striped
-        >>> whole = Pass(SampleOrder(100), Striped(100, ranks=4, width=2, samples_per_rank=24))
+        >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=4, width=2, samples_per_rank=24))
         >>> stopped = Assignment((whole,), 2, BatchSchedule.constant(8), steps=12)
         >>> fours = BatchSchedule.constant(4)
         >>> after = continue_assignment(stopped, 3, World(2, 2), fours, ShardingPolicy())
@@ -428,7 +428,7 @@ def continue_assignment(
     return Assignment(passes, world.micro_batch_size, schedule, steps, consumed)
 
 
-def _passes(remainder: Remainder, world: World, policy: ShardingPolicy) -> tuple[Pass, ...]:
+def _passes(remainder: Remainder, world: World, policy: ShardingPolicy) -> tuple[EpochRange, ...]:
     following = [
         _whole_epochs(one.order, one.first_epoch, one.epochs, world, policy) for one in remainder.following
     ]
@@ -441,7 +441,7 @@ def _passes(remainder: Remainder, world: World, policy: ShardingPolicy) -> tuple
     if following and following[0].order == first.order:
         epochs = following[0].epochs
         return (
-            Pass(first.order, first.layout, first.first_epoch, None if epochs is None else epochs + 1),
+            EpochRange(first.order, first.layout, first.first_epoch, None if epochs is None else epochs + 1),
             *following[1:],
         )
     return (first, *following)
@@ -449,27 +449,27 @@ def _passes(remainder: Remainder, world: World, policy: ShardingPolicy) -> tuple
 
 def _whole_epochs(
     order: SampleOrder, epoch: int, epochs: int | None, world: World, policy: ShardingPolicy
-) -> Pass:
+) -> EpochRange:
     if policy.mode == "cyclic":
         order = cyclic_order(order.total, world, sharded=policy.sharded, faithful=False)
     layout = layout_of(policy.mode, order.samples, world, tail=policy.tail, sharded=policy.sharded)
-    return Pass(order, layout, epoch, epochs)
+    return EpochRange(order, layout, epoch, epochs)
 
 
-def _rest(order: SampleOrder, epoch: int, world: World, policy: ShardingPolicy) -> Pass:
+def _rest(order: SampleOrder, epoch: int, world: World, policy: ShardingPolicy) -> EpochRange:
     mode = policy.mode
     if policy.keep_order and mode != "sequential":
         # Stripes of micro-batches are the layout whose batches are runs of the order.
         mode = "single"
     if mode == "cyclic":
         random = cyclic_order(order.samples, world, sharded=policy.sharded, faithful=False)
-        order = SampleOrder(order.total, random.links + order.links)
+        order = SampleOrder(order.total, random.transforms + order.transforms)
     layout = layout_of(mode, order.samples, world, tail=policy.tail, sharded=policy.sharded)
-    return Pass(order, layout, epoch)
+    return EpochRange(order, layout, epoch)
 
 
 def _reads_all(assignment: Assignment) -> bool:
     one = assignment
     return one.steps == available_steps(
-        one.passes, one.micro_batch_size, one.schedule, one.consumed_samples, one.skipped
+        one.epoch_ranges, one.micro_batch_size, one.schedule, one.consumed_samples, one.skipped
     )

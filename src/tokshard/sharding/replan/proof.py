@@ -14,7 +14,7 @@ import numpy as np
 
 from tokshard.errors import IntegrityError, TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment, Remainder
-from tokshard.sharding.history import SourceCount, StoppedStream, StreamProof, history_of, stops_of
+from tokshard.sharding.history import SourceCount, StoppedStream, StreamProof, stops_of
 from tokshard.sharding.intervals import BLOCK, Intervals, is_partition
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.order import SampleOrder, Selection
@@ -74,13 +74,15 @@ def prove_remainder(
     """
     remainder = Remainder.after(stopped, step, keep_order=False)
     epoch = remainder.epoch
-    order = next(one.order for one in stopped.passes if one.has_epoch(epoch))
+    order = next(one.order for one in stopped.epoch_ranges if one.has_epoch(epoch))
     read = count_datasets(locator, order, remainder.seen, epoch, key_of)
     planned, unread = _planned(after, remainder, locator, key_of)
     samples = count_datasets(locator, SampleOrder(order.total), _all(locator.source), epoch)
     if before is None:
         own = Intervals.of([(0, order.samples)])
-        earlier = samples - count_datasets(locator, order, own, epoch, key_of) if order.links else samples * 0
+        earlier = (
+            samples - count_datasets(locator, order, own, epoch, key_of) if order.transforms else samples * 0
+        )
     else:
         earlier = np.array(before, dtype=np.int64)
     table = np.stack((samples, earlier, read, planned, unread), axis=1).tolist()
@@ -91,7 +93,7 @@ def _planned(
     after: Assignment, remainder: Remainder, locator: Locator, key_of: KeyOf | None
 ) -> tuple[Integers, Integers]:
     """Return how many remaining samples of each dataset are planned, and how many stay unread."""
-    one = after.passes[0]
+    one = after.epoch_ranges[0]
     epoch = remainder.epoch
     if one.first_epoch != epoch:
         nothing = np.zeros(len(locator.source.datasets), dtype=np.int64)
@@ -109,7 +111,7 @@ def _planned(
 
 def _read_positions(assignment: Assignment) -> Intervals:
     """Return the positions of the first epoch of an assignment that its steps read."""
-    one = assignment.passes[0]
+    one = assignment.epoch_ranges[0]
     local = min(assignment.skipped + assignment.samples_per_rank, one.per_epoch)
     return one.layout.consumed(local)
 
@@ -121,7 +123,7 @@ def count_before(earlier: Sequence[StoppedStream], stopped: Assignment, step: in
         The counts of the proof of the stop before; None where that was in another epoch, or not at all.
     """
     remainder = Remainder.after(stopped, step, keep_order=False)
-    one = stopped.passes[0]
+    one = stopped.epoch_ranges[0]
     in_rest = one.first_epoch == remainder.epoch and one.order.samples < one.order.total
     if not in_rest or not earlier or earlier[-1].proof.epoch != remainder.epoch:
         return None
@@ -181,7 +183,7 @@ def _bincount(datasets: NDArray[Any], count: int, source: SampleSource) -> Integ
 
 def _ids_in_order(order: SampleOrder, positions: Intervals) -> Intervals | None:
     """Return the ids at some positions as intervals; None where the order shuffles them."""
-    for link in order.links:
+    for link in order.transforms:
         if not isinstance(link, Selection):
             return None
         positions = link.kept.select(positions)
@@ -209,15 +211,11 @@ def verify_replan(plan: Plan, *, parent: Plan | None = None, deep: bool = False)
         All that does not hold; empty if everything does.
     """
     problems: list[ReplanProblem] = []
-    try:
-        history = history_of(plan)
-    except TokshardError as error:
-        return [ReplanProblem("unreadable", "history", error.message)]
     for name, stream in plan.streams.items():
         before = None if parent is None else parent.streams.get(name)
         try:
             for place, (code, message) in _stream_problems(
-                stream, stops_of(history, name), before, deep=deep
+                stream, stops_of(plan.history, name), before, deep=deep
             ):
                 problems.append(ReplanProblem(code, f"history[{place}].streams.{name}", message))
         except TokshardError as error:
@@ -253,7 +251,7 @@ def continuation_problems(stopped: Assignment, step: int, after: Assignment) -> 
         yield "not-continued", f"it begins at {after.consumed_samples} consumed samples, not {before}"
     if not is_partition([remainder.seen, remainder.unread], remainder.samples):
         yield "read-twice", f"the samples of epoch {epoch} are not each either read or unread"
-    whole = after.passes
+    whole = after.epoch_ranges
     if whole[0].first_epoch == epoch:
         if not _is_rest(stopped, step, remainder, whole[0].order):
             yield "read-twice", f"the order of epoch {epoch} is not that of its unread samples"
@@ -263,7 +261,7 @@ def continuation_problems(stopped: Assignment, step: int, after: Assignment) -> 
         known = any(
             before.has_epoch(one.first_epoch)
             and (one.epochs is None or before.has_epoch(one.first_epoch + one.epochs - 1))
-            for before in (*remainder.following, *stopped.passes)
+            for before in (*remainder.following, *stopped.epoch_ranges)
         )
         if one.first_epoch < epoch or not known or one.order.samples != one.order.total:
             yield "read-twice", f"epoch {one.first_epoch} is not a whole one that was still to be read"
@@ -280,12 +278,12 @@ def _is_rest(stopped: Assignment, step: int, remainder: Remainder, order: Sample
     for rest in rests:
         if rest is None or rest.total != order.total or rest.samples != order.samples:
             continue
-        behind = len(order.links) - len(rest.links)
-        fits = behind >= 0 and order.links[behind:] == rest.links
-        if fits and not any(isinstance(link, Selection) for link in order.links[:behind]):
+        behind = len(order.transforms) - len(rest.transforms)
+        fits = behind >= 0 and order.transforms[behind:] == rest.transforms
+        if fits and not any(isinstance(link, Selection) for link in order.transforms[:behind]):
             return True
     fresh = not remainder.seen.count and order.samples == order.total == remainder.samples
-    return fresh and not any(isinstance(link, Selection) for link in order.links)
+    return fresh and not any(isinstance(link, Selection) for link in order.transforms)
 
 
 def _remainder_problems(stream: Stream, stops: Sequence[StoppedStream], *, deep: bool) -> Iterator[Problem]:
@@ -298,7 +296,7 @@ def _remainder_problems(stream: Stream, stops: Sequence[StoppedStream], *, deep:
     for number, one in enumerate(proof.sources):
         if not one.adds_up:
             yield "wrong-count", f"dataset {number} does not add up: {one}"
-    if deep and after.passes[0].first_epoch == proof.epoch:
+    if deep and after.epoch_ranges[0].first_epoch == proof.epoch:
         yield from _planned_problems(last.assignment, last.step, after, key_of)
 
 
@@ -306,9 +304,9 @@ def _planned_problems(
     stopped: Assignment, step: int, after: Assignment, key_of: KeyOf | None
 ) -> Iterator[Problem]:
     """Ask the stopped plan of every planned sample whether it has read it, and whether it comes once."""
-    one = after.passes[0]
+    one = after.epoch_ranges[0]
     epoch = one.first_epoch
-    order = next(before.order for before in stopped.passes if before.has_epoch(epoch))
+    order = next(before.order for before in stopped.epoch_ranges if before.has_epoch(epoch))
     for positions in _read_positions(after).blocks():
         ids = one.order.ids(positions, epoch, key_of)
         if not np.array_equal(one.order.positions(ids, epoch, key_of), positions):

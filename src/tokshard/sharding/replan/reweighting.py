@@ -21,8 +21,7 @@ import numpy as np
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument
 from tokshard.blending.recipe_files import read_arguments
-from tokshard.errors import UsageError
-from tokshard.gpt_index.splits import SPLITS
+from tokshard.errors import IntegrityError, UsageError
 from tokshard.index_cache.npy import map_npy, write_npy
 from tokshard.sharding.discovery import Wanted, open_sources
 from tokshard.sharding.history import Reweighting, StoppedStream, reweighting_of
@@ -37,7 +36,13 @@ from tokshard.sharding.replan.source_progress import (
     progress_rows,
     source_progress_after,
 )
-from tokshard.sharding.sources import CachedFiles, DatasetReference, FileStamp, SampleSource
+from tokshard.sharding.sources import (
+    CachedArrays,
+    DatasetReference,
+    FileFingerprint,
+    SampleSource,
+    array_path,
+)
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import is_temporary
@@ -267,7 +272,7 @@ def write_order(
     directory: str,
     stream: str,
     made_from: Any,
-) -> tuple[CachedFiles, Reweighting]:
+) -> tuple[CachedArrays, Reweighting]:
     """Write the arrays of a re-weighted blend; each appears whole or not at all.
 
     Temporary files of a killed run for the same arrays are removed.
@@ -288,7 +293,10 @@ def write_order(
     identity = {"schema": SCHEMA, "from": made_from, "weights": list(weights), "seed": seed}
     name = identity_digest(identity)[:_HASH_DIGITS]
     split = stream.partition(".")[0]
-    files = CachedFiles(directory, name, split, "BlendedDataset", {})
+
+    def path(array: str) -> str:
+        return array_path(directory, name, "BlendedDataset", split, array)
+
     arrays: dict[str, NDArray[Any]] = {
         "dataset_index": order.dataset_index,
         "dataset_sample_index": order.dataset_sample_index,
@@ -301,8 +309,8 @@ def write_order(
             if left.startswith(f".{name}-") and is_temporary(left):
                 syscalls.unlink(os.path.join(directory, left))
         for array_name, array in arrays.items():
-            write_npy(files.path(array_name), array)
-            stamps[array_name] = FileStamp.of(files.path(array_name))
+            write_npy(path(array_name), array)
+            stamps[array_name] = FileFingerprint.of(path(array_name))
     record = Reweighting(
         weights=tuple(weights),
         seed=seed,
@@ -310,7 +318,7 @@ def write_order(
         unread=stamps.pop("unread"),
         source_epochs=stamps.pop("source_epochs"),
     )
-    return CachedFiles(directory, name, split, "BlendedDataset", stamps), record
+    return CachedArrays(directory, name, split, "BlendedDataset", stamps), record
 
 
 def open_start(
@@ -322,7 +330,9 @@ def open_start(
         MissingFileError: A file is not there.
         IntegrityError: A file has changed, or its rows contradict each other.
     """
-    files = source.order or CachedFiles("", "", SPLITS[0], "BlendedDataset", {})
+    files = source.order
+    if files is None:
+        raise IntegrityError(f"{source.name} was re-weighted, but its source has no blend")
     rows = {}
     for name, stamp in (("unread", record.unread), ("source_epochs", record.source_epochs)):
         stamp.check(files.path(name))
