@@ -13,6 +13,7 @@ from tokshard.blending.plan import Kind
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.blending.weights import BlendWeights, shares_of
 from tokshard.core.codec import SHA256, Document, Key, NotStored, encode
+from tokshard.core.tool import Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.storage import syscalls
@@ -21,7 +22,6 @@ from tokshard.storage.files import write_atomically
 from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.paths import check_plain_name, is_remote
 from tokshard.storage.small_files import dump_readable_json, read_json_object
-from tokshard.version import __version__
 
 DOCUMENT_NAME = "blend.json"
 
@@ -180,7 +180,7 @@ class BlendDocument(Document):
 
     SCHEMA = "tokshard.blend/1"
 
-    tool: Annotated[dict[str, str], Key("tool", "Name and version of the writer.")]
+    tool: Annotated[Tool, Key("tool", "Program that wrote the document.")]
     id: Annotated[
         str,
         Key("id", "SHA-256 of what the blend is; not of where it lies or what was measured.", pattern=SHA256),
@@ -218,7 +218,7 @@ class BlendDocument(Document):
         """Return the document of a blend that was built."""
         by_name = {split.name: split for split in splits}
         return cls(
-            tool={"name": "tokshard", "version": __version__},
+            tool=Tool(),
             id=_identity(builder, by_name),
             recipe=recipe,
             resolved=resolved,

@@ -1,24 +1,13 @@
-import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.blending.support import config_for, greedy, write_dataset, write_sources
-from tokshard.blending.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
+from tokshard.blending.emission import emit_megatron_args
 from tokshard.blending.plan import _proportional_draws, plan_blend, plan_requests
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source, with_own_seeds
 from tokshard.blending.recipe_files import parse_per_split_words, parse_words
-from tokshard.blending.weights import (
-    SourceTokens,
-    resolve,
-    share_out,
-    smallest_surplus,
-    source_sizes,
-    with_surplus,
-)
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.sizes import Sizes
 
@@ -190,44 +179,6 @@ def test_paths_of_the_training_run_enter_the_hash(sources):
     ]  # fmt: skip
 
 
-def capped_case():
-    source = st.tuples(
-        st.floats(0.05, 1), st.integers(20, 400), st.one_of(st.none(), st.sampled_from([0.5, 1, 2, 3.5]))
-    )
-    return st.lists(source, min_size=2, max_size=6)
-
-
-@given(case=capped_case(), size=st.integers(1, 400), temperature=st.sampled_from([1.0, 0.5, 3.0]))
-@settings(max_examples=150, deadline=None)
-def test_no_source_is_drawn_beyond_its_cap_and_the_rest_keep_their_proportions(case, size, temperature):
-    supplies = [SourceTokens(tokens * 8, 8, 1) for _, tokens, _ in case]
-    mixture = Mixture(
-        tuple(Source(f"s{i}", weight, max_epochs=cap) for i, (weight, _, cap) in enumerate(case)),
-        temperature=temperature,
-    )
-    caps = [
-        None if cap is None else supply.samples_of(cap)
-        for supply, (_, _, cap) in zip(supplies, case, strict=True)
-    ]
-    try:
-        found = resolve(mixture, size, supplies)
-    except UsageError:
-        # Only where all are capped, and the caps hold hardly more than is asked for, if that.
-        assert None not in caps
-        assert sum(caps) <= size + len(caps) ** 2 or min(caps) == 0
-        return
-    assert found.size == size
-    shares = np.array(found.weights) / sum(found.weights)
-    total = sum(source_sizes(shares.tolist(), size, 0.0).targets)
-    drawn = greedy((shares / shares.sum()).tolist(), total)[0]
-    for place, cap in enumerate(caps):
-        assert cap is None or drawn.count(place) <= cap
-    wanted = [weight ** (1 / temperature) for weight, _, _ in case]
-    free = [place for place, cap in enumerate(caps) if cap is None]
-    for one, other in itertools.pairwise(free):
-        assert found.weights[one] / found.weights[other] == pytest.approx(wanted[one] / wanted[other])
-
-
 @pytest.mark.parametrize("epochs", [(1, 1, 1), (2, 1, 3), (1.5, 0.5, 4)])
 def test_epochs_are_reached_and_never_exceeded(sources, epochs):
     mixture = Mixture(
@@ -269,82 +220,7 @@ def test_caps_that_hold_too_little_are_refused_with_the_numbers(sources):
         plan_blend(BlendRecipe(mixture), config_for(5000, split="100"))
 
 
-def test_shares_beyond_caps_go_to_the_others():
-    assert share_out([1, 1], [None, None], 10) == [5, 5]
-    assert share_out([8, 1, 1], [2, None, None], 10) == [2, 4, 4]
-    assert share_out([8, 1, 1], [2, 3, None], 10) == [2, 3, 5]
-    assert share_out([8, 1, 1], [2, 3, 4], 10) is None
-    assert share_out([8, 1, 1], [2, 3, 5], 10) == [2, 3, 5]
-
-
-@given(target=st.integers(1, 10**6), needed=st.integers(0, 10**6))
-def test_the_smallest_surplus_is_the_first_that_fits(target, needed):
-    found = smallest_surplus(lambda surplus: with_surplus(target, surplus) >= target + needed)
-    if found is None:
-        assert needed / target > 10**5
-        return
-    assert with_surplus(target, found) >= target + needed
-    before = (round(found * 10**6) - 1) / 10**6  # found - 1e-6 is mostly another number
-    assert found == 0 or with_surplus(target, before) < target + needed
-
-
 def test_a_temperature_that_leaves_nothing_of_a_source_is_refused(sources):
     mixture = weighted(sources, (1, 4, 16), temperature=0.001)
     with pytest.raises(UsageError, match=r"the temperature 0\.001 leaves nothing of"):
         plan_blend(BlendRecipe(mixture), config_for(70, split="100"))
-
-
-def test_the_arguments_that_sizes_come_from_are_emitted_as_they_are(sources):
-    plan = plan_blend(parse_words(["1", sources[0], "2", sources[1]]), config_for(80, 24, 8))
-    job = ["--train-iters", "10", "--global-batch-size", "8"]
-    words = emit_megatron_args(plan, size_arguments=job)
-    assert words[-4:] == job
-    assert "--train-samples" not in words
-
-
-def test_arguments_and_json_of_a_plan_are_read_back_as_the_same_plan(sources):
-    mixture = Mixture(
-        tuple(
-            Source(prefix, weight, max_epochs=2)
-            for prefix, weight in zip(sources, (0.7, 0.2, 0.1), strict=True)
-        )
-    )
-    plan = plan_blend(BlendRecipe(mixture), config_for(200, 8, 8))
-    words = emit_megatron_args(plan, "/cache")
-    begin, end = words.index("--data-path") + 1, words.index("--split")
-    assert dict(itertools.pairwise(words))["--train-samples"] == "200"
-    again = plan_blend(parse_words(words[begin:end]), config_for(200, 8, 8))
-    assert [split.description() for split in again.splits] == [split.description() for split in plan.splits]
-    assert parse_words(emit_megatron_words(plan).split()) == again.recipe
-    with pytest.raises(UsageError, match="per split"):
-        emit_megatron_json(plan)
-
-
-def test_splits_of_their_own_are_emitted_as_such(sources, tmp_path):
-    from tokshard.blending.recipe_files import read_per_split
-
-    recipe = parse_per_split_words(["1", sources[0], "2", sources[1]], [sources[2]], None)
-    plan = plan_blend(recipe, config_for(30, None))
-    (tmp_path / "splits.json").write_text(emit_megatron_json(plan))
-    assert read_per_split(str(tmp_path / "splits.json")) == recipe
-    with pytest.raises(UsageError, match="sources per split"):
-        emit_megatron_words(plan)
-    words = emit_megatron_args(plan)
-    assert "--full-validation" in words
-    assert words[: words.index("--full-validation")] == [
-        "--train-data-path", "1", sources[0], "2", sources[1], "--valid-data-path", sources[2],
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("training", ["-x/source0", "7"])
-def test_prefixes_that_megatron_would_misread_are_not_emitted(sources, training):
-    plan = plan_blend(parse_words(sources[:1]), config_for(30, path_as=((sources[0], training),)))
-    with pytest.raises(UsageError, match=training):
-        emit_megatron_args(plan)
-
-
-def test_a_file_of_words_has_no_prefix_that_megatron_would_cut(sources):
-    plan = plan_blend(parse_words(sources[:1]), config_for(30, path_as=((sources[0], "data/a b"),)))
-    assert "data/a b" in emit_megatron_args(plan)
-    with pytest.raises(UsageError, match="'data/a b' has white space in it"):
-        emit_megatron_words(plan)

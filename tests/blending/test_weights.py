@@ -1,0 +1,75 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.blending.support import greedy
+from tokshard.blending.recipe import Mixture, Source
+from tokshard.blending.weights import (
+    SourceTokens,
+    resolve,
+    share_out,
+    smallest_surplus,
+    source_sizes,
+    with_surplus,
+)
+from tokshard.errors import UsageError
+
+
+def capped_case():
+    source = st.tuples(
+        st.floats(0.05, 1), st.integers(20, 400), st.one_of(st.none(), st.sampled_from([0.5, 1, 2, 3.5]))
+    )
+    return st.lists(source, min_size=2, max_size=6)
+
+
+@given(case=capped_case(), size=st.integers(1, 400), temperature=st.sampled_from([1.0, 0.5, 3.0]))
+@settings(max_examples=150, deadline=None)
+def test_no_source_is_drawn_beyond_its_cap_and_the_rest_keep_their_proportions(case, size, temperature):
+    supplies = [SourceTokens(tokens * 8, 8, 1) for _, tokens, _ in case]
+    mixture = Mixture(
+        tuple(Source(f"s{i}", weight, max_epochs=cap) for i, (weight, _, cap) in enumerate(case)),
+        temperature=temperature,
+    )
+    caps = [
+        None if cap is None else supply.samples_of(cap)
+        for supply, (_, _, cap) in zip(supplies, case, strict=True)
+    ]
+    try:
+        found = resolve(mixture, size, supplies)
+    except UsageError:
+        # Only where all are capped, and the caps hold hardly more than is asked for, if that.
+        assert None not in caps
+        assert sum(caps) <= size + len(caps) ** 2 or min(caps) == 0
+        return
+    assert found.size == size
+    shares = np.array(found.weights) / sum(found.weights)
+    total = sum(source_sizes(shares.tolist(), size, 0.0).targets)
+    drawn = greedy((shares / shares.sum()).tolist(), total)[0]
+    for place, cap in enumerate(caps):
+        assert cap is None or drawn.count(place) <= cap
+    wanted = [weight ** (1 / temperature) for weight, _, _ in case]
+    free = [place for place, cap in enumerate(caps) if cap is None]
+    for one, other in itertools.pairwise(free):
+        assert found.weights[one] / found.weights[other] == pytest.approx(wanted[one] / wanted[other])
+
+
+def test_shares_beyond_caps_go_to_the_others():
+    assert share_out([1, 1], [None, None], 10) == [5, 5]
+    assert share_out([8, 1, 1], [2, None, None], 10) == [2, 4, 4]
+    assert share_out([8, 1, 1], [2, 3, None], 10) == [2, 3, 5]
+    assert share_out([8, 1, 1], [2, 3, 4], 10) is None
+    assert share_out([8, 1, 1], [2, 3, 5], 10) == [2, 3, 5]
+
+
+@given(target=st.integers(1, 10**6), needed=st.integers(0, 10**6))
+def test_the_smallest_surplus_is_the_first_that_fits(target, needed):
+    found = smallest_surplus(lambda surplus: with_surplus(target, surplus) >= target + needed)
+    if found is None:
+        assert needed / target > 10**5
+        return
+    assert with_surplus(target, found) >= target + needed
+    before = (round(found * 10**6) - 1) / 10**6  # found - 1e-6 is mostly another number
+    assert found == 0 or with_surplus(target, before) < target + needed
