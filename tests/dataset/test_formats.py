@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tokshard.core.codec import decode, encode
+from tokshard.dataset.delivery import UploadEntry
 from tokshard.dataset.manifest import Manifest, seal_of
+from tokshard.dataset.merge.staging import CopiedInput
 from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records, to_line
 from tokshard.dataset.workdir import PublicationRecord
+from tokshard.storage.journal import JournalLine
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 DOCUMENTS = {
@@ -28,6 +32,22 @@ def test_lines_are_read_and_written_back(name):
     path = GOLDEN / name
     records = [*read_records(RECORDS[name], str(path))]
     assert b"".join(map(to_line, records)) == path.read_bytes()
+
+
+JOURNALS = {"delivery-1.jsonl": UploadEntry, "merge-1.jsonl": CopiedInput}
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_journals_are_read_and_written_back(name):
+    content = (GOLDEN / name).read_bytes()
+    lines = [JournalLine.from_bytes(line) for line in content.splitlines(keepends=True)]
+    entries = [line.entry and decode(JOURNALS[name], line.entry, name) for line in lines]
+    again = [
+        JournalLine(entry=entry and encode(entry), checkpoint=line.checkpoint)
+        for line, entry in zip(lines, entries, strict=True)
+    ]
+    assert b"".join(line.to_bytes() for line in again) == content
+    assert {line.entry is None for line in lines} == {False, True}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import xxhash
 
-from tokshard.core.codec import encode
+from tokshard.core.codec import XXH3_128, Key, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
 from tokshard.core.tool import Tool
@@ -64,6 +64,14 @@ CHECKPOINT_BYTES = 1 << 30
 COPY_BYTES = 64 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedInput:
+    """An input without a manifest has been copied: an entry of the journal."""
+
+    input: Annotated[int, Key("input", "The number of the input, from 0.", minimum=0)]
+    xxh3_128: Annotated[str, Key("xxh3_128", "The digest of its .bin file.", pattern=XXH3_128)]
+
+
 class TokenCopy:
     """The tokens copied so far.
 
@@ -89,7 +97,8 @@ class TokenCopy:
         sizes: dict[str, int] = {}
         journal_bytes = 0
         for checkpoint in read_checkpoints(journal_path):
-            self.digests |= {entry["input"]: entry["xxh3_128"] for entry in checkpoint.entries}
+            copied = [decode(CopiedInput, entry, journal_path) for entry in checkpoint.entries]
+            self.digests |= {entry.input: entry.xxh3_128 for entry in copied}
             sizes, journal_bytes = checkpoint.sizes, checkpoint.journal_bytes
         self.resumed_bytes = self._synced_bytes = sizes.get(TOKENS_NAME, 0)
         self._journal = Journal(journal_path, journal_bytes)
@@ -115,7 +124,7 @@ class TokenCopy:
                     self._copy(part, done)
             elif number not in self.digests:
                 self.digests[number] = self._copy_and_digest(part, done)
-                self._journal.append({"input": number, "xxh3_128": self.digests[number]})
+                self._journal.append(encode(CopiedInput(number, self.digests[number])))
             begin += part.bin_bytes
             self._documents += part.header.document_count
             self._tell()
