@@ -184,7 +184,7 @@ def shift_by_a_token(path: Path, tokens: Path) -> None:
     footer = json.loads(content[end : end + length])
     entry = footer["placed"]["tokens.0"]
     entry["offset"] += 2
-    moved = tokens.read_bytes()[entry["offset"] : entry["offset"] + entry["bytes"]]
+    moved = tokens.read_bytes()[entry["offset"] : entry["offset"] + entry["size_bytes"]]
     entry["xxh3_128"] = content_digest(moved)
     changed = json.dumps(footer, separators=(",", ":")).encode()
     tail = _TAIL.pack(len(changed), bytes.fromhex(content_digest(changed)), _MAGIC)

@@ -4,12 +4,11 @@ import gzip
 from pathlib import Path
 
 import pytest
-from tokshard.tokenization.job_array.report import ArrayReport
 
 from support.array_corpora import content, lines
 from support.object_store import SLOW_DOWN, Bucket, always
 from support.tokenize_runs import run_array_task, run_finish, run_tokenize
-from tokshard import ArrayTask
+from tokshard import ArrayTask, ArrayTaskReport
 from tokshard.errors import OutputExistsError, StorageError, UsageError
 
 TASKS = 3
@@ -26,12 +25,12 @@ def inputs(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> l
     return [f"{bucket.url}/in/a.jsonl", f"{bucket.url}/in/b.jsonl.gz"]
 
 
-def run_task(inputs: list[str], bucket: Bucket, index: int, **options) -> ArrayReport:
+def run_task(inputs: list[str], bucket: Bucket, index: int, **options) -> ArrayTaskReport:
     return run_array_task(
         inputs,
         f"{bucket.url}/out/x",
         task=ArrayTask(index, TASKS),
-        staging="staging",
+        local_dir="staging",
         unit_bytes=UNIT_BYTES,
         **options,
     )
@@ -77,7 +76,7 @@ def test_an_upload_that_failed_is_done_by_whoever_comes_next(
     again = run_task(inputs, bucket, 0)
     assert (again.state, again.units) == ("published", 0)
     assert uploaded(bucket) == expected(inputs)
-    assert run_finish(inputs, f"{bucket.url}/out/x", staging="staging", unit_bytes=UNIT_BYTES).up_to_date
+    assert run_finish(inputs, f"{bucket.url}/out/x", local_dir="staging", unit_bytes=UNIT_BYTES).up_to_date
 
 
 def test_another_output_is_not_replaced_without_force(inputs: list[str], bucket: Bucket):
@@ -91,6 +90,6 @@ def test_another_output_is_not_replaced_without_force(inputs: list[str], bucket:
     assert uploaded(bucket) == expected(inputs)
 
 
-def test_the_tasks_need_a_common_staging_directory(inputs: list[str], bucket: Bucket):
-    with pytest.raises(UsageError, match="the tasks need a common place to make s3://"):
+def test_the_tasks_need_a_common_local_directory(inputs: list[str], bucket: Bucket):
+    with pytest.raises(UsageError, match="the tasks need a common directory to build s3://"):
         run_array_task(inputs, f"{bucket.url}/out/x", task=ArrayTask(0, 2))

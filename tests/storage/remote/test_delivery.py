@@ -301,19 +301,18 @@ def test_an_interrupted_run_is_resumed_where_it_was_made(bucket: Bucket, corpus:
     assert uploaded(bucket) == expected(corpus)
 
 
-def test_several_fields_and_a_staging_directory_of_ones_own(
-    commands: Commands, bucket: Bucket, tmp_path: Path
-):
+def test_several_fields_and_a_local_directory_of_ones_own(commands: Commands, bucket: Bucket, tmp_path: Path):
     text = b"".join(b'{"text": "a %d", "title": "b"}\n' % number for number in range(50))
     source = bucket.put("in/web.jsonl.gz", gzip.compress(text))
     url = f"{bucket.url}/out/web"
     arguments = ("tokenize", source, "--field", "text", "--field", "title")
-    plan = json.loads(commands.run(*arguments, "-o", url, "--staging", "here", "--dry-run", "--json").stdout)
+    planned = commands.run(*arguments, "-o", url, "--local-dir", "here", "--dry-run", "--json")
+    plan = json.loads(planned.stdout)
     assert defects_of(plan) == []
     assert plan["outputs"] == [f"{url}_text_document", f"{url}_title_document"]
-    assert plan["staging"].startswith("here/web-")
+    assert plan["local_dir"].startswith("here/web-")
     assert not (tmp_path / "here").exists()
-    done = commands.run(*arguments, "-o", url, "--staging", "here", "--keep-staging")
+    done = commands.run(*arguments, "-o", url, "--local-dir", "here", "--keep-local")
     assert done.code == 0, done.stderr
     assert defects_of(json.loads(bucket.get("out/web_text_document.tokshard/manifest.json"))) == []
     manifests = [step for step in steps(bucket) if "manifest" in step]
@@ -351,8 +350,8 @@ def test_the_progress_shows_the_upload(bucket: Bucket, corpus: Path):
         ("s3://bucket/out/", {}, "names a directory, not a prefix"),
         ("s3://bucket/web.bin", {}, "leave out the '.bin'"),
         ("nothing://bucket/web", {}, "nothing is known of nothing://"),
-        ("web", {"keep_staging": True}, "have a meaning only with an --output in a store"),
-        ("web", {"staging": "x"}, "have a meaning only with an --output in a store"),
+        ("web", {"keep_local": True}, "have a meaning only with an --output in a store"),
+        ("web", {"local_dir": "x"}, "have a meaning only with an --output in a store"),
     ],
 )
 def test_outputs_that_cannot_be_meant(corpus: Path, output: str, options: dict, words: str):
