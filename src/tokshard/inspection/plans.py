@@ -83,7 +83,7 @@ class PlanSummary(Document):
 
     plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
     topology: Annotated[TopologySummary, Key("topology", "The ranks.")]
-    options: Annotated[Any, Key("options", "Options that the plan was made with.")]
+    options: Annotated[dict[str, Any], Key("options", "Options that the plan was made with.")]
     continues: Annotated[tuple[str, ...], Key("continues", "Ids of the plans that it continues, in order.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
     streams: Annotated[dict[str, StreamSummary], Key("streams", "Streams by name: train, valid, test.")]

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.core.codec import decode
-from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.entry import CacheEntry
@@ -147,8 +145,7 @@ def _datasets(plan: Plan) -> Iterator[DatasetReference]:
 
 def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, context: VerifyContext) -> None:
     try:
-        recorded = decode(DatasetFingerprint, dataset.fingerprint, dataset.prefix)
-        changes = context.fingerprint(dataset.prefix).changes_since(recorded)
+        changes = context.fingerprint(dataset.prefix).changes_since(dataset.fingerprint)
     except MissingFileError:
         return  # found by its stamp
     except (InputError, IntegrityError, StorageError) as error:
