@@ -172,12 +172,12 @@ def _expand_directory(directory: str) -> list[str]:
 def _expand_url(url: str) -> list[str]:
     pattern = GLOB_CHARACTERS.search(url) is not None and not url.startswith(("http://", "https://"))
     if pattern and not objects.exists(url):
-        found = [one for one in objects.glob(url) if not _is_marker(one)]
+        found = [found_url for found_url in objects.glob(url) if not _is_marker(found_url)]
         if not found:
             raise InputError(f"nothing matches {url}", hint="check the spelling, and that the store lists it")
     elif url.endswith("/") or (not _DATA_NAME.search(url) and objects.is_directory(url)):
         base = url.rstrip("/") + "/"
-        found = [one for one in objects.walk(base) if _is_data(one.removeprefix(base))]
+        found = [found_url for found_url in objects.walk(base) if _is_data(found_url.removeprefix(base))]
         if not found:
             raise InputError(f"no inputs are below {url}", hint=_HINT_NAMES)
     else:

@@ -313,7 +313,7 @@ class _Meter:
     def __init__(self, progress: Progress, total: int, manifests: Sequence[Manifest]) -> None:
         self._progress = progress
         self._documents = manifests[0].dataset.documents
-        self._tokens = sum(one.dataset.tokens for one in manifests)
+        self._tokens = sum(manifest.dataset.tokens for manifest in manifests)
         self._bytes = 0
         progress.start(total, 0)
 

@@ -202,7 +202,7 @@ def check_together(inputs: Sequence[MergeInput]) -> None:
                 f"but {other.prefix} has {other.header.dtype.name} tokens",
                 hint="only datasets of one dtype can be put together; tokenize one of them again",
             )
-    total = sum(part.bin_bytes for part in inputs)
+    total = sum(dataset.bin_bytes for dataset in inputs)
     if total > MAX_POINTER_BYTES:
         raise InputError(
             f"the inputs have {total} bytes of tokens, more than the pointers of an index can address"
@@ -249,15 +249,15 @@ def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
         )
 
 
-def _check_manifest(part: MergeInput, manifest: Manifest) -> None:
-    check_sizes(part.prefix, manifest)
-    expected = {**part.counts, "dtype": part.header.dtype.name}
+def _check_manifest(dataset: MergeInput, manifest: Manifest) -> None:
+    check_sizes(dataset.prefix, manifest)
+    expected = {**dataset.counts, "dtype": dataset.header.dtype.name}
     for name, value in expected.items():
         recorded = getattr(manifest.dataset, name)
         if recorded != value:
             raise IntegrityError(
-                f"{part.prefix} has {name} {value}, but its manifest says {recorded!r}",
-                path=part.prefix,
+                f"{dataset.prefix} has {name} {value}, but its manifest says {recorded!r}",
+                path=dataset.prefix,
                 field=f"dataset.{name}",
                 hint="the dataset was changed after tokshard wrote it: make it again",
             )

@@ -125,7 +125,9 @@ def dry_run_merge(options: MergeOptions) -> MergeDryRun:
     job = _prepare(options)
     return MergeDryRun(
         prefix=job.work.prefix,
-        inputs=tuple(MergedDataset(part.prefix, part.bin_bytes, **part.counts) for part in job.inputs),
+        inputs=tuple(
+            MergedDataset(dataset.prefix, dataset.bin_bytes, **dataset.counts) for dataset in job.inputs
+        ),
         dtype=job.inputs[0].header.dtype.name,
         multimodal=options.multimodal,
         tokenizer=job.spec.plan.tokenizer,
@@ -171,13 +173,13 @@ def _plan(inputs: Sequence[MergeInput], options: MergeOptions) -> BuildPlan:
             mismatch,
             hint="an id means different text in each; --allow-tokenizer-mismatch merges them all the same",
         )
-    known = all(part.tokenizer for part in inputs) and not mismatch
-    parameters = [part.manifest.options if part.manifest else None for part in inputs]
+    known = all(dataset.tokenizer for dataset in inputs) and not mismatch
+    parameters = [dataset.manifest.options if dataset.manifest else None for dataset in inputs]
     return BuildPlan(
-        inputs=tuple(part.source for part in inputs),
+        inputs=tuple(dataset.source for dataset in inputs),
         tokenizer=inputs[0].tokenizer if known else None,
         options=MergeParameters(
-            inputs=tuple(part.prefix for part in inputs),
+            inputs=tuple(dataset.prefix for dataset in inputs),
             multimodal=options.multimodal,
             eod_id=common([made_with.eod_id if made_with else None for made_with in parameters]),
             append_eod=common([made_with.append_eod if made_with else None for made_with in parameters]),
@@ -189,7 +191,7 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
     """Copy what is missing and stage the output; the bytes that existed already count as resumed."""
     copy = TokenCopy(job.work.directory, job.inputs, progress)
     try:
-        progress.start(sum(part.bin_bytes for part in job.inputs), copy.resumed_bytes)
+        progress.start(sum(dataset.bin_bytes for dataset in job.inputs), copy.resumed_bytes)
         copy.run()
     finally:
         copy.close()
@@ -197,14 +199,14 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
     manifest = stage(
         job.work.directory, job.inputs, copy.digests, job.spec.plan, multimodal=job.options.multimodal
     )
-    for part in job.inputs:
-        part.check_unchanged()
+    for dataset in job.inputs:
+        dataset.check_unchanged()
     return BuildResult((manifest,), copy.resumed_bytes)
 
 
 def _tokenizer_mismatch(inputs: Sequence[MergeInput]) -> str | None:
     """Name two inputs that were made with different tokenizers; None if those that are known agree."""
-    known = [(part.prefix, part.tokenizer) for part in inputs if part.tokenizer]
+    known = [(dataset.prefix, dataset.tokenizer) for dataset in inputs if dataset.tokenizer]
     for prefix, tokenizer in known[1:]:
         if differing := _tokenizer_differences(known[0][1], tokenizer):
             return f"{known[0][0]} and {prefix} were made with different tokenizers: {differing}"
@@ -227,16 +229,16 @@ def _short(value: object) -> str:
 
 def _warnings(inputs: Sequence[MergeInput]) -> tuple[str, ...]:
     found = []
-    if twice := named_twice([part.prefix for part in inputs]):
+    if twice := named_twice([dataset.prefix for dataset in inputs]):
         found.append(f"{_names(twice)}: named twice, so these documents are in the output twice")
-    if unknown := [part.prefix for part in inputs if not part.tokenizer]:
+    if unknown := [dataset.prefix for dataset in inputs if not dataset.tokenizer]:
         found.append(f"{_names(unknown)}: the tokenizer is not known, and cannot be compared")
     if mismatch := _tokenizer_mismatch(inputs):
         found.append(mismatch)
-    without = [part.prefix for part in inputs if not part.has_provenance]
+    without = [dataset.prefix for dataset in inputs if not dataset.has_provenance]
     if without and len(without) < len(inputs):
         found.append(f"{_names(without)}: without provenance, so the output has none")
-    if not any(part.tokens for part in inputs):
+    if not any(dataset.tokens for dataset in inputs):
         found.append("there are no tokens in any input: Megatron cannot train on the output")
     return tuple(found)
 
@@ -262,7 +264,7 @@ def _report(job: _Job, result: BuildResult, started: float) -> MergeReport:
         idx_bytes=files.idx.size_bytes,
         pieces_xxh3_128=files.bin.pieces_xxh3_128,
         tokenizer=manifest.tokenizer,
-        provenance=all(part.has_provenance for part in job.inputs),
+        provenance=all(dataset.has_provenance for dataset in job.inputs),
         bytes_resumed=result.resumed,
         up_to_date=result.up_to_date,
         seconds=time.monotonic() - started,

@@ -117,16 +117,16 @@ class TokenCopy:
                 the last checkpoint is kept.
         """
         begin = 0
-        for number, part in enumerate(self._inputs):
-            done = min(part.bin_bytes, max(0, self._tokens.size_bytes - begin))
-            if part.manifest is not None:
-                if done < part.bin_bytes:
-                    self._copy(part, done)
+        for number, dataset in enumerate(self._inputs):
+            done = min(dataset.bin_bytes, max(0, self._tokens.size_bytes - begin))
+            if dataset.manifest is not None:
+                if done < dataset.bin_bytes:
+                    self._copy(dataset, done)
             elif number not in self.digests:
-                self.digests[number] = self._copy_and_digest(part, done)
+                self.digests[number] = self._copy_and_digest(dataset, done)
                 self._journal.append(encode(CopiedInput(number, self.digests[number])))
-            begin += part.bin_bytes
-            self._documents += part.header.document_count
+            begin += dataset.bin_bytes
+            self._documents += dataset.header.document_count
             self._tell()
         self._checkpoint()
 
@@ -135,31 +135,31 @@ class TokenCopy:
         self._tokens.close()
         self._journal.close()
 
-    def _copy(self, part: MergeInput, done: int) -> None:
+    def _copy(self, dataset: MergeInput, done: int) -> None:
         """Let the kernel copy the rest of an input."""
-        file = InputFile(bin_path(part.prefix))
-        while done < part.bin_bytes:
-            wanted = min(COPY_BYTES, CHECKPOINT_BYTES, part.bin_bytes - done)
+        file = InputFile(bin_path(dataset.prefix))
+        while done < dataset.bin_bytes:
+            wanted = min(COPY_BYTES, CHECKPOINT_BYTES, dataset.bin_bytes - done)
             copied = self._tokens.copy(file.descriptor, done, wanted)
             done += copied
             if copied < wanted:
                 raise IntegrityError(
-                    f"{file.path} ends at byte {done}, but had {part.bin_bytes} bytes when it was checked",
+                    f"{file.path} ends at byte {done}, but had {dataset.bin_bytes} bytes when it was checked",
                     path=file.path,
                     offset=done,
                     hint="another program has cut it short: copy the pair again, or make it again",
                 )
             self._after_block()
 
-    def _copy_and_digest(self, part: MergeInput, done: int) -> str:
+    def _copy_and_digest(self, dataset: MergeInput, done: int) -> str:
         """Copy the rest of an input through this process; return the digest of the whole."""
-        file = InputFile(bin_path(part.prefix))
+        file = InputFile(bin_path(dataset.prefix))
         state = xxhash.xxh3_128()
-        buffer = memoryview(bytearray(min(READ_BYTES, CHECKPOINT_BYTES, part.bin_bytes)))
+        buffer = memoryview(bytearray(min(READ_BYTES, CHECKPOINT_BYTES, dataset.bin_bytes)))
         position = 0
-        while position < part.bin_bytes:
+        while position < dataset.bin_bytes:
             # What a run before has copied is read again for the digest, and no more.
-            end = done if position < done else part.bin_bytes
+            end = done if position < done else dataset.bin_bytes
             block = buffer[: min(len(buffer), end - position)]
             file.read_into(block, position)
             state.update(block)
@@ -209,11 +209,11 @@ def stage(
     units = stage_chunks(directory, 0, UNITS_NAME, _unit_lines(inputs, digests, pieces))
     provenance: FileRecord | None = None
     rejected: FileRecord | None = None
-    if all(part.has_provenance for part in inputs):
+    if all(dataset.has_provenance for dataset in inputs):
         provenance = stage_chunks(directory, 0, PROVENANCE_NAME, _concatenated(inputs, PROVENANCE_NAME))
-    if any(part.manifest and part.manifest.files.rejected for part in inputs):
+    if any(dataset.manifest and dataset.manifest.files.rejected for dataset in inputs):
         rejected = stage_chunks(directory, 0, REJECTED_NAME, _concatenated(inputs, REJECTED_NAME))
-    tokens = TokenFileRecord(sum(part.bin_bytes for part in inputs), piecewise_digest(pieces))
+    tokens = TokenFileRecord(sum(dataset.bin_bytes for dataset in inputs), piecewise_digest(pieces))
     manifest = Manifest(
         tool=Tool(),
         fingerprint=plan.fingerprint,
@@ -230,13 +230,13 @@ def stage(
 
 
 def input_records(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> tuple[InputRecord, ...]:
-    """Return the inputs of all inputs; part without a manifest is an input itself."""
+    """Return the inputs of all inputs; one without a manifest is an input itself."""
     records: list[InputRecord] = []
-    for number, part in enumerate(inputs):
-        if part.manifest is not None:
-            records += part.manifest.inputs
+    for number, dataset in enumerate(inputs):
+        if dataset.manifest is not None:
+            records += dataset.manifest.inputs
         else:
-            records.append(_foreign_record(part, digests.get(number, "0" * 32)))
+            records.append(_foreign_record(dataset, digests.get(number, "0" * 32)))
     return tuple(records)
 
 
@@ -256,26 +256,26 @@ def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
 
 
 def _stage_index(directory: str, inputs: Sequence[MergeInput], *, multimodal: bool) -> FileRecord:
-    """Write the index from those of the inputs, of which part is open at a time."""
+    """Write the index from those of the inputs, of which dataset is open at a time."""
 
     def lengths() -> Iterator[NDArray[Any]]:
-        for part in inputs:
-            yield from part.columns(multimodal=multimodal).sequence_lengths.pieces()
+        for dataset in inputs:
+            yield from dataset.columns(multimodal=multimodal).sequence_lengths.pieces()
 
     def sequences_per_document() -> Iterator[NDArray[Any]]:
-        for part in inputs:
-            yield from part.columns(multimodal=multimodal).sequences_per_document()
+        for dataset in inputs:
+            yield from dataset.columns(multimodal=multimodal).sequences_per_document()
 
     def modes() -> Iterator[NDArray[Any]]:
-        for part in inputs:
-            yield from part.columns(multimodal=multimodal).sequence_modes.pieces()
+        for dataset in inputs:
+            yield from dataset.columns(multimodal=multimodal).sequence_modes.pieces()
 
     def write(file: DigestingWriter) -> None:
         write_index(
             file,
             dtype=inputs[0].header.dtype,
-            sequence_count=sum(part.header.sequence_count for part in inputs),
-            document_count=sum(part.header.document_count for part in inputs),
+            sequence_count=sum(dataset.header.sequence_count for dataset in inputs),
+            document_count=sum(dataset.header.document_count for dataset in inputs),
             lengths=lengths,
             sequences_per_document=sequences_per_document,
             modes=modes if multimodal else None,
@@ -289,92 +289,92 @@ def _unit_lines(
 ) -> Iterator[bytes]:
     """Yield the units of all inputs with the new numbers of their inputs; collect the digests of pieces."""
     first_input = 0
-    for number, part in enumerate(inputs):
+    for number, dataset in enumerate(inputs):
         before = len(pieces)
-        for unit in _units(part, digests.get(number, "")):
+        for unit in _units(dataset, digests.get(number, "")):
             pieces.append(unit.tokens_xxh3_128)
             yield to_line(replace(unit, input=first_input + unit.input))
-        if part.manifest is not None:
-            _check_pieces(part, part.manifest, pieces[before:])
-        first_input += len(part.manifest.inputs) if part.manifest else 1
+        if dataset.manifest is not None:
+            _check_pieces(dataset, dataset.manifest, pieces[before:])
+        first_input += len(dataset.manifest.inputs) if dataset.manifest else 1
 
 
-def _units(part: MergeInput, digest: str) -> Iterator[UnitRecord]:
-    if part.manifest is None:
+def _units(dataset: MergeInput, digest: str) -> Iterator[UnitRecord]:
+    if dataset.manifest is None:
         yield UnitRecord(
             input=0,
             unit=0,
-            content_bytes=part.bin_bytes,
+            content_bytes=dataset.bin_bytes,
             content_xxh3_128=digest,
             lines=0,
-            documents=part.header.document_count,
+            documents=dataset.header.document_count,
             rejected=0,
-            sequences=part.header.sequence_count,
-            tokens=part.tokens,
+            sequences=dataset.header.sequence_count,
+            tokens=dataset.tokens,
             tokens_xxh3_128=digest,
             encoder=UNKNOWN_ENCODER,
         )
         return
-    path = file_of(part.prefix, UNITS_NAME)
-    if file_digest(path) != part.manifest.files.units.xxh3_128:
-        raise _damaged(part, UNITS_NAME)
+    path = file_of(dataset.prefix, UNITS_NAME)
+    if file_digest(path) != dataset.manifest.files.units.xxh3_128:
+        raise _damaged(dataset, UNITS_NAME)
     yield from read_records(UnitRecord, path)
 
 
-def _check_pieces(part: MergeInput, manifest: Manifest, pieces: Sequence[str]) -> None:
+def _check_pieces(dataset: MergeInput, manifest: Manifest, pieces: Sequence[str]) -> None:
     if piecewise_digest(pieces) != manifest.files.bin.pieces_xxh3_128:
         raise IntegrityError(
-            f"{part.prefix}: the digests in {UNITS_NAME} do not make the part in the manifest",
-            path=part.prefix,
+            f"{dataset.prefix}: the digests in {UNITS_NAME} do not make the one in the manifest",
+            path=dataset.prefix,
         )
 
 
 def _concatenated(inputs: Sequence[MergeInput], name: FileName) -> Iterator[bytes]:
     """Yield a sidecar file of all inputs that have it, each held against its digest."""
-    for part in inputs:
-        record = part.manifest.files.digested().get(name) if part.manifest else None
+    for dataset in inputs:
+        record = dataset.manifest.files.digested().get(name) if dataset.manifest else None
         if record is None:
             continue
         state = xxhash.xxh3_128()
-        for chunk in file_chunks(file_of(part.prefix, name)):
+        for chunk in file_chunks(file_of(dataset.prefix, name)):
             state.update(chunk)
             yield chunk
         if state.hexdigest() != record.xxh3_128:
-            raise _damaged(part, name)
+            raise _damaged(dataset, name)
 
 
-def _damaged(part: MergeInput, name: str) -> IntegrityError:
-    path = file_of(part.prefix, name)
+def _damaged(dataset: MergeInput, name: str) -> IntegrityError:
+    path = file_of(dataset.prefix, name)
     return IntegrityError(
-        f"{path} is not what was written: its digest is not the part in the manifest",
+        f"{path} is not what was written: its digest is not the one in the manifest",
         path=path,
         hint="copy it again from its source, or make the dataset again",
     )
 
 
 def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: bool) -> DatasetRecord:
-    counts = [part.counts for part in inputs]
+    counts = [dataset.counts for dataset in inputs]
     totals = {name: sum(count[name] for count in counts) for name in counts[0]}
     return DatasetRecord(
         dtype=inputs[0].header.dtype.name,
         multimodal=multimodal,
-        field=common([part.manifest.dataset.field if part.manifest else None for part in inputs]),
+        field=common([dataset.manifest.dataset.field if dataset.manifest else None for dataset in inputs]),
         units=units,
         **{**totals, "longest_sequence": max(count["longest_sequence"] for count in counts)},
-        eod_in_text=sum(part.manifest.dataset.eod_in_text for part in inputs if part.manifest),
+        eod_in_text=sum(dataset.manifest.dataset.eod_in_text for dataset in inputs if dataset.manifest),
     )
 
 
-def _foreign_record(part: MergeInput, digest: str) -> InputRecord:
-    documents = part.header.document_count
+def _foreign_record(dataset: MergeInput, digest: str) -> InputRecord:
+    documents = dataset.header.document_count
     return InputRecord(
-        path=bin_path(part.prefix),
-        size_bytes=part.bin_bytes,
-        mtime_ns=part.source.bin_mtime_ns,
+        path=bin_path(dataset.prefix),
+        size_bytes=dataset.bin_bytes,
+        mtime_ns=dataset.source.bin_mtime_ns,
         format=INDEXED,
         compression="none",
         version=None,
-        content_bytes=part.bin_bytes,
+        content_bytes=dataset.bin_bytes,
         pieces_xxh3_128=piecewise_digest([digest]),
         records=documents,
         documents=documents,
@@ -386,24 +386,24 @@ def _foreign_record(part: MergeInput, digest: str) -> InputRecord:
 def _encoder_record(inputs: Sequence[MergeInput]) -> EncoderRecord:
     documents: Counter[str] = Counter()
     compared = 0
-    for part in inputs:
-        if part.manifest is None:
-            documents[UNKNOWN_ENCODER] += part.header.document_count
+    for dataset in inputs:
+        if dataset.manifest is None:
+            documents[UNKNOWN_ENCODER] += dataset.header.document_count
         else:
-            documents.update(part.manifest.encoder.documents)
-            compared += part.manifest.encoder.compared
+            documents.update(dataset.manifest.encoder.documents)
+            compared += dataset.manifest.encoder.compared
     return EncoderRecord(dict(documents), compared)
 
 
 def _counts(inputs: Sequence[MergeInput]) -> RecordCounts:
     rejected: Counter[str] = Counter()
     total: Counter[str] = Counter()
-    for part in inputs:
-        documents = part.header.document_count
+    for dataset in inputs:
+        documents = dataset.header.document_count
         counts = (
-            part.manifest.counts
-            if part.manifest
-            else RecordCounts(documents, documents, 0, 0, part.bin_bytes, {})
+            dataset.manifest.counts
+            if dataset.manifest
+            else RecordCounts(documents, documents, 0, 0, dataset.bin_bytes, {})
         )
         rejected.update(counts.rejected)
         for name in ("records", "documents", "lines", "blank_lines", "content_bytes"):

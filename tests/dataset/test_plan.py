@@ -1,0 +1,99 @@
+"""Plans of builds: they are compared by their fields, and the differences are rendered from these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tokshard.dataset.plan import BuildDifference, BuildPlan, UnreadablePlan
+
+GOLDEN = Path(__file__).parents[1] / "golden/formats"
+TOKENIZE, MERGE = (
+    BuildPlan.from_bytes((GOLDEN / f"build-plan-{name}-1.json").read_bytes(), name)
+    for name in ("tokenize", "merge")
+)
+
+
+def differences(earlier, now):
+    return [str(difference) for difference in earlier.differences(now)]
+
+
+def test_equal_plans_do_not_differ():
+    for plan in (TOKENIZE, MERGE):
+        assert plan.differences(plan) == ()
+        assert plan.fingerprint == replace(plan).fingerprint
+    assert TOKENIZE.fingerprint != MERGE.fingerprint
+
+
+OPTIONS = {
+    "fields": (("title",), "--field was ['text'] and is now ['title']"),
+    "append_eod": (False, "--append-eod was True and is now False"),
+    "eod_id": (7, "--eod was 0 and is now 7"),
+    "special_tokens": (True, "--special-tokens was False and is now True"),
+    "dtype": ("int32", "--dtype was 'uint16' and is now 'int32'"),
+    "max_document_bytes": (9, "--max-document-bytes was 64000000 and is now 9"),
+    "unit_bytes": (300, "--unit-size was 16777216 and is now 300"),
+    "provenance": (False, "--provenance was True and is now False"),
+}
+
+
+def test_every_option_is_compared():
+    assert set(OPTIONS) == set(type(TOKENIZE.options).__slots__)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_are_named_as_on_the_command_line(name):
+    value, text = OPTIONS[name]
+    now = replace(TOKENIZE, options=replace(TOKENIZE.options, **{name: value}))
+    assert differences(TOKENIZE, now) == [text]
+    assert now.fingerprint != TOKENIZE.fingerprint
+
+
+@pytest.mark.parametrize("name", ["size_bytes", "mtime_ns", "version", "format", "compression"])
+def test_a_changed_input_is_named_with_its_field(name):
+    value = {"format": "arrow", "compression": "zstd", "version": "x"}.get(name, 5)
+    first, second = TOKENIZE.inputs
+    now = replace(TOKENIZE, inputs=(first, replace(second, **{name: value})))
+    (found,) = TOKENIZE.differences(now)
+    assert (found.kind, found.name) == ("input", f"{second.path}: {name}")
+    assert (found.was, found.now) == (getattr(second, name), value)
+    assert str(found) == f"the input {second.path}: {name} was {found.was!r} and is now {value!r}"
+
+
+def test_other_inputs_are_named_and_nothing_else_of_them():
+    now = replace(MERGE, inputs=MERGE.inputs[::-1], options=replace(MERGE.options, inputs=("b", "a")))
+    assert differences(MERGE, now) == [
+        "the inputs were out/web, out/books and are now out/books, out/web",
+    ]
+    many = replace(MERGE, inputs=MERGE.inputs * 3)
+    assert differences(MERGE, many)[0].endswith("are now out/web, out/books, out/web and 3 more")
+
+
+def test_another_tokenizer_is_named_by_its_fields():
+    other = replace(TOKENIZE.tokenizer, sha256="cd" * 32, eod_id=None)
+    assert differences(TOKENIZE, replace(TOKENIZE, tokenizer=other)) == [
+        "the tokenizer's eod_id was 0 and is now None",
+        f"the tokenizer's sha256 was {'ab' * 32!r} and is now {'cd' * 32!r}",
+    ]
+    unknown = differences(TOKENIZE, replace(TOKENIZE, tokenizer=None))
+    assert f"the tokenizer's sha256 was {'ab' * 32!r} and is now None" in unknown
+
+
+def test_another_command_is_the_only_difference():
+    assert differences(TOKENIZE, MERGE) == ["the command was 'tokenize' and is now 'merge'"]
+
+
+def test_a_plan_that_cannot_be_read_differs_from_all():
+    unreadable = UnreadablePlan("plan.json is damaged")
+    assert unreadable.is_repeatable
+    assert unreadable.differences(TOKENIZE) == (BuildDifference("plan", "", "plan.json is damaged", None),)
+    assert differences(unreadable, MERGE) == ["its plan cannot be read: plan.json is damaged"]
+
+
+def test_a_plan_with_a_pipe_cannot_be_repeated():
+    assert TOKENIZE.is_repeatable
+    assert MERGE.is_repeatable
+    pipe = replace(TOKENIZE.inputs[0], size_bytes=None, mtime_ns=None)
+    assert not replace(TOKENIZE, inputs=(pipe,)).is_repeatable
