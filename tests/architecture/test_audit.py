@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import SAMPLE
-from support.index_cache.cache_support import write_dataset
+from support.index_caches import write_dataset
 from tokshard.cli.commands import COMMANDS
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from support.command_line import tokshard
-from support.index_cache.cache_support import write_dataset
+from support.index_caches import write_dataset
 from support.mixture_data import JOB_TOKENIZER, NAMES, files_of, run, write_mixture
 from tokshard.cli.rendering import levels
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.command_line import tokshard
-from support.index_cache.cache_support import write_dataset
+from support.index_caches import write_dataset
 from support.mixture_data import NAMES, files_of, run, write_mixture
 from tokshard.cli.quantities import parse_count, parse_sizes
 

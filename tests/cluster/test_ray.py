@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import json_of, tokshard
-from support.index_cache.cache_support import write_dataset
+from support.index_caches import write_dataset
 from support.tokenize_runs import TOKENIZER, run_tokenize, write_jsonl
 from tokshard import errors
 from tokshard.cluster.connection import Connection

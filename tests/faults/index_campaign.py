@@ -26,7 +26,7 @@ import campaign
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from support.index_cache.cache_support import LENGTHS, contents, entry_for, request_for, write_dataset
+from support.index_caches import LENGTHS, contents, entry_for, request_for, write_dataset
 from tokshard.errors import TokshardError
 from tokshard.index_cache.job import build_requests, examine_requests
 

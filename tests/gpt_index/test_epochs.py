@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from support.index_cache.support import slow_epochs, slow_samples
+from support.index_twins import slow_epochs, slow_samples
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.epochs import plan_epochs, warnings_of
 

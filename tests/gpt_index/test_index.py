@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.index_cache.support import (
+from support.index_twins import (
     lengths_lists,
     slow_document_index,
     slow_sample_index,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from support.index_cache.support import lengths_lists, slow_text, write_data_set
+from support.index_twins import lengths_lists, slow_text, write_data_set
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError
 from tokshard.gpt_index import samples as samples_module

@@ -6,7 +6,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from support.dataset.twin import Plain
-from support.index_cache.support import lengths_lists
+from support.index_twins import lengths_lists
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError
 from tokshard.gpt_index.index import GPTDatasetIndex

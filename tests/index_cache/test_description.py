@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.index_cache.cache_support import TOKENIZER, written
+from support.index_caches import TOKENIZER, written
 from tokshard.errors import InputError, MissingFileError
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.description import (

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.index_cache.cache_support import (
+from support.index_caches import (
     LENGTHS,
     TOKENIZER,
     contents,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.index_cache.cache_support import saved
+from support.index_caches import saved
 from tokshard.errors import InputError, IntegrityError, StorageError
 from tokshard.index_cache.npy import (
     ArraySpec,

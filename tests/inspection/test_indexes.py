@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.index_cache.cache_support import LENGTHS, entry_for, request_for, write_dataset
+from support.index_caches import LENGTHS, entry_for, request_for, write_dataset
 from support.mixture_data import NAMES, run, write_mixture
 from tokshard.blending.document import BlendDocument
 from tokshard.errors import InputError, IntegrityError, MissingFileError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.index_cache.cache_support import write_dataset
+from support.index_caches import write_dataset
 from tokshard.blending.job import build_blend
 from tokshard.blending.options import BuilderConfig
 from tokshard.core.path_mapping import PathMapping

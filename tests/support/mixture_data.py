@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from typer.testing import CliRunner
 
-from support.index_cache.cache_support import write_dataset
+from support.index_caches import write_dataset
 from tokshard.cli.main import app
 
 WEB = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12] * 5

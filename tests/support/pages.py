@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-from support.index_cache.cache_support import write_dataset
+from support.index_caches import write_dataset
 from support.mixture_data import CODE, NAMES, run
 from support.tokenize_runs import run_tokenize
 

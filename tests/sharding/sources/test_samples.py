@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.index_cache.cache_support import write_dataset
+from support.index_caches import write_dataset
 from support.interleaving import interleaved
 from support.mixture_data import run, write_mixture
 from support.sharding.sources import blend_directory, blend_sources, document_source, index_source

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.index_cache.support import (
+from support.index_twins import (
     slow_document_index,
     slow_epochs,
     slow_sample_index,

@@ -7,26 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.index_cache.cache_support import contents, saved
+from support.index_caches import contents, saved
 from support.interleaving import interleaved
 from tokshard.core.codec import encode
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, LockedError, OutputExistsError, StorageError
-from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.index_cache.build_or_reuse import CacheTarget, build_or_reuse, write
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription
 from tokshard.index_cache.entry import (
     CacheEntry,
     EntryContent,
     IndexOrigin,
-    Sidecar,
     blend_specs,
     examine,
-    gpt_specs,
 )
-from tokshard.index_cache.npy import ArraySpec
 from tokshard.storage import syscalls
-from tokshard.storage.digest import FileRecord, content_digest
+from tokshard.storage.digest import content_digest
 from tokshard.storage.lock import WriterLock
 
 SOURCE = GPTDatasetDescription("data/web", 4, "valid", 1234, 8, None, None, {"class": "T"})
@@ -62,19 +58,6 @@ def condition(target, *, digests=True):
     return target.examine(digests=digests).condition
 
 
-def test_names_are_megatrons_and_ours_beside_them():
-    entry = CacheEntry.of(SOURCE, "c/d")
-    stem = f"c/d/{SOURCE.hash()}-GPTDataset-valid-"
-    names = ("description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy")
-    assert entry.megatron_files == tuple(stem + name for name in names)
-    assert entry.sidecar_path == stem + "tokshard.json"
-    assert entry.hash == SOURCE.hash()
-    blend = CacheEntry.of(BLEND, "")
-    names = ("description.txt", "dataset_index.npy", "dataset_sample_index.npy")
-    stem = f"{BLEND.hash()}-BlendedDataset-valid-"
-    assert blend.megatron_files == tuple(stem + name for name in names)
-
-
 def test_files_hold_what_megatron_would_write(target):
     assert build_or_reuse(target, make) == "built"
     entry = target.entry
@@ -94,30 +77,6 @@ def test_files_hold_what_megatron_would_write(target):
     assert {name: array.tolist() for name, array in entry.load().items()} == {
         name: array.tolist() for name, array in ARRAYS.items()
     }
-
-
-def test_dtypes_change_where_megatrons_do():
-    def plan(sequences, samples):
-        return plan_epochs(
-            sequences=sequences,
-            tokens_per_epoch=samples + 1,
-            sequence_length=1,
-            num_samples=None,
-        )
-
-    last = gpt_specs(plan(2**31 - 1, 2**32 - 3))
-    assert last["sample_index"] == ArraySpec(np.dtype("<i4"), (2**32 - 2, 2))
-    assert last["shuffle_index"] == ArraySpec(np.dtype("<u4"), (2**32 - 3,))
-    first = gpt_specs(plan(2**31 - 1, 2**32 - 2))
-    assert first["shuffle_index"] == ArraySpec(np.dtype("<i8"), (2**32 - 2,))
-    twice = plan_epochs(sequences=2**30, tokens_per_epoch=2**30, sequence_length=1, num_samples=2**31 - 1)
-    assert gpt_specs(twice)["document_index"] == ArraySpec(np.dtype("<i4"), (2**31,))
-    assert gpt_specs(twice)["sample_index"].dtype == np.dtype("<i8")
-
-
-def test_an_exhaustive_blend_has_the_sum_of_its_weights():
-    exhaustive = BlendedDescription((SOURCE, SOURCE), "valid", (3, 4), None)
-    assert blend_specs(exhaustive)["dataset_index"] == ArraySpec(np.dtype("<i2"), (7,))
 
 
 def test_the_description_appears_last_and_disappears_first(target, monkeypatch):
@@ -382,7 +341,7 @@ def test_an_entry_that_is_replaced_while_it_is_examined_is_never_damaged(target,
         interleaved(
             lambda: condition(target),
             lambda: disturb(target),
-            inside=("index_cache/entry.py", "index_cache/npy.py", "index_cache/description.py"),
+            inside=("index_cache/entry.py", "index_cache/npy.py"),
             prepare=lambda: write(older, old),
         )
     )
@@ -420,12 +379,3 @@ def test_a_directory_in_place_of_a_file_is_a_named_error(target):
     assert examine(target.entry, target.content, digests=True).condition == "missing"
     with pytest.raises(StorageError, match=r"dataset_index\.npy"):
         build_or_reuse(target, make)
-
-
-def test_a_sidecar_of_version_1_is_read_and_written_back_byte_for_byte():
-    path = Path(__file__).parents[1] / "golden" / "formats" / "cache-1.json"
-    sidecar = Sidecar.read(str(path))
-    assert sidecar.origin.extra_token
-    assert not sidecar.origin.drop_last_partial
-    assert sidecar.files["sample_index.npy"] == FileRecord(440, "4b" * 16)
-    assert sidecar.to_bytes() == path.read_bytes()

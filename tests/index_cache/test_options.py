@@ -1,6 +1,6 @@
 import pytest
 
-from support.index_cache.cache_support import TOKENIZER, request_for, written
+from support.index_caches import TOKENIZER, request_for, written
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import parse_split, whole_split
 
