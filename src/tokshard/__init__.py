@@ -65,7 +65,10 @@ if TYPE_CHECKING:
     from tokshard.preflight.lookups import CacheLookup
     from tokshard.preflight.options import DoctorOptions
     from tokshard.sharding.disk_reads import DiskReads, ReadSummary, SimulationReport, simulate_plan
-    from tokshard.sharding.options import BatchSizes, SimulateOptions, StagingOptions
+    from tokshard.sharding.options import BatchSizes, ShardPlanOptions, SimulateOptions, StagingOptions
+    from tokshard.sharding.plan import Plan, read_plan
+    from tokshard.sharding.planning import ShardPlanReport, dry_run_shard_plan, shard_plan
+    from tokshard.sharding.publication import PlanFiles, write_plan
     from tokshard.sharding.replan.job import dry_run_replan, replan
     from tokshard.sharding.replan.options import ReplanOptions
     from tokshard.sharding.staging import StagingReport, stage_plan
@@ -135,6 +138,8 @@ __all__ = [
     "MergeReport",
     "MergedDataset",
     "NamingOptions",
+    "Plan",
+    "PlanFiles",
     "PlanSampleSummary",
     "PlanSummary",
     "RankSummary",
@@ -144,6 +149,8 @@ __all__ = [
     "ReplanOptions",
     "SampleContents",
     "SamplePiece",
+    "ShardPlanOptions",
+    "ShardPlanReport",
     "SimulateOptions",
     "SimulationReport",
     "Sizes",
@@ -184,12 +191,15 @@ __all__ = [
     "dry_run_blend",
     "dry_run_merge",
     "dry_run_replan",
+    "dry_run_shard_plan",
     "dry_run_tokenize",
     "emit_megatron",
     "finish_tokenize",
     "inspect",
     "merge",
+    "read_plan",
     "replan",
+    "shard_plan",
     "simulate_plan",
     "stage_plan",
     "tokenize",
@@ -197,6 +207,7 @@ __all__ = [
     "trace",
     "verify",
     "write_inspection_page",
+    "write_plan",
 ]
 
 _HOMES = {
@@ -240,6 +251,8 @@ _HOMES = {
     "MergeReport": "tokshard.dataset.merge.job",
     "MergedDataset": "tokshard.dataset.merge.job",
     "NamingOptions": "tokshard.index_cache.options",
+    "Plan": "tokshard.sharding.plan",
+    "PlanFiles": "tokshard.sharding.publication",
     "PlanSampleSummary": "tokshard.inspection.plans",
     "PlanSummary": "tokshard.inspection.plans",
     "RankSummary": "tokshard.inspection.plans",
@@ -249,6 +262,8 @@ _HOMES = {
     "ReplanOptions": "tokshard.sharding.replan.options",
     "SampleContents": "tokshard.tracing.report",
     "SamplePiece": "tokshard.tracing.report",
+    "ShardPlanOptions": "tokshard.sharding.options",
+    "ShardPlanReport": "tokshard.sharding.planning",
     "SimulateOptions": "tokshard.sharding.options",
     "SimulationReport": "tokshard.sharding.disk_reads",
     "Sizes": "tokshard.gpt_index.sizes",
@@ -288,12 +303,15 @@ _HOMES = {
     "dry_run_blend": "tokshard.blending.job",
     "dry_run_merge": "tokshard.dataset.merge.job",
     "dry_run_replan": "tokshard.sharding.replan.job",
+    "dry_run_shard_plan": "tokshard.sharding.planning",
     "dry_run_tokenize": "tokshard.tokenization.run",
     "emit_megatron": "tokshard.blending.emission",
     "finish_tokenize": "tokshard.tokenization.job_array.job",
     "inspect": "tokshard.inspection.job",
     "merge": "tokshard.dataset.merge.job",
+    "read_plan": "tokshard.sharding.plan",
     "replan": "tokshard.sharding.replan.job",
+    "shard_plan": "tokshard.sharding.planning",
     "simulate_plan": "tokshard.sharding.disk_reads",
     "stage_plan": "tokshard.sharding.staging",
     "tokenize": "tokshard.tokenization.run",
@@ -301,6 +319,7 @@ _HOMES = {
     "trace": "tokshard.tracing.job",
     "verify": "tokshard.verification.job",
     "write_inspection_page": "tokshard.inspection.job",
+    "write_plan": "tokshard.sharding.publication",
 }
 
 

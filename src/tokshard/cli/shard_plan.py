@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
 import tokshard
-from tokshard import BatchSizes, SimulateOptions
+from tokshard import BatchSizes, ShardPlanOptions, ShardPlanReport, SimulateOptions
 from tokshard.cli import failures, options, plan_options, replanning, simulation, terminal, views
 from tokshard.cli.events import recorded
 from tokshard.cli.notes import warn
 from tokshard.cli.options import LogJson
-from tokshard.core.codec import encode
 from tokshard.core.path_mapping import PathMapping
 
 if TYPE_CHECKING:
-    from tokshard import SimulationReport, StagingReport
-    from tokshard.sharding.plan import Plan
-    from tokshard.sharding.publication import PlanFiles
-
-SCHEMA = "tokshard.shard-plan/1"
+    from tokshard import Plan, PlanFiles
 
 
 def shard_plan(
@@ -30,43 +25,43 @@ def shard_plan(
     from_plan: plan_options.FromPlan = None,
     blend: plan_options.Blend = None,
     moved: plan_options.Moved = None,
-    documents: plan_options.Documents = False,
+    documents: plan_options.Documents = ShardPlanOptions.documents,
     split: plan_options.Split = None,
     path_as: plan_options.PathAs = None,
-    digests: plan_options.Digests = True,
+    digests: plan_options.Digests = ShardPlanOptions.digests,
     world_size: plan_options.WorldSize = None,
     data_parallel: plan_options.DataParallel = None,
-    tensor_parallel: plan_options.TensorParallel = 1,
-    pipeline_parallel: plan_options.PipelineParallel = 1,
-    context_parallel: plan_options.ContextParallel = 1,
-    expert_parallel: plan_options.ExpertParallel = 1,
+    tensor_parallel: plan_options.TensorParallel = ShardPlanOptions.tensor_parallel,
+    pipeline_parallel: plan_options.PipelineParallel = ShardPlanOptions.pipeline_parallel,
+    context_parallel: plan_options.ContextParallel = ShardPlanOptions.context_parallel,
+    expert_parallel: plan_options.ExpertParallel = ShardPlanOptions.expert_parallel,
     expert_tensor_parallel: plan_options.ExpertTensorParallel = None,
     virtual_pipeline: plan_options.VirtualPipeline = None,
     mtp_stages: plan_options.MtpStages = None,
-    order: plan_options.Order = "tp-cp-ep-dp-pp",
-    micro_batch_size: plan_options.MicroBatchSize = 1,
+    order: plan_options.Order = ShardPlanOptions.order,
+    micro_batch_size: plan_options.MicroBatchSize = ShardPlanOptions.micro_batch_size,
     global_batch_size: plan_options.GlobalBatchSize = None,
     step_batch_size_schedule: plan_options.StepBatchSizeSchedule = None,
     rampup_batch_size: plan_options.RampupBatchSize = None,
     decrease_batch_size_if_needed: plan_options.DecreaseBatchSizeIfNeeded = False,
     steps: plan_options.Steps = None,
     epochs: plan_options.Epochs = None,
-    consumed_samples: plan_options.ConsumedSamples = 0,
-    mode: plan_options.Mode = "single",
-    data_sharding: plan_options.DataSharding = True,
-    equal_counts: plan_options.EqualCounts = False,
-    shuffle: plan_options.Shuffle = "none",
-    shuffle_block: plan_options.ShuffleBlock = 65536,
-    shuffle_per_epoch: plan_options.ShufflePerEpoch = False,
-    tail: plan_options.Tail = "drop",
-    seed: plan_options.Seed = 1234,
+    consumed_samples: plan_options.ConsumedSamples = ShardPlanOptions.consumed_samples,
+    mode: plan_options.Mode = ShardPlanOptions.mode,
+    data_sharding: plan_options.DataSharding = ShardPlanOptions.data_sharding,
+    equal_counts: plan_options.EqualCounts = ShardPlanOptions.equal_counts,
+    shuffle: plan_options.Shuffle = ShardPlanOptions.shuffle,
+    shuffle_block: plan_options.ShuffleBlock = ShardPlanOptions.shuffle_block,
+    shuffle_per_epoch: plan_options.ShufflePerEpoch = ShardPlanOptions.shuffle_per_epoch,
+    tail: plan_options.Tail = ShardPlanOptions.tail,
+    seed: plan_options.Seed = ShardPlanOptions.seed,
     bucket_buffer: plan_options.BucketBuffer = None,
     bucket_pack: plan_options.BucketPack = None,
     bucket_by: plan_options.BucketBy = None,
-    document_boundaries: plan_options.DocumentBoundaries = False,
+    document_boundaries: plan_options.DocumentBoundaries = ShardPlanOptions.document_boundaries,
     eval_global_batch_size: plan_options.EvalGlobalBatchSize = None,
     eval_micro_batch_size: plan_options.EvalMicroBatchSize = None,
-    full_validation: plan_options.FullValidation = False,
+    full_validation: plan_options.FullValidation = ShardPlanOptions.full_validation,
     consumed_valid_samples: plan_options.ConsumedValidSamples = None,
     simulate: plan_options.Simulate = False,
     staging: plan_options.Staging = None,
@@ -75,8 +70,8 @@ def shard_plan(
     ranks_per_node: plan_options.RanksPerNode = SimulateOptions.ranks_per_node,
     bandwidth: plan_options.Bandwidth = None,
     staging_remote: plan_options.StagingRemote = None,
-    packed: plan_options.Packed = False,
-    force: plan_options.Force = False,
+    packed: plan_options.Packed = ShardPlanOptions.packed,
+    force: plan_options.Force = ShardPlanOptions.force,
     dry_run: plan_options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -99,11 +94,6 @@ def shard_plan(
     The default is what Megatron does: mode single, no shuffle, and the tail is dropped.
     """
     with failures.reported(as_json=as_json), recorded(log_json, "shard-plan") as log:
-        from tokshard.sharding.discovery import Wanted, open_sources
-        from tokshard.sharding.options import PlanRequest, StreamRequest, world_size_of
-        from tokshard.sharding.planning import plan_shards
-        from tokshard.sharding.topology import Topology
-
         looking = simulation.look_ahead(
             simulate=simulate,
             stream=simulate_stream,
@@ -121,55 +111,52 @@ def shard_plan(
             plan = tokshard.dry_run_replan(replanning.replan_options(from_plan, given, blend, mapping))
         else:
             given.refuse(replanning.ONLY_FROM, "has a meaning with --from only")
-            topology = Topology(
-                world_size_of(
-                    world_size, data_parallel, tensor_parallel * pipeline_parallel * context_parallel
-                ),
-                tensor=tensor_parallel,
-                pipeline=pipeline_parallel,
-                context=context_parallel,
-                order=order,
-                virtual_pipeline=virtual_pipeline,
-                mtp_stages=replanning.parse_stages(mtp_stages),
-                expert=expert_parallel,
-                expert_tensor=expert_tensor_parallel,
+            plan = tokshard.dry_run_shard_plan(
+                ShardPlanOptions(
+                    sources=tuple(sources or ()),
+                    output=output,
+                    documents=documents,
+                    split=split,
+                    path_as=options.parse_path_as(path_as),
+                    digests=digests,
+                    world_size=world_size,
+                    data_parallel=data_parallel,
+                    tensor_parallel=tensor_parallel,
+                    pipeline_parallel=pipeline_parallel,
+                    context_parallel=context_parallel,
+                    expert_parallel=expert_parallel,
+                    expert_tensor_parallel=expert_tensor_parallel,
+                    virtual_pipeline=virtual_pipeline,
+                    mtp_stages=replanning.parse_stages(mtp_stages),
+                    order=order,
+                    micro_batch_size=micro_batch_size,
+                    batch_sizes=BatchSizes(
+                        global_batch_size=global_batch_size,
+                        step_batch_size_schedule=step_batch_size_schedule,
+                        rampup_batch_size=rampup_batch_size,
+                        decrease_if_needed=decrease_batch_size_if_needed,
+                    ),
+                    steps=steps,
+                    epochs=epochs,
+                    consumed_samples=consumed_samples,
+                    mode=mode,
+                    data_sharding=data_sharding,
+                    equal_counts=equal_counts,
+                    shuffle=shuffle,
+                    shuffle_block=shuffle_block,
+                    shuffle_per_epoch=shuffle_per_epoch,
+                    tail=tail,
+                    seed=seed,
+                    bucket_buffer=bucket_buffer,
+                    bucket_pack=bucket_pack,
+                    bucket_by=bucket_by,
+                    document_boundaries=document_boundaries,
+                    eval_global_batch_size=eval_global_batch_size,
+                    eval_micro_batch_size=eval_micro_batch_size,
+                    full_validation=full_validation,
+                    consumed_valid_samples=tuple(consumed_valid_samples or ()),
+                )
             )
-            wanted = Wanted(documents, split, options.parse_path_as(path_as), digests)
-            found = open_sources(sources or (), wanted)
-            source = next(iter(found.values()))
-            sizes = BatchSizes(
-                global_batch_size=global_batch_size,
-                step_batch_size_schedule=step_batch_size_schedule,
-                rampup_batch_size=rampup_batch_size,
-                decrease_if_needed=decrease_batch_size_if_needed,
-            )
-            train = StreamRequest(
-                mode=mode,
-                tail=tail,
-                shuffle=shuffle,
-                seed=seed,
-                block=shuffle_block,
-                per_epoch=shuffle_per_epoch,
-                sharded=data_sharding,
-                equal_counts=equal_counts,
-                micro_batch_size=micro_batch_size,
-                schedule=sizes.schedule(source.sequence_length),
-                steps=steps,
-                epochs=epochs,
-                consumed_samples=consumed_samples,
-                bucket_buffer=bucket_buffer,
-                bucket_pack=bucket_pack,
-                sort_key=bucket_by,
-                boundaries=document_boundaries,
-            )
-            request = PlanRequest(
-                train=train,
-                eval_global_batch_size=eval_global_batch_size,
-                eval_micro_batch_size=eval_micro_batch_size,
-                full_validation=full_validation,
-                consumed_valid_samples=tuple(consumed_valid_samples or ()),
-            )
-            plan = plan_shards(found, topology, request)
         warn(plan.warnings, log=log, quiet=quiet)
         _finish(
             plan, output, looking, packed=packed, force=force, dry_run=dry_run, as_json=as_json, quiet=quiet
@@ -188,13 +175,11 @@ def _finish(
     quiet: bool,
 ) -> None:
     """Write the plan and the lists, follow it, and say what it is."""
-    from tokshard.sharding.publication import write_plan
-
     reads = None if looking.simulate is None else tokshard.simulate_plan(plan, looking.simulate)
-    files = None if dry_run else write_plan(plan, output, packed=packed, force=force)
+    files = None if dry_run else tokshard.write_plan(plan, output, packed=packed, force=force)
     lists = None if looking.staging is None else tokshard.stage_plan(plan, looking.staging)
     if as_json:
-        terminal.say_json(_json(plan, output, files, reads, lists))
+        terminal.say_json(ShardPlanReport.of(plan, output, files, reads, lists).to_json())
         return
     if quiet:
         return
@@ -207,33 +192,11 @@ def _finish(
         terminal.say(f"next: tokshard inspect {terminal.safe(output)}")
 
 
-def _json(
-    plan: Plan,
-    output: str,
-    files: PlanFiles | None,
-    reads: SimulationReport | None,
-    lists: StagingReport | None,
-) -> dict[str, Any]:
-    from tokshard.sharding.summary import coverage_of
-
-    written = None
-    if files is not None:
-        written = {"directory": files.directory, "files": len(files.names), "bytes": files.size_bytes}
-    return {
-        "schema": SCHEMA,
-        "plan": plan.stored_in(output).to_json(),
-        "coverage": {name: encode(coverage_of(stream.assignment)) for name, stream in plan.streams.items()},
-        "written": written,
-        "simulation": None if reads is None else encode(reads),
-        "staging": None if lists is None else encode(lists),
-    }
-
-
 def _show(plan: Plan, output: str, files: PlanFiles | None) -> None:
     views.show(tokshard.describe(plan, charts=False))
     replanning.show_proofs(plan)
     if files is None:
         terminal.say("nothing was written (--dry-run)")
         return
-    size = f"{terminal.count(len(files.names))} files, {terminal.size(files.size_bytes)}"
+    size = f"{terminal.count(files.count)} files, {terminal.size(files.size_bytes)}"
     terminal.say(f"{terminal.safe(output)}: {size}")

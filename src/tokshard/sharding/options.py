@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tokshard.core.codec import encode
 from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.topology import DEFAULT_ORDER, Topology
 
 DEFAULT_BLOCK = 65536
 
@@ -113,7 +114,7 @@ class PlanRequest:
         train = self.train
         if name == "train":
             return train
-        consumed = self._consumed(name, names)
+        consumed = consumed_valid_samples(name, names, self.consumed_valid_samples) or 0
         if self.full_validation and name != "test":
             return StreamRequest(
                 mode="full-validation",
@@ -135,19 +136,6 @@ class PlanRequest:
             boundaries=train.boundaries,
         )
 
-    def _consumed(self, name: str, names: Sequence[str]) -> int:
-        sets = [one for one in names if one.partition(".")[0] == "valid"]
-        counts = list(self.consumed_valid_samples)
-        if len(counts) not in {0, 1, len(sets)}:
-            raise UsageError(
-                f"{len(counts)} counts of consumed validation samples are given, "
-                f"but the validation sets are {len(sets)}",
-                hint="give one count for all sets, or one for each in their order",
-            )
-        if name not in sets or not counts:
-            return 0
-        return counts[sets.index(name)] if len(counts) > 1 else counts[0]
-
     def to_json(self) -> dict[str, Any]:
         """Return the request as JSON values, for people who read a plan."""
         train = {name: getattr(self.train, name) for name in self.train.__slots__}
@@ -159,6 +147,27 @@ class PlanRequest:
             "full_validation": self.full_validation,
             "consumed_valid_samples": list(self.consumed_valid_samples),
         }
+
+
+def consumed_valid_samples(name: str, names: Sequence[str], counts: Sequence[int]) -> int | None:
+    """Return the consumed samples of a stream, given one count for all validation sets or one for each.
+
+    Returns:
+        None if it has no count.
+
+    Raises:
+        UsageError: There are more or fewer counts than validation sets.
+    """
+    sets = [one for one in names if one.partition(".")[0] == "valid"]
+    if len(counts) not in {0, 1, len(sets)}:
+        raise UsageError(
+            f"{len(counts)} counts of consumed validation samples are given, "
+            f"but the validation sets are {len(sets)}",
+            hint="give one count for all sets, or one for each in their order",
+        )
+    if name not in sets or not counts:
+        return None
+    return counts[sets.index(name)] if len(counts) > 1 else counts[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,3 +292,147 @@ class StagingOptions:
 
     def __post_init__(self) -> None:
         SimulateOptions(steps=self.steps, ranks_per_node=self.ranks_per_node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPlanOptions:
+    """Options of :func:`tokshard.shard_plan`.
+
+    Attributes:
+        sources: One blend (directory or ``blend.json``); one or more built indexes; or with ``documents``
+            datasets, or globs of them.
+        output: The directory of the plan.
+        documents: Whether the samples are the documents of datasets.
+        split: Names of splits, by commas, to plan only these; for documents also weights such as
+            ``"98,1,1"``.
+        path_as: Pairs (path here, path in the description of an index).
+        digests: Whether to read ``.idx`` files whole, to check that indexes were made from them.
+        world_size: The number of ranks; or else ``data_parallel``.
+        data_parallel: The data-parallel size.
+        tensor_parallel: The tensor-parallel size.
+        pipeline_parallel: The number of pipeline stages.
+        context_parallel: The context-parallel size.
+        expert_parallel: The expert-parallel size.
+        expert_tensor_parallel: The tensor-parallel size of expert layers; None for that of dense ones.
+        virtual_pipeline: The model chunks of each rank, or None.
+        mtp_stages: The pipeline stages with multi-token prediction.
+        order: The dimensions from the fastest to the slowest, joined by hyphens.
+        micro_batch_size: The samples of a micro-batch of one rank.
+        batch_sizes: The global batch size over time.
+        steps: The number of steps; None for all that the samples fill.
+        epochs: How often everything is read.
+        consumed_samples: Samples that all ranks had consumed before step 0.
+        mode: One of :data:`~tokshard.sharding.plan.MODES`, but for ``"full-validation"``.
+        data_sharding: In mode ``cyclic``, whether each rank has its own block of the samples.
+        equal_counts: See :class:`StreamRequest`.
+        shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
+        shuffle_block: The samples of a block of the shuffle ``blocks``.
+        shuffle_per_epoch: Whether each epoch is shuffled anew.
+        tail: ``"drop"``, ``"pad"`` or ``"error"``.
+        seed: The seed of shuffles and bucketing.
+        bucket_buffer: The samples of a bucketing window; None for no bucketing.
+        bucket_pack: The similar samples that stay together; None for one micro-batch of each rank.
+        bucket_by: The key that bucketing sorts by; None for the source's first one.
+        document_boundaries: Whether every pipeline stage reads document boundaries.
+        eval_global_batch_size: See :class:`PlanRequest`.
+        eval_micro_batch_size: See :class:`PlanRequest`.
+        full_validation: See :class:`PlanRequest`.
+        consumed_valid_samples: Consumed samples of each validation set; one number counts for all.
+        packed: Whether to write the manifests of all ranks into one file.
+        force: Whether to replace another plan.
+
+    Raises:
+        UsageError: A value is invalid, or values do not fit together.
+    """
+
+    sources: tuple[str, ...]
+    output: str
+    documents: bool = False
+    split: str | None = None
+    path_as: tuple[tuple[str, str], ...] = ()
+    digests: bool = True
+    world_size: int | None = None
+    data_parallel: int | None = None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    expert_tensor_parallel: int | None = None
+    virtual_pipeline: int | None = None
+    mtp_stages: tuple[int, ...] = ()
+    order: str = DEFAULT_ORDER
+    micro_batch_size: int = 1
+    batch_sizes: BatchSizes = field(default_factory=BatchSizes)
+    steps: int | None = None
+    epochs: int | None = None
+    consumed_samples: int = 0
+    mode: str = "single"
+    data_sharding: bool = True
+    equal_counts: bool = False
+    shuffle: str = "none"
+    shuffle_block: int = DEFAULT_BLOCK
+    shuffle_per_epoch: bool = False
+    tail: str = "drop"
+    seed: int = DEFAULT_SEED
+    bucket_buffer: int | None = None
+    bucket_pack: int | None = None
+    bucket_by: str | None = None
+    document_boundaries: bool = False
+    eval_global_batch_size: int | None = None
+    eval_micro_batch_size: int | None = None
+    full_validation: bool = False
+    consumed_valid_samples: tuple[int, ...] = ()
+    packed: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise UsageError(
+                "nothing is named to read", hint="name a blend, an index, or --documents and datasets"
+            )
+        self.topology()
+        self.request(None)
+
+    def topology(self) -> Topology:
+        """Return the ranks."""
+        model = self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+        return Topology(
+            world_size_of(self.world_size, self.data_parallel, model),
+            tensor=self.tensor_parallel,
+            pipeline=self.pipeline_parallel,
+            context=self.context_parallel,
+            order=self.order,
+            virtual_pipeline=self.virtual_pipeline,
+            mtp_stages=self.mtp_stages,
+            expert=self.expert_parallel,
+            expert_tensor=self.expert_tensor_parallel,
+        )
+
+    def request(self, schedule: BatchSchedule | None) -> PlanRequest:
+        """Return how the streams are read, with a schedule of the global batch size."""
+        train = StreamRequest(
+            mode=self.mode,
+            tail=self.tail,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            block=self.shuffle_block,
+            per_epoch=self.shuffle_per_epoch,
+            sharded=self.data_sharding,
+            equal_counts=self.equal_counts,
+            micro_batch_size=self.micro_batch_size,
+            schedule=schedule,
+            steps=self.steps,
+            epochs=self.epochs,
+            consumed_samples=self.consumed_samples,
+            bucket_buffer=self.bucket_buffer,
+            bucket_pack=self.bucket_pack,
+            sort_key=self.bucket_by,
+            boundaries=self.document_boundaries,
+        )
+        return PlanRequest(
+            train=train,
+            eval_global_batch_size=self.eval_global_batch_size,
+            eval_micro_batch_size=self.eval_micro_batch_size,
+            full_validation=self.full_validation,
+            consumed_valid_samples=self.consumed_valid_samples,
+        )

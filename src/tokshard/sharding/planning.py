@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from tokshard.core.codec import Document, Key
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
+from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.disk_reads import SimulationReport
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Layout, Striped
-from tokshard.sharding.options import PlanRequest, StreamRequest
+from tokshard.sharding.options import PlanRequest, ShardPlanOptions, StreamRequest
 from tokshard.sharding.order import Bucketing, SampleOrder, ShardShuffle, Shuffle, TorchPermutation, Transform
 from tokshard.sharding.plan import MODES, SHUFFLES, TAILS, Plan, Stream
+from tokshard.sharding.publication import PlanFiles, write_plan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
-from tokshard.sharding.summary import check_partition
+from tokshard.sharding.staging import StagingReport
+from tokshard.sharding.summary import Coverage, check_partition, coverage_of
 from tokshard.sharding.topology import Topology
 
 
@@ -191,6 +197,62 @@ def _full_validation(samples: int, world: World) -> Layout:
     if world.whole != world.ranks:
         raise UsageError(f"full validation reads one sample a rank and step, not batches of {world.whole}")
     return Striped(samples, world.ranks, 1, -(-samples // world.ranks), repeat="first")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlanReport(Document):
+    """A plan that was made."""
+
+    SCHEMA = "tokshard.shard-plan/1"
+
+    plan: Annotated[Plan, Key("plan", "The plan, as its file has it.")]
+    coverage: Annotated[dict[str, Coverage], Key("coverage", "Samples that each stream reads.")]
+    written: Annotated[PlanFiles | None, Key("written", "Files of the plan; null for a dry run.")]
+    simulation: Annotated[
+        SimulationReport | None, Key("simulation", "Disk reads of the first steps; null if not asked for.")
+    ] = None
+    staging: Annotated[
+        StagingReport | None, Key("staging", "Staging lists that were written; null if not asked for.")
+    ] = None
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        output: str,
+        written: PlanFiles | None,
+        simulation: SimulationReport | None = None,
+        staging: StagingReport | None = None,
+    ) -> ShardPlanReport:
+        """Return the report of a plan in a directory."""
+        coverage = {name: coverage_of(stream.assignment) for name, stream in plan.streams.items()}
+        return cls(plan.stored_in(output), coverage, written, simulation, staging)
+
+
+def shard_plan(options: ShardPlanOptions) -> ShardPlanReport:
+    """Plan the samples of every rank and write the plan; see :func:`write_plan`.
+
+    Raises:
+        UsageError: Batches, the sequence length or the steps do not fit the ranks or the samples.
+        InputError, MissingFileError, IntegrityError: The data does not exist, or does not fit together.
+        OutputExistsError: There is another plan.
+        StorageError: The disk is full or broken.
+
+    Example::
+
+        tokshard.shard_plan(ShardPlanOptions(sources=("mix",), output="plan", data_parallel=8))
+    """
+    plan = dry_run_shard_plan(options)
+    written = write_plan(plan, options.output, packed=options.packed, force=options.force)
+    return ShardPlanReport.of(plan, options.output, written)
+
+
+def dry_run_shard_plan(options: ShardPlanOptions) -> Plan:
+    """Return the plan that :func:`shard_plan` would write."""
+    wanted = Wanted(options.documents, options.split, options.path_as, options.digests)
+    sources = open_sources(options.sources, wanted)
+    length = next(iter(sources.values())).sequence_length
+    return plan_shards(sources, options.topology(), options.request(options.batch_sizes.schedule(length)))
 
 
 _FROM = "to go on in another world, plan from the old plan: shard-plan --from PLAN --consumed-samples N"

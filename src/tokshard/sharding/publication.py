@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from tokshard.core.codec import Key, NotStored
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OutputExistsError, TokshardError
 from tokshard.sharding.plan import PLAN_NAME, Plan, read_plan
@@ -34,17 +36,19 @@ _LEFT_BEHIND = re.compile(r"\.(plan|ranks|rank-[0-9]+)\.json\.")
 
 @dataclass(frozen=True, slots=True)
 class PlanFiles:
-    """What :func:`write_plan` wrote.
+    """The files of a plan that was written.
 
     Attributes:
         directory: The directory of the plan.
-        names: The names of its files.
+        count: The number of files.
         size_bytes: Their size together.
+        names: Their names.
     """
 
-    directory: str
-    names: tuple[str, ...]
-    size_bytes: int
+    directory: Annotated[str, Key("directory", "Directory of the plan.")]
+    count: Annotated[int, Key("files", "Number of files.", minimum=1)]
+    size_bytes: Annotated[int, Key("bytes", "Size of all files.", minimum=0)]
+    names: Annotated[tuple[str, ...], NotStored()] = ()
 
 
 def write_plan(
@@ -92,7 +96,7 @@ def write_plan(
         _sweep(place, contents)  # not before: the same plan may be there in another form
         contents[PLAN_NAME] = whole
         write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME])
-    return PlanFiles(place, tuple(contents), sum(map(len, contents.values())))
+    return PlanFiles(place, len(contents), sum(map(len, contents.values())), tuple(contents))
 
 
 def _write_together(directory: str, contents: dict[str, bytes]) -> None:

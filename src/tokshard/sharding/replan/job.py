@@ -22,6 +22,7 @@ from tokshard.sharding.history import (
 )
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.options import consumed_valid_samples
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.planning import World, cyclic_order, layout_of, world_of
@@ -171,7 +172,7 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
     """
     topology = request.topology or plan.topology
     history = plan.history
-    _check_valid_counts(plan, request)
+    consumed_valid_samples(TRAIN, tuple(plan.streams), request.consumed_valid_samples)  # raises
     continued = {}
     for name, stream in plan.streams.items():
         try:
@@ -324,21 +325,8 @@ def _consumed(name: str, plan: Plan, request: ReplanRequest) -> int:
     """Return the consumed samples of a stream; without a count, those it began with."""
     if name == TRAIN:
         return request.consumed_samples
-    sets = [one for one in plan.streams if one.partition(".")[0] == "valid"]
-    counts = list(request.consumed_valid_samples)
-    if name not in sets or not counts:
-        return plan.streams[name].assignment.consumed_samples
-    return counts[sets.index(name)] if len(counts) > 1 else counts[0]
-
-
-def _check_valid_counts(plan: Plan, request: ReplanRequest) -> None:
-    sets = [one for one in plan.streams if one.partition(".")[0] == "valid"]
-    if len(request.consumed_valid_samples) not in {0, 1, len(sets)}:
-        raise UsageError(
-            f"{len(request.consumed_valid_samples)} counts of consumed validation samples are given, "
-            f"but the validation sets are {len(sets)}",
-            hint="give one count for all sets, or one for each in their order",
-        )
+    counted = consumed_valid_samples(name, tuple(plan.streams), request.consumed_valid_samples)
+    return plan.streams[name].assignment.consumed_samples if counted is None else counted
 
 
 def _stop_step(stopped: Assignment, consumed: int) -> int:
