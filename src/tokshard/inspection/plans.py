@@ -14,7 +14,7 @@ from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.ranks import RankEntry, RankStream, read_rank
 from tokshard.sharding.summary import Composition, Coverage, coverage_of
-from tokshard.sharding.topology import Coordinates
+from tokshard.sharding.topology import Coordinates, Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,21 +28,6 @@ _CHUNK = 1 << 22
 
 _GOLDEN = 0.6180339887498949
 """Its multiples, modulo 1, are spread evenly however many there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopologySummary:
-    """The ranks of a job."""
-
-    world_size: Annotated[int, Key("world_size", "Number of ranks.", minimum=1)]
-    tensor: Annotated[int, Key("tensor", "Tensor-parallel size.", minimum=1)]
-    context: Annotated[int, Key("context", "Context-parallel size.", minimum=1)]
-    data_parallel: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
-    pipeline: Annotated[int, Key("pipeline", "Pipeline stages.", minimum=1)]
-    virtual_pipeline: Annotated[int | None, Key("virtual_pipeline", "Model chunks of each rank, or null.")]
-    expert: Annotated[int, Key("expert", "Expert-parallel size.", minimum=1)]
-    expert_tensor: Annotated[int | None, Key("expert_tensor", "Tensor-parallel size of expert layers.")]
-    order: Annotated[str, Key("order", "Dimensions from the fastest to the slowest, joined by hyphens.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +67,8 @@ class PlanSummary(Document):
     SCHEMA = "tokshard.inspect-plan/1"
 
     plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
-    topology: Annotated[TopologySummary, Key("topology", "The ranks.")]
+    topology: Annotated[Topology, Key("topology", "The ranks of the job.")]
+    data_parallel: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
     options: Annotated[dict[str, Any], Key("options", "Options that the plan was made with.")]
     continues: Annotated[tuple[str, ...], Key("continues", "Ids of the plans that it continues, in order.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
@@ -91,20 +77,10 @@ class PlanSummary(Document):
     @classmethod
     def of(cls, plan: Plan) -> PlanSummary:
         """Return the summary of a plan; no data is opened."""
-        topology = plan.topology
         return cls(
             plan_id=plan.plan_id,
-            topology=TopologySummary(
-                world_size=topology.world_size,
-                tensor=topology.tensor,
-                context=topology.context,
-                data_parallel=topology.data_parallel,
-                pipeline=topology.pipeline,
-                virtual_pipeline=topology.virtual_pipeline,
-                expert=topology.expert,
-                expert_tensor=topology.expert_tensor,
-                order=topology.order,
-            ),
+            topology=plan.topology,
+            data_parallel=plan.topology.data_parallel,
             options=plan.options,
             continues=parents_of(plan),
             warnings=tuple(plan.warnings),
