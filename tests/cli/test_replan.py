@@ -21,12 +21,12 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def go_on(*arguments):
+def replan(*arguments):
     return run("shard-plan", "--from", "plan", *arguments)
 
 
-def test_a_plan_goes_on_in_another_world(here):
-    done = go_on("--consumed-samples", 40, "--data-parallel", 2, "-o", "plan2")
+def test_a_plan_continues_with_another_world_size(here):
+    done = replan("--consumed-samples", 40, "--data-parallel", 2, "-o", "plan2")
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["together", "100", "40", "56", "4", "0"] in lines
@@ -40,7 +40,7 @@ def test_a_plan_goes_on_in_another_world(here):
 
 def test_everything_that_is_given_changes_and_nothing_else(here):
     options = ["--world-size", 8, "--tensor-parallel", 2, "--pipeline-parallel", 2, "--micro-batch-size", 2]
-    done = go_on("--consumed-samples", 40, *options, "--global-batch-size", 4, "--steps", 5, "-o", "plan2")
+    done = replan("--consumed-samples", 40, *options, "--global-batch-size", 4, "--steps", 5, "-o", "plan2")
     assert done.returncode == 0, done.stderr
     plan = read_plan("plan2")
     one = plan.streams["train"].assignment
@@ -54,9 +54,9 @@ def test_everything_that_is_given_changes_and_nothing_else(here):
     assert len(third.history) == 2
 
 
-def test_a_plan_goes_on_with_other_weights(here):
+def test_a_plan_continues_with_other_weights(here):
     words = "0.2 data/web 0.8 data/code"
-    done = go_on("--consumed-samples", 40, "--blend", words, "--seed", 7, "-o", "plan2", "--json")
+    done = replan("--consumed-samples", 40, "--blend", words, "--seed", 7, "-o", "plan2", "--json")
     assert done.returncode == 0, done.stderr
     counts = done.json["plan"]["history"][0]["streams"]["train"]["proof"]["sources"]
     assert [one["read"] for one in counts] == [28, 12]
@@ -69,7 +69,7 @@ def test_a_plan_goes_on_with_other_weights(here):
     assert (web["removed"] > 0, web["added"], code["added"] > 0) == (True, 0, True)
 
 
-def test_what_is_read_is_counted_and_listed(here):
+def test_disk_reads_are_counted_and_listed(here):
     options = ["--simulate", "--simulate-steps", 3, "--ranks-per-node", 2, "--bandwidth", "1MB"]
     lists = ["--staging", "lists", "--staging-remote", "s3://bucket/x"]
     arguments = ["mix", "--data-parallel", 4, "--global-batch-size", 8, "-o", "plan"]
@@ -105,13 +105,13 @@ def test_what_is_read_is_counted_and_listed(here):
     ],
 )
 def test_what_cannot_be_is_one_sentence(here, arguments, message):
-    done = go_on(*arguments)
+    done = replan(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert not (here / "plan2").exists()
 
 
-def test_options_of_going_on_need_a_plan(here):
+def test_options_of_replanning_require_a_plan(here):
     for option in (["--blend", "mix"], ["--moved", "a=b"]):
         done = run("shard-plan", "mix", "--data-parallel", 2, *option, "-o", "plan2")
         assert (done.returncode, f"{option[0]} has a meaning with --from only" in done.stderr) == (2, True)
@@ -120,10 +120,10 @@ def test_options_of_going_on_need_a_plan(here):
 def test_data_that_has_moved_is_found(here):
     recipe = ["--blend", "1 data2/web 1 data2/code"]
     (here / "data").rename(here / "data2")
-    done = go_on("--consumed-samples", 40, *recipe, "-o", "plan2")
+    done = replan("--consumed-samples", 40, *recipe, "-o", "plan2")
     assert done.returncode == 2
     moved = ["--moved", f"{here}/data={here}/data2"]
-    done = go_on("--consumed-samples", 40, *recipe, *moved, "-o", "plan2")
+    done = replan("--consumed-samples", 40, *recipe, *moved, "-o", "plan2")
     assert done.returncode == 0, done.stderr
     assert read_plan("plan2").streams["train"].source.datasets[0].prefix == str(here / "data2/web")
 

@@ -17,20 +17,20 @@ from tokshard.sharding.topology import Topology
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 
 
-def listed(plan, start, laps=None):
-    """List (dataset, lap, sample) of each step that begins at or after the start, with its bounds."""
+def listed(plan, start, epochs=None):
+    """List (dataset, epoch, sample) of each step that begins at or after the start, with its bounds."""
     one = plan.streams["train"].assignment
-    laps = {} if laps is None else laps
+    epochs = {} if epochs is None else epochs
     sizes = {each.prefix: each.samples for each in plan.streams["train"].source.datasets}
     steps = []
     for step, reads in enumerate(samples_of(plan)):
         named = []
         for path, sample in reads:
-            lap, seen = laps.setdefault(path, (0, set()))
+            epoch, seen = epochs.setdefault(path, (0, set()))
             if len(seen) == sizes[path]:
-                lap, seen = laps[path] = (lap + 1, set())
+                epoch, seen = epochs[path] = (epoch + 1, set())
             seen.add(sample)
-            named.append((path, lap, sample))
+            named.append((path, epoch, sample))
         begin = one.consumed_after(step)
         if begin >= start:
             steps.append((begin, one.consumed_after(step + 1), named))
@@ -63,12 +63,12 @@ def slow_difference(first, second):
     return place, counts
 
 
-def check(a, b, laps=None, entries=50):
+def check(a, b, epochs=None, entries=50):
     difference = diff_plans(a, b, entries=entries)
     stream = difference.parts[0]
     start = max(one.streams["train"].assignment.consumed_samples for one in (a, b))
     assert stream.start == start
-    first, second = listed(a, start, None), listed(b, start, laps)
+    first, second = listed(a, start, None), listed(b, start, epochs)
     place, counts = slow_difference(first, second)
     if place is None:
         assert stream.first_step is None
@@ -182,11 +182,11 @@ def test_other_weights_add_and_remove_samples_by_source(tmp_path):
     request = ReplanRequest(consumed_samples=40, blend=f"0.2 {tmp_path}/web 0.8 {tmp_path}/code")
     after = continue_plan(plan, request, tmp_path / "plan2")
     write_plan(after, tmp_path / "plan2")
-    laps = {}
+    epochs = {}
     sizes = {each.prefix: each.samples for each in after.streams["train"].source.datasets}
     for path, sample in (one for step in samples_of(plan, steps=5) for one in step):
-        laps.setdefault(path, (0, set()))[1].add(sample)
-    stream = check(plan, after, laps)
+        epochs.setdefault(path, (0, set()))[1].add(sample)
+    stream = check(plan, after, epochs)
     web, code = stream.sources
     assert (web.removed, web.added) == (40, 0)
     assert (code.removed, code.added) == (0, 40)

@@ -13,9 +13,9 @@ import pytest
 from support.dataset.twin import Plain
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
-from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
+from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.tracing.job import open_dataset, trace_document, trace_items
-from tokshard.tracing.options import parse_item, read_items
+from tokshard.tracing.options import parse_item
 from tokshard.tracing.provenance import Provenance
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
@@ -300,23 +300,3 @@ def test_damaged_sidecars_are_named(damage):
     damage(Path("out.tokshard"))
     with pytest.raises(IntegrityError, match="out"):
         trace_document(open_dataset("out"), 0)
-
-
-def test_items_are_read_from_a_list_with_the_line_of_what_is_wrong():
-    Path("list").write_text("# removal requests\n\na b.jsonl:3\n#\n#x#4\nC:\\x@0\n")
-    assert [(one.path, one.kind, one.number) for one in read_items("list")] == [
-        ("a b.jsonl", "line", 3),
-        ("#x", "document", 4),
-        ("C:\\x", "offset", 0),
-    ]
-    Path("list").write_text("a:1\na:0\n")
-    with pytest.raises(UsageError, match=r"list:2: .*line 0"):
-        read_items("list")
-    Path("list").write_text("# nothing\n")
-    with pytest.raises(InputError, match="names nothing"):
-        read_items("list")
-    with pytest.raises(InputError, match="cannot read"):
-        read_items("absent")
-    for text in ("a.jsonl", "a:b", ":3", "a:-1", "a:9999999999999999999"):
-        with pytest.raises(UsageError, match="names no line"):
-            parse_item(text)

@@ -150,7 +150,7 @@ def parse_stages(text: str | None) -> tuple[int, ...]:
 
 
 def show_proofs(plan: Plan) -> None:
-    """Print for each stream that goes on what was read, is planned and is left."""
+    """Print for each stream that continues the samples read, planned and unread."""
     history = plan.history
     if not history:
         return

@@ -103,9 +103,6 @@ def stages_of(plan: Plan, stream: str) -> tuple[tuple[PlanStage, ...], int]:
 
     Returns:
         The stages, and how many plans before them read another blend, in which ids mean other samples.
-
-    Raises:
-        IntegrityError: The history of the plan is damaged.
     """
     stages: list[PlanStage] = []
     before = 0

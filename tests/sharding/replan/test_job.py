@@ -1,4 +1,4 @@
-"""Going on from a plan: other worlds, every mode, chains of stops, and other weights."""
+"""Continuing a plan: other world sizes, every mode, chains of stops, and other weights."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ def continued(plan, consumed, ranks, **changes):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_another_world_reads_the_same_batches_after_any_stop(mode):
+def test_another_world_size_reads_the_same_batches_after_any_stop(mode):
     # 5 modes x 10 worlds x 9 other worlds x 5 stops = 2,250 triples.
     samples = 48 * 6 + 17
     for ranks in WORLDS:
@@ -132,7 +132,7 @@ def with_epochs(plan, steps):
     return found
 
 
-def test_a_plan_in_the_middle_of_a_run_goes_on_too():
+def test_a_plan_in_the_middle_of_a_run_is_continued_too():
     plan = plan_of(source_of(100), 2, batch=4, consumed_samples=24)
     after = continued(plan, 32, 4)
     assert flat(reads_of(after)) == list(range(32, 100))
@@ -167,7 +167,7 @@ def test_consumed_samples_that_end_no_step_are_refused():
         continued(plan, 1000, 2)
 
 
-def test_validation_goes_on_from_its_own_count():
+def test_validation_continues_from_its_own_count():
     sizes = {"train": 400, "valid": 50, "test": 9}
     sources = {name: source_of(size, name=name) for name, size in sizes.items()}
     train = StreamRequest(micro_batch_size=1, schedule=BatchSchedule.constant(8))
@@ -208,7 +208,7 @@ def by_name(steps):
     return found
 
 
-def test_other_weights_go_on_at_the_next_unread_sample_of_each_source(tmp_path):
+def test_other_weights_continue_at_the_next_unread_sample_of_each_source(tmp_path):
     plan = blended_plan(tmp_path, {"web": 0.7, "code": 0.3}, 120, 4, batch=8)
     before = by_name(samples_of(plan, steps=5))
     recipe = f"0.25 {tmp_path}/web 0.75 {tmp_path}/code"
@@ -219,13 +219,18 @@ def test_other_weights_go_on_at_the_next_unread_sample_of_each_source(tmp_path):
     assert now["web"] == list(range(28, 48))
     available = after.streams["train"].source.datasets[1].samples
     assert now["code"][: available - 12] == list(range(12, available))
-    lap = now["code"][available - 12 :]
-    assert len(lap) == len(set(lap)) > 0
-    assert lap != sorted(lap)
+    new_epoch = now["code"][available - 12 :]
+    assert len(new_epoch) == len(set(new_epoch)) > 0
+    assert new_epoch != sorted(new_epoch)
     assert verify_replan(after, parent=plan, deep=True) == []
     web, code = after.history[-1].streams["train"].proof.sources
     assert (web.read, web.planned, web.planned_later) == (28, 20, 0)
-    assert (code.read, code.planned, code.unread, code.planned_later) == (12, available - 12, 0, len(lap))
+    assert (code.read, code.planned, code.unread, code.planned_later) == (
+        12,
+        available - 12,
+        0,
+        len(new_epoch),
+    )
 
 
 def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_path):
@@ -273,7 +278,7 @@ def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path, mode)
         assert times.max() >= 2
 
 
-def test_a_rest_of_several_epochs_goes_on_in_the_lap_of_its_epoch(tmp_path):
+def test_a_rest_of_several_epochs_continues_in_the_source_epoch(tmp_path):
     plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 40, 2, batch=8, epochs=3)
     after = reweighted(plan, tmp_path / "plan2", 56, f"1 {tmp_path}/web 1 {tmp_path}/code")
     now = by_name(samples_of(after))

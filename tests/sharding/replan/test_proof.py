@@ -124,7 +124,7 @@ def mixed(tmp_path):
 
 
 def rewritten(mixed, change):
-    """Write the plan anew with arrays that were changed, and stamps that fit them."""
+    """Write the plan again with changed arrays, and fingerprints that fit them."""
     _, after, directory = mixed
     stream = after.streams["train"]
     (continued,) = after.history
@@ -202,14 +202,16 @@ def test_rows_that_cannot_be_are_integrity_errors():
         wrong[place] = value
         with pytest.raises(IntegrityError, match="unread"):
             progress_of_rows(wrong, [7, 9], [2, 1], "f")
-    laps = np.array([[0, 0, 0], [0, 1, 5], [2, 3, 1]], dtype=np.int64)
-    assert SourceEpochTable.checked(laps, 9, "f").of(np.array([4, 5, 8]), np.array([0, 0, 2])).tolist() == [
+    source_epochs = np.array([[0, 0, 0], [0, 1, 5], [2, 3, 1]], dtype=np.int64)
+    assert SourceEpochTable.checked(source_epochs, 9, "f").of(
+        np.array([4, 5, 8]), np.array([0, 0, 2])
+    ).tolist() == [
         0,
         1,
         3,
     ]
     for place, value in [((0, 2), 9), ((1, 2), 0), ((1, 1), 0), ((0, 0), -1), ((2, 0), 0)]:
-        wrong = laps.copy()
+        wrong = source_epochs.copy()
         wrong[place] = value
         with pytest.raises(IntegrityError, match="source epochs"):
             SourceEpochTable.checked(wrong, 9, "f")
