@@ -29,9 +29,7 @@ class Entry:
 
 COMMANDS = {
     "tokenize": Entry("tokenize", "Turn text into a Megatron indexed dataset."),
-    "merge": Entry(
-        "merge", "Put datasets behind each other into one, with the bytes that Megatron would write."
-    ),
+    "merge": Entry("merge", "Concatenate indexed datasets. The output is byte-identical to Megatron's."),
     "build-indices": Entry(
         "build_indices",
         "Build the document, sample and shuffle indexes that a Megatron job would build at its start.",
@@ -46,7 +44,7 @@ COMMANDS = {
     ),
     "diff": Entry(
         "diff",
-        "Compare two plans, blends or caches of indexes: where they part, and what moves, comes and goes.",
+        "Compare two plans, blends or index caches: where they part, and which samples move, come and go.",
     ),
     "doctor": Entry(
         "doctor",

@@ -69,7 +69,7 @@ def _fresh(tmp_path, monkeypatch):
     """Let no test see what another one has cached, or be told what was so a moment ago."""
     monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "copies"))
     monkeypatch.setattr(ranged_file, "_pools", {})
-    monkeypatch.setattr(objects, "_known", {})
+    monkeypatch.setattr(objects, "_recent", {})
 
 
 @pytest.fixture
