@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.blending.support import covered, deviations
+from support.blends import covered, deviations
 from tokshard.blending import certificate, kernels
 from tokshard.blending.certificate import measure_coverage, measure_weight_errors
 from tokshard.blending.order import build_blending_indices, normalize

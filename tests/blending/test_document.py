@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.blending.support import (
+from support.blends import (
     config_for,
     write_sources,
 )

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from support.blending.support import config_for, write_sources
+from support.blends import config_for, write_sources
 from tokshard.blending.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
 from tokshard.blending.plan import plan_blend
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source

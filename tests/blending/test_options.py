@@ -1,6 +1,6 @@
 import pytest
 
-from support.blending.support import write_sources
+from support.blends import write_sources
 from tokshard.blending.options import BlendOptions
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.errors import UsageError

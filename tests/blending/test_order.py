@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.blending.support import exhaustive, greedy
+from support.blends import exhaustive, greedy
 from tokshard.blending import kernels
 from tokshard.blending.order import (
     CompiledOrder,

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from support.blending.support import config_for, greedy, write_dataset, write_sources
+from support.blends import config_for, greedy, write_dataset, write_sources
 from tokshard.blending.emission import emit_megatron_args
 from tokshard.blending.plan import _proportional_draws, plan_blend, plan_requests
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source, with_own_seeds

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.blending.support import (
+from support.blends import (
     config_for,
     write_dataset,
     write_sources,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.blending.support import greedy
+from support.blends import greedy
 from tokshard.blending.recipe import Mixture, Source
 from tokshard.blending.weights import (
     SourceTokens,

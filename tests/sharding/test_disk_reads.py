@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.blending.support import write_dataset
+from support.blends import write_dataset
 from support.sharding.replanning import plan_of, write_blend
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.gpt_index.samples import GPTSamples

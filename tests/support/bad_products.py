@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.blending.support import config_for, write_dataset
+from support.blends import config_for, write_dataset
 from support.file_changes import cut, edit_json, flip
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend

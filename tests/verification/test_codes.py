@@ -81,7 +81,7 @@ def test_the_page_is_the_table_of_verify():
 def test_the_doctors_codes_are_those_of_its_code():
     """Names of codes are constants: the first argument of a finding, or of what becomes it."""
     called, constants = set(), set()
-    for path in Path(preflight.__file__).parent.glob("*.py"):
+    for path in Path(preflight.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 constants.add(node.value)

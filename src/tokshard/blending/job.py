@@ -120,7 +120,7 @@ class SplitForecast:
                 samples=source.epochs.samples,
                 epochs=source.epochs.epochs,
                 tokens_per_epoch=source.epochs.tokens_per_epoch,
-                epochs_drawn=source.draws * source.epochs.sequence_length / source.epochs.tokens_per_epoch,
+                epochs_drawn=source.epochs_of(source.draws),
             )
             for source, share in zip(split.sources, split.shares, strict=True)
         )

@@ -213,10 +213,11 @@ class CompiledOrder:
 
     def fill(self, dataset_index: NDArray[np.int16], dataset_sample_index: NDArray[np.int64]) -> None:
         """Write the next samples: as many as the arrays have room for."""
-        one = self._classes
+        classes = self._classes
         self._left = self._kernel(
-            one.weights, one.limits, one.counts, one.starts, one.ends, one.members, one.heads,
-            self._left, one.width, self._step, dataset_index, dataset_sample_index,
+            classes.weights, classes.limits, classes.counts, classes.starts, classes.ends,
+            classes.members, classes.heads,
+            self._left, classes.width, self._step, dataset_index, dataset_sample_index,
         )  # fmt: skip
         self._step += len(dataset_index)
         self._draws += np.bincount(dataset_index, minlength=len(self._draws))

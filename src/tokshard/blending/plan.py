@@ -54,6 +54,10 @@ class SourcePlan:
     epochs: EpochPlan
     draws: int
 
+    def epochs_of(self, samples: int) -> float:
+        """Return the epochs that the tokens of some samples are."""
+        return samples * self.epochs.sequence_length / self.epochs.tokens_per_epoch
+
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:

@@ -152,8 +152,8 @@ def _differing(claimed: Certificate, found: Certificate) -> Iterator[tuple[str, 
     for field in fields(Certificate):
         if field.name != "sources" and getattr(claimed, field.name) != getattr(found, field.name):
             yield field.name, getattr(claimed, field.name), getattr(found, field.name)
-    for one, other in zip(claimed.sources, found.sources, strict=True):
-        for field in fields(one):
-            if getattr(one, field.name) != getattr(other, field.name):
-                name = f"{field.name} of {one.prefix}"
-                yield name, getattr(one, field.name), getattr(other, field.name)
+    for source, measured in zip(claimed.sources, found.sources, strict=True):
+        for field in fields(source):
+            if getattr(source, field.name) != getattr(measured, field.name):
+                name = f"{field.name} of {source.prefix}"
+                yield name, getattr(source, field.name), getattr(measured, field.name)

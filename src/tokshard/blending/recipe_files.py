@@ -281,13 +281,13 @@ def _sizes(table: dict[str, Any], path: str) -> Sizes | None:
         return None
     value = table["num_samples"]
     listed = value if isinstance(value, list) else [value]
-    known = all(one == "none" or _is_count(_amount(one)) for one in listed)
+    known = all(size == "none" or _is_count(_amount(size)) for size in listed)
     if not known or not 1 <= len(listed) <= len(SPLITS):
         raise InputError(
             f"{path}: num_samples is {value!r}",
             hint='use a number, or a list such as ["2M", 100, "none"] for training, validation and testing',
         )
-    sizes = [None if one == "none" else _amount(one) for one in listed]
+    sizes = [None if size == "none" else _amount(size) for size in listed]
     return Sizes(*[*sizes, 0, 0][: len(SPLITS)])
 
 

@@ -92,13 +92,13 @@ def _show(report: DoctorReport) -> None:
     if report.lookups:
         terminal.say("")
         terminal.say(f"cache files, by the names of {terminal.safe(report.tokenizer.label)}:")
-    missing_first = sorted(report.lookups, key=lambda one: one.condition == "fresh")
+    missing_first = sorted(report.lookups, key=lambda lookup: lookup.condition == "fresh")
     for lookup in missing_first[:_SHOWN_LOOKUPS]:
         _show_lookup(lookup)
     if len(missing_first) > _SHOWN_LOOKUPS:
         terminal.say(f"  and {len(missing_first) - _SHOWN_LOOKUPS} more (--json lists all)")
     terminal.say("")
-    for finding in sorted(report.findings, key=lambda one: _ORDER[one.severity]):
+    for finding in sorted(report.findings, key=lambda found: _ORDER[found.severity]):
         terminal.say(f"{finding.severity}: {finding.code}: {terminal.safe(finding.message)}")
         if finding.hint:
             terminal.say(f"  hint: {terminal.safe(finding.hint)}")

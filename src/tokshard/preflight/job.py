@@ -118,23 +118,23 @@ def diagnose(
     """
     findings = findings_of_arguments(launch)
     paths = PathMapping(path_as)
-    parts: list[SplitPlan] = []
+    splits: list[SplitPlan] = []
     sizes = config = None
     if not (launch.mock_data or launch.sft):
         try:
             sizes = launch.sizes()
             config = _config(launch, sizes, path_as)
-            parts, defects = forecast_splits(recipe_of_launch(launch, paths), config)
+            splits, defects = forecast_splits(recipe_of_launch(launch, paths), config)
             findings += defects
         except TokshardError as error:
-            if not any(error.message == one.message or one.code == "no-data" for one in findings):
+            if not any(found.message == error.message or found.code == "no-data" for found in findings):
                 findings.append(Finding.of_error("arguments", error))
     cache = JobCache(launch, paths)
-    candidate = tokenizer or cache.likeliest(parts)
-    parts = [split.with_tokenizer(candidate.identifiers) for split in parts]
-    lookups = cache.lookups(parts)
-    findings += [*_of_sizes(parts, config), *_of_cache(launch, lookups, parts)]
-    if tokenizer is None and parts:
+    candidate = tokenizer or cache.likeliest(splits)
+    splits = [split.with_tokenizer(candidate.identifiers) for split in splits]
+    lookups = cache.lookups(splits)
+    findings += [*_of_sizes(splits, config), *_of_cache(launch, lookups, splits)]
+    if tokenizer is None and splits:
         findings += _of_tokenizer(candidate.names, lookups)
     given = {field.name: getattr(launch, field.name) for field in fields(launch)}
     del given["unseen"]  # a finding names them
@@ -150,7 +150,7 @@ def diagnose(
         lookups=tuple(lookups),
         findings=tuple(findings),
         launch=launch,
-        splits=tuple(parts),
+        splits=tuple(splits),
     )
 
 
@@ -225,33 +225,35 @@ def forecast_splits(recipe: BlendRecipe, config: BuilderConfig) -> tuple[list[Sp
     return [planned.get(split.name, split) for split in requested], list(findings.values())
 
 
-def _of_sizes(parts: Sequence[SplitPlan], config: BuilderConfig | None) -> Iterator[Finding]:
-    for part in parts:
-        if not part.sources or config is None:
+def _of_sizes(splits: Sequence[SplitPlan], config: BuilderConfig | None) -> Iterator[Finding]:
+    for split in splits:
+        if not split.sources or config is None:
             continue
-        yield from _read_often(part)
-        if (shortfall := shortfall_of(part, config)) is not None:
+        yield from _read_often(split)
+        if (shortfall := shortfall_of(split, config)) is not None:
             yield Finding(
                 "too-few-samples",
-                "error" if part.split == "train" else "warning",
+                "error" if split.split == "train" else "warning",
                 shortfall,
                 "give weights, which read a dataset as often as they need",
             )
-        if config.size_of(part.split) == 0:
+        if config.size_of(split.split) == 0:
             yield Finding(
                 "unused-split",
                 "note",
-                f"{part.name} is asked for no sample, and is built all the same: every split with a share is",
+                f"{split.name} is asked for no sample, but is built: every split with a share is",
             )
 
 
 def _read_often(plan: SplitPlan) -> Iterator[Finding]:
     """Tell which sources a split reads more than once, those that are read most first."""
     times = {}
-    for one in plan.sources:
-        asked = one.request.num_samples
-        drawn = one.draws if asked is None else min(one.draws, asked)
-        times[one.request.training_path] = drawn * one.epochs.sequence_length / one.epochs.tokens_per_epoch
+    for source in plan.sources:
+        asked = source.request.num_samples
+        drawn = source.draws if asked is None else min(source.draws, asked)
+        times[source.request.training_path] = (
+            drawn * source.epochs.sequence_length / source.epochs.tokens_per_epoch
+        )
     often = sorted((path for path in times if times[path] > 1), key=lambda path: -times[path])
     if often:
         told = ", ".join(f"{path} {times[path]:.2f} times" for path in often[:_SHOWN_SOURCES])
@@ -260,9 +262,9 @@ def _read_often(plan: SplitPlan) -> Iterator[Finding]:
 
 
 def _of_cache(
-    launch: LaunchArguments, lookups: Sequence[CacheLookup], parts: Sequence[SplitPlan]
+    launch: LaunchArguments, lookups: Sequence[CacheLookup], splits: Sequence[SplitPlan]
 ) -> Iterator[Finding]:
-    if launch.data_cache_path is None and any(part.weights is not None for part in parts):
+    if launch.data_cache_path is None and any(split.weights is not None for split in splits):
         yield Finding(
             "no-cache-path",
             "warning",
@@ -302,7 +304,7 @@ def _of_cache(
     for condition, code, severity, text, hint in rules:
         those = [lookup for lookup in lookups if lookup.condition == condition]
         if those:
-            names = ", ".join(f"{one.split} of {one.name}" for one in those[:3])
+            names = ", ".join(f"{lookup.split} of {lookup.name}" for lookup in those[:3])
             more = f" and {len(those) - 3} more" if len(those) > 3 else ""
             count = f"{len(those)} of {len(lookups)} sets of files ({names}{more})"
             yield Finding(code, severity, text.format(count), hint)
@@ -310,7 +312,7 @@ def _of_cache(
 
 def _of_tokenizer(names: TokenizerNames, lookups: Sequence[CacheLookup]) -> Iterator[Finding]:
     hint = "give --megatron VERSION, --like or --tokenizer-identifiers"
-    if not any(one.will_be_found for one in lookups):
+    if not any(lookup.will_be_found for lookup in lookups):
         yield Finding(
             "tokenizer-unknown",
             "warning",

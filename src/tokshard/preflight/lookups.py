@@ -222,11 +222,11 @@ class CachedDescriptions:
         values: dict[str, dict[str, Any]] = {}
         for directory in dict.fromkeys(directories):
             for (kind, _), descriptions in self._of(directory).items():
-                for _, one in descriptions if kind == "GPTDataset" else ():
-                    if not isinstance(one, BlendedDescription) and one.tokenizer is not None:
-                        key = repr(one.tokenizer)
+                for _, description in descriptions if kind == "GPTDataset" else ():
+                    if not isinstance(description, BlendedDescription) and description.tokenizer is not None:
+                        key = repr(description.tokenizer)
                         times[key] = times.get(key, 0) + 1
-                        values[key] = one.tokenizer
+                        values[key] = description.tokenizer
         return [values[key] for key in sorted(times, key=lambda key: -times[key])]
 
     def _of(self, directory: str) -> dict[tuple[str, str], list[tuple[str, Description]]]:
@@ -253,7 +253,7 @@ def _split_of(description: Description) -> str:
 
 def _subject(description: Description) -> object:
     if isinstance(description, BlendedDescription):
-        return tuple(one.dataset_path for one in description.datasets)
+        return tuple(dataset.dataset_path for dataset in description.datasets)
     return description.dataset_path
 
 
@@ -266,24 +266,24 @@ class JobCache:
         self._cached = CachedDescriptions()
         self._launch = launch
 
-    def likeliest(self, parts: Sequence[SplitPlan]) -> Candidate:
+    def likeliest(self, splits: Sequence[SplitPlan]) -> Candidate:
         """Return the identifiers under which most files are there, else those most like some that are."""
-        directories = [self._of(request) for part in parts for request in part.requests]
+        directories = [self._of(request) for split in splits for request in split.requests]
         there = self._cached.tokenizers(directories)
         candidates = candidates_of_launch(self._launch)
-        known = [one.identifiers for one in candidates]
+        known = [candidate.identifiers for candidate in candidates]
         candidates += [
-            Candidate(TokenizerNames("cache"), one)
-            for one in there
-            if one not in known and may_be_of_launch(one, self._launch)
+            Candidate(TokenizerNames("cache"), identifiers)
+            for identifiers in there
+            if identifiers not in known and may_be_of_launch(identifiers, self._launch)
         ]
         if not candidates:
             return Candidate(TokenizerNames("unknown"), {})
         return max(
             candidates,
-            key=lambda one: (
-                self._found([part.with_tokenizer(one.identifiers) for part in parts]),
-                max((_likeness(one.identifiers, other) for other in there), default=0),
+            key=lambda candidate: (
+                self._found([split.with_tokenizer(candidate.identifiers) for split in splits]),
+                max((_likeness(candidate.identifiers, other) for other in there), default=0),
             ),
         )
 
@@ -325,17 +325,17 @@ class JobCache:
             split, prefix, entry.hash, description.text(), entry.megatron_files, condition, detail, nearest
         )
 
-    def _conditions(self, parts: Sequence[SplitPlan]) -> dict[str, tuple[Condition | None, str]]:
+    def _conditions(self, splits: Sequence[SplitPlan]) -> dict[str, tuple[Condition | None, str]]:
         """Return the conditions of all indexes of splits without a defect, by the stems of their files."""
-        requests = [one for part in parts if part.sources for one in part.requests]
-        reports = examine_requests(requests, cache_directory=self._directory, digests=False)
-        return {one.entry.stem: (one.before.condition, one.before.detail) for one in reports}
+        requests = [request for split in splits if split.sources for request in split.requests]
+        outcomes = examine_requests(requests, cache_directory=self._directory, digests=False)
+        return {found.entry.stem: (found.before.condition, found.before.detail) for found in outcomes}
 
-    def _found(self, parts: Sequence[SplitPlan]) -> int:
+    def _found(self, splits: Sequence[SplitPlan]) -> int:
         return sum(
             os.path.isfile(self._entry(request).description_path)
-            for part in parts
-            for request in part.requests
+            for split in splits
+            for request in split.requests
         )
 
     def _entry(self, request: IndexRequest) -> CacheEntry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from support.blending.support import TOKENIZER, write_dataset
+from support.blends import TOKENIZER, write_dataset
 from tokshard.blending.job import build_blend
 from tokshard.blending.options import BuilderConfig
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source

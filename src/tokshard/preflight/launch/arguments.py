@@ -145,7 +145,7 @@ class LaunchArguments:
             full_validation=self.full_validation,
             skip_train=self.skip_train,
             phase_transition_iterations=tuple(
-                sorted(_whole("--phase-transition-iterations", one) for one in phases.split(",") if one)
+                sorted(_whole("--phase-transition-iterations", step) for step in phases.split(",") if step)
             ),
             iteration=self.iteration or 0,
         )
