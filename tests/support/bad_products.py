@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -310,10 +310,13 @@ def plan_proof(directory):
     """The history of a plan changed, and the plan written as if that were so."""
     path = goes_on(directory)
     plan = read_plan(path)
-    history = json.loads(json.dumps(plan.history))
-    counts = history[0]["streams"]["train"]["proof"]["sources"][0]
-    counts["read"] += 1
-    write_plan(Plan(plan.topology, plan.streams, plan.options, tuple(history)), path, force=True)
+    (stopped,) = plan.history
+    train = stopped.streams["train"]
+    first, *others = train.proof.sources
+    proof = replace(train.proof, sources=(replace(first, read=first.read + 1), *others))
+    streams = {**stopped.streams, "train": replace(train, proof=proof)}
+    history = (replace(stopped, streams=streams),)
+    write_plan(Plan(plan.topology, plan.streams, plan.options, history), path, force=True)
     return path
 
 
