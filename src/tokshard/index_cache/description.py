@@ -11,15 +11,18 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
+from tokshard.core.codec import Key, decode, encode, shown
 from tokshard.core.strict_json import parse_json_object
-from tokshard.errors import InputError, IntegrityError, StorageError
+from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.small_files import read_small_file
 
 _HINT = "give a description.txt that Megatron Core 0.10 or later has written for a GPTDataset or a blend"
 _MISSING = object()
+_SPLIT = "|".join(SPLITS)
+_ANY_COUNT = 10**40  # Megatron hashes Python integers, of any size
 _DESCRIPTION_SUFFIX = "-description.txt"
 
 Difference = tuple[str, Any, Any]
@@ -45,16 +48,26 @@ class GPTDatasetDescription:
         "class": "GPTDataset",
     """
 
-    dataset_path: str
-    num_samples: int | None
-    index_split: str
-    random_seed: int
-    sequence_length: int
-    split: str | None
-    split_matrix: list[list[float] | None] | None
-    tokenizer: dict[str, Any] | None
+    dataset_path: Annotated[str, Key("dataset_path", "Path prefix as the job names it.")]
+    num_samples: Annotated[
+        int | None, Key("num_samples", "Samples; null for one epoch.", minimum=0, maximum=_ANY_COUNT)
+    ]
+    index_split: Annotated[str, Key("index_split", "train, valid or test.", pattern=_SPLIT)]
+    random_seed: Annotated[int, Key("random_seed", "Seed.", minimum=0, maximum=_ANY_COUNT)]
+    sequence_length: Annotated[
+        int, Key("sequence_length", "Tokens of a sample.", minimum=1, maximum=_ANY_COUNT)
+    ]
+    split: Annotated[str | None, Key("split", "Split string.")]
+    # Any: the bounds keep their type, int or float, which is hashed.
+    split_matrix: Annotated[Any, Key("split_matrix", "Shares of the splits.")]
+    tokenizer: Annotated[dict[str, Any] | None, Key("tokenizer", "Identifiers of the tokenizer.")]
 
     CLASS = "GPTDataset"
+    TAG = ("class", CLASS)
+
+    def __post_init__(self) -> None:
+        if not _is_matrix(self.split_matrix):
+            raise UsageError(f"split_matrix must be null or three shares, got {shown(self.split_matrix)}")
 
     @property
     def split_name(self) -> str:
@@ -63,17 +76,8 @@ class GPTDatasetDescription:
 
     def to_json(self) -> dict[str, Any]:
         """Return the described fields, in their order."""
-        return {
-            "class": self.CLASS,
-            "dataset_path": self.dataset_path,
-            "num_samples": self.num_samples,
-            "index_split": self.index_split,
-            "random_seed": self.random_seed,
-            "sequence_length": self.sequence_length,
-            "split": self.split,
-            "split_matrix": self.split_matrix,
-            "tokenizer": self.tokenizer,
-        }
+        value: dict[str, Any] = encode(self)
+        return value
 
     def text(self) -> str:
         """Return the text, which is also the content of ``description.txt``."""
@@ -94,25 +98,7 @@ class GPTDatasetDescription:
         Raises:
             InputError: It describes something else, or in another way than Megatron 0.10 and later.
         """
-        description = cls._from_json(_parsed(text, source), source)
-        _check_same(description.text(), text, source)
-        return description
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any], source: str) -> Self:
-        _check_keys(value, ("class", *cls.__dataclass_fields__), cls.CLASS, source)
-        checks = {
-            "dataset_path": isinstance(value["dataset_path"], str),
-            "num_samples": _is_count(value["num_samples"]) or value["num_samples"] is None,
-            "index_split": value["index_split"] in SPLITS,
-            "random_seed": _is_count(value["random_seed"]),
-            "sequence_length": _is_count(value["sequence_length"]) and value["sequence_length"] > 0,
-            "split": isinstance(value["split"], str | None),
-            "split_matrix": _is_matrix(value["split_matrix"]),
-            "tokenizer": isinstance(value["tokenizer"], dict | None),
-        }
-        _check_values(value, checks, source)
-        return cls(**{name: value[name] for name in cls.__dataclass_fields__})
+        return _from_text(cls, text, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +113,21 @@ class BlendedDescription:
         size: The samples of the blend, or None where every sample is drawn once.
     """
 
-    datasets: tuple[GPTDatasetDescription, ...]
-    split: str
-    weights: tuple[float, ...] | tuple[int, ...]
-    size: int | None
+    datasets: Annotated[tuple[GPTDatasetDescription, ...], Key("datasets", "Sources, in order.")]
+    split: Annotated[str, Key("split", "train, valid or test.", pattern=_SPLIT)]
+    # Any: int and float are different texts, and so different hashes.
+    weights: Annotated[tuple[Any, ...], Key("weights", "Weights, or samples of each source.")]
+    size: Annotated[
+        int | None, Key("size", "Samples; null if every sample is drawn once.", minimum=0, maximum=_ANY_COUNT)
+    ]
 
     CLASS = "BlendedDataset"
+    TAG = ("class", CLASS)
+
+    def __post_init__(self) -> None:
+        for weight in self.weights:
+            if isinstance(weight, bool) or not isinstance(weight, int | float):
+                raise UsageError(f"weights must be numbers, got {shown(weight)}")
 
     @property
     def split_name(self) -> str:
@@ -146,13 +141,8 @@ class BlendedDescription:
 
     def to_json(self) -> dict[str, Any]:
         """Return the described fields, in their order."""
-        return {
-            "class": self.CLASS,
-            "datasets": [one.to_json() for one in self.datasets],
-            "split": self.split,
-            "weights": list(self.weights),
-            "size": self.size,
-        }
+        value: dict[str, Any] = encode(self)
+        return value
 
     def text(self) -> str:
         """Return the text, which is also the content of ``description.txt``."""
@@ -169,30 +159,11 @@ class BlendedDescription:
         Raises:
             InputError: It describes something else, or in another way than Megatron 0.10 and later.
         """
-        value = _parsed(text, source)
-        _check_keys(value, ("class", *cls.__dataclass_fields__), cls.CLASS, source)
-        datasets, weights = value["datasets"], value["weights"]
-        checks = {
-            "datasets": isinstance(datasets, list) and all(isinstance(one, dict) for one in datasets),
-            "split": value["split"] in SPLITS,
-            "weights": isinstance(weights, list) and all(type(one) in {int, float} for one in weights),
-            "size": value["size"] is None or _is_count(value["size"]),
-        }
-        _check_values(value, checks, source)
-        description = cls(
-            datasets=tuple(
-                GPTDatasetDescription._from_json(one, f"{source}, source {place}")  # noqa: SLF001 - of this module
-                for place, one in enumerate(datasets)
-            ),
-            split=value["split"],
-            weights=tuple(weights),
-            size=value["size"],
-        )
-        _check_same(description.text(), text, source)
-        return description
+        return _from_text(cls, text, source)
 
 
 Description = GPTDatasetDescription | BlendedDescription
+DescriptionT = TypeVar("DescriptionT", bound=Description)
 
 
 def read_description(path: str) -> Description:
@@ -206,7 +177,10 @@ def read_description(path: str) -> Description:
         content = read_small_file(path, "description", hint=_HINT)
     except StorageError as error:
         raise InputError(error.message, hint=_HINT) from error
-    value = _parsed_bytes(content, path)
+    try:
+        value = parse_json_object(content, path)
+    except IntegrityError as error:
+        raise InputError(error.message, hint=_HINT) from error
     kind = BlendedDescription if value.get("class") == BlendedDescription.CLASS else GPTDatasetDescription
     return kind.from_text(content.decode(), path)
 
@@ -329,32 +303,14 @@ def _md5(text: str) -> str:
     return hashlib.md5(text.encode("ascii"), usedforsecurity=False).hexdigest()
 
 
-def _parsed(text: str, source: str) -> dict[str, Any]:
-    return _parsed_bytes(text.encode("utf-8", "surrogatepass"), source)
-
-
-def _parsed_bytes(content: bytes, source: str) -> dict[str, Any]:
+def _from_text(cls: type[DescriptionT], text: str, source: str) -> DescriptionT:
+    content = text.encode("utf-8", "surrogatepass")
     try:
-        return parse_json_object(content, source)
+        description = decode(cls, parse_json_object(content, source), source)
     except IntegrityError as error:
         raise InputError(error.message, hint=_HINT) from error
-
-
-def _check_keys(value: dict[str, Any], names: tuple[str, ...], kind: str, source: str) -> None:
-    if value.get("class") != kind:
-        raise InputError(f"{source} describes a {value.get('class')!r} and not a {kind}", hint=_HINT)
-    for name in names:
-        if name not in value:
-            raise InputError(f"{source} lacks the field {name!r}", hint=_HINT)
-    for name in value:
-        if name not in names:
-            raise InputError(f"{source} has the unknown field {name!r}", hint=_HINT)
-
-
-def _check_values(value: dict[str, Any], checks: dict[str, bool], source: str) -> None:
-    for name, good in checks.items():
-        if not good:
-            raise InputError(f"{source}: {name} cannot be {value[name]!r}", hint=_HINT)
+    _check_same(description.text(), text, source)
+    return description
 
 
 def _check_same(ours: str, theirs: str, source: str) -> None:
@@ -363,10 +319,6 @@ def _check_same(ours: str, theirs: str, source: str) -> None:
             f"{source} is not written as Megatron writes it (order, spaces, numbers or a final newline)",
             hint=_HINT,
         )
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
 
 
 def _is_matrix(value: Any) -> bool:
