@@ -102,7 +102,7 @@ def cut_and_padded(tmp_path_factory):
 
 @pytest.mark.parametrize("special_tokens", [False, True])
 @pytest.mark.parametrize("encoder", [fast_encoder, reference_encoder])
-def test_engines_against_the_library_one_by_one(cut_and_padded, encoder, special_tokens):
+def test_encoders_against_the_library_one_by_one(cut_and_padded, encoder, special_tokens):
     definition, tokenizer = cut_and_padded
     batch = ["", *random_texts(1, 400)]
     expected = encode_plainly(definition, batch, special_tokens=special_tokens)

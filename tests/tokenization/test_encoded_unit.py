@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
 from tokshard.corpus.records import read_documents
@@ -14,7 +17,7 @@ from tokshard.corpus.units import LineUnit
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.tokenization import encoded_unit
 from tokshard.tokenization import encoder as encoder_module
-from tokshard.tokenization.encoded_unit import Placement
+from tokshard.tokenization.encoded_unit import HeldUnit, Placement, Placements
 from tokshard.tokenization.encoder import Task, UnitEncoder
 from tokshard.tokenization.part import PartReader, UnitKey
 
@@ -134,3 +137,34 @@ def test_nothing_is_left_of_a_unit_that_fails(tmp_path, make, monkeypatch, held_
     with pytest.raises(ZeroDivisionError):
         make()
     assert not os.listdir(tmp_path / "parts")
+
+
+# Positions
+
+UNIT_SIZES = st.lists(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4), max_size=4
+)
+
+
+@given(files=UNIT_SIZES, begin=st.tuples(st.integers(0, 9), st.integers(0, 9)), data=st.data())
+def test_positions_are_running_sums(files, begin, data):
+    units = [
+        HeldUnit(UnitKey(number, index), index == len(sizes) - 1, size)
+        for number, sizes in enumerate(files)
+        for index, size in enumerate(sizes)
+    ]
+    paths = ("0.bin", "1.bin")
+    columns = [accumulate([unit.sizes[k] for unit in units], initial=begin[k]) for k in range(2)]
+    expected = [
+        Placement(unit.key, paths, offsets)
+        for unit, offsets in zip(units, zip(*columns, strict=True), strict=False)
+    ]
+    placement = Placements(UnitKey(0, 0), paths, begin)
+    found, known = [], set()
+    for unit in data.draw(st.permutations(units)):
+        found += placement.locate(unit)
+        known.add(unit.key)
+        # As many as are known from the beginning without a gap, and no more.
+        first_gap = next((n for n, unit in enumerate(units) if unit.key not in known), len(units))
+        assert found == expected[:first_gap]
+    assert found == expected

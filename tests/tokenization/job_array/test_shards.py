@@ -42,13 +42,13 @@ def test_each_unit_is_of_one_task_and_all_tasks_agree(sizes, count, compressions
         CorpusFile(str(number), size, 0, "jsonl", compression)
         for number, (size, compression) in enumerate(zip(sizes, compressions, strict=False))
     ]
-    deals = [UnitAssignment(list(files), count, unit_bytes=1) for _ in range(2)]
+    assignments = [UnitAssignment(list(files), count, unit_bytes=1) for _ in range(2)]
     for number in range(len(files)):
-        members = deals[0].members(number)
-        assert members == deals[1].members(number)
+        members = assignments[0].members(number)
+        assert members == assignments[1].members(number)
         assert 1 <= len(members) == len(set(members)) <= count
         assert set(members) <= set(range(count))
-        owners = [deals[0].owner(UnitKey(number, index)) for index in range(3 * len(members))]
+        owners = [assignments[0].owner(UnitKey(number, index)) for index in range(3 * len(members))]
         assert owners == [*members] * 3  # in turn, so every unit that there may be has one
 
 
@@ -59,28 +59,30 @@ def test_each_unit_is_of_one_task_and_all_tasks_agree(sizes, count, compressions
 def test_the_work_is_dealt_evenly(sizes, count):
     """Nobody has more than a fair share, an eighth of one for each file that was rounded up, and a file."""
     files = [plain(number, size) for number, size in enumerate(sizes)]
-    deal = UnitAssignment(files, count, unit_bytes=1)
+    assignment = UnitAssignment(files, count, unit_bytes=1)
     loads = [0] * count
     for key in units_of(files):
-        loads[deal.owner(key)] += 1
+        loads[assignment.owner(key)] += 1
     assert sum(loads) == sum(sizes)
     fair = sum(sizes) / count
-    whole = max((size for number, size in enumerate(sizes) if len(deal.members(number)) == 1), default=0)
+    whole = max(
+        (size for number, size in enumerate(sizes) if len(assignment.members(number)) == 1), default=0
+    )
     assert max(loads) <= fair + max(whole, fair / 8) + len(sizes)
 
 
 def test_many_files_are_dealt_whole_and_one_is_read_by_all():
     files = [plain(number, 1000 + number) for number in range(100)]
-    deal = UnitAssignment(files, 8, unit_bytes=10)
-    assert {len(deal.members(number)) for number in range(100)} == {1}
-    dealt = [task for number in range(100) for task in deal.members(number)]
+    assignment = UnitAssignment(files, 8, unit_bytes=10)
+    assert {len(assignment.members(number)) for number in range(100)} == {1}
+    dealt = [task for number in range(100) for task in assignment.members(number)]
     assert {dealt.count(task) for task in range(8)} <= {12, 13}
     assert sorted(UnitAssignment([plain(0, 1000)], 8, unit_bytes=10).members(0)) == list(range(8))
 
 
 def test_small_files_do_not_all_go_to_the_first_tasks():
-    deal = UnitAssignment([plain(number, 10) for number in range(8)], 8, unit_bytes=1000)
-    assert sorted(deal.members(number)[0] for number in range(8)) == list(range(8))
+    assignment = UnitAssignment([plain(number, 10) for number in range(8)], 8, unit_bytes=1000)
+    assert sorted(assignment.members(number)[0] for number in range(8)) == list(range(8))
 
 
 @pytest.mark.parametrize("modulus", [1, 3])
