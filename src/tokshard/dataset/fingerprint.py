@@ -9,7 +9,6 @@ from typing import Annotated
 
 from tokshard.core.codec import SHA256, XXH3_128, Key
 from tokshard.dataset.layout import IndexTable
-from tokshard.dataset.manifest import manifest_path, read_manifest
 from tokshard.dataset.reader import open_pair
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage import fs
@@ -92,6 +91,8 @@ class FingerprintedIndex:
             IntegrityError: The index contradicts itself or the size of the ``.bin`` file.
             StorageError: The file system refuses to read.
         """
+        from tokshard.dataset.manifest import read_manifest  # the loader does without
+
         bin_file, file = open_pair(path_prefix)
         manifest = read_manifest(path_prefix)
         multimodal = manifest is not None and manifest.dataset.multimodal
@@ -146,6 +147,8 @@ def dataset_state(prefix: str) -> State:
     Returns:
         For ``.bin``, ``.idx`` and manifest what :func:`tokshard.storage.fs.state` says: None if absent.
     """
+    from tokshard.dataset.manifest import manifest_path
+
     return [fs.state(path) for path in (bin_path(prefix), idx_path(prefix), manifest_path(prefix))]
 
 

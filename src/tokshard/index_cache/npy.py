@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.workdir import DigestingWriter
 from tokshard.errors import IntegrityError
-from tokshard.storage.digest import FileRecord
-from tokshard.storage.files import AtomicFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from tokshard.storage.digest import FileRecord
 
 HEADER_BYTES = 128
 _CHUNK_BYTES = 1 << 24
@@ -133,6 +132,10 @@ def write_blocks(
         IntegrityError: The pieces do not make an array of the shape that was announced. Nothing appears.
         StorageError: The disk is full or broken. Of each file nothing appears, or all of it.
     """
+    # Readers of arrays, such as the loader, do not load what writes them.
+    from tokshard.dataset.workdir import DigestingWriter
+    from tokshard.storage.files import AtomicFile
+
     with ExitStack() as stack:
         files = {}
         for name, spec in blocks.specs.items():

@@ -36,14 +36,16 @@ from tokshard.sharding.feistel import (
 )
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Layout
-from tokshard.sharding.permutation import ALGORITHM as TORCH_ALGORITHM
-from tokshard.sharding.permutation import torch_randperm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
     KeyOf = Callable[[Integers], NDArray[Any]]
+
+
+TORCH_ALGORITHM: Final = "torch.randperm/1"
+BUCKETING_ALGORITHM: Final = "tokshard.bucketing/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +278,8 @@ class ConsumptionOrder:
 # Two epochs are asked for in turn where a batch lies across their boundary.
 @functools.lru_cache(maxsize=2)
 def _torch_order(length: int, seed: int) -> NDArray[Any]:
+    from tokshard.sharding.permutation import torch_randperm  # most plans do without
+
     order: NDArray[Any] = torch_randperm(length, seed)
     return order.astype(np.int32) if length < 2**31 else order
 
@@ -294,9 +298,6 @@ def _shard_tables(transform: ShardShuffle, epoch: int) -> tuple[Integers, Intege
     sizes = np.array(transform.sizes, dtype=np.int64)
     order = sorted_order(sizes.size, derive_key(f"{SORTED_ALGORITHM}:shards", transform.seed, epoch))
     return order, np.cumsum(sizes) - sizes, np.cumsum(sizes[order]) - sizes[order]
-
-
-BUCKETING_ALGORITHM: Final = "tokshard.bucketing/1"
 
 
 @dataclass(frozen=True, slots=True)

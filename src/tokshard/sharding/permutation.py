@@ -23,7 +23,7 @@ Python with the same result (about 0.2 seconds a million).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-ALGORITHM: Final = "torch.randperm/1"
-"""The name of this permutation in plans; another result would be another name."""
 
 INSIDE_OUT_LENGTH = (2**32 - 1) // 20
 """From this length on torch draws 64 bits for each element."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Self
 
 from tokshard.core.codec import SHA256, Document, Key, encode
 from tokshard.core.path_mapping import PathMapping
+from tokshard.core.tool import Tool
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import StoppedPlan
@@ -24,7 +25,6 @@ from tokshard.sharding.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
 from tokshard.storage.small_files import read_json_object
-from tokshard.version import __version__
 
 PLAN_NAME = "plan.json"
 
@@ -83,14 +83,6 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanTool:
-    """The program that made a plan."""
-
-    name: Annotated[str, Key("name", "Name.")] = "tokshard"
-    version: Annotated[str, Key("version", "Version.")] = __version__
-
-
-@dataclass(frozen=True, slots=True)
 class Plan(Document):
     """What all ranks of a job read.
 
@@ -110,9 +102,7 @@ class Plan(Document):
 
     SCHEMA = "tokshard.plan/1"
 
-    tool: Annotated[PlanTool, Key("tool", "Program that made the plan.")] = field(
-        default=PlanTool(), kw_only=True
-    )
+    tool: Annotated[Tool, Key("tool", "Program that made the plan.")] = field(default=Tool(), kw_only=True)
     plan_id: Annotated[
         str, Key("plan_id", "SHA-256 of everything that determines what is read.", pattern=SHA256)
     ] = field(default="", kw_only=True)

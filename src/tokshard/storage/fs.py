@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from glob import glob as local_glob
+from types import ModuleType
 from typing import BinaryIO
 
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.storage.paths import is_remote
-from tokshard.storage.remote import objects
-from tokshard.storage.remote.objects import recent_status
 
 
 def exists(path: str) -> bool:
@@ -23,6 +22,13 @@ def exists(path: str) -> bool:
         StorageError: A store does not answer.
     """
     return _is_object(path) if is_remote(path) else os.path.exists(path)
+
+
+def _objects() -> ModuleType:
+    # Who reads local files alone, such as the loader in most jobs, does not load the client of object stores.
+    from tokshard.storage.remote import objects
+
+    return objects
 
 
 def lexists(path: str) -> bool:
@@ -37,7 +43,7 @@ def isfile(path: str) -> bool:
 
 def _is_object(url: str) -> bool:
     try:
-        recent_status(url)
+        _objects().recent_status(url)
     except MissingFileError:
         return False
     return True
@@ -50,14 +56,14 @@ def getsize(path: str) -> int:
         FileNotFoundError: There is none.
         OSError: It cannot be told.
     """
-    return recent_status(path).size_bytes if is_remote(path) else os.stat(path).st_size
+    return int(_objects().recent_status(path).size_bytes) if is_remote(path) else os.stat(path).st_size
 
 
 def state(path: str) -> tuple[int | str, ...] | None:
     """Return a token that changes whenever the file is replaced or modified, or None if unavailable."""
     try:
         if is_remote(path):
-            now = objects.status(path)
+            now = _objects().status(path)
             return now.size_bytes, now.version
         status = os.stat(path)
     except OSError:
@@ -94,7 +100,8 @@ def realpath(path: str) -> str:
 
 def glob(pattern: str) -> list[str]:
     """Return the names of the files that match a pattern, ``**`` for any depth; in any order."""
-    return objects.glob(pattern) if is_remote(pattern) else local_glob(pattern, recursive=True)
+    found: list[str] = _objects().glob(pattern) if is_remote(pattern) else local_glob(pattern, recursive=True)
+    return found
 
 
 def open_descriptor(path: str) -> int:

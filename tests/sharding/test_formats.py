@@ -1,0 +1,31 @@
+"""Files of plans: version 1 of each format is frozen in a golden file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tokshard.loader.schedule import LoaderState
+from tokshard.sharding.plan import Plan
+from tokshard.sharding.ranks import PackedManifests, RankManifest
+
+GOLDEN = Path(__file__).parents[1] / "golden/formats"
+
+
+@pytest.mark.parametrize("document", [Plan, RankManifest, PackedManifests, LoaderState])
+def test_a_golden_file_is_read_and_written_byte_for_byte(document):
+    path = GOLDEN / f"{document.SCHEMA.removeprefix('tokshard.').replace('/', '-')}.json"
+    content = path.read_bytes()
+    assert document.from_bytes(content, str(path)).to_bytes() == content
+
+
+def test_the_golden_plan_has_its_plan_id():
+    value = json.loads((GOLDEN / "plan-1.json").read_text())
+    plan = Plan.from_json({**value, "plan_id": value["plan_id"]}, "plan.json")
+    assert plan.plan_id == value["plan_id"]
+    assert {
+        transform.TAG[1] for transform in plan.streams["train"].assignment.epoch_ranges[0].order.transforms
+    } == {
+        "bucketing",
+        "shuffle",
+    }
