@@ -301,3 +301,9 @@ def test_weights_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(UsageError, match="documents"):
         reweighted(plan_of(documents, 2, batch=8), tmp_path / "plan3", 8, f"1 {tmp_path}/web")
     assert not (tmp_path / "plan2").exists()
+
+
+def test_counts_of_validation_sets_that_do_not_fit_are_refused():
+    plan = plan_of(source_of(100), 2, batch=4)
+    with pytest.raises(UsageError, match="2 counts"):
+        continued(plan, 16, 2, consumed_valid_samples=(1, 2))
