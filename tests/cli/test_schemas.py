@@ -16,15 +16,12 @@ import tokshard
 from support.command_line import SAMPLE
 from support.mixture_data import run
 from support.schemas import FOLDER, SHARED, defects_of, file_of, published
+from tokshard.core.json_schema import documents
 from tokshard.loader import RankLoader
 
 SOURCE = Path(tokshard.__file__).parent
 PAGE = FOLDER.parent / "json.md"
-IN_WORK_DIRECTORIES = {
-    "tokshard.build-plan/1",
-    "tokshard.part/1",
-    "tokshard.publication/1",
-}
+IN_WORK_DIRECTORIES = {name for name, cls in documents().items() if not cls.IS_PUBLISHED}
 HASHED = {"tokshard.reweighted/1"}
 OWN = IN_WORK_DIRECTORIES | HASHED
 """Schemas of what nobody else reads: it is for the run that goes on, or for a digest."""

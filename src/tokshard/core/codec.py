@@ -100,6 +100,8 @@ class Document:
 
     __slots__ = ()
     SCHEMA: ClassVar[str]
+    IS_PUBLISHED: ClassVar[bool] = True
+    """Whether docs/schemas has it: not what only the next run of the same command reads."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as a JSON object, the schema first.

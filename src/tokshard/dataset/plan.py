@@ -144,6 +144,7 @@ class BuildPlan(Document):
     """The plan of a run that builds datasets."""
 
     SCHEMA = "tokshard.build-plan/1"
+    IS_PUBLISHED = False
 
     inputs: Annotated[tuple[BuildInput, ...], Key("inputs", "The inputs, in order.")]
     tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if not known.")]

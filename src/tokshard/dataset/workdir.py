@@ -48,6 +48,7 @@ class PublicationRecord(Document):
     """The outputs that are staged completely: from here on a run only goes forward."""
 
     SCHEMA = "tokshard.publication/1"
+    IS_PUBLISHED = False
 
     outputs: Annotated[
         tuple[tuple[FileName, ...], ...], Key("outputs", "The files of each output, without its manifest.")

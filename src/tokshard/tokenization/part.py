@@ -195,6 +195,7 @@ class PartFooter(Document):
     """The JSON footer of a part."""
 
     SCHEMA = "tokshard.part/1"
+    IS_PUBLISHED = False
 
     header: Annotated[PartHeader, Key("header", "The unit and its counts.")]
     streams: Annotated[dict[str, StreamEntry], Key("streams", "The streams in the part.")]
