@@ -178,7 +178,7 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
         ([], 2, "the number of samples is required"),
         (["--epochs", "0"], 2, "--epochs must be 1 or more, got 0"),
         (["--epochs", "1", "--split", "99,-1,2"], 2, "Megatron would read 99, 1, 2"),
-        (["--epochs", "1", "--split", "999,1"], 3, "Megatron would never end building it"),
+        (["--epochs", "1", "--split", "999,1"], 3, "Megatron would build it forever"),
         (["--epochs", "1", "--tokenizer-model", "x"], 2, "--tokenizer-model is of no use without --megatron"),
         (["--epochs", "1", "--megatron", "0.3", "--tokenizer-model", "x"], 2, "no preset for Megatron '0.3'"),
         (

@@ -167,9 +167,9 @@ def plan_tasks(
         IntegrityError: A dataset is damaged.
     """
     listed = [
-        (one, CacheEntry.of(one.description(), cache_directory or _beside(one.prefix)))
-        for one in requests
-        if one.is_built
+        (request, CacheEntry.of(request.description(), cache_directory or _beside(request.prefix)))
+        for request in requests
+        if request.is_built
     ]
     first: dict[CacheEntry, IndexRequest] = {}
     for request, entry in listed:
@@ -214,7 +214,7 @@ def _sequences(request: IndexRequest, dataset: FingerprintedIndex) -> range:
     if not sequences:
         raise InputError(
             f"the {request.split_name} index of {request.prefix}: the split {request.split.text!r} leaves it "
-            f"none of the {count} sequences, and Megatron would never end building it",
+            f"none of the {count} sequences, and Megatron would build it forever",
             hint="give the split a larger share, or none at all (0) so that it is not built",
         )
     return sequences

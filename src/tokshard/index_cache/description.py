@@ -288,7 +288,9 @@ def _differences(name: str, a: Any, b: Any) -> list[Difference]:
         return found
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b) and name == "datasets":
         pairs = enumerate(zip(a, b, strict=True))
-        return [one for place, (x, y) in pairs for one in _differences(f"{name}[{place}]", x, y)]
+        return [
+            difference for place, (x, y) in pairs for difference in _differences(f"{name}[{place}]", x, y)
+        ]
     # The text decides and not the value: 0 and 0.0 are equal, but their texts are not.
     if a is not _MISSING and b is not _MISSING and json.dumps(a) == json.dumps(b):
         return []
