@@ -7,7 +7,7 @@ import re
 import pytest
 
 from support.command_line import SAMPLE, json_of, tokshard
-from support.dataset.twin import Plain
+from support.plain_datasets import Plain
 
 PLAIN = Plain("uint16", [[[1, 2]], [[3]]])
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from support.corpus.support import CODECS, read_data
+from support.corpus_units import CODECS, read_data
 from tokshard.corpus.batch import REASONS
 
 LIMIT = 300_000

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from faults.controls import border_dropping_reader
-from support.corpus.support import (
+from support.corpus_units import (
     CODECS,
     COMPRESS,
     read_data,

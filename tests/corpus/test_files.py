@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from support.corpus.support import zstd
+from support.corpus_units import zstd
 from tokshard.corpus.files import CorpusFile, discover
 from tokshard.errors import InputError, UsageError
 from tokshard.storage.paths import natural_key

@@ -5,7 +5,7 @@ import random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.corpus.support import CODECS, COMPRESS, read_units, twin, units_of, without_reasons
+from support.corpus_units import CODECS, COMPRESS, read_units, twin, units_of, without_reasons
 from tokshard.corpus.files import discover
 from tokshard.corpus.planning import plan_units, stream_units
 from tokshard.corpus.records import read_documents

@@ -13,7 +13,7 @@ import zlib
 
 import pytest
 
-from support.corpus.support import (
+from support.corpus_units import (
     CODECS,
     COMPRESS,
     LIMIT,

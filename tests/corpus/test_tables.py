@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from support.corpus.support import read_units
+from support.corpus_units import read_units
 from tokshard.corpus.files import discover
 from tokshard.corpus.planning import plan_units
 from tokshard.corpus.records import read_documents

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.dataset.strategies import RANGES, data_sets
-from support.dataset.twin import Plain
+from support.plain_datasets import RANGES, Plain, datasets
 from tokshard.dataset import builder as builder_module
 from tokshard.dataset.builder import IndexedDatasetBuilder
 from tokshard.dataset.reader import IndexedDataset
@@ -50,7 +49,7 @@ def build(prefix, plain, ways=("list",)):
 
 @in_one_folder
 @given(
-    plain=data_sets(),
+    plain=datasets(),
     ways=st.lists(st.sampled_from(["items", "list", "array"]), min_size=1, max_size=4),
     buffer_bytes=st.sampled_from([1, 7, 16, 1 << 20]),
 )
@@ -67,7 +66,7 @@ def test_bytes_are_those_of_the_slow_twin_and_read_back(tmp_path, plain, ways, b
 @in_one_folder
 @given(data=st.data(), multimodal=st.booleans(), name=st.sampled_from(sorted(RANGES)))
 def test_adding_an_index_is_concatenation(tmp_path, data, multimodal, name):
-    first, second, third = (data.draw(data_sets(name, multimodal)) for _ in range(3))
+    first, second, third = (data.draw(datasets(name, multimodal)) for _ in range(3))
     for prefix, plain in (("first", first), ("third", third)):
         plain.write(tmp_path / prefix)
     with IndexedDatasetBuilder(tmp_path / "all.bin", name, multimodal) as builder:

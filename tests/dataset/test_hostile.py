@@ -6,7 +6,7 @@ import sys
 from itertools import product
 from pathlib import Path
 
-from support.dataset import twin
+from support import plain_datasets
 from tokshard.dataset.layout import IndexTable
 from tokshard.errors import IntegrityError
 
@@ -24,7 +24,7 @@ HOSTILE_HEADERS = """
 import struct, tracemalloc
 from itertools import product
 from dataset import test_hostile
-from support.dataset import twin
+from support import plain_datasets
 from tokshard.errors import IntegrityError
 from tokshard.dataset.layout import IndexTable
 
@@ -38,9 +38,10 @@ for n, d, code, body in product(test_hostile.LARGE, test_hostile.LARGE, (0, 1, 4
         try:
             IndexTable.from_buffer(index, bin_bytes=bin_bytes, multimodal=multimodal, path="x.idx")
         except IntegrityError as error:
-            assert (error.field, error.offset) == twin.first_defect(index, bin_bytes, multimodal=multimodal)
+            expected = plain_datasets.first_defect(index, bin_bytes, multimodal=multimodal)
+            assert (error.field, error.offset) == expected
         else:
-            assert twin.first_defect(index, bin_bytes, multimodal=multimodal) is None
+            assert plain_datasets.first_defect(index, bin_bytes, multimodal=multimodal) is None
             accepted += 1
 print(tried, accepted, tracemalloc.get_traced_memory()[1])
 """
@@ -71,8 +72,8 @@ def test_hostile_entries_are_judged_as_by_the_slow_twin():
     sound = 0
     for n, m, first, second in product(lengths, lengths, [0, 8, -8], pointers):
         for boundary, bin_bytes in product(boundaries, {max(0, 8 * (n + m)), 2**63 - 1}):
-            index = twin.raw_idx(5, [n, m], [first, second], [0, boundary, 2])
-            expected = twin.first_defect(index, bin_bytes, multimodal=False)
+            index = plain_datasets.raw_idx(5, [n, m], [first, second], [0, boundary, 2])
+            expected = plain_datasets.first_defect(index, bin_bytes, multimodal=False)
             found = None
             try:
                 IndexTable.from_buffer(index, bin_bytes=bin_bytes, multimodal=False, path="x.idx")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.dataset import twin
+from support import plain_datasets
 from tokshard.dataset import layout
 from tokshard.dataset.index_file import write_index
 from tokshard.errors import IntegrityError, UsageError
@@ -33,7 +33,7 @@ cuts = st.lists(st.integers(0, 40), max_size=6)
 
 @given(
     documents=st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=4), max_size=12),
-    name=st.sampled_from(sorted(twin.CODES)),
+    name=st.sampled_from(sorted(plain_datasets.CODES)),
     cuts=st.tuples(cuts, cuts, cuts),
     kinds=st.tuples(st.sampled_from(["i4", "u4", "i8"]), st.sampled_from(["i4", "u4", "u1", "i8"])),
     with_modes=st.booleans(),
@@ -52,8 +52,8 @@ def test_boundaries_of_pieces_never_change_bytes(documents, name, cuts, kinds, w
             sequences_per_document=pieces([len(document) for document in documents], cuts[1], kinds[1]),
             modes=pieces(modes, cuts[2], "i1") if with_modes else None,
         )
-    assert index == twin.idx_bytes(
-        twin.CODES[name], lengths, [len(document) for document in documents], modes
+    assert index == plain_datasets.idx_bytes(
+        plain_datasets.CODES[name], lengths, [len(document) for document in documents], modes
     )
     assert tokens == sum(lengths)
 

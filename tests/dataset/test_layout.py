@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.dataset import twin
-from support.dataset.strategies import data_sets
+from support import plain_datasets
+from support.plain_datasets import datasets
 from tokshard.dataset import builder, layout
 from tokshard.dataset.layout import IndexTable, dtype_code, optimal_dtype, read_header
 from tokshard.errors import IntegrityError, UsageError
@@ -21,11 +21,11 @@ def test_examples_in_docstrings(module):
     assert doctest.testmod(module).failed == 0
 
 
-@pytest.mark.parametrize(("name", "code"), twin.CODES.items())
+@pytest.mark.parametrize(("name", "code"), plain_datasets.CODES.items())
 def test_each_dtype_has_its_code_both_ways(name, code):
     assert dtype_code(name) == dtype_code(np.dtype(name)) == dtype_code(getattr(np, name)) == code
     assert layout.DTYPES[code].name == name
-    assert layout.DTYPES[code].itemsize == twin.ITEM_BYTES[code]
+    assert layout.DTYPES[code].itemsize == plain_datasets.ITEM_BYTES[code]
 
 
 @pytest.mark.parametrize("name", ["uint32", "uint64", "float16", "bool", "complex64", "S3", ">i4", "object"])
@@ -56,14 +56,14 @@ def test_a_known_index_byte_by_byte():
     assert table.sequence_modes.tolist() == [7, -1]
     assert (table.dtype, table.sequence_count, table.document_count, table.token_count) == ("<u2", 2, 2, 4)
     assert [table.first_token(sequence) for sequence in range(3)] == [0, 3, 4]
-    assert twin.idx_bytes(8, [3, 1], [2, 0], [7, -1]) == index
+    assert plain_datasets.idx_bytes(8, [3, 1], [2, 0], [7, -1]) == index
     header = read_header(index[:34])
     assert (header.dtype.name, header.sequence_count, header.document_count) == ("uint16", 2, 2)
     assert header.to_bytes() == index[:34]
     assert header.index_bytes(multimodal=True) == len(index) == header.index_bytes(multimodal=False) + 2
 
 
-@given(data_sets(), st.sampled_from([bytes, bytearray, memoryview]))
+@given(datasets(), st.sampled_from([bytes, bytearray, memoryview]))
 def test_a_sound_index_gives_its_own_values(plain, kind):
     index = kind(plain.idx_bytes())
     bin_bytes = len(plain.bin_bytes())
@@ -91,7 +91,7 @@ def outcome(index, bin_bytes, *, multimodal):
 @st.composite
 def nearly_sound(draw):
     """An index with up to two fields overwritten, and the size of its .bin, mostly the right one."""
-    plain = draw(data_sets())
+    plain = draw(datasets())
     index = bytearray(plain.idx_bytes())
     for _ in range(draw(st.integers(0, 2))):
         width = draw(st.sampled_from([1, 4, 8]))
@@ -110,20 +110,20 @@ def test_the_first_defect_is_that_of_the_slow_twin(case, chunk_entries):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "CHUNK_ENTRIES", chunk_entries)
         found = outcome(index, bin_bytes, multimodal=multimodal)
-    assert found == twin.first_defect(index, bin_bytes, multimodal=multimodal)
+    assert found == plain_datasets.first_defect(index, bin_bytes, multimodal=multimodal)
 
 
 @given(st.binary(max_size=200), st.integers(0, 100), st.booleans())
 def test_noise_is_refused(noise, bin_bytes, multimodal):
     assert outcome(noise, bin_bytes, multimodal=multimodal) is not None
-    assert outcome(b"MMIDIDX\0\0" + noise, bin_bytes, multimodal=multimodal) == twin.first_defect(
+    assert outcome(b"MMIDIDX\0\0" + noise, bin_bytes, multimodal=multimodal) == plain_datasets.first_defect(
         b"MMIDIDX\0\0" + noise, bin_bytes, multimodal=multimodal
     )
 
 
 def test_a_defect_far_behind_is_found_in_its_chunk():
     lengths = [random.Random(i).randrange(4) for i in range(3000)]
-    index = bytearray(twin.idx_bytes(4, lengths, [1] * 3000))
+    index = bytearray(plain_datasets.idx_bytes(4, lengths, [1] * 3000))
     total = 4 * sum(lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "CHUNK_ENTRIES", 700)
@@ -139,7 +139,7 @@ def test_a_defect_far_behind_is_found_in_its_chunk():
 
 @pytest.mark.parametrize(("written", "opened", "word"), [(True, False, "True"), (False, True, "False")])
 def test_the_wrong_kind_of_index_gets_the_right_hint(written, opened, word):
-    index = twin.idx_bytes(8, [2, 3], [2], [0, 1] if written else None)
+    index = plain_datasets.idx_bytes(8, [2, 3], [2], [0, 1] if written else None)
     with pytest.raises(IntegrityError) as caught:
         IndexTable.from_buffer(index, bin_bytes=10, multimodal=opened, path="x.idx")
     assert f"multimodal={word}" in caught.value.hint
@@ -147,7 +147,7 @@ def test_the_wrong_kind_of_index_gets_the_right_hint(written, opened, word):
 
 
 def test_messages_name_place_value_and_remedy():
-    index = bytearray(twin.idx_bytes(8, [2, 3, 4], [2, 1]))
+    index = bytearray(plain_datasets.idx_bytes(8, [2, 3, 4], [2, 1]))
     struct.pack_into("<i", index, 38, -2)
     with pytest.raises(IntegrityError) as caught:
         IndexTable.from_buffer(index, bin_bytes=18, multimodal=False, path="data/web.idx")
@@ -159,7 +159,7 @@ def test_messages_name_place_value_and_remedy():
     )
     with pytest.raises(IntegrityError) as caught:
         IndexTable.from_buffer(
-            twin.idx_bytes(8, [2, 3, 4], [2, 1]), bin_bytes=9, multimodal=False, path="data/web.idx"
+            plain_datasets.idx_bytes(8, [2, 3, 4], [2, 1]), bin_bytes=9, multimodal=False, path="data/web.idx"
         )
     assert str(caught.value).endswith("sequence 1 (3 tokens) ends at byte 10 of its .bin, which has 9")
     assert "cut short" in caught.value.hint

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from faults.controls import assert_only_reader
-from support.dataset import twin
+from support import plain_datasets
 from tokshard.dataset.layout import IndexTable
 from tokshard.errors import IntegrityError
 
@@ -20,11 +20,11 @@ class Sample:
 
     @property
     def index(self):
-        return twin.idx_bytes(self.code, self.lengths, self.sequences_per_document, self.modes)
+        return plain_datasets.idx_bytes(self.code, self.lengths, self.sequences_per_document, self.modes)
 
     @property
     def bin_bytes(self):
-        return sum(self.lengths) * twin.ITEM_BYTES[self.code]
+        return sum(self.lengths) * plain_datasets.ITEM_BYTES[self.code]
 
 
 SAMPLES = {

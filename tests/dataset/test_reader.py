@@ -13,11 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.dataset import twin
-from support.dataset.strategies import data_sets
-from support.dataset.twin import Plain
+from support import plain_datasets
 from support.file_faults import open_descriptors
 from support.interleaving import interleaved
+from support.plain_datasets import Plain, datasets
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, UsageError
 
@@ -34,7 +33,7 @@ def tokens_of(item, plain):
 
 @both_ways
 @in_one_folder
-@given(plain=data_sets())
+@given(plain=datasets())
 def test_every_sequence_and_document_is_what_was_written(tmp_path, mmap, plain):
     plain.write(tmp_path / "set")
     dataset = IndexedDataset(tmp_path / "set", plain.modes is not None, mmap)
@@ -91,7 +90,7 @@ def test_a_data_set_that_is_replaced_while_it_is_opened_is_the_old_one_or_the_ne
 
 @both_ways
 @in_one_folder
-@given(plain=data_sets(), data=st.data())
+@given(plain=datasets(), data=st.data())
 def test_slices_are_those_of_a_list(tmp_path, mmap, plain, data):
     plain.write(tmp_path / "set")
     dataset = IndexedDataset(tmp_path / "set", plain.modes is not None, mmap)
@@ -108,7 +107,7 @@ def test_slices_are_those_of_a_list(tmp_path, mmap, plain, data):
 
 @both_ways
 @in_one_folder
-@given(plain=data_sets(), offset=st.integers(-3, 8), length=st.one_of(st.none(), st.integers(-3, 8)))
+@given(plain=datasets(), offset=st.integers(-3, 8), length=st.one_of(st.none(), st.integers(-3, 8)))
 def test_parts_are_exact_or_refused(tmp_path, mmap, plain, offset, length):
     plain.write(tmp_path / "set")
     dataset = IndexedDataset(tmp_path / "set", plain.modes is not None, mmap)
@@ -230,7 +229,7 @@ def test_a_bin_of_another_size_does_not_open(three, mmap, change):
 def test_tokens_behind_four_gigabytes(tmp_path, mmap):
     """A sparse file: offsets must be 64 bits wide in every step."""
     lengths = [2**30 - 1, 2, 2**30, 3]
-    (tmp_path / "far.idx").write_bytes(twin.idx_bytes(8, lengths, [2, 2]))
+    (tmp_path / "far.idx").write_bytes(plain_datasets.idx_bytes(8, lengths, [2, 2]))
     with open(tmp_path / "far.bin", "wb") as file:
         file.seek(2 * (2**30 - 1))
         file.write(np.array([11, 12], "<u2").tobytes())

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from support.dataset.twin import Plain
 from support.index_twins import lengths_lists
+from support.plain_datasets import Plain
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError
 from tokshard.gpt_index.index import GPTDatasetIndex

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 from hypothesis import strategies as st
 
-from support.dataset.twin import Plain
+from support.plain_datasets import Plain
 
 
 def single(number):

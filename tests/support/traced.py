@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from hypothesis import strategies as st
 
-from support.dataset.twin import Plain
+from support.plain_datasets import Plain
 from tokshard.blending.order import build_blending_indices
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset

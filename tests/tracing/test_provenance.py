@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.dataset.twin import Plain
+from support.plain_datasets import Plain
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
 from tokshard.errors import IntegrityError, MissingFileError, UsageError

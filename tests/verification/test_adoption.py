@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from support import bad_datasets
-from support.dataset.twin import Plain
 from support.file_changes import flip
+from support.plain_datasets import Plain
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
 from tokshard.dataset.fingerprint import dataset_fingerprint

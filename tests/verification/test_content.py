@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.dataset.twin import Plain
+from support.plain_datasets import Plain
 from tokshard import IndexedDataset
 from tokshard.verification import content
 from tokshard.verification.content import TokenRules, TokenTally, scan_tokens

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.dataset.twin import CODES, ITEM_BYTES, Plain, idx_bytes, raw_idx
+from support.plain_datasets import CODES, ITEM_BYTES, Plain, idx_bytes, raw_idx
 from tokshard.dataset.layout import IndexTable
 from tokshard.errors import IntegrityError
 from tokshard.verification import index as examination

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.dataset.strategies import data_sets
-from support.dataset.twin import Plain
+from support.plain_datasets import Plain, datasets
 from tokshard import IndexedDataset, MergeOptions, merge
 from tokshard.dataset.layout import MAX_POINTER_BYTES
 from tokshard.dataset.manifest import read_manifest
@@ -71,8 +70,8 @@ def expected(*plains: Plain) -> tuple[bytes, bytes]:
 
 @st.composite
 def lists_of_data_sets(draw):
-    first = draw(data_sets())
-    others = st.lists(data_sets(first.dtype, first.modes is not None), max_size=3)
+    first = draw(datasets())
+    others = st.lists(datasets(first.dtype, first.modes is not None), max_size=3)
     return [first, *draw(others)]
 
 

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from support.dataset.twin import Plain
+from support.plain_datasets import Plain
 from tokshard.blending.order import build_blending_indices
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset

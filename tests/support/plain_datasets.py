@@ -1,9 +1,11 @@
-"""The slow twin: the format in plain Python, entry by entry, to hold the fast code against."""
+"""Datasets in plain Python, entry by entry, to compare the fast code with; and a strategy."""
 
 import struct
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+
+from hypothesis import strategies as st
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
 ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 4, 8: 2}
@@ -108,3 +110,25 @@ def _entry_defects(buffer, bin_bytes, item_bytes, sequences, boundaries):
         previous = boundary
     if previous != sequences:
         yield "document_indices", offset
+
+
+RANGES = {
+    "uint8": (0, 2**8 - 1),
+    "int8": (-(2**7), 2**7 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint16": (0, 2**16 - 1),
+}
+
+
+@st.composite
+def datasets(draw, dtype=None, multimodal=None):
+    name = dtype or draw(st.sampled_from(sorted(RANGES)))
+    token = st.integers(*RANGES[name])
+    documents = draw(st.lists(st.lists(st.lists(token, max_size=5), max_size=3), max_size=7))
+    count = sum(map(len, documents))
+    modes = None
+    if multimodal if multimodal is not None else draw(st.booleans()):
+        modes = draw(st.lists(st.integers(-128, 127), min_size=count, max_size=count))
+    return Plain(name, documents, modes)
