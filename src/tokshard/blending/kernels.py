@@ -5,7 +5,7 @@ same result where it is used.
 """
 
 # ruff: noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - a kernel calls no function, so it
-# is long and takes much; and a maximum by comparison compiles to one instruction, where max() asks for NaN
+# is long and has many parameters
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
