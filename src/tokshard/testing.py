@@ -1,4 +1,4 @@
-"""For the tests of who uses tokshard: loaders that can be restored, and hypothesis strategies of its formats.
+"""Test helpers for projects that use tokshard: restorable loaders, and hypothesis strategies of its formats.
 
 hypothesis is imported by the strategies alone, when they are made.
 """

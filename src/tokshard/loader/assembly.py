@@ -1,4 +1,4 @@
-"""From the tokens of samples to what a rank trains on: the fields of a micro-batch."""
+"""Assembly of micro-batches: options, and the fields that a rank trains on, from the tokens of samples."""
 
 from __future__ import annotations
 

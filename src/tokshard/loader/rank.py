@@ -1,4 +1,4 @@
-"""The loader of one rank: its micro-batches in order, at any step, and from wherever a run stopped."""
+"""Loader of one rank: its micro-batches in order, at any step, and from where a run stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the micro-batches of a rank."""
+"""Reader of micro-batches: open datasets, the samples of the schedule, and reading ahead."""
 
 from __future__ import annotations
 

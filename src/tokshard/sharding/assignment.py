@@ -1,4 +1,8 @@
-"""Which sample every rank reads at every step: epoch ranges, layouts and batch sizes put together."""
+"""Assignment of samples to ranks and steps: orders, layouts and batch sizes together.
+
+An assignment is a few numbers and intervals, whatever the number of samples and ranks. All questions are
+answered by formulas, for any index at any time, forwards and backwards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the samples of a plan."""
+"""Discovery of samples: a blend, built indexes or documents as named by a user, checked against the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""From the ids of a source to its datasets, and to what samples can be sorted by."""
+"""Lookup of sample ids: the dataset and sample of each, and the keys that samples can be sorted by.
+
+================  ============  ============================================================
+sort key          kinds         meaning
+================  ============  ============================================================
+``length``        documents     the tokens of a document
+``sequences``     documents     its sequences
+``pieces``        index, blend  the pieces of documents that a sample is made of
+================  ============  ============================================================
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a plan: the options of ``shard-plan``, and what they mean for each stream."""
+"""Options of planning, and their meaning for each stream."""
 
 from __future__ import annotations
 

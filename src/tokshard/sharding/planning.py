@@ -1,4 +1,24 @@
-"""Making a plan."""
+"""Planning: options become the assignments of all streams, checked.
+
+======================  ======================================================================
+mode                    rank ``r`` of ``R`` reads
+======================  ======================================================================
+``single``              of each group of ``b * R`` positions, ``b`` is the micro batch size, those
+                        from ``r * b`` on: Megatron's ``MegatronPretrainingSampler``
+``cyclic``              its block of the ids in a random order of each epoch, or (``sharded=False``)
+                        every ``R``-th of all in random order: ``MegatronPretrainingRandomSampler``
+``contiguous``          ``samples // R`` consecutive positions
+``sequential``          positions ``r, r + R, r + 2R, ...``
+``chunked``             ``ceil(samples / R)`` consecutive positions
+``full-validation``     ``r, r + R, ...`` one by one, all of them; ranks that run out begin again:
+                        ``MegatronFullValidationSampler``
+======================  ======================================================================
+
+The tail is the incomplete final batch of all ranks. ``drop`` leaves it out, ``pad`` fills it by reading
+samples again, ``error`` refuses it, and ``keep`` gives every rank exactly its own (also unequal) part, for
+views of a dataset. With ``drop``, chunks are as contiguous runs: blocks of the larger size would leave the
+last rank, and so all ranks, with less.
+"""
 
 from __future__ import annotations
 

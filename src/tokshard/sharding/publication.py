@@ -1,4 +1,4 @@
-"""Writing a plan into its directory."""
+"""Publication of a plan: rank manifests first, ``plan.json`` last."""
 
 from __future__ import annotations
 

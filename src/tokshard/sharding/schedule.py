@@ -1,4 +1,9 @@
-"""Batch size over time: how many samples all ranks together have consumed after each step."""
+"""Batch size over time: the samples that all ranks together have consumed after each step.
+
+A schedule gives the global batch size at every number of consumed samples. The three kinds are Megatron's:
+constant, ``--rampup-batch-size`` (up to 0.17) and ``--step-batch-size-schedule`` (from 0.18 on). A timeline
+is a schedule resolved for one world size, in closed form.
+"""
 
 from __future__ import annotations
 
