@@ -8,7 +8,6 @@ whole, in a process of its own; the first run of each finds the files as the mac
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -57,8 +56,19 @@ def write_pair(prefix: Path, lengths: np.ndarray) -> int:
 
 def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
     """Write what tells where the documents come from."""
-    from tokshard.core.strict_json import dump_json
-    from tokshard.dataset.manifest import SCHEMA, Manifest
+    from tokshard.dataset.manifest import (
+        DatasetFiles,
+        DatasetRecord,
+        EncoderRecord,
+        InputRecord,
+        Manifest,
+        RecordCounts,
+        TokenFileRecord,
+        Tool,
+    )
+    from tokshard.dataset.plan import AdoptionParameters
+    from tokshard.dataset.records import UnitRecord, to_line
+    from tokshard.storage.digest import FileRecord
 
     directory = Path(f"{prefix}.tokshard")
     directory.mkdir()
@@ -66,39 +76,75 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
         for first in range(0, count, _CHUNK):
             begins = np.arange(first, min(first + _CHUNK, count), dtype="<i8") * RECORD_BYTES
             file.write(begins.data)
-    with open(directory / "units.jsonl", "w", encoding="ascii") as file:
+    digest = "0" * 32
+    with open(directory / "units.jsonl", "wb") as file:
         for number, first in enumerate(range(0, count, UNIT_DOCUMENTS)):
             size = min(UNIT_DOCUMENTS, count - first)
-            unit = {"input": 0, "unit": number, "content_bytes": size * RECORD_BYTES, "lines": size}
-            file.write(json.dumps({**unit, "documents": size, "rejected": 0, "sequences": size}) + "\n")
-    names = {"bin": f"{prefix}.bin", "idx": f"{prefix}.idx"}
-    names |= {name: str(directory / name) for name in ("provenance.bin", "units.jsonl")}
-    counts = dict.fromkeys(("records", "documents", "lines"), count)
-    counts |= {"blank_lines": 0, "rejected": 0, "content_bytes": count * RECORD_BYTES}
+            unit = UnitRecord(
+                input=0,
+                unit=number,
+                content_bytes=size * RECORD_BYTES,
+                content_xxh3_128=digest,
+                lines=size,
+                documents=size,
+                rejected=0,
+                sequences=size,
+                tokens=0,
+                tokens_xxh3_128=digest,
+                encoder="unknown",
+            )
+            file.write(to_line(unit))
+    content_bytes = count * RECORD_BYTES
     manifest = Manifest(
-        schema=SCHEMA,
-        tool={},
-        fingerprint="made up",
-        dataset={
-            "dtype": "uint16",
-            "multimodal": False,
-            "field": "text",
-            "tokens": tokens,
-            "documents": count,
-            "sequences": count,
-            "empty_documents": 0,
-            "eod_in_text": 0,
-            "units": -(-count // UNIT_DOCUMENTS),
-            "longest_sequence": LONGEST_DOCUMENT - 1,
-        },
-        files={name: {"bytes": os.path.getsize(path)} for name, path in names.items()},
-        tokenizer={},
-        options={},
-        engine={"documents": {}, "compared": 0},
-        inputs=[{"path": "corpus.jsonl", "format": "jsonl", "compression": "none", **counts}],
-        counts={**counts, "rejected": {}},
+        tool=Tool(),
+        fingerprint="0" * 64,
+        dataset=DatasetRecord(
+            dtype="uint16",
+            multimodal=False,
+            field="text",
+            units=-(-count // UNIT_DOCUMENTS),
+            documents=count,
+            sequences=count,
+            tokens=tokens,
+            empty_documents=0,
+            longest_sequence=LONGEST_DOCUMENT - 1,
+            eod_in_text=0,
+        ),
+        files=DatasetFiles(
+            bin=TokenFileRecord(os.path.getsize(f"{prefix}.bin"), digest),
+            idx=FileRecord(os.path.getsize(f"{prefix}.idx"), digest),
+            units=FileRecord(os.path.getsize(directory / "units.jsonl"), digest),
+            provenance=FileRecord(os.path.getsize(directory / "provenance.bin"), digest),
+        ),
+        tokenizer=None,
+        options=AdoptionParameters(multimodal=False, eod_id=None),
+        encoder=EncoderRecord({"unknown": count}, compared=0),
+        inputs=(
+            InputRecord(
+                path="corpus.jsonl",
+                size_bytes=content_bytes,
+                mtime_ns=None,
+                format="jsonl",
+                compression="none",
+                version=None,
+                content_bytes=content_bytes,
+                pieces_xxh3_128=digest,
+                records=count,
+                documents=count,
+                rejected=0,
+                blank_lines=0,
+            ),
+        ),
+        counts=RecordCounts(
+            records=count,
+            documents=count,
+            lines=count,
+            blank_lines=0,
+            content_bytes=content_bytes,
+            rejected={},
+        ),
     )
-    (directory / "manifest.json").write_bytes(dump_json(manifest.to_json()))
+    (directory / "manifest.json").write_bytes(manifest.to_bytes())
 
 
 def reference(directory: Path, number: int, count: int):
