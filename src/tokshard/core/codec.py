@@ -28,7 +28,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin
 
 from tokshard.core.strict_json import dump_json, parse_json_object
 from tokshard.errors import IntegrityError, UsageError
@@ -218,7 +218,7 @@ def _codec_of(hint: Any, key: Key | None = None) -> _Codec:
 @functools.cache
 def _made_codec(hint: Any, key: Key | None) -> _Codec:  # noqa: PLR0911 - one return for each kind of type
     origin = get_origin(hint)
-    if origin is typing.Annotated:
+    if origin is Annotated:
         return _codec_of(get_args(hint)[0], key)
     if hint is Any:
         return _Codec(_as_it_is, lambda value, _: value)
