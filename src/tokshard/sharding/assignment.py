@@ -112,7 +112,7 @@ class Assignment:
         >>> plan = Assignment((whole,), 4, BatchSchedule.constant(16), steps=6)
         >>> plan.ids(rank=1, first=0, count=8).tolist()
         [4, 5, 6, 7, 12, 13, 14, 15]
-        >>> plan.locate(np.array([13]), epoch=0).step.tolist(), plan.tail(0).to_json()
+        >>> plan.locate(np.array([13]), epoch=0).step.tolist(), plan.tail(0).to_json_value()
         ([0], [[96, 100]])
     """
 
@@ -376,7 +376,7 @@ class Remainder:
             >>> from tokshard.sharding.schedule import BatchSchedule
             >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
             >>> stopped = Remainder.after(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 2)
-            >>> stopped.seen.to_json(), stopped.unread.to_json(), stopped.order.samples
+            >>> stopped.seen.to_json_value(), stopped.unread.to_json_value(), stopped.order.samples
             ([[0, 32]], [[32, 100]], 68)
         """
         number, one, epoch, within = _standing(assignment, step)
