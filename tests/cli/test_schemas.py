@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 import tokshard
 from support.command_line import SAMPLE
 from support.mixture_data import run
-from support.schemas import FOLDER, SHARED, defects_of, file_of, published
+from support.schemas import FOLDER, defects_of, file_of, published
 from tokshard.core.json_schema import documents
 from tokshard.loader import RankLoader
 
@@ -184,7 +184,7 @@ def test_every_schema_of_the_source_is_published():
     assert all(any(name.endswith("SCHEMA") for name in found[text]) for text in schemas)
     assert schemas > OWN
     files = {file_of(text) for text in schemas - OWN}
-    assert files == published().keys() - {f"{SHARED}.json"}
+    assert files == published().keys()
 
 
 @pytest.mark.parametrize("name", [path.name for path in sorted(FOLDER.glob("*.json"))])
@@ -218,7 +218,7 @@ def test_the_page_lists_every_schema():
     )
     assert all(file_of(schema) == file for schema, file in listed)
     assert len(listed) == len(set(listed))
-    assert {file for _, file in listed} == published().keys() - {f"{SHARED}.json"}
+    assert {file for _, file in listed} == published().keys()
 
 
 def test_what_is_printed_and_written_is_what_its_schema_says(printed, written):
@@ -228,7 +228,7 @@ def test_what_is_printed_and_written_is_what_its_schema_says(printed, written):
 
 def test_every_published_schema_is_seen_in_these_runs(printed, written):
     seen = {file_of(document["schema"]) for document in printed + written}
-    assert seen == published().keys() - {f"{SHARED}.json"}
+    assert seen == published().keys()
 
 
 def test_a_field_that_is_missing_unknown_or_of_another_kind_is_seen(printed, written):

@@ -7,11 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
 
 FOLDER = Path(__file__).parents[2] / "docs/schemas"
-SHARED = "common-1"
-"""The one file that no document has as its schema."""
 
 
 def file_of(schema):
@@ -33,8 +30,7 @@ def published():
 @cache
 def validator(name):
     """Return the validator of a file."""
-    resources = [(key, Resource.from_contents(value)) for key, value in published().items()]
-    return Draft202012Validator(published()[name], registry=Registry().with_resources(resources))
+    return Draft202012Validator(published()[name])
 
 
 def defects_of(document):

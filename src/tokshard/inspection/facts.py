@@ -8,7 +8,7 @@ from typing import Any
 
 from tokshard.blending.document import BlendDocument, BlendSplit
 from tokshard.blending.plan import KIND_NAMES
-from tokshard.core.formatting import Table, count, counted, percent, size, tokenizer_name
+from tokshard.core.formatting import Table, count, counted, percent, shown_path, size, tokenizer_name
 from tokshard.core.presentation import (
     Bar,
     BarChart,
@@ -633,7 +633,7 @@ def _places_table(places: Sequence[SamplePlace]) -> Table:
             count(place.epoch),
             count(place.dataset),
             count(place.dataset_sample),
-            place.prefix,
+            shown_path(place.prefix),
         )
         for place in places
     ]
