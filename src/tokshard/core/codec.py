@@ -84,6 +84,8 @@ class Field(NamedTuple):
 class Document:
     """Base of the dataclasses that are a whole JSON document, with a schema name and version.
 
+    Reports that are only printed as a part of another document have no ``SCHEMA``.
+
     Example:
         >>> from typing import Annotated
         >>> @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Document, Key
 from tokshard.core.open_cache import OpenCache
 from tokshard.errors import UsageError
 from tokshard.gpt_index.spans import SampleSpans, document_extents
@@ -202,7 +202,7 @@ class ReadSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulationReport:
+class SimulationReport(Document):
     """Disk reads of the first steps of a plan."""
 
     stream: Annotated[str, Key("stream", "Stream of the steps.")]

@@ -77,7 +77,7 @@ class StagedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class StagingReport:
+class StagingReport(Document):
     """The staging lists that were written."""
 
     directory: Annotated[str, Key("directory", "Directory of the lists.")]
