@@ -85,8 +85,6 @@ class ByteSource:
 
 
 class _Decompressor(Protocol):
-    """What the four decompressor classes have in common."""
-
     @property
     def eof(self) -> bool: ...
     @property
@@ -128,7 +126,6 @@ def _member_chunks(
     source: ByteSource,
     chunk_bytes: int,
 ) -> Generator[bytes, None, bytes]:
-    """Yield one member's chunks; return the bytes read beyond it."""
     member_start = fed_from = source.position - len(data)
     while True:
         try:
@@ -153,7 +150,6 @@ def _member_chunks(
 
 
 def _next_member(pending: bytes, source: ByteSource, compression: Compression) -> bytes:
-    """Skip padding; return bytes that begin with a member, or none at the end of the file."""
     while True:
         pending = pending.lstrip(b"\0")
         if pending:
@@ -183,7 +179,6 @@ def _refuse_large_window(error: Exception, path: str) -> None:
 def _decompressor_class(
     compression: Compression,
 ) -> tuple[Callable[[], _Decompressor], tuple[type[Exception], ...]]:
-    """Return a maker of decompressors, and the errors by which they refuse a stream."""
     if compression == "gzip":
         from isal import igzip_lib
 

@@ -154,7 +154,6 @@ def _expand_glob(pattern: str) -> list[str]:
 
 
 def _is_marker(path: str) -> bool:
-    """Tell whether a name is a job's marker, like ``_SUCCESS``, rather than data."""
     name = os.path.basename(path)
     return name.startswith("_") and not _DATA_NAME.search(name)
 
@@ -186,13 +185,12 @@ def _expand_url(url: str) -> list[str]:
 
 
 def _is_data(path: str) -> bool:
-    """Tell whether a path in a directory is that of an input: by its name, and nothing of it hidden."""
     hidden = any(part.startswith((".", "_")) for part in path.split("/"))
     return not hidden and _DATA_NAME.search(path) is not None
 
 
 def _walk(directory: str, above: frozenset[str]) -> Iterator[str]:
-    """Yield the data files below a directory; links are followed, but not in circles."""
+    # Links are followed, but not in circles.
     real = os.path.realpath(directory)
     if real in above:
         return

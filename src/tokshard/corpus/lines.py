@@ -134,8 +134,7 @@ def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Itera
 
 
 class _Reader:
-    """Reads one unit. Positions are in the file until :meth:`_batch` turns them into the stream's."""
-
+    # Positions are offsets in the file until _batch turns them into offsets in the stream.
     def __init__(self, ranges: Ranges, unit: LineUnit) -> None:
         self._read = ranges.read
         self._size = ranges.size_bytes
@@ -173,7 +172,6 @@ class _Reader:
                 size = 0
 
     def _first_line_start(self) -> int:
-        """Return where the unit's first line starts, or its end where no line does."""
         begin, end = self._unit.begin, self._unit.end
         position = begin - 1
         while 0 <= position < end - 1:
@@ -187,7 +185,6 @@ class _Reader:
         return end if begin > 0 else 0
 
     def _long_line(self, start: int) -> Generator[LineBatch, None, int]:
-        """Pass over a line that is too long; return where the next one starts."""
         none = np.empty(0, np.int64)
         head = self._read(start, _HEAD_BYTES)
         position = start
@@ -219,7 +216,6 @@ class _Reader:
     def _in_stream(
         self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Turn starts in the file into offsets in the stream, and give elided lines their length back."""
         offsets = starts + self._unit.stream_offset
         if not self._unit.elided:
             return offsets, lengths
@@ -236,11 +232,6 @@ class _Reader:
 
 
 def _lines_end(block: bytes, remaining: int) -> int:
-    """Return where the unit's last complete line in ``block`` ends, or 0.
-
-    Args:
-        block: Bytes that begin with a line.
-        remaining: Where the unit's nominal end is in ``block``, or behind it.
-    """
+    # `remaining` is the unit's nominal end relative to the start of `block`, and can be behind its end.
     ending = block.find(b"\n", remaining - 1) + 1
     return ending or block.rfind(b"\n", 0, remaining) + 1

@@ -87,7 +87,7 @@ def _row_units(file_number: int, file: CorpusFile, unit_bytes: int) -> Iterator[
 
 
 def _group_runs(sizes: list[int], unit_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield [first, stop) of consecutive groups that reach ``unit_bytes`` together; at least one run."""
+    # [first, stop) of consecutive groups that reach unit_bytes together; at least one run.
     first = gathered = 0
     for number, size in enumerate(sizes):
         gathered += size
@@ -160,7 +160,7 @@ def _opened(path: str) -> Iterator[ByteSource]:
 
 
 def _text_chunks(source: ByteSource, chunk_bytes: int) -> Iterator[bytes]:
-    """Decompress; refuse what is no text, outside and inside (a compressed tar archive, say)."""
+    # Plain data can turn out to be no text as well: a compressed tar archive, for example.
     content = identify(source.head(HEAD_BYTES), source.path)
     if content.format != "jsonl":
         raise InputError(
@@ -181,8 +181,6 @@ def _text_chunks(source: ByteSource, chunk_bytes: int) -> Iterator[bytes]:
 
 
 class _UnitFile:
-    """The temporary file of the unit that is being cut; without a path, only its bookkeeping."""
-
     def __init__(self, path: str | None, stream_offset: int) -> None:
         self.path = path
         self.stream_offset = stream_offset
@@ -216,11 +214,8 @@ class _UnitFile:
 
 
 class _Cutter:
-    """Cuts a stream that arrives in pieces of at most ``max_document_bytes`` bytes.
-
-    So a piece holds no line that is too long, except the one that it continues.
-    """
-
+    # Each piece of the stream has at most max_document_bytes bytes, so no line in it is too long, except the
+    # one that it continues.
     def __init__(
         self,
         file_number: int,
@@ -245,7 +240,6 @@ class _Cutter:
         self._cut = False  # the unit has all its lines, and waits for a byte that shows it is not the last
 
     def feed(self, piece: bytes) -> Iterator[LineUnit]:
-        """Take the next bytes of the stream; yield the units that turn out to be finished."""
         start = 0
         while start < len(piece):
             if self._cut:
@@ -256,27 +250,22 @@ class _Cutter:
             start = stop or len(piece)
 
     def finish(self) -> Iterator[LineUnit]:
-        """Take the end of the stream; yield the rest of the units."""
         self._note_elided()
         yield from self._advance(max(0, self._position - 1) // self._unit_bytes)
         yield from self._end_unit(last=True)
 
     def break_off(self, detail: str) -> Iterator[LineUnit]:
-        """Take a failure of the stream; yield the unit with the complete lines so far."""
         self._unit.drop_incomplete_line()
         yield from self._end_unit(last=True, stream_error=detail)
 
     def discard(self) -> None:
-        """Remove the file that nobody will get."""
         self._unit.discard()
 
     def _unit_end(self, piece: bytes, start: int) -> int:
-        """Return the place behind the newline that ends the unit, or 0."""
         earliest = start + (self._index + 1) * self._unit_bytes - 1 - self._position
         return piece.find(b"\n", max(start, earliest)) + 1
 
     def _take(self, piece: bytes, start: int, stop: int) -> None:
-        """Write piece[start:stop] to the unit, without what is too much of the line it continues."""
         first = piece.find(b"\n", start, stop)
         line_end = first if first >= 0 else stop
         surplus = self._position + (line_end - start) - (self._line_start + self._keep_bytes)
@@ -301,7 +290,6 @@ class _Cutter:
             self._dropped = 0
 
     def _advance(self, index: int) -> Iterator[LineUnit]:
-        """End the unit and the empty ones after it; begin unit ``index`` here."""
         while self._index < index:
             yield from self._end_unit(last=False)
             self._index += 1

@@ -95,7 +95,6 @@ def _read_lines(
 def _plain_documents(
     batch: LineBatch, fields: Sequence[str], max_document_bytes: int
 ) -> DocumentBatch | None:
-    """Return the documents of a batch in which every line is a record and every field a string."""
     import orjson
 
     if not batch.lines or int(batch.lengths.max()) > max_document_bytes:
@@ -127,7 +126,6 @@ def _plain_documents(
 def _checked_documents(
     batch: LineBatch, fields: Sequence[str], max_document_bytes: int, first_line: int
 ) -> DocumentBatch:
-    """Return the documents of any batch, looking at each line by itself."""
     builder = BatchBuilder(len(fields))
     blank_lines = 0
     places = zip(batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
@@ -152,7 +150,7 @@ def _check_length(length: int, max_document_bytes: int) -> None:
 
 
 def _end_of_corrupt_stream(unit: LineUnit, field_count: int, line: int) -> DocumentBatch:
-    """Return the one rejected record that stands for everything after the break."""
+    # One rejected record stands for everything after the break.
     builder = BatchBuilder(field_count)
     offset = unit.stream_offset + unit.end + sum(dropped for _, dropped in unit.elided)
     builder.reject(offset, line, UnusableRecordError("corrupt-stream", str(unit.stream_error)), "")
@@ -197,7 +195,6 @@ def _refuse_surrogates(value: str | list[str], field: str) -> None:
 
 
 def _second_opinion(line: bytes, *, is_cut: bool) -> Any:
-    """Parse a line that orjson refused, or say why it cannot be used."""
     if line.startswith(UTF8_BYTE_ORDER_MARK):
         raise UnusableRecordError("byte-order-mark", "the line begins with a byte order mark (EF BB BF)")
     if looks_like_utf16(line):
@@ -233,7 +230,6 @@ def _decoded(line: bytes, *, is_cut: bool) -> str:
 
 
 def _is_deeper_than(text: str, limit: int) -> bool:
-    """Tell whether brackets outside of strings nest deeper than ``limit``."""
     if text.count("[") + text.count("{") <= limit:
         return False
     depth = 0

@@ -81,7 +81,6 @@ def read_rows(
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turn the many errors of pyarrow into one of ours."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -125,7 +124,6 @@ def _arrow_batches(unit: RowUnit, fields: Sequence[str], batch_bytes: int, stack
 
 
 def _open_arrow(path: str, first_batch: int, stack: ExitStack) -> tuple[Any, Iterator[Any]]:
-    """Return the schema and the record batches from ``first_batch`` on, of either Arrow format."""
     import pyarrow as pa
 
     place = _place(path, stack)
@@ -140,7 +138,6 @@ def _open_arrow(path: str, first_batch: int, stack: ExitStack) -> tuple[Any, Ite
 
 
 def _place(path: str, stack: ExitStack) -> Any:
-    """Return what pyarrow is to open: a path, or an object in a store as a file."""
     return stack.enter_context(open_binary(path)) if is_remote(path) else path
 
 
@@ -167,7 +164,6 @@ def _check_columns(schema: Any, fields: Sequence[str], path: str) -> None:
 
 
 def _binary_twin(kind: Any) -> Any:
-    """Return the type of bytes that is laid out like a type of text, or None for other types."""
     import pyarrow as pa
 
     twins = ((pa.string(), pa.binary()), (pa.large_string(), pa.large_binary()))
@@ -185,7 +181,7 @@ def _binary_twin(kind: Any) -> Any:
 
 
 def _checked_column(column: Any, field: str, path: str) -> list[Any]:
-    """Return a column's values: texts, None, lists of these; bytes for what is not all UTF-8."""
+    # Values are bytes where a column is not all UTF-8.
     import pyarrow as pa
 
     twin = _binary_twin(column.type)

@@ -275,7 +275,6 @@ class BuildRun:
 
 
 def _existing(prefixes: Sequence[str]) -> list[str]:
-    """Return the files that have the names of outputs."""
     candidates = [path(prefix) for prefix in prefixes for path in (paths.bin_path, paths.idx_path)]
     return [path for path in candidates if fs.lexists(path)]
 

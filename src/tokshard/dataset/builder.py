@@ -264,7 +264,7 @@ class IndexedDatasetBuilder:
         )
 
     def _write(self, tokens: NDArray[Any]) -> None:
-        """Append tokens; small ones are collected, as a system call costs more than they do."""
+        # Small arrays are collected: a system call costs more than they do.
         if tokens.nbytes < WRITE_BUFFER_BYTES:
             self._buffer += tokens.tobytes()
             if len(self._buffer) >= WRITE_BUFFER_BYTES:
@@ -285,7 +285,6 @@ class IndexedDatasetBuilder:
             raise
 
     def _checked_modes(self, modes: Any, count: int) -> NDArray[Any]:
-        """Return one mode for each of ``count`` sequences, or none if the dataset is not multimodal."""
         if not self.multimodal:
             if modes is not None:
                 raise UsageError(

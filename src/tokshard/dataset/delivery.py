@@ -89,7 +89,7 @@ class Delivery:
             progress.finish()
 
     def _withdraw(self, prefix: str, manifest: Manifest) -> None:
-        """Remove the old manifest from the store, and after it the files that the new output lacks."""
+        # The old manifest goes first, then the files that the new output does not have.
         listed = manifest.files.by_name()
         old = [file_of(prefix, name) for name in (PROVENANCE_NAME, REJECTED_NAME) if name not in listed]
         for path in (manifest_path(prefix), *old):
@@ -281,8 +281,6 @@ class UploadJournal:
 
 
 class _PartNotes(UploadNotes):
-    """The notes of one large upload, see :class:`~tokshard.storage.remote.upload.UploadNotes`."""
-
     def __init__(self, journal: UploadJournal, url: str, upload: str, part_bytes: int) -> None:
         self._journal = journal
         self._url = url
@@ -308,8 +306,6 @@ class _PartNotes(UploadNotes):
 
 
 class _Meter:
-    """Tells how much has been sent."""
-
     def __init__(self, progress: Progress, total: int, manifests: Sequence[Manifest]) -> None:
         self._progress = progress
         self._documents = manifests[0].dataset.documents

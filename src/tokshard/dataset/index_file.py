@@ -98,7 +98,6 @@ def _write_documents(
 def _running(
     pieces: Pieces, count: int, highest: int, scale: int, total: int, what: str
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the inclusive running sums of the scaled values, and these; in the end they make ``total``."""
     begin = 0
     for piece in _checked(pieces, count, highest, what):
         sizes = piece.astype(np.int64) * scale
@@ -116,7 +115,6 @@ def _running(
 def _checked(
     pieces: Pieces, count: int, highest: int, what: str, *, lowest: int = 0
 ) -> Iterator[NDArray[Any]]:
-    """Yield the pieces cut to at most one chunk, each value in range; in all there are ``count``."""
     seen = 0
     for whole in pieces():
         if whole.ndim != 1 or whole.dtype.kind not in "iu":

@@ -73,8 +73,7 @@ _HEADER = struct.Struct("<9sQBQQ")
 class Column(Protocol):
     """A column of an index, in memory or in a file: slices of it are arrays."""
 
-    def __getitem__(self, wanted: slice, /) -> NDArray[Any]:
-        """Return the entries of a slice of step 1."""
+    def __getitem__(self, wanted: slice, /) -> NDArray[Any]: ...
 
 
 _INDEX_HINT = "the .idx is damaged: copy the pair again from its source, or make it again"
@@ -351,7 +350,6 @@ def check_sequences(
 def _sequence_error(
     header: IndexHeader, sequence: int, length: int, pointer: int, start: int, *, bin_bytes: int, path: str
 ) -> IntegrityError:
-    """Name what is wrong with the first wrong sequence, which should begin at byte ``start``."""
     field, offset, hint = "sequence_lengths", HEADER_BYTES + 4 * sequence, _INDEX_HINT
     if length < 0:
         text = f"sequence {sequence} has the length {length}"

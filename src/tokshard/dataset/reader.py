@@ -81,7 +81,7 @@ class IndexedDataset:
             self._tokens = MappedTokens(bin_file, self.index.dtype)
 
     def __reduce__(self) -> tuple[type[IndexedDataset], tuple[str, bool, bool]]:
-        """Cross processes as plain values; the other side opens and checks the files again."""
+        # Processes exchange plain values; the receiver opens and checks the files again.
         return type(self), (self.path_prefix, self.multimodal, self.mmap)
 
     def __repr__(self) -> str:

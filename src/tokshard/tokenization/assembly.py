@@ -190,7 +190,6 @@ class Assembly:
             self._begin_checkpoint()
 
     def _skip(self, part: PartReader, file: SharedFile, place: range) -> None:
-        """Count the tokens of a part that lie at their place already."""
         if place.start != file.size_bytes:
             raise IntegrityError(
                 f"the tokens of unit {part.unit.index} of {self._input_names[part.unit.file]} were written "
@@ -243,25 +242,20 @@ class Assembly:
         return manifests
 
     def _complete(self) -> None:
-        """Cut the files of tokens to their size, and force everything to the disk."""
         for file in self._token_files.values():
             file.cut()
         self._begin_checkpoint()
         self._settle()
 
     def _begin_checkpoint(self) -> None:
-        """Begin to force everything to the disk and to note it in the journal, in another thread.
-
-        One at a time: a disk that is slower than the encoders holds them back, so that never more than
-        two checkpoints' worth is not on it.
-        """
+        # One checkpoint at a time: a disk that is slower than the encoders holds them back, so that at most
+        # two checkpoints' worth of data is not on it.
         self._settle()
         self._journal.begin_checkpoint(self._files)
         self._covered, self._uncommitted = self._uncommitted, []
         self._uncommitted_bytes = 0
 
     def _settle(self) -> None:
-        """Wait for the checkpoint that is under way, if one is, and remove the parts that it covers."""
         self._journal.settle()
         for path in self._covered:
             syscalls.unlink(path)
@@ -315,7 +309,6 @@ class Assembly:
         self._lines_of_file = 0 if header.last else self._lines_of_file + header.counts.lines
 
     def _recover(self, accepts: frozenset[str]) -> tuple[dict[str, int], int]:
-        """Count what the journal covers; return the file sizes at its last usable checkpoint and its own."""
         sizes: dict[str, int] = {}
         end = 0
         for units, checkpoint in read_assembled(self._directory, accepts):
@@ -340,13 +333,12 @@ def read_assembled(
 
 
 def _encoder_of(entry: dict[str, Any]) -> Any:
-    """Return the encoder of a journal's entry; None for one of another version of tokshard."""
+    # None for an entry of another version of tokshard.
     part = entry.get("part")
     return part.get("encoder") if isinstance(part, dict) else None
 
 
 def _stream_names(field_count: int, *, offsets: bool) -> dict[str, str]:
-    """Map the streams of a part to the files of the assembly."""
     names: dict[str, str] = {}
     for k in range(field_count):
         names |= {
@@ -386,7 +378,6 @@ def _record_counts(counts: UnitCounts) -> RecordCounts:
 
 
 def _input_records(assembly: Assembly, plan: BuildPlan) -> tuple[InputRecord, ...]:
-    """Return each input of the plan with what was found in it."""
     sources = [source for source in plan.inputs if isinstance(source, TextInput)]
     counts = [UnitCounts()] * len(sources)
     digests: list[list[str]] = [[] for _ in sources]
@@ -417,7 +408,6 @@ def _encoder_record(assembly: Assembly) -> EncoderRecord:
 
 
 def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
-    """Yield the lines of an output's units.jsonl: the journal's, for one field."""
     for unit in assembly.units():
         header = unit.header
         counts = header.counts
@@ -454,7 +444,6 @@ def _stage_index(directory: str, k: int, counts: UnitCounts, dtype: str) -> File
 
 
 def _column(path: str, dtype: str) -> Callable[[], Iterator[NDArray[np.generic]]]:
-    """Return a function that reads a file of numbers in pieces, as often as it is called."""
     import numpy as np
 
     def pieces() -> Iterator[NDArray[np.generic]]:

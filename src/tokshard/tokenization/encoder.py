@@ -240,8 +240,7 @@ class UnitEncoder:
 
 
 class _LateReference:
-    """The reference encoder, loaded when it is first needed: a worker may never have a text to compare."""
-
+    # Loaded when it is first needed: a worker may never have a text to compare.
     name = "reference"
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
@@ -260,7 +259,6 @@ class _LateReference:
 def _texts_of(
     documents: NDArray[np.int64], texts_per_document: NDArray[np.uint32] | None
 ) -> NDArray[np.int64]:
-    """Return the indices of all texts of some documents."""
     import numpy as np
 
     if texts_per_document is None:

@@ -99,7 +99,6 @@ def pack_documents(
 def _with_eod(
     tokens: NDArray[np.generic], eod_positions: NDArray[np.int64], eod_id: int
 ) -> NDArray[np.generic]:
-    """Return ``tokens`` with ``eod_id`` at the given positions of the result."""
     import numpy as np
 
     result = np.empty(len(tokens) + len(eod_positions), tokens.dtype)

@@ -122,7 +122,7 @@ class UnitCounts:
     fields: Annotated[tuple[FieldCounts, ...], Key("fields", "The counts of each field.")] = ()
 
     def __add__(self, other: UnitCounts) -> UnitCounts:
-        """Return the counts of both; the fields of each are the same, or one has none."""
+        # The fields of both are the same, or one has none.
         reasons = self.rejected | other.rejected
         return UnitCounts(
             self.records + other.records,

@@ -224,7 +224,6 @@ class UnitEncoding:
                 )
 
     def _assemble(self) -> None:
-        """Append all parts whose turn has come."""
         from tokshard.tokenization.part import PartReader
 
         while (key := self._assembly.next) in self._ready:

@@ -86,16 +86,6 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """What a definition says of its tokens.
-
-    Attributes:
-        ids: Id of each token that can be named, added ones included.
-        added: The added tokens.
-        size: Number of tokens, as the library counts them.
-        declared_eod: The EOD that the definition itself names, or None.
-        name: See :class:`Tokenizer`.
-    """
-
     ids: Mapping[str, int]
     added: Collection[str]
     size: int
@@ -247,7 +237,6 @@ def _added_contents(parsed: dict[str, Any], path: str) -> list[str]:
 
 
 def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int], int]:
-    """Return the ids of a tokenizer.json's model and how many it says it has."""
     model = parsed.get("model")
     if not isinstance(model, dict):
         raise TokenizerError(
@@ -367,7 +356,6 @@ def _sentencepiece_vocabulary(definition: bytes, path: str) -> _Vocabulary:
 
 
 def _declared_eod(paths: tuple[str, ...]) -> str | None:
-    """Return the first ``eos_token`` that one of the files beside a tokenizer.json names."""
     for path in paths:
         token = parse_object(_read(path), path).get("eos_token")
         if isinstance(token, dict):
@@ -382,11 +370,8 @@ def _declared_eod(paths: tuple[str, ...]) -> str | None:
 def _choose_eod(
     vocabulary: _Vocabulary, wanted: str | None, path: str, *, need_eod: bool
 ) -> tuple[int | None, str | None]:
-    """Choose the EOD: what the user wants, else what the tokenizer declares, else the one known name.
-
-    Known names are looked for among the added tokens first: web text teaches vocabularies ordinary tokens
-    such as ``</s>``, which ends struck-out text in HTML (Qwen 2 has it).
-    """
+    # Known names are looked for among the added tokens first: vocabularies learn ordinary tokens such as
+    # ``</s>`` from web text, where it ends struck-out text in HTML (Qwen 2 has it).
     ids, declared = vocabulary.ids, vocabulary.declared_eod
     if wanted is not None:
         return _named_eod(ids, wanted, path)
@@ -411,7 +396,6 @@ def _choose_eod(
 
 
 def _lookalikes(ids: Mapping[str, int], limit: int = 8) -> str:
-    """Return the tokens that look like control tokens, to choose from."""
     marks = {"<": ">", "[": "]"}
     names = [name for name in ids if len(name) > 2 and marks.get(name[0]) == name[-1]]
     names = [name for name in names if not name.startswith(("<0x", "<rank "))][:limit]

@@ -146,7 +146,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 @lru_cache(maxsize=1)
 def _library(tokenizer: Tokenizer) -> Any:
-    """Return the library's object for decoding. Loading takes up to a second, and one is used at a time."""
+    # Loading takes up to a second, and one tokenizer is used at a time.
     if tokenizer.kind == "huggingface":
         return libraries.huggingface(tokenizer)
     if tokenizer.kind == "tiktoken":
@@ -239,8 +239,6 @@ class _SentencePieceEncoder:
 
 
 class _FastEncoder:
-    """fastokens, with the reference for the documents on which the two are known to differ."""
-
     name = "fast"
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
@@ -284,7 +282,6 @@ class _FastEncoder:
 
 
 def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:
-    """Return which ids are among some, bool, indexed by id."""
     import numpy as np
 
     table = np.zeros(largest + 1, np.bool_)
@@ -293,13 +290,6 @@ def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:
 
 
 def _spliced(encoded: EncodedBatch, indices: NDArray[np.int64], replacement: EncodedBatch) -> EncodedBatch:
-    """Return a batch with the tokens of some texts replaced by others.
-
-    Args:
-        encoded: The batch.
-        indices: Which texts, ascending.
-        replacement: The new tokens of those texts.
-    """
     import numpy as np
 
     lengths = np.diff(encoded.offsets)

@@ -138,8 +138,6 @@ def panics_as_errors(action: str) -> Iterator[None]:
 
 
 class _Prepared:
-    """A definition in the form that fastokens takes."""
-
     def __init__(self, definition: dict[str, Any], *, special_tokens: bool) -> None:
         import orjson
 
@@ -186,7 +184,7 @@ def _load_huggingface(content: bytes, path: str) -> Any:
 
 
 def _check_subword_prefix(definition: dict[str, Any], path: str) -> None:
-    """Refuse merges without the continuing subword prefix: tokenizers 0.23 aborts the process on some."""
+    # tokenizers 0.23 aborts the process on some merges without the continuing subword prefix.
     model = definition["model"]
     prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
     if not isinstance(prefix, str) or not prefix or not isinstance(merges, list):

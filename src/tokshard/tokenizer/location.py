@@ -56,11 +56,10 @@ def _from_disk(argument: str) -> Location:
                 hint="name the tokenizer's file: tokenizer.json, NAME.tiktoken or NAME.model",
             )
     beside = (os.path.join(directory, name) for name in _BESIDE)
-    return Location(path, tuple(one for one in beside if os.path.exists(one)))
+    return Location(path, tuple(file for file in beside if os.path.exists(file)))
 
 
 def _from_store(url: str) -> Location:
-    """Return copies of a tokenizer's files in the user's cache directory, fetching what is not there."""
     if objects.is_directory(url):
         url = f"{url.rstrip('/')}/{_DEFINITION}"
     base, _, name = url.rpartition("/")
@@ -81,7 +80,7 @@ def _from_store(url: str) -> Location:
 
 
 def _copy(url: str) -> str:
-    """Return the path of a copy of an object; every version of it has a copy of its own."""
+    # Every version of an object has a copy of its own.
     status = objects.status(url)
     digest = hashlib.sha256(f"{url} {status.size_bytes} {status.version}".encode()).hexdigest()[:24]
     directory = os.path.join(paths.user_cache_directory(), _CACHE_NAME, digest)
@@ -93,7 +92,6 @@ def _copy(url: str) -> str:
 
 
 def _from_hub(name: str) -> Location:
-    """Return the cached files of a model on the Hugging Face hub, downloading what is missing."""
     try:
         import huggingface_hub
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError

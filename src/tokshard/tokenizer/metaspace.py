@@ -70,11 +70,9 @@ def rewritten(definition: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _splits(part: dict[str, Any]) -> bool | None:
-    """Tell whether a Metaspace splits; None if its form is not known.
-
-    A file without ``split`` splits, and one of before 2024 says ``add_prefix_space`` (and ``str_rep``)
-    instead of ``prepend_scheme``; ``tokenizers`` refuses where the two contradict each other.
-    """
+    # None if the form is not known. A file without ``split`` splits, and one of before 2024 has
+    # ``add_prefix_space`` (and ``str_rep``) instead of ``prepend_scheme``; ``tokenizers`` refuses files where
+    # the two contradict each other.
     match part:
         case {"type": "Metaspace", "replacement": "\u2581", **rest}:
             splits = rest.pop("split", True)

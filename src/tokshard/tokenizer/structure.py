@@ -131,7 +131,7 @@ def simplified(definition: dict[str, Any], *, special_tokens: bool) -> dict[str,
 
 
 def _joined(merges: list[Any]) -> list[Any]:
-    """Return merges as ``"A B"`` instead of ``["A", "B"]``, unless a token of them has a space in it."""
+    # Merges stay lists if a token of them has a space in it.
     if not merges or isinstance(merges[0], str):
         return merges
     joined = [" ".join(pair) for pair in merges]
@@ -154,14 +154,13 @@ def byte_alphabet() -> list[str]:
 
 
 def _flat(part: Any, key: str) -> Iterator[dict[str, Any]]:
-    """Yield the parts of nested sequences, in order."""
     if not isinstance(part, dict):
         return
     if part.get("type") != "Sequence":
         yield part
         return
-    for one in part[key]:
-        yield from _flat(one, key)
+    for inner in part[key]:
+        yield from _flat(inner, key)
 
 
 def _name(part: Any) -> str:
@@ -170,7 +169,6 @@ def _name(part: Any) -> str:
 
 
 def _sequence_parts(part: Any, key: str) -> list[Any] | None:
-    """Return the members of a sequence, or None if it is not one."""
     if isinstance(part, dict) and part.get("type") == "Sequence" and set(part) == {"type", key}:
         members = part[key]
         return members if isinstance(members, list) else None
@@ -216,7 +214,7 @@ def _merges_refusal(merges: Any) -> str | None:
 def _normalizer_refusal(part: Any) -> str | None:
     parts = _sequence_parts(part, "normalizers")
     if parts is not None:
-        reasons = (_normalizer_refusal(one) if one is not None else "a gap" for one in parts)
+        reasons = (_normalizer_refusal(step) if step is not None else "a gap" for step in parts)
         return next(filter(None, reasons), None)
     match part:
         case None:
@@ -237,7 +235,7 @@ def _normalizer_refusal(part: Any) -> str | None:
 def _pre_tokenizer_refusal(part: Any) -> str | None:
     parts = _sequence_parts(part, "pretokenizers")
     if parts is not None:
-        reasons = (_pre_tokenizer_refusal(one) if one is not None else "a gap" for one in parts)
+        reasons = (_pre_tokenizer_refusal(step) if step is not None else "a gap" for step in parts)
         return next(filter(None, reasons), None)
     match part:
         case None:
@@ -265,7 +263,7 @@ def _pattern_refusal(pattern: dict[str, Any]) -> str | None:
 
 
 def _coverage_refusal(definition: dict[str, Any]) -> str | None:
-    """Require that every text can be encoded: what happens otherwise differs between the encoders."""
+    # Every text must be encodable: what happens otherwise differs between the encoders.
     model = definition["model"]
     vocabulary = model["vocab"]
     steps = _flat(definition.get("pre_tokenizer"), "pretokenizers")
@@ -314,7 +312,7 @@ def _added_tokens_refusal(definition: dict[str, Any]) -> str | None:
 
 
 def _folded(content: str) -> str:
-    """Return a text that is equal for two tokens whenever a known normalizer could make them equal."""
+    # Equal for two tokens whenever a known normalizer could make them equal.
     return unicodedata.normalize("NFC", content).lower().replace(" ", metaspace.REPLACEMENT)
 
 
@@ -342,7 +340,6 @@ def _post_processor_refusal(definition: dict[str, Any], *, special_tokens: bool)
 
 
 def _is_known_template(single: list[Any], named: dict[str, Any], known_ids: set[int]) -> bool:
-    """Tell whether a template is the text once, with tokens of the vocabulary around it."""
     sequences = 0
     for piece in single:
         match piece:

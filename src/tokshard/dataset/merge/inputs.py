@@ -234,7 +234,7 @@ def _status(path: str) -> os.stat_result:
 
 
 def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
-    """Nothing in an index says whether it has modes, but its size does (unless there are no sequences)."""
+    # Nothing in an index says whether it has modes, but its size does, unless there are no sequences.
     file = InputFile(idx_path(prefix))
     header = read_header(file)
     if (

@@ -138,8 +138,6 @@ def dry_run_merge(options: MergeOptions) -> MergeDryRun:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Everything that is known before the first byte is copied."""
-
     options: MergeOptions
     inputs: tuple[MergeInput, ...]
     spec: BuildSpec
@@ -188,7 +186,6 @@ def _plan(inputs: Sequence[MergeInput], options: MergeOptions) -> BuildPlan:
 
 
 def _stage(job: _Job, progress: Progress) -> BuildResult:
-    """Copy what is missing and stage the output; the bytes that existed already count as resumed."""
     copy = TokenCopy(job.work.directory, job.inputs, progress)
     try:
         progress.start(sum(dataset.bin_bytes for dataset in job.inputs), copy.resumed_bytes)
@@ -205,7 +202,6 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
 
 
 def _tokenizer_mismatch(inputs: Sequence[MergeInput]) -> str | None:
-    """Name two inputs that were made with different tokenizers; None if those that are known agree."""
     known = [(dataset.prefix, dataset.tokenizer) for dataset in inputs if dataset.tokenizer]
     for prefix, tokenizer in known[1:]:
         if differing := _tokenizer_differences(known[0][1], tokenizer):

@@ -136,7 +136,6 @@ class TokenCopy:
         self._journal.close()
 
     def _copy(self, dataset: MergeInput, done: int) -> None:
-        """Let the kernel copy the rest of an input."""
         file = InputFile(bin_path(dataset.prefix))
         while done < dataset.bin_bytes:
             wanted = min(COPY_BYTES, CHECKPOINT_BYTES, dataset.bin_bytes - done)
@@ -152,7 +151,6 @@ class TokenCopy:
             self._after_block()
 
     def _copy_and_digest(self, dataset: MergeInput, done: int) -> str:
-        """Copy the rest of an input through this process; return the digest of the whole."""
         file = InputFile(bin_path(dataset.prefix))
         state = xxhash.xxh3_128()
         buffer = memoryview(bytearray(min(READ_BYTES, CHECKPOINT_BYTES, dataset.bin_bytes)))
@@ -256,8 +254,7 @@ def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
 
 
 def _stage_index(directory: str, inputs: Sequence[MergeInput], *, multimodal: bool) -> FileRecord:
-    """Write the index from those of the inputs, of which dataset is open at a time."""
-
+    # One dataset is open at a time.
     def lengths() -> Iterator[NDArray[Any]]:
         for dataset in inputs:
             yield from dataset.columns(multimodal=multimodal).sequence_lengths.pieces()
@@ -287,7 +284,6 @@ def _stage_index(directory: str, inputs: Sequence[MergeInput], *, multimodal: bo
 def _unit_lines(
     inputs: Sequence[MergeInput], digests: Mapping[int, str], pieces: list[str]
 ) -> Iterator[bytes]:
-    """Yield the units of all inputs with the new numbers of their inputs; collect the digests of pieces."""
     first_input = 0
     for number, dataset in enumerate(inputs):
         before = len(pieces)
@@ -330,7 +326,6 @@ def _check_pieces(dataset: MergeInput, manifest: Manifest, pieces: Sequence[str]
 
 
 def _concatenated(inputs: Sequence[MergeInput], name: FileName) -> Iterator[bytes]:
-    """Yield a sidecar file of all inputs that have it, each held against its digest."""
     for dataset in inputs:
         record = dataset.manifest.files.digested().get(name) if dataset.manifest else None
         if record is None:

@@ -106,8 +106,6 @@ def _shareable_job(options: TokenizeOptions) -> TokenizeJob:
 
 
 class _Attempt:
-    """One try of one task."""
-
     def __init__(self, job: TokenizeJob, task: ArrayTask, progress: Progress) -> None:
         self._started = time.monotonic()
         self._job = job
@@ -135,7 +133,7 @@ class _Attempt:
         return self._report(state, shard=shard, produced=produced)
 
     def _encode(self, executor: Executor | None) -> TaskShard | None:
-        """Encode the shard; None if there is no plan to go by yet, or one that is to be replaced."""
+        # None if there is no plan yet, or one that is to be replaced.
         with self._job.locked(shared=True, purpose=f"task {self._task}"):
             earlier = self._workspace.earlier_plan()
             if earlier is None or not self._job.build.may_resume(earlier):
@@ -145,18 +143,13 @@ class _Attempt:
             return shard
 
     def _begin(self) -> None:
-        """Write the plan, or publish what waits for it, unless the output was made meanwhile."""
         with self._job.locked(purpose=_CHECKING):
             there = _waits_for_upload(self._job) or _finished_output(self._job) is not None
             if _is_begun(self._workspace) or not there:
                 recover(self._job.build, self._workspace)
 
     def _who_does_all(self, error: LockedError) -> str | None:
-        """Look at who stands in the way: None to try again, or the process that does what is left to do.
-
-        Raises:
-            LockedError: It does something else.
-        """
+        # None means: try again.
         holder = holder_of(self._workspace.lock)
         self._looks = self._looks + 1 if holder == self._seen else 0
         self._seen = holder
@@ -171,7 +164,6 @@ class _Attempt:
         return None if holder.shared or holder.purpose == _CHECKING or earlier is None else holder.process
 
     def _publish(self, shard: TaskShard | None) -> BuildResult | None:
-        """Put the output together if every unit is finished and nobody else is at it."""
         if shard is not None and not WorkStatus(self._job).is_complete():
             return None
         try:
@@ -206,34 +198,22 @@ class _Attempt:
 
 
 def _finished_output(job: TokenizeJob) -> BuildResult | None:
-    """Return the output if it is at its place, made by an equal plan. Unlike elsewhere, ``force`` spares it.
-
-    A task that comes late must not take what the others have just published for something to replace.
-    """
+    # Unlike elsewhere, `force` spares the output: a task that comes late must not replace what the others
+    # have just published.
     return job.build.finished(job.build.destinations)
 
 
 def _waits_for_upload(job: TokenizeJob) -> bool:
-    """Tell whether the output has been put together, and lies where it is staged for a store."""
     return job.delivery is not None and job.build.finished(job.build.prefixes) is not None
 
 
 def _is_begun(workspace: Workspace) -> bool:
-    """Tell whether there is unfinished work, be it only to be published."""
     return workspace.earlier_plan() is not None or is_sealed(workspace.directory)
 
 
 def _finish(
     job: TokenizeJob, tasks: int | None, progress: Progress, *, is_complete: bool = False
 ) -> BuildResult:
-    """Assemble the outputs and publish them.
-
-    Args:
-        job: The run.
-        tasks: Number of tasks of the array, to name those to run again; None if that is not known.
-        progress: Gets the progress.
-        is_complete: Whether every unit is known to have a part.
-    """
     workspace = job.workspace
     if not workspace.has_leftovers() and (done := _finished_output(job)) is not None:
         return done
@@ -253,12 +233,6 @@ def _finish(
 
 
 def _check_plan(job: TokenizeJob) -> None:
-    """Check that there is unfinished work of the same plan.
-
-    Raises:
-        UnfinishedError: There is none.
-        ResumeMismatchError: It was started with another plan.
-    """
     earlier = job.workspace.earlier_plan()
     if earlier is not None:
         replace(job.build, force=False).may_resume(earlier)
@@ -270,8 +244,7 @@ def _check_plan(job: TokenizeJob) -> None:
 
 
 class _NoExecutor:
-    """An executor that encodes nothing: it is asked only if a part has turned out to be damaged."""
-
+    # Asked only if a part has turned out to be damaged.
     def __init__(self, job: TokenizeJob, tasks: int | None) -> None:
         self._job = job
         self._tasks = tasks
@@ -282,11 +255,6 @@ class _NoExecutor:
 
 
 def _check_finished(job: TokenizeJob, tasks: int | None) -> None:
-    """Check that every unit has a part.
-
-    Raises:
-        UnfinishedError: One has none.
-    """
     missing = list(WorkStatus(job).missing(read_footers=True))
     if not missing:
         return
@@ -303,7 +271,6 @@ def _check_finished(job: TokenizeJob, tasks: int | None) -> None:
 
 
 def _described(missing: Sequence[MissingUnits]) -> str:
-    """Describe missing units in one sentence, which names no more than some of them."""
     count = sum(len(entry.units) for entry in missing)
     least = "at least " if any(entry.open_from is not None for entry in missing) else ""
     left = _SHOWN
@@ -332,7 +299,6 @@ def _numbers(tasks: Sequence[int]) -> str:
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last of each run of consecutive numbers."""
     first = previous = None
     for number in numbers:
         if first is None or previous is None:

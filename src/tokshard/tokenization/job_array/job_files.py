@@ -57,19 +57,6 @@ def array_job_file(options: TokenizeOptions, array: ArrayOptions, command: Seque
 
 @dataclass(frozen=True, slots=True)
 class _ArrayJob:
-    """A job array to be started.
-
-    Attributes:
-        command: The command of all tasks: ``tokshard tokenize`` and what follows.
-        name: The name of the job; characters that cannot be in a name are left out.
-        directory: Where the command runs: paths in it may be relative.
-        tasks: Number of tasks.
-        cores: Cores of each task.
-
-    Raises:
-        UsageError: A word of the command cannot be written as text.
-    """
-
     command: tuple[str, ...]
     name: str
     directory: str
@@ -85,18 +72,15 @@ class _ArrayJob:
 
     @property
     def task_command(self) -> tuple[str, ...]:
-        """The command of a task, which asks its scheduler which one it is."""
         return (*self.command[:2], "--array-task", "auto", *self.command[2:])
 
     @property
     def safe_name(self) -> str:
-        """The name as every scheduler takes it."""
         words = re.sub("[^a-z0-9]+", "-", self.name.lower()).strip("-")[:_NAME_CHARACTERS].strip("-")
         return f"tokshard-{words}" if words else "tokshard"
 
 
 def _slurm_script(job: _ArrayJob) -> str:
-    """Return a script for ``sbatch``."""
     command = shlex.join(job.task_command)
     return f"""#!/bin/bash
 #SBATCH --job-name={job.safe_name}
@@ -115,7 +99,6 @@ exec {command}
 
 
 def _kubernetes_manifest(job: _ArrayJob, image: str) -> str:
-    """Return an Indexed Job for ``kubectl create``, as YAML."""
     command = "\n".join(f"            - {_yaml(_unexpanded(word))}" for word in job.task_command)
     directory = _yaml(job.directory)
     return f"""# Each task encodes its share of the units; the last to end puts the output together.
@@ -156,20 +139,18 @@ spec:
 
 
 def _job_directory() -> str:
-    """Return where the tasks are to run: here, by the name that the user knows."""
     here = os.getcwd()
     named = os.environ.get("PWD", "")
     return named if os.path.isabs(named) and os.path.realpath(named) == os.path.realpath(here) else here
 
 
 def _unexpanded(word: str) -> str:
-    """Return a word that Kubernetes turns into this one: it looks for ``$(VARIABLE)`` in commands."""
+    # Kubernetes replaces $(VARIABLE) in commands.
     return word.replace("$", "$$")
 
 
 def _yaml(text: str) -> str:
-    """Return a text as a scalar of YAML in double quotes."""
-    return '"' + "".join(_YAML_ESCAPES.get(one) or _escaped(one) for one in text) + '"'
+    return '"' + "".join(_YAML_ESCAPES.get(character) or _escaped(character) for character in text) + '"'
 
 
 _YAML_ESCAPES = {'"': '\\"', "\\": "\\\\"}

@@ -138,7 +138,7 @@ def _from_environment(environment: Mapping[str, str], count: int | None) -> tupl
 
 
 def _from_slurm_array(environment: Mapping[str, str], count: int | None) -> tuple[int, int]:
-    """Count the task among the ids of its array, which need not begin at 0; with a count, take its id."""
+    # The ids of an array need not begin at 0: the task is counted among them; with a count, its id is taken.
     task_id = _number(environment, _SLURM_ARRAY)
     if count is not None:
         return task_id, count

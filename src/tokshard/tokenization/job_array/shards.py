@@ -188,7 +188,7 @@ class WorkStatus:
         )
 
     def _known_units(self, file: int) -> int:
-        """Return how many units a file has at least: those that somebody has finished, and all before."""
+        # A lower bound: the units that some task has finished, and all before them.
         assembled = self._next.index if file == self._next.file else 0
         return max(assembled, max(self._present.get(file, ()), default=-1) + 1)
 
@@ -279,7 +279,6 @@ class TaskShard:
                 self._progress.update(ProgressUpdate(self._bytes_done, self.documents, self.tokens))
 
     def _scratch(self) -> AbstractContextManager[str]:
-        """Return where decompressed units wait, if there are any."""
         streamed = any(self._job.files[number].is_stream for number in self._files)
         return scratch_directory() if streamed else nullcontext("")
 
@@ -290,7 +289,7 @@ class TaskShard:
         return not self._is_mine(key) or key in self._ready or self._status.is_assembled(key)
 
     def _needs_opening(self, number: int) -> bool:
-        """Tell whether to open a file: a compressed one would be decompressed for nothing if all is done."""
+        # A compressed file would be decompressed for nothing if all its units are finished.
         if not self._job.files[number].is_stream:
             return True
         count = self._status.stream_units(number)
@@ -302,10 +301,8 @@ class TaskShard:
 
 
 def _line_of(file: CorpusFile, offset: int) -> int | None:
-    """Return the number of the line (or row) at an offset, where it can be found without decompressing.
-
-    The lines before a unit are in the units of other tasks, and nobody has counted them yet.
-    """
+    # None where the file would have to be decompressed: the lines before a unit are in units of other tasks,
+    # and nobody has counted them yet.
     if file.format != "jsonl":
         return offset + 1
     if file.is_stream or is_remote(file.path):

@@ -27,12 +27,9 @@ _STOP_SECONDS = 0.5
 
 
 class _Source(Protocol):
-    """The units of one input file."""
-
     exhausted: bool
 
-    def poll(self) -> Unit | None:
-        """Return the next unit if there is one right now."""
+    def poll(self) -> Unit | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +214,6 @@ _TABLE_ROWS = 256
 
 
 class _PlannedSource:
-    """Units that are known without reading the file."""
-
     def __init__(self, units: Iterator[Unit], is_done: Callable[[UnitKey], bool]) -> None:
         self._units = units
         self._is_done = is_done
@@ -233,8 +228,6 @@ class _PlannedSource:
 
 
 class _StreamedSource:
-    """Units that a thread makes by decompressing a file."""
-
     def __init__(self, units: Iterator[Unit], stopped: threading.Event, wake: Callable[[], object]) -> None:
         self._ready: queue.Queue[Unit | BaseException | None] = queue.Queue(_UNITS_AHEAD)
         self._stopped = stopped
@@ -265,7 +258,6 @@ class _StreamedSource:
             self._put(error)
 
     def _put(self, item: Unit | BaseException | None) -> bool:
-        """Hand an item over; False if the run has ended meanwhile."""
         while not self._stopped.is_set():
             try:
                 self._ready.put(item, timeout=0.1)

@@ -66,8 +66,6 @@ def main() -> None:
 
 
 class _ForkServer:
-    """Forks workers and reports their end."""
-
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._encoder: UnitEncoder | None = None
@@ -90,7 +88,6 @@ class _ForkServer:
         self._end_all()
 
     def _listen(self) -> bool:
-        """Handle one message; return False when the job has closed the connection."""
         content, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
         if not content:
             return False
@@ -151,7 +148,6 @@ class _ForkServer:
 
     @contextmanager
     def _signs_of_life(self) -> Iterator[None]:
-        """Report every second that the process is alive, by a thread that ends with the block."""
         ended = threading.Event()
 
         def beat() -> None:
@@ -234,7 +230,6 @@ class WorkerState:
         return sum(unit.held_bytes for _, unit in self._held.values())
 
     def _commit(self, key: UnitKey, placement: Placement | None = None) -> None:
-        """Commit a unit, if it is held still; without a position, with its tokens inside."""
         if (held := self._held.pop(key, None)) is not None:
             task, unit = held
             unit.commit(placement)
@@ -242,8 +237,6 @@ class WorkerState:
 
 
 class _Channel:
-    """The way back to the job; messages of several threads do not mix."""
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lock = threading.Lock()
@@ -257,7 +250,6 @@ class _Channel:
                 os._exit(0)
 
     def beat(self) -> None:
-        """Report every second that the process is alive."""
         pause = threading.Event()
         while not pause.wait(HEARTBEAT_SECONDS):
             self.send({"alive": True})

@@ -112,7 +112,6 @@ class ProcessPool:
             self.end()
 
     def _hand_out(self, feed: Feed, forkserver: ForkServer) -> None:
-        """Give tasks to workers that have none, as long as there are tasks right now."""
         while True:
             worker = next((worker for worker in self._workers if worker.task is None), None)
             if worker is None and len(self._workers) >= self._limit:
@@ -126,7 +125,6 @@ class ProcessPool:
             worker.give(task)
 
     def _commit_held(self) -> None:
-        """Let all held units be committed that have no position."""
         for worker in self._workers:
             for key, (task, told) in worker.held.items():
                 if not told:
@@ -134,7 +132,6 @@ class ProcessPool:
                     worker.send({"commit": [key.file, key.index]})
 
     def _handle(self, placements: Placements | None) -> Iterator[BatchProgress | Outcome]:
-        """Wait for one event and handle it."""
         try:
             source, message = self._events.get(timeout=_LISTEN_SECONDS)
         except queue.Empty:
@@ -184,7 +181,6 @@ class ProcessPool:
             yield outcome
 
     def _send_placement(self, placement: Placement) -> None:
-        """Send a position to the worker that holds the unit, if one does."""
         for worker in self._workers:
             if (held := worker.held.get(placement.key)) is not None:
                 worker.held[placement.key] = held[0], True
@@ -395,7 +391,6 @@ def _how(status: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of the forkserver, and so of the workers."""
     return {
         # Nothing here uses BLAS, but numpy's starts threads that spin for a while.
         "OPENBLAS_NUM_THREADS": "1",

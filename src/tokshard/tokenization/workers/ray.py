@@ -89,8 +89,6 @@ class RayExecutor:
 
 
 class _IncomingParts:
-    """The parts of a run, and those that have just been committed and not been reported yet."""
-
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self.incoming = os.path.join(os.path.abspath(directory), f"incoming-{secrets.token_hex(16)}")
@@ -99,20 +97,14 @@ class _IncomingParts:
             self.present[key.file].add(key.index)
 
     def keep(self, name: str) -> None:
-        """Move a part to its final name."""
         syscalls.replace(os.path.join(self.incoming, name), os.path.join(self._directory, name))
 
     def keep_all(self) -> None:
-        """Move all parts that are whole, at the end of a run that was stopped."""
+        # At the end of a run that was stopped.
         for name in filter(UnitKey.of_part, os.listdir(self.incoming)):
             self.keep(name)
 
     def receive(self, answer: Message) -> _Events:
-        """Take an answer about a unit.
-
-        Raises:
-            TokshardError: The node reports an error.
-        """
         if "error" in answer:
             raise error_from_json(answer["error"])
         outcome = Outcome.from_json(answer["outcome"])
@@ -122,8 +114,6 @@ class _IncomingParts:
 
 
 class _UnitTask:
-    """One unit that any node can read for itself."""
-
     def __init__(self, spec: EncodingSpec, parts: _IncomingParts, task: Task, size_bytes: int) -> None:
         self._spec = spec
         self._parts = parts
@@ -153,8 +143,7 @@ class _UnitTask:
 
 
 class _StreamSliceTask:
-    """Every n-th unit of a compressed file, from some unit on, except those that are done."""
-
+    # Every n-th unit of a compressed file, from some unit on, except those that are done.
     def __init__(
         self, spec: EncodingSpec, parts: _IncomingParts, stream: StreamInput, first: int, step: int
     ) -> None:
@@ -197,7 +186,6 @@ class _StreamSliceTask:
 def _tasks(
     feed: Feed, spec: EncodingSpec, parts: _IncomingParts, cluster: Connection
 ) -> Iterator[_UnitTask | _StreamSliceTask]:
-    """Yield the tasks of a feed, in the order of the inputs."""
     total = sum(file.size_bytes or 0 for file in feed.files if file.is_stream)
     while True:
         if (task := feed.take()) is not None:
@@ -212,7 +200,6 @@ def _tasks(
 
 
 def _slice_count(stream: StreamInput, slots: int, total_bytes: int) -> int:
-    """Return the number of slices of a compressed file, so that all files together fill the slots."""
     size = stream.file.size_bytes or 0
     fair = -(-slots * size // total_bytes) if total_bytes else 1
     units = -(-(stream.file.plain_bytes or 0) // stream.unit_bytes)
@@ -264,7 +251,7 @@ _encoders: dict[str, UnitEncoder] = {}
 
 
 def _encoder(spec: Message, tokenizer: bytes) -> UnitEncoder:
-    """Return the encoder of a specification, which a worker process of Ray makes once: it serves one run."""
+    # A worker process of Ray makes it once: it serves one run.
     described = json.dumps(spec, sort_keys=True)
     if described not in _encoders:
         opened = EncodingSpec.from_json(spec)
@@ -333,7 +320,6 @@ def encode_stream(
 
 
 def _take(path: str) -> bytes:
-    """Return the content of a file, and remove it."""
     with open(path, "rb") as file:
         content = file.read()
     syscalls.unlink(path)
@@ -341,11 +327,6 @@ def _take(path: str) -> bytes:
 
 
 def _check_input(path: str, size_bytes: int, host: str) -> None:
-    """Check that an input is the same on this node as where the run was started.
-
-    Raises:
-        InputError: It does not exist, or has another size.
-    """
     if is_remote(path):
         return
     try:
