@@ -172,7 +172,6 @@ class Connection:
         self._kill()
 
     def _connect(self) -> None:
-        """Wait for the first message that says how large the cluster is."""
         deadline = time.monotonic() + _CONNECT_SECONDS
         while time.monotonic() < deadline:
             if (message := self._next(_TICK_SECONDS)) is not None:
@@ -184,7 +183,6 @@ class Connection:
         )
 
     def _measure(self, nodes: list[float]) -> None:
-        """Work out the capacity, from the CPUs of each node."""
         each = self._options.cpus_per_task
         self.slots = sum(int(cpus / each) for cpus in nodes)
         if not self.slots and not self._is_connected:
@@ -216,7 +214,7 @@ class Connection:
             stdin.flush()
 
     def _listen(self) -> None:
-        """Turn lines into messages until the process ends (runs in a thread)."""
+        # Runs in a thread until the process ends.
         for line in self._stream(self._process.stdout):
             if line.endswith(b"\n"):
                 self._messages.put(json.loads(line))
@@ -224,7 +222,7 @@ class Connection:
         self._messages.put(None)
 
     def _collect(self) -> None:
-        """Keep the last lines that Ray prints, for when it ends (runs in a thread)."""
+        # Runs in a thread; the last lines that Ray prints explain its end.
         self._printed.extend(self._stream(self._process.stderr))
 
     @staticmethod
@@ -257,7 +255,6 @@ class Connection:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of the gateway: it imports what this process imports."""
     # An empty entry is the current directory, in which the gateway runs, too.
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)}
 

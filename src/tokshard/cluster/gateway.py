@@ -94,7 +94,7 @@ class Gateway:
         ray.shutdown()
 
     def _take_calls(self) -> bool:
-        """Submit what the job has asked for; False if it has nothing more to say."""
+        # False if the job has nothing more to submit.
         while True:
             try:
                 line = self._lines.get(timeout=None if not self._running else 0)
@@ -115,7 +115,6 @@ class Gateway:
             self._running[results] = call["number"]
 
     def _advance(self, results: Any) -> None:
-        """Take the next result of a task that has one, or that has ended."""
         import ray
         from ray import exceptions
 
@@ -137,7 +136,7 @@ class Gateway:
             self._send({"number": number, **answer})
 
     def _deliver(self, name: str, content: bytes) -> Message:
-        """Write a file that came with an answer; return what went wrong."""
+        # Returns an error as a message, or None.
         try:
             path = os.path.join(self._start["deliver_to"], check_plain_name(name, "an answer"))
             with AtomicFile(path, durable=False) as file:
@@ -150,7 +149,6 @@ class Gateway:
         self._send({"number": self._running.pop(results), **message})
 
     def _tell_capacity(self) -> None:
-        """Report the size of the cluster every few seconds."""
         import ray
 
         now = time.monotonic()
@@ -178,7 +176,7 @@ def _listen(stdin: BinaryIO, lines: queue.Queue[bytes | None]) -> None:
 
 
 def _unreachable(host: str, port: int) -> str | None:
-    """Return why an address cannot be reached, or None; Ray itself would try for minutes."""
+    # Ray itself would try for minutes.
     try:
         socket.create_connection((host, port), timeout=_REACH_SECONDS).close()
     except OSError as error:

@@ -121,7 +121,6 @@ def _diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
 
 
 def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
-    """Compare what two splits draw; their orders are read in blocks."""
     prefixes = {_identity(source): source.prefix for source in (*a.sources, *b.sources)}
     identities = list(prefixes)
     places = [
@@ -163,7 +162,6 @@ def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
 
 
 def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield the (source, sample) of all samples, in blocks."""
     arrays = None
     if split.order is not None:
         arrays = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
@@ -198,8 +196,6 @@ def _diff_caches(a: str, b: str) -> DiffReport:
 
 @dataclass(frozen=True, slots=True)
 class _DescribedEntry:
-    """An entry of a cache with its description."""
-
     description: Description
     files: CacheEntry
 
@@ -217,7 +213,7 @@ def _entry(path: str) -> _DescribedEntry:
 
 
 def _entries(directory: str) -> Mapping[str, _DescribedEntry]:
-    """Return the entries of a cache by their names; several of one name are numbered."""
+    # Several entries of one name are numbered.
     found: dict[str, _DescribedEntry] = {}
     for _, description in descriptions_in(directory):
         entry = _DescribedEntry(description, CacheEntry.of(description, directory))
@@ -251,8 +247,7 @@ def _diff_entries(a: _DescribedEntry, b: _DescribedEntry) -> IndexDifference:
 
 
 class _SampleStarts:
-    """Where samples begin: (sequence, token) of an index, (source, sample) of a blend."""
-
+    # (sequence, token) of an index, (source, sample) of a blend.
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
 

@@ -97,20 +97,17 @@ def _diff_stream(a: Plan, b: Plan, name: str, options: DiffOptions, entries: int
 
 
 def _steps(reader: _StreamReader, start: int, steps: int | None) -> range:
-    """Return the steps that begin at or after a number of consumed samples."""
-    one = reader.assignment
-    if start >= one.consumed_after(one.steps):
-        return range(one.steps, one.steps)
-    first = int(one.timeline.step_of(np.array([start]))[0])
-    if one.consumed_after(first) < start:
+    assignment = reader.assignment
+    if start >= assignment.consumed_after(assignment.steps):
+        return range(assignment.steps, assignment.steps)
+    first = int(assignment.timeline.step_of(np.array([start]))[0])
+    if assignment.consumed_after(first) < start:
         first += 1
-    return range(first, one.steps if steps is None else min(one.steps, first + steps))
+    return range(first, assignment.steps if steps is None else min(assignment.steps, first + steps))
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two streams and the steps of each that are compared."""
-
     readers: tuple[_StreamReader, _StreamReader]
     ranges: tuple[range, range]
     numbering: _ReadNumbering
@@ -131,16 +128,14 @@ class _Pair:
 
     @property
     def is_straight(self) -> bool:
-        """Whether both read one order straight through, from the same place."""
-        one, other = (StraightRun.of(reader.stream) for reader in self.readers)
-        return one is not None and one == other
+        first, second = (StraightRun.of(reader.stream) for reader in self.readers)
+        return first is not None and first == second
 
     def _at(self, place: int) -> StepDifference:
         first, second = self.ranges[0][place], self.ranges[1][place]
         return StepDifference(first, second, self.readers[0].assignment.consumed_after(first))
 
     def _first_other_size(self) -> StepDifference | None:
-        """Return the first steps that begin or end elsewhere."""
         shorter = min(map(len, self.ranges))
         for done in range(0, shorter, _STEPS):
             count = min(_STEPS, shorter - done)
@@ -150,10 +145,10 @@ class _Pair:
         return None
 
     def _other_sizes(self, done: int, count: int) -> Integers:
-        """Return which of some pairs of steps, counted from ``done``, begin or end elsewhere."""
+        # Pairs are counted from ``done``.
         edges = [
-            one.assignment.timeline.consumed(np.arange(all_steps[done], all_steps[done] + count + 1))
-            for one, all_steps in zip(self.readers, self.ranges, strict=True)
+            reader.assignment.timeline.consumed(np.arange(all_steps[done], all_steps[done] + count + 1))
+            for reader, all_steps in zip(self.readers, self.ranges, strict=True)
         ]
         return np.flatnonzero((edges[0][:-1] != edges[1][:-1]) | (edges[0][1:] != edges[1][1:]))
 
@@ -163,24 +158,23 @@ class _Pair:
         return max(1, (1 << 20) // max(size, 1))
 
     def _differing(self, done: int, count: int) -> int | None:
-        """Return the place of the first of some pairs of steps that differs, from the common start."""
         other = self._other_sizes(done, count)
         count = int(other[0]) if other.size else count
         sorted_reads = [self._sorted(which, done, count) for which in (0, 1)]
-        shorter = min(one[0].size for one in sorted_reads)
+        shorter = min(reads[0].size for reads in sorted_reads)
         wrong = np.zeros(shorter, dtype=np.bool_)
         for column in (0, 1):
             wrong |= sorted_reads[0][column][:shorter] != sorted_reads[1][column][:shorter]
         if wrong.any():
             place = int(np.argmax(wrong))
-            return done + int(min(one[0][place] for one in sorted_reads))
-        longer = max(sorted_reads, key=lambda one: one[0].size)
+            return done + int(min(reads[0][place] for reads in sorted_reads))
+        longer = max(sorted_reads, key=lambda reads: reads[0].size)
         if longer[0].size > shorter:
             return done + int(longer[0][shorter])
         return done + count if other.size else None
 
     def _sorted(self, which: int, done: int, count: int) -> tuple[Integers, Integers]:
-        """Return (step, number) of all reads of some steps, sorted; steps are counted from the first one."""
+        # (step, number) of all reads; steps are counted from the first one.
         first = self.ranges[which].start + done
         steps, numbers = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
         for reads in self.readers[which].blocks(first, first + count):
@@ -191,7 +185,6 @@ class _Pair:
         return step[order], number[order]
 
     def count(self, entries: int) -> tuple[SourceDifference, ...]:
-        """Count what is the same, moved, added and removed of each dataset."""
         if self.is_straight and self._first_other_size() is None:
             return self._count_straight()
         counts = np.zeros((4, len(self.numbering.names)), dtype=np.int64)
@@ -202,14 +195,14 @@ class _Pair:
         return tuple(SourceDifference(*row) for row in rows)
 
     def _count_straight(self) -> tuple[SourceDifference, ...]:
-        """Count runs of one order: what both read is the same, and one may read on where the other ends."""
+        # Samples that both read are equal, and one may read on where the other ends.
         stream = self.readers[0].stream
         run = StraightRun.of(stream)
         if run is None:
             return ()
         start, *ends = (
-            one.assignment.consumed_after(step)
-            for one, step in (
+            reader.assignment.consumed_after(step)
+            for reader, step in (
                 (self.readers[0], self.ranges[0].start),
                 (self.readers[0], self.ranges[0].stop),
                 (self.readers[1], self.ranges[1].stop),
@@ -219,11 +212,11 @@ class _Pair:
         added, removed = run.count(stream, ends[0], ends[1]), run.count(stream, ends[1], ends[0])
         rows = np.stack((same, same * 0, added, removed), axis=1).tolist()
         return tuple(
-            SourceDifference(one.prefix, *row) for one, row in zip(stream.source.datasets, rows, strict=True)
+            SourceDifference(reference.prefix, *row)
+            for reference, row in zip(stream.source.datasets, rows, strict=True)
         )
 
     def _count_range(self, low: int, high: int) -> Integers:
-        """Count the reads whose numbers are in a range, with a table of the first plan's steps."""
         table = np.full(high - low, _UNREAD, dtype=np.int32)
         places = len(self.numbering.names)
         for steps, numbers in self._reads(0, low, high):
@@ -250,8 +243,8 @@ class _Pair:
             yield reads.step[here], numbers[here]
 
     def _together(self, first: Integers, second: Integers) -> NDArray[np.bool_]:
-        """Tell whether steps of the two plans overlap in consumed samples, one within the other."""
-        a, b = (one.assignment.timeline for one in self.readers)
+        # Consumed samples of one step are within those of the other.
+        a, b = (reader.assignment.timeline for reader in self.readers)
         a_from, a_to = a.consumed(first), a.consumed(first + 1)
         b_from, b_to = b.consumed(second), b.consumed(second + 1)
         within: NDArray[np.bool_] = ((a_from >= b_from) & (a_to <= b_to)) | (
@@ -285,15 +278,8 @@ def _different_fields(a: dict[str, Any], b: dict[str, Any]) -> tuple[FieldDiffer
 
 @dataclass(frozen=True, slots=True)
 class _StepReads:
-    """Some steps of a stream, in the order of consumption.
-
-    Attributes:
-        step: The step of each read: int64 of shape ``(n,)``.
-        dataset: The number of its dataset in the plan.
-        epoch: The source epoch of its dataset.
-        sample: The sample of the dataset.
-    """
-
+    # Reads in the order of consumption, all int64 of shape (reads,); ``epoch`` is the source epoch of the
+    # dataset, ``sample`` a sample of its index.
     step: Integers
     dataset: Integers
     epoch: Integers
@@ -301,13 +287,6 @@ class _StepReads:
 
 
 class _StreamReader:
-    """Lists what all ranks of a stream read, in blocks of whole steps.
-
-    Args:
-        plan: The plan.
-        name: The name of the stream.
-    """
-
     def __init__(self, plan: Plan, name: str) -> None:
         self.stream: Stream = plan.streams[name]
         self.assignment: Assignment = self.stream.assignment
@@ -319,11 +298,10 @@ class _StreamReader:
 
     @property
     def datasets(self) -> tuple[DatasetReference, ...]:
-        """The datasets of the stream."""
         return self.stream.source.datasets
 
     def last_epochs(self) -> Integers:
-        """Return the last source epoch of each dataset that is read: int64 of shape (datasets,)."""
+        # int64 of shape (datasets,).
         if self._source_epochs is not None:
             last = np.zeros(len(self.datasets), dtype=np.int64)
             np.maximum.at(last, self._source_epochs.rows[:, 0], self._source_epochs.rows[:, 1])
@@ -333,7 +311,7 @@ class _StreamReader:
         return np.full(len(self.datasets), epoch, dtype=np.int64)
 
     def blocks(self, first: int, stop: int) -> Iterator[_StepReads]:
-        """Return the reads of steps, without samples that are read again as padding."""
+        # Without samples that are read again as padding.
         while first < stop:
             size = max(1, self.assignment.timeline.batch_size(first))
             last = min(stop, first + max(1, _BLOCK // size))
@@ -341,43 +319,35 @@ class _StreamReader:
             first = last
 
     def _reads(self, first: int, stop: int) -> _StepReads:
-        one = self.assignment
-        begin, end = one.first_local(first), one.first_local(stop)
-        local = np.repeat(np.arange(begin, end, dtype=np.int64), one.ranks)
-        ranks = np.tile(np.arange(one.ranks, dtype=np.int64), end - begin)
-        sizes = np.diff(one.timeline.consumed(np.arange(first, stop + 1, dtype=np.int64)))
+        assignment = self.assignment
+        begin, end = assignment.first_local(first), assignment.first_local(stop)
+        local = np.repeat(np.arange(begin, end, dtype=np.int64), assignment.ranks)
+        ranks = np.tile(np.arange(assignment.ranks, dtype=np.int64), end - begin)
+        sizes = np.diff(assignment.timeline.consumed(np.arange(first, stop + 1, dtype=np.int64)))
         steps = np.repeat(np.arange(first, stop, dtype=np.int64), sizes)
-        first_time = ~one.repeated(ranks, local)
+        first_time = ~assignment.repeated(ranks, local)
         steps, local, ranks = steps[first_time], local[first_time], ranks[first_time]
-        ids = one.at(ranks, local, self._key_of)
+        ids = assignment.at(ranks, local, self._key_of)
         datasets, samples = self._locator.locate(ids)
         table = self._source_epochs
-        epochs = _epochs_of(one, local) if table is None else table.of(ids, datasets)
+        epochs = _epochs_of(assignment, local) if table is None else table.of(ids, datasets)
         return _StepReads(steps, datasets.astype(np.int64), epochs, samples)
 
 
 def _epochs_of(assignment: Assignment, local: Integers) -> Integers:
-    """Return the epoch of each local index."""
     epochs = np.full(local.shape, -1, dtype=np.int64)
     place = local + assignment.skipped
-    for one in assignment.epoch_ranges:
-        here = (place >= 0) & (place < one.per_rank)
-        epochs[here] = one.first_epoch + place[here] // one.per_epoch
-        place = place - one.per_rank
+    for epoch_range in assignment.epoch_ranges:
+        here = (place >= 0) & (place < epoch_range.per_rank)
+        epochs[here] = epoch_range.first_epoch + place[here] // epoch_range.per_epoch
+        place = place - epoch_range.per_rank
     return epochs
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadNumbering:
-    """Numbers for the reads of two streams: equal where dataset, source epoch and sample are.
-
-    Attributes:
-        names: The path prefix of each dataset of either stream.
-        starts: The first number of each dataset, and the end of all.
-        sizes: The samples of each.
-        of: For each of the two streams the place of each of its datasets in ``names``.
-    """
-
+    # Numbers are equal where dataset, source epoch and sample are. ``starts`` holds the first number of each
+    # dataset and the end of all; ``of`` maps the datasets of either stream to their places in ``names``.
     names: tuple[str, ...]
     starts: Integers
     sizes: Integers
@@ -385,48 +355,45 @@ class _ReadNumbering:
 
     @classmethod
     def common(cls, a: _StreamReader, b: _StreamReader) -> _ReadNumbering:
-        """Return the numbering of two streams. Datasets are the same if their bytes and indexes are."""
+        # Datasets are the same if their bytes and indexes are.
         references = list(a.datasets)
         first = np.arange(len(references), dtype=np.int64)
-        second = np.array([_place(references, one) for one in b.datasets], dtype=np.int64)
-        sizes = np.array([_samples(one) for one in references], dtype=np.int64)
+        second = np.array([_place(references, reference) for reference in b.datasets], dtype=np.int64)
+        sizes = np.array([_samples(reference) for reference in references], dtype=np.int64)
         epochs = np.zeros(len(references), dtype=np.int64)
         for places, reader in ((first, a), (second, b)):
             np.maximum.at(epochs, places, reader.last_epochs() + 1)
         starts = np.concatenate(([0], np.cumsum(sizes * epochs)))
-        return cls(tuple(one.prefix for one in references), starts, sizes, (first, second))
+        return cls(tuple(reference.prefix for reference in references), starts, sizes, (first, second))
 
     def numbers(self, which: int, reads: _StepReads) -> Integers:
-        """Return the number of each read of stream 0 or 1."""
         place = self.of[which][reads.dataset]
         numbers: Integers = self.starts[place] + reads.epoch * self.sizes[place] + reads.sample
         return numbers
 
     def dataset_of(self, numbers: Integers) -> Integers:
-        """Return the place in ``names`` of each number."""
         return np.searchsorted(self.starts, numbers, side="right") - 1
 
 
-def _place(references: list[DatasetReference], one: DatasetReference) -> int:
-    """Return the place of a dataset among others; it is put at the end where it is not there."""
+def _place(references: list[DatasetReference], reference: DatasetReference) -> int:
+    # A dataset that is not among the others is appended.
     for place, other in enumerate(references):
-        if _identity(one) == _identity(other):
+        if _identity(reference) == _identity(other):
             return place
-    references.append(one)
+    references.append(reference)
     return len(references) - 1
 
 
-def _identity(one: DatasetReference) -> tuple[object, ...]:
-    files = None if one.index is None else (one.index.files.hash, one.index.files.split)
-    return (one.bin, one.idx, files)
+def _identity(reference: DatasetReference) -> tuple[object, ...]:
+    files = None if reference.index is None else (reference.index.files.hash, reference.index.files.split)
+    return (reference.bin, reference.idx, files)
 
 
-def _samples(one: DatasetReference) -> int:
-    return one.first + one.samples if one.index is None else one.index.epochs.samples
+def _samples(reference: DatasetReference) -> int:
+    return reference.first + reference.samples if reference.index is None else reference.index.epochs.samples
 
 
 def _sums(places: Integers, count: int) -> Integers:
-    """Return how often each of ``count`` places occurs."""
     return np.bincount(places, minlength=count).astype(np.int64)
 
 
@@ -449,10 +416,10 @@ class StraightRun:
     @classmethod
     def of(cls, stream: Stream) -> Self | None:
         """Return the run of a stream; None where ranks read in blocks, again, or several epochs."""
-        one = stream.assignment
-        first = one.epoch_ranges[0]
-        once = len(one.epoch_ranges) == 1 and first.epochs == 1 and isinstance(first.layout, Striped)
-        if not once or first.per_epoch * one.ranks > first.order.samples:
+        assignment = stream.assignment
+        first = assignment.epoch_ranges[0]
+        once = len(assignment.epoch_ranges) == 1 and first.epochs == 1 and isinstance(first.layout, Striped)
+        if not once or first.per_epoch * assignment.ranks > first.order.samples:
             return None
         order, offset = first.order, 0
         if order.transforms and isinstance(order.transforms[0], Selection):
@@ -460,7 +427,7 @@ class StraightRun:
             if kept.starts.size > 1:
                 return None
             order, offset = SampleOrder(order.total, order.transforms[1:]), int(kept.starts[0])
-        shift = offset + one.skipped * one.ranks - one.consumed_samples
+        shift = offset + assignment.skipped * assignment.ranks - assignment.consumed_samples
         return cls(stream.source.id, order, first.first_epoch, shift)
 
     def count(self, stream: Stream, start: int, stop: int) -> NDArray[np.int64]:

@@ -266,7 +266,7 @@ def _sample_rows(
     sequence_length: int,
     extra: int,
 ) -> tuple[int, int]:
-    """The twin of :func:`sample_rows` in numpy."""
+    # The twin of :func:`sample_rows` in numpy.
     sizes = lengths[documents]
     ends = np.cumsum(sizes, dtype=np.int64) + token
     token = int(ends[-1])

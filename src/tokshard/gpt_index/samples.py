@@ -140,7 +140,7 @@ class GPTSamples:
         return Inputs(tokens, labels, loss_mask, np.arange(len(tokens)))
 
     def _fill(self, row: NDArray[np.int64], sample: int) -> tuple[NDArray[np.uint32], list[int]]:
-        """Write the tokens of a sample; return the sequences that they come from and the pieces' lengths."""
+        # Returns the sequences that the tokens come from and the pieces' lengths.
         sequences, first, counts = self.spans.of_sample(sample)
         filled = sum(counts)
         row[filled:] = self.pad_id
@@ -189,6 +189,5 @@ class GPTSamples:
 
 
 def _all_tokens(dataset: IndexedDataset) -> NDArray[Any]:
-    """Return a view of all tokens of a mapped dataset."""
     size_bytes = dataset.index.token_count * dataset.dtype.itemsize
     return next(dataset.token_blocks(max(1, size_bytes)), np.empty(0, dataset.dtype))

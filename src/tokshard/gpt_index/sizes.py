@@ -110,11 +110,8 @@ def _validation_steps(arguments: TrainingArguments) -> int:
 
 
 def _phase_samples(arguments: TrainingArguments) -> int:
-    """Return the samples of the phase that contains the step of the (re)start.
-
-    Megatron's phases are counted in samples of the full batch size and end with ``train_samples``,
-    without which it fails here with a comparison to None.
-    """
+    # Megatron's phases are counted in samples of the full batch size and end with ``train_samples``,
+    # without which it fails here with a comparison to None.
     if not arguments.train_samples:
         raise UsageError(
             "phases of training need the samples of training, not only its steps",

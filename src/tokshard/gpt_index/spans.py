@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 class _SequenceTable(Protocol):
-    """The part of :class:`tokshard.dataset.layout.IndexTable` that byte positions follow from."""
-
+    # The part of :class:`tokshard.dataset.layout.IndexTable` that byte positions follow from.
     @property
     def dtype(self) -> np.dtype[Any]: ...
     @property
@@ -217,10 +216,7 @@ class SampleSpans:
     def _cut(
         self, owners: Integers, sequences: Integers, positions: Integers, begins: Integers, ends: Integers
     ) -> tuple[Spans, NDArray[np.bool_]]:
-        """Return what samples have of the sequences at positions of the document index, and whether it fits.
-
-        ``begins`` and ``ends`` are the two rows of the sample index that bound each span's sample.
-        """
+        # ``begins`` and ``ends`` are the two rows of the sample index that bound each span's sample.
         exists = (sequences >= 0) & (sequences < self._lengths.size)
         if not exists.all():
             return Spans(owners, sequences, sequences, sequences), exists

@@ -221,7 +221,6 @@ def _sequences(request: IndexRequest, dataset: FingerprintedIndex) -> range:
 
 
 def _check_same(first: IndexRequest, second: IndexRequest) -> None:
-    """Check that two requests with the same files mean the same content."""
     same = replace(second, drop_last_partial=first.drop_last_partial)
     if second.drops_last_partial != first.drops_last_partial or same != first:
         raise UsageError(
@@ -323,7 +322,6 @@ def _sidecar(target: CacheTarget, files: dict[str, FileRecord]) -> Sidecar:
 
 
 def _blocks(entry: CacheEntry, arrays: Arrays | Blocks) -> list[Blocks]:
-    """Return arrays in pieces: those in memory one after the other."""
     if isinstance(arrays, Blocks):
         return [arrays]
     return [Blocks.of(name, arrays[name]) for name in entry.arrays]
@@ -368,7 +366,7 @@ def sweep(entry: CacheEntry) -> None:
 
 
 def _withdraw(entry: CacheEntry) -> None:
-    """Remove the description, so that nobody takes the entry for whole, and what killed writers left."""
+    # Without its description, nobody takes the entry for complete.
     syscalls.make_directory(entry.directory)
     stale = [path for path in (entry.description_path, entry.sidecar_path) if os.path.lexists(path)]
     for path in stale:

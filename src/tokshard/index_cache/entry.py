@@ -475,7 +475,7 @@ class _Examiner:
                     self._find("shape", self._entry.array_path(name), problem)
 
     def _check_shapes(self, description: Description, specs: Specs) -> None:
-        """Compare the shapes of the arrays with each other and the description, without the dataset."""
+        # Compares shapes with each other and the description, without the dataset.
         wanted: dict[str, ArraySpec] = {}
         if isinstance(description, BlendedDescription):
             wanted = blend_specs(description)

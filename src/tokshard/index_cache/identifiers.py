@@ -33,8 +33,6 @@ _OTHER_WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """What one version of Megatron says of a tokenizer: its class, and its options in their order."""
-
     name: str
     options: dict[str, Any]
 

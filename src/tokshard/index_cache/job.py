@@ -302,7 +302,7 @@ def _requests(
 
 
 def _split(options: BuildIndicesOptions, like: JobSettings | None, name: str) -> Split | None:
-    """Return the shares of the splits; None if the job has no such split of this data."""
+    # None if the job has no such split of this data.
     if options.split is None and like is not None and like.split is None:
         return whole_split(name) if name in like.num_samples else None
     return parse_split(options.split or (like and like.split) or DEFAULT_SPLIT)
@@ -436,8 +436,6 @@ def _build_here(
     wait_seconds: float,
     listener: Progress | None,
 ) -> list[Action]:
-    """Build in threads of this process."""
-
     def build(task: IndexTask) -> Action:
         notice = f"another process is building {task.target.label}: waiting for it"
         action = build_or_reuse(
@@ -458,7 +456,7 @@ def _build_here(
 def _examine_all(
     tasks: dict[CacheEntry, IndexTask], threads: ThreadRunner, *, rebuild: bool, digests: bool
 ) -> dict[CacheEntry, Examination]:
-    """Return the states of all entries; refuse those that must not be replaced, before anything is built."""
+    # Entries that must not be replaced are refused before anything is built.
     states = threads.run(lambda task: task.target.examine(digests=digests), list(tasks.values()))
     before = dict(zip(tasks, states, strict=True))
     for entry, task in tasks.items():

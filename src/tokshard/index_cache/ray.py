@@ -83,8 +83,6 @@ def build_on_ray(
 
 
 class _Totals:
-    """What has been done so far."""
-
     def __init__(self, listener: Progress) -> None:
         self._listener = listener
         self._done = ProgressUpdate()
@@ -102,8 +100,6 @@ class _Totals:
 
 @dataclass(frozen=True, slots=True)
 class _BuildCall:
-    """The message to a node: build one index."""
-
     request: Annotated[IndexRequest, Key("request", "The index.")]
     directory: Annotated[str, Key("directory", "The cache.")]
     dataset: Annotated[DatasetFingerprint, Key("dataset", "Fingerprint that the dataset must have.")]
@@ -114,15 +110,11 @@ class _BuildCall:
 
 @dataclass(frozen=True, slots=True)
 class _BuildAnswer:
-    """The answer of a node."""
-
     action: Annotated[Action | None, Key("action", "What was done; null after an error.")] = None
     error: Annotated[Any, Key("error", "See tokshard.core.worker_errors; null if there is none.")] = None
 
 
 class _RetryableBuild:
-    """One index."""
-
     def __init__(self, task: IndexTask, call: _BuildCall, totals: _Totals) -> None:
         self._task = task
         self._call = call
@@ -147,7 +139,7 @@ class _RetryableBuild:
 
 @contextmanager
 def _probes(tasks: Sequence[IndexTask]) -> Iterator[dict[str, str]]:
-    """Put a file into each directory of the cache, by which a node can tell that it is the same there."""
+    # By these files a node checks that it sees the same directories.
     probes: dict[str, str] = {}
     try:
         for entry in (task.target.entry for task in tasks):

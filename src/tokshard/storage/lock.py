@@ -91,7 +91,7 @@ class WriterLock:
         syscalls.write(self._descriptor, _text(holder), self.path)
 
     def _open(self) -> int | None:
-        """Return a descriptor of the file; None if its directory vanished before it could be opened."""
+        # None if its directory vanished before it could be opened.
         directory = os.path.dirname(self.path)
         if directory:
             syscalls.make_directory(directory)
@@ -103,12 +103,7 @@ class WriterLock:
             raise
 
     def _take(self, descriptor: int) -> bool:
-        """Lock the open file; False, and the descriptor closed, if it is not the one at the path any more.
-
-        Raises:
-            LockedError: Another process holds it.
-            StorageError: The file system has no locks.
-        """
+        # False, with the descriptor closed, if the file is no longer the one at the path.
         current = False
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -136,7 +131,7 @@ class WriterLock:
                 os.close(descriptor)
 
     def _is_last(self, descriptor: int) -> bool:
-        """Return whether nobody else shares the lock; if somebody does, asking releases it."""
+        # If somebody else shares the lock, asking releases it.
         if not self._shared:
             return True
         try:

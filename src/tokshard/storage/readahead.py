@@ -76,7 +76,6 @@ class ReadAhead:
             self._pending = None
 
     def _span(self, offset: int) -> tuple[int, int]:
-        """Return the range of the block that has the byte at ``offset``."""
         if offset < self._expected_end:
             begin = offset - (offset - self._start) % self._block_bytes
             return max(0, begin), min(begin + self._block_bytes, self._expected_end)

@@ -45,7 +45,7 @@ def scratch_directory() -> Iterator[str]:
 
 
 def _remove_left_behind(base: str, beginning: str) -> None:
-    """Remove the directories of dead processes; what cannot be removed stays."""
+    # A directory that cannot be removed stays.
     for name in os.listdir(base):
         path = os.path.join(base, name)
         with contextlib.suppress(LockedError, StorageError, FileNotFoundError):

@@ -39,11 +39,7 @@ def _translated(action: str, path: str) -> Iterator[None]:
 
 
 def _refuse_url(path: str) -> None:
-    """Refuse to take a URL for a path, which would make directories of its parts here.
-
-    Raises:
-        UsageError: It is one.
-    """
+    # A URL taken for a path would create directories named after its parts.
     if is_remote(path):
         raise UsageError(
             f"{path} is a URL, and this is written to a file system only",
@@ -117,7 +113,7 @@ def copy_range(source: int, target: int, offset: int, count: int, path: str) -> 
 
 
 def _copy_some(source: int, target: int, offset: int, count: int) -> int:
-    """Copy at least a byte, unless the source ends at the offset; return how many were copied."""
+    # Copies at least one byte unless the source ends at the offset.
     try:
         # Some file systems say 0 where they should say that they cannot: only a read knows the end.
         if copied := os.copy_file_range(source, target, count, offset):
@@ -189,7 +185,6 @@ def make_directory(path: str) -> None:
 
 
 def _is_no_directory(path: str) -> bool:
-    """Return whether something other than a directory has the name."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

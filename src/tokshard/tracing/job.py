@@ -225,8 +225,7 @@ def _datasets(streams: Mapping[str, TracedStream]) -> dict[str, bool]:
 def _of_unchanged_datasets(
     work: Callable[Concatenate[TracedData, Arguments], Report],
 ) -> Callable[Concatenate[TracedData, Arguments], Report]:
-    """Let a function fail with an InputError if one of the datasets changes while it runs."""
-
+    # The function fails with an InputError if a dataset changes while it runs.
     @wraps(work)
     def watched(data: TracedData, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Report:
         with unchanged(data.datasets):
@@ -400,8 +399,6 @@ def trace_items(
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedItem:
-    """An item and the documents that were made of it, or the reason why there are none."""
-
     item: TraceItem
     targets: tuple[DocumentId, ...]
     detail: str | None = None
@@ -433,8 +430,6 @@ def _traced_item(
 
 
 class _Resolver:
-    """Resolves items to documents of some datasets; each dataset is opened when it is first needed."""
-
     def __init__(self, datasets: Mapping[str, bool]) -> None:
         self._datasets = datasets
         self._tables: dict[str, SequenceTable] = {}

@@ -142,7 +142,7 @@ class Provenance:
 
     @cached_property
     def _inputs_by_name(self) -> dict[str, list[int]]:
-        """The inputs by their names as recorded, and by the files that these are now."""
+        # By the names as recorded, and by the files that these are now.
         found: dict[str, list[int]] = {}
         for number, entry in enumerate(self._manifest.inputs):
             for name in {entry.path, _real_path(entry.path)}:
@@ -250,7 +250,6 @@ class Provenance:
         )
 
     def _rejected_in(self, unit: int) -> Integers:
-        """Return the lines of a unit, from 0, whose records were rejected."""
         count = int(self._units.rejected[unit])
         if not count:
             return np.empty(0, np.int64)
@@ -282,12 +281,11 @@ def _real_path(path: str) -> str:
 
 
 def _last_from(firsts: Integers, number: int) -> int:
-    """Return the last place whose number is not larger: of units that begin there, the one with content."""
+    # Of several units that begin at a number, the last is the one with content.
     return int(np.searchsorted(firsts, number, side="right")) - 1
 
 
 def _line_at(starts: Integers, offset: int) -> int:
-    """Return the line, from 1, that an offset lies in."""
     return int(np.searchsorted(starts, offset, side="right"))
 
 
@@ -421,21 +419,9 @@ def _damaged(path: str, problem: str) -> IntegrityError:
 def _line_starts(
     path: str, compression: Compression, first_byte: int, size_bytes: int
 ) -> NDArray[np.int64] | None:
-    """Return where the lines of a part of an input begin.
-
-    A plain file is read at the place; of a compressed one everything before it must be decompressed.
-    Memory: the part and 8 bytes for each of its lines.
-
-    Args:
-        path: The input.
-        compression: How it is compressed.
-        first_byte: Where the part begins in the decompressed input, which is where a line begins.
-        size_bytes: Its size there.
-
-    Returns:
-        Offsets in the decompressed input, int64, ascending; None if the input is not there, cannot be read
-        or ends before the part does.
-    """
+    # Offsets in the decompressed input, int64, ascending; None if the input is missing, unreadable or ends
+    # before ``first_byte + size_bytes``. Everything before ``first_byte`` of a compressed input must be
+    # decompressed. Memory: the part and 8 bytes for each of its lines.
     try:
         with open_binary(path) as file:
             if compression == "none":

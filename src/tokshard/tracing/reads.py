@@ -82,8 +82,7 @@ class SampleReads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _DocumentParts:
-    """Parts of documents in samples of datasets: int64 arrays of one shape."""
-
+    # int64 arrays of one shape.
     target: Integers
     dataset: Integers
     sample: Integers
@@ -203,7 +202,6 @@ def _read(
 
 
 def _parts_of(source: SampleSource, targets: Sequence[DocumentId], table_of: TableOf) -> _DocumentParts:
-    """Return the parts of the targets in the samples of the datasets."""
     by_prefix: dict[str, list[int]] = {}
     for number, (prefix, _) in enumerate(targets):
         by_prefix.setdefault(prefix, []).append(number)
@@ -232,7 +230,7 @@ def _parts_of(source: SampleSource, targets: Sequence[DocumentId], table_of: Tab
 def _spans_of(
     reference: DatasetReference, table: SequenceTable, documents: Integers
 ) -> tuple[Integers, Spans]:
-    """Return for each part of the documents in samples its document's place, and the part's span."""
+    # For each part of the documents in samples: its document's place, and the part's span.
     firsts, stops = table.sequences_of(documents)
     # Ascending and each once, because the documents are.
     owners, sequences = spread(firsts, stops - firsts)
@@ -245,10 +243,7 @@ def _spans_of(
 
 
 def _spans_in_samples(index: GPTDatasetIndex, table: SequenceTable, sequences: Integers) -> Spans:
-    """Return the spans of some sequences, ascending and each once, in all samples of an index.
-
-    The document index and the shuffle index are each searched once, in blocks; only hits are kept.
-    """
+    # Searches the document index and the shuffle index once each, in blocks; only hits are kept.
     spans = SampleSpans(index, table.sequence_lengths, path=table.path)
     positions, _ = find(index.document_index, sequences)
     found = spans.of_positions(positions)
@@ -267,11 +262,13 @@ def _spans_in_samples(index: GPTDatasetIndex, table: SequenceTable, sequences: I
 
 
 def _ids_of(source: SampleSource, parts: _DocumentParts) -> tuple[Integers, Integers]:
-    """Return for each time that a part's sample is one of the source: the part, and the id of the sample."""
+    # For each time that a part's sample is one of the source: the part, and the id of the sample.
     if source.order is None:
         references = source.datasets
-        within = parts.sample - np.array([one.first for one in references], np.int64)[parts.dataset]
-        counts = np.array([one.samples for one in references], np.int64)[parts.dataset]
+        within = (
+            parts.sample - np.array([reference.first for reference in references], np.int64)[parts.dataset]
+        )
+        counts = np.array([reference.samples for reference in references], np.int64)[parts.dataset]
         here = np.flatnonzero((within >= 0) & (within < counts))
         return here, (source.bounds[parts.dataset] + within)[here]
     arrays = source.order.open()
@@ -320,32 +317,31 @@ def reads_of_samples(stages: tuple[PlanStage, ...], ids: Integers, key_of: KeyOf
 def _local_indices(
     assignment: Assignment, ids: Integers, key_of: KeyOf | None
 ) -> Iterator[tuple[int, bool, Integers, Integers, Integers]]:
-    """Yield (epoch, whether repeated, which ids, their ranks, their local indices) of what is read."""
+    # Yields (epoch, whether repeated, which ids, their ranks, their local indices).
     base = -assignment.skipped
-    for one in assignment.epoch_ranges:
-        reached = min(one.per_rank, assignment.samples_per_rank - base)
-        for number in range(-(-reached // one.per_epoch)):
-            start = base + number * one.per_epoch
-            if start + one.per_epoch <= 0:
+    for epoch_range in assignment.epoch_ranges:
+        reached = min(epoch_range.per_rank, assignment.samples_per_rank - base)
+        for number in range(-(-reached // epoch_range.per_epoch)):
+            start = base + number * epoch_range.per_epoch
+            if start + epoch_range.per_epoch <= 0:
                 continue
-            epoch = one.first_epoch + number
-            positions = one.order.positions(ids, epoch, key_of)
-            ranks, within = one.layout.locate(np.maximum(positions, 0))
+            epoch = epoch_range.first_epoch + number
+            positions = epoch_range.order.positions(ids, epoch, key_of)
+            ranks, within = epoch_range.layout.locate(np.maximum(positions, 0))
             local = start + within
             read = (positions >= 0) & (ranks >= 0) & (local >= 0) & (local < assignment.samples_per_rank)
             yield epoch, False, np.flatnonzero(read), ranks[read], local[read]
-            for rank, first, count in repeats(one.layout):
+            for rank, first, count in repeats(epoch_range.layout):
                 for begin in range(start + first, start + first + count, _BLOCK):
                     stop = min(begin + _BLOCK, start + first + count, assignment.samples_per_rank)
                     repeated = np.arange(max(begin, 0), stop, dtype=np.int64)
                     of_rank = np.full(repeated.shape, rank, np.int64)
                     which, here = _members(assignment.at(of_rank, repeated, key_of), ids)
                     yield epoch, True, which, of_rank[here], repeated[here]
-        base += one.per_rank
+        base += epoch_range.per_rank
 
 
 def _members(found: Integers, ids: Integers) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return which of the ids are found, and where."""
     if not ids.size:
         return np.empty(0, np.int64), np.zeros(found.shape, np.bool_)
     which = np.minimum(np.searchsorted(ids, found), ids.size - 1)
@@ -356,7 +352,7 @@ def _members(found: Integers, ids: Integers) -> tuple[Integers, NDArray[np.bool_
 def _steps_of(
     assignment: Assignment, ranks: Integers, local: Integers
 ) -> tuple[Integers, Integers, Integers, Integers]:
-    """Return (step, rank, row, consumed samples after the step) of local indices."""
+    # (step, rank, row, consumed samples after the step).
     timeline, before = assignment.timeline, assignment.consumed_samples
     steps = timeline.step_of(local * assignment.ranks + before)
     firsts = (timeline.consumed(steps) - before) // assignment.ranks

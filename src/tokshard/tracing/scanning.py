@@ -57,8 +57,7 @@ def find_in_blocks(
 
 
 class _Run:
-    """Numbers that follow each other: two comparisons find them."""
-
+    # Consecutive numbers: two comparisons find them.
     def __init__(self, wanted: Integers) -> None:
         self._first, self._last = int(wanted[0]), int(wanted[-1])
 
@@ -71,8 +70,7 @@ class _Run:
 
 
 class _Sieve:
-    """Any numbers: a table of their lowest bits, small enough for the cache, leaves few to look up."""
-
+    # Any numbers: a table of their lowest bits, small enough for the cache, leaves few to look up.
     def __init__(self, wanted: Integers) -> None:
         self._wanted = wanted
         bits = min(max((wanted.size * _SPARSE).bit_length(), _FEWEST_BITS), _MOST_BITS)

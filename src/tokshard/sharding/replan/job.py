@@ -138,8 +138,6 @@ def dry_run_replan(options: ReplanOptions) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Continued:
-    """A stream that continues, where it was stopped, and warnings."""
-
     stream: Stream
     stopped: StoppedStream
     warnings: tuple[str, ...] = ()
@@ -186,13 +184,15 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
     if request.blend is not None and TRAIN not in plan.streams:
         raise UsageError("the plan has no training stream to re-weight")
-    entry = StoppedPlan(plan.plan_id, {name: one.stopped for name, one in continued.items()})
+    entry = StoppedPlan(
+        plan.plan_id, {name: continuation.stopped for name, continuation in continued.items()}
+    )
     return Plan(
         topology=topology,
-        streams={name: one.stream for name, one in continued.items()},
+        streams={name: continuation.stream for name, continuation in continued.items()},
         options=request.to_json(),
         history=(*plan.history, entry),
-        warnings=tuple(warning for one in continued.values() for warning in one.warnings),
+        warnings=tuple(warning for continuation in continued.values() for warning in continuation.warnings),
     )
 
 
@@ -204,7 +204,6 @@ def _continued(
     request: ReplanRequest,
     plan: Plan,
 ) -> _Continued:
-    """Continue with the unread samples of the same source."""
     stopped = stream.assignment
     step = _stop_step(stopped, _consumed(name, plan, request))
     world, schedule = _world(name, stream, topology, request)
@@ -236,7 +235,6 @@ def _reweighted(
     plan: Plan,
     directory: str,
 ) -> _Continued:
-    """Continue with other weights: each dataset at its own next unread sample."""
     stopped = stream.assignment
     step = _stop_step(stopped, _consumed(name, plan, request))
     consumed = stopped.consumed_after(step)
@@ -268,12 +266,11 @@ def _blended(
     name: str,
     identity: dict[str, Any],
 ) -> tuple[SampleSource, Reweighting, StreamProof]:
-    """Write a re-weighted blend; return its samples, how it was made, and its proof."""
-    weights = [one.weight for one in components]
-    progress = [one.progress for one in components]
+    weights = [component.weight for component in components]
+    progress = [component.progress for component in components]
     drawn = sum(weight > 0 for weight in weights)
     order = reweight(weights[:drawn], progress[:drawn], samples, seed)
-    datasets = tuple(one.reference for one in components)
+    datasets = tuple(component.reference for component in components)
     identity["datasets"] = [encode(one.with_paths(lambda _: "")) for one in datasets]
     syscalls.make_directory(directory)
     files, record = write_order(
@@ -286,7 +283,6 @@ def _blended(
 def _world(
     name: str, stream: Stream, topology: Topology, request: ReplanRequest
 ) -> tuple[World, BatchSchedule]:
-    """Return the ranks that read a stream from now on, and its batch sizes."""
     ranks, size, schedule = (
         topology.data_parallel,
         stream.assignment.micro_batch_size,
@@ -308,7 +304,6 @@ def _world(
 
 
 def _policy(name: str, stream: Stream, request: ReplanRequest) -> ShardingPolicy:
-    """Return how a stream is sharded from now on."""
     layout = stream.assignment.epoch_ranges[-1].layout
     sharded = isinstance(layout, Blocked)
     if name != TRAIN:
@@ -322,7 +317,7 @@ def _policy(name: str, stream: Stream, request: ReplanRequest) -> ShardingPolicy
 
 
 def _consumed(name: str, plan: Plan, request: ReplanRequest) -> int:
-    """Return the consumed samples of a stream; without a count, those it began with."""
+    # Without a count, those it began with.
     if name == TRAIN:
         return request.consumed_samples
     counted = consumed_valid_samples(name, tuple(plan.streams), request.consumed_valid_samples)
@@ -330,11 +325,6 @@ def _consumed(name: str, plan: Plan, request: ReplanRequest) -> int:
 
 
 def _stop_step(stopped: Assignment, consumed: int) -> int:
-    """Return how many steps were taken when so many samples are consumed.
-
-    Raises:
-        UsageError: No step ends there.
-    """
     last = stopped.consumed_after(stopped.steps)
     if consumed > last:
         raise UsageError(f"{consumed} consumed samples are more than the {last} of the plan")
@@ -418,7 +408,8 @@ def continue_assignment(
 
 def _passes(remainder: Remainder, world: World, policy: ShardingPolicy) -> tuple[EpochRange, ...]:
     following = [
-        _whole_epochs(one.order, one.first_epoch, one.epochs, world, policy) for one in remainder.following
+        _whole_epochs(epoch_range.order, epoch_range.first_epoch, epoch_range.epochs, world, policy)
+        for epoch_range in remainder.following
     ]
     order = remainder.order
     if order is None or (policy.tail == "drop" and order.samples < world.whole):
@@ -457,7 +448,10 @@ def _rest(order: SampleOrder, epoch: int, world: World, policy: ShardingPolicy) 
 
 
 def _reads_all(assignment: Assignment) -> bool:
-    one = assignment
-    return one.steps == available_steps(
-        one.epoch_ranges, one.micro_batch_size, one.schedule, one.consumed_samples, one.skipped
+    return assignment.steps == available_steps(
+        assignment.epoch_ranges,
+        assignment.micro_batch_size,
+        assignment.schedule,
+        assignment.consumed_samples,
+        assignment.skipped,
     )

@@ -74,7 +74,7 @@ def prove_remainder(
     """
     remainder = Remainder.after(stopped, step, keep_order=False)
     epoch = remainder.epoch
-    order = next(one.order for one in stopped.epoch_ranges if one.has_epoch(epoch))
+    order = next(epoch_range.order for epoch_range in stopped.epoch_ranges if epoch_range.has_epoch(epoch))
     read = count_datasets(locator, order, remainder.seen, epoch, key_of)
     planned, unread = _planned(after, remainder, locator, key_of)
     samples = count_datasets(locator, SampleOrder(order.total), _all(locator.source), epoch)
@@ -92,28 +92,26 @@ def prove_remainder(
 def _planned(
     after: Assignment, remainder: Remainder, locator: Locator, key_of: KeyOf | None
 ) -> tuple[Integers, Integers]:
-    """Return how many remaining samples of each dataset are planned, and how many stay unread."""
-    one = after.epoch_ranges[0]
+    epoch_range = after.epoch_ranges[0]
     epoch = remainder.epoch
-    if one.first_epoch != epoch:
+    if epoch_range.first_epoch != epoch:
         nothing = np.zeros(len(locator.source.datasets), dtype=np.int64)
         if remainder.order is None:
             return nothing, nothing
         rest = Intervals.of([(0, remainder.order.samples)])
         return nothing, count_datasets(locator, remainder.order, rest, epoch, key_of)
     planned = _read_positions(after)
-    unread = planned.complement(one.order.samples)
+    unread = planned.complement(epoch_range.order.samples)
     return (
-        count_datasets(locator, one.order, planned, epoch, key_of),
-        count_datasets(locator, one.order, unread, epoch, key_of),
+        count_datasets(locator, epoch_range.order, planned, epoch, key_of),
+        count_datasets(locator, epoch_range.order, unread, epoch, key_of),
     )
 
 
 def _read_positions(assignment: Assignment) -> Intervals:
-    """Return the positions of the first epoch of an assignment that its steps read."""
-    one = assignment.epoch_ranges[0]
-    local = min(assignment.skipped + assignment.samples_per_rank, one.per_epoch)
-    return one.layout.consumed(local)
+    epoch_range = assignment.epoch_ranges[0]
+    local = min(assignment.skipped + assignment.samples_per_rank, epoch_range.per_epoch)
+    return epoch_range.layout.consumed(local)
 
 
 def count_before(earlier: Sequence[StoppedStream], stopped: Assignment, step: int) -> list[int] | None:
@@ -123,8 +121,10 @@ def count_before(earlier: Sequence[StoppedStream], stopped: Assignment, step: in
         The counts of the proof of the stop before; None where that was in another epoch, or not at all.
     """
     remainder = Remainder.after(stopped, step, keep_order=False)
-    one = stopped.epoch_ranges[0]
-    in_rest = one.first_epoch == remainder.epoch and one.order.samples < one.order.total
+    epoch_range = stopped.epoch_ranges[0]
+    in_rest = (
+        epoch_range.first_epoch == remainder.epoch and epoch_range.order.samples < epoch_range.order.total
+    )
     if not in_rest or not earlier or earlier[-1].proof.epoch != remainder.epoch:
         return None
     return [count.read_earlier + count.read for count in earlier[-1].proof.sources]
@@ -132,7 +132,7 @@ def count_before(earlier: Sequence[StoppedStream], stopped: Assignment, step: in
 
 def prove_draws(locator: Locator, progress: Sequence[SourceProgress], table: SourceEpochTable) -> StreamProof:
     """Count what a re-weighted blend draws of the unread samples of each source, and of new epochs."""
-    next_epochs = np.array([one.next_epoch for one in progress], dtype=np.int64)
+    next_epochs = np.array([of_source.next_epoch for of_source in progress], dtype=np.int64)
     planned, later = np.zeros_like(next_epochs), np.zeros_like(next_epochs)
     for ids in _all(locator.source).blocks():
         datasets, _ = locator.locate(ids)
@@ -140,9 +140,11 @@ def prove_draws(locator: Locator, progress: Sequence[SourceProgress], table: Sou
         planned += np.bincount(datasets[is_open], minlength=planned.size)
         later += np.bincount(datasets[~is_open], minlength=later.size)
     counts = []
-    for one, drawn, drawn_later in zip(progress, planned.tolist(), later.tolist(), strict=True):
-        samples = one.samples * len(one.open_epochs)
-        counts.append(SourceCount(samples, 0, samples - one.unread, drawn, one.unread - drawn, drawn_later))
+    for of_source, drawn, drawn_later in zip(progress, planned.tolist(), later.tolist(), strict=True):
+        samples = of_source.samples * len(of_source.open_epochs)
+        counts.append(
+            SourceCount(samples, 0, samples - of_source.unread, drawn, of_source.unread - drawn, drawn_later)
+        )
     return StreamProof(None, tuple(counts))
 
 
@@ -182,7 +184,7 @@ def _bincount(datasets: NDArray[Any], count: int, source: SampleSource) -> Integ
 
 
 def _ids_in_order(order: SampleOrder, positions: Intervals) -> Intervals | None:
-    """Return the ids at some positions as intervals; None where the order shuffles them."""
+    # None where the order shuffles them.
     for link in order.transforms:
         if not isinstance(link, Selection):
             return None
@@ -226,10 +228,10 @@ def verify_replan(plan: Plan, *, parent: Plan | None = None, deep: bool = False)
 def _stream_problems(
     stream: Stream, stops: tuple[StoppedStream, ...], parent: Stream | None, *, deep: bool
 ) -> Iterator[tuple[int, Problem]]:
-    """Yield each problem with the place of the stop in the history that it belongs to."""
+    # Yields each problem with the place of its stop in the history.
     if not stops:
         return
-    assignments = [*(one.assignment for one in stops[1:]), stream.assignment]
+    assignments = [*(stop.assignment for stop in stops[1:]), stream.assignment]
     for place, (stop, after) in enumerate(zip(stops, assignments, strict=True)):
         if stop.reweighting is None:
             for problem in continuation_problems(stop.assignment, stop.step, after):
@@ -257,18 +259,28 @@ def continuation_problems(stopped: Assignment, step: int, after: Assignment) -> 
             yield "read-twice", f"the order of epoch {epoch} is not that of its unread samples"
         if whole[0].epochs == 1:
             whole = whole[1:]
-    for one in whole:
+    for epoch_range in whole:
         known = any(
-            before.has_epoch(one.first_epoch)
-            and (one.epochs is None or before.has_epoch(one.first_epoch + one.epochs - 1))
+            before.has_epoch(epoch_range.first_epoch)
+            and (
+                epoch_range.epochs is None
+                or before.has_epoch(epoch_range.first_epoch + epoch_range.epochs - 1)
+            )
             for before in (*remainder.following, *stopped.epoch_ranges)
         )
-        if one.first_epoch < epoch or not known or one.order.samples != one.order.total:
-            yield "read-twice", f"epoch {one.first_epoch} is not a whole one that was still to be read"
+        if (
+            epoch_range.first_epoch < epoch
+            or not known
+            or epoch_range.order.samples != epoch_range.order.total
+        ):
+            yield (
+                "read-twice",
+                f"epoch {epoch_range.first_epoch} is not a whole one that was still to be read",
+            )
 
 
 def _is_rest(stopped: Assignment, step: int, remainder: Remainder, order: SampleOrder) -> bool:
-    """Tell whether an order holds what is unread: in front of what is kept are only permutations."""
+    # Only permutations may precede the selection.
     rests = [remainder.order]
     try:
         rests.append(Remainder.after(stopped, step).order)
@@ -293,9 +305,9 @@ def _remainder_problems(stream: Stream, stops: Sequence[StoppedStream], *, deep:
     proof = prove_remainder(last.assignment, last.step, after, Locator(stream.source), before, key_of)
     if proof != last.proof:
         yield "wrong-count", f"the proof says {last.proof.total}, but counted are {proof.total}"
-    for number, one in enumerate(proof.sources):
-        if not one.adds_up:
-            yield "wrong-count", f"dataset {number} does not add up: {one}"
+    for number, count in enumerate(proof.sources):
+        if not count.adds_up:
+            yield "wrong-count", f"dataset {number} does not add up: {count}"
     if deep and after.epoch_ranges[0].first_epoch == proof.epoch:
         yield from _planned_problems(last.assignment, last.step, after, key_of)
 
@@ -303,13 +315,13 @@ def _remainder_problems(stream: Stream, stops: Sequence[StoppedStream], *, deep:
 def _planned_problems(
     stopped: Assignment, step: int, after: Assignment, key_of: KeyOf | None
 ) -> Iterator[Problem]:
-    """Ask the stopped plan of every planned sample whether it has read it, and whether it comes once."""
-    one = after.epoch_ranges[0]
-    epoch = one.first_epoch
+    # The stopped plan itself locates every planned sample, which must be unread and come once.
+    epoch_range = after.epoch_ranges[0]
+    epoch = epoch_range.first_epoch
     order = next(before.order for before in stopped.epoch_ranges if before.has_epoch(epoch))
     for positions in _read_positions(after).blocks():
-        ids = one.order.ids(positions, epoch, key_of)
-        if not np.array_equal(one.order.positions(ids, epoch, key_of), positions):
+        ids = epoch_range.order.ids(positions, epoch, key_of)
+        if not np.array_equal(epoch_range.order.positions(ids, epoch, key_of), positions):
             yield "read-twice", "a sample is at two positions of the order"
             return
         steps = stopped.locate(ids, epoch, key_of).step
@@ -323,7 +335,6 @@ def _planned_problems(
 def _draw_problems(
     stream: Stream, stops: tuple[StoppedStream, ...], parent: Stream | None
 ) -> Iterator[Problem]:
-    """Check a re-weighted blend: no draw was read before, and none comes twice in a source epoch."""
     stop = stops[-1]
     if stop.reweighting is None:
         return
@@ -333,7 +344,7 @@ def _draw_problems(
         yield "wrong-count", "the steps do not read every sample of the blend once"
     yield from _repeated(locator, progress, table)
     proof = prove_draws(locator, progress, table)
-    if proof != stop.proof or not all(one.adds_up and one.unread >= 0 for one in proof.sources):
+    if proof != stop.proof or not all(count.adds_up and count.unread >= 0 for count in proof.sources):
         yield "wrong-count", f"the proof says {stop.proof.total}, but counted are {proof.total}"
     if parent is not None:
         known = source_progress_of(parent, stop.step, stops[:-1])
@@ -344,13 +355,12 @@ def _draw_problems(
 def _repeated(
     locator: Locator, progress: Sequence[SourceProgress], table: SourceEpochTable
 ) -> Iterator[Problem]:
-    """Find the first draw that was read before, in its source epoch."""
     complete: list[set[int]] = [set() for _ in progress]
     unread: dict[tuple[int, int], NDArray[np.bool_]] = {}
     for number, of_source in enumerate(progress):
-        for one in of_source.open_epochs:
-            marks = unread[number, one.epoch] = np.zeros(of_source.samples, dtype=np.bool_)
-            for block in one.unread.blocks():
+        for open_epoch in of_source.open_epochs:
+            marks = unread[number, open_epoch.epoch] = np.zeros(of_source.samples, dtype=np.bool_)
+            for block in open_epoch.unread.blocks():
                 marks[block] = True
     for ids in _all(locator.source).blocks():
         datasets, samples = locator.locate(ids)
@@ -373,15 +383,14 @@ def _continues_progress(
     progress: Sequence[SourceProgress],
     source: SampleSource,
 ) -> bool:
-    """Tell whether every source that the parent had continues from the progress that the parent left."""
     by_index: dict[Any, list[SourceProgress]] = {}
-    for reference, one in zip(parent.datasets, known, strict=True):
-        by_index.setdefault(_identity(reference), []).append(one)
-    for reference, one in zip(source.datasets, progress, strict=True):
+    for reference, of_source in zip(parent.datasets, known, strict=True):
+        by_index.setdefault(_identity(reference), []).append(of_source)
+    for reference, of_source in zip(source.datasets, progress, strict=True):
         candidates = by_index.get(_identity(reference))
-        if candidates and candidates.pop(0) == one:
+        if candidates and candidates.pop(0) == of_source:
             continue
-        if candidates is not None or one != SourceProgress.at_start(one.samples):
+        if candidates is not None or of_source != SourceProgress.at_start(of_source.samples):
             return False
     return True
 

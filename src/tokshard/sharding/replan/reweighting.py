@@ -121,26 +121,28 @@ def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tu
     if split is None:
         raise UsageError(f"the blend {path} has no {stream} split to continue with")
     found = open_sources([path], Wanted(split=stream.partition(".")[0]))[stream]
-    pairs = [(one, share) for one, share in zip(found.datasets, split.shares, strict=True) if share > 0]
-    warnings = [
-        f"{one.prefix} has changed since the plan read it: it is read from its start"
-        for one, _ in pairs
-        if any(one.prefix == old.prefix and not _same_data(one, old) for old in source.datasets)
+    pairs = [
+        (reference, share) for reference, share in zip(found.datasets, split.shares, strict=True) if share > 0
     ]
-    return tuple((_all_samples(one), weight) for one, weight in pairs), tuple(warnings)
+    warnings = [
+        f"{reference.prefix} has changed since the plan read it: it is read from its start"
+        for reference, _ in pairs
+        if any(reference.prefix == old.prefix and not _same_data(reference, old) for old in source.datasets)
+    ]
+    return tuple((_all_samples(reference), weight) for reference, weight in pairs), tuple(warnings)
 
 
 def _of_recipe(text: str, source: SampleSource, stream: str) -> Weights:
     mixture = read_arguments(shlex.split(text)).for_split(stream.partition(".")[0])
     if mixture is None or not mixture.is_plain or mixture.weights is None:
         raise UsageError(f"{text!r} is more than weights of datasets", hint=_BUILD)
-    known = {abspath(one.prefix): one for one in source.datasets}
+    known = {abspath(reference.prefix): reference for reference in source.datasets}
     pairs = []
-    for one, weight in zip(mixture.sources, mixture.weights, strict=True):
-        reference = known.get(abspath(one.prefix))
+    for mixture_source, weight in zip(mixture.sources, mixture.weights, strict=True):
+        reference = known.get(abspath(mixture_source.prefix))
         if reference is None:
             raise UsageError(
-                f"the plan has not read {one.prefix}, and a source that is new needs an index",
+                f"the plan has not read {mixture_source.prefix}, and a source that is new needs an index",
                 hint=f"for a blend with new sources: {_BUILD}",
             )
         pairs.append((_all_samples(reference), weight))
@@ -172,12 +174,14 @@ def match_components(
             found.append(BlendComponent(reference, weight, SourceProgress.at_start(reference.samples)))
         else:
             found.append(BlendComponent(_all_samples(unused.pop(number)), weight, progress[number]))
-    found += [BlendComponent(_all_samples(one), 0.0, progress[number]) for number, one in unused.items()]
+    found += [
+        BlendComponent(_all_samples(reference), 0.0, progress[number]) for number, reference in unused.items()
+    ]
     return tuple(found)
 
 
 def _match(reference: DatasetReference, unused: dict[int, DatasetReference]) -> int | None:
-    """Return the number of the same data; of several the one with the same index, else the same path."""
+    # Of several references to the same data, the one with the same index wins, then the same path.
     same = [number for number, old in unused.items() if _same_data(reference, old)]
     same.sort(
         key=lambda number: (
@@ -188,8 +192,8 @@ def _match(reference: DatasetReference, unused: dict[int, DatasetReference]) -> 
     return same[0] if same else None
 
 
-def _same_data(one: DatasetReference, other: DatasetReference) -> bool:
-    return (one.bin, one.idx) == (other.bin, other.idx)
+def _same_data(reference: DatasetReference, other: DatasetReference) -> bool:
+    return (reference.bin, reference.idx) == (other.bin, other.idx)
 
 
 def _index_name(reference: DatasetReference) -> str | None:
@@ -197,7 +201,7 @@ def _index_name(reference: DatasetReference) -> str | None:
 
 
 def _all_samples(reference: DatasetReference) -> DatasetReference:
-    """Return the reference to everything that the index has, also what a plan does not draw."""
+    # Includes samples that the plan does not draw.
     if reference.index is None:
         raise UsageError(f"the samples of {reference.prefix} are its documents, which cannot be weighted")
     return replace(reference, samples=reference.index.epochs.samples)
@@ -229,8 +233,8 @@ def reweight(
 
     if samples < 1:
         raise UsageError("no sample is left for the new weights")
-    for number, one in enumerate(progress):
-        if one.samples < 1:
+    for number, of_source in enumerate(progress):
+        if of_source.samples < 1:
             raise UsageError(f"source {number} of the new blend has no sample")
     sources, numbers = build_blending_indices(normalize(list(weights)), samples)
     rows = _source_epoch_rows(sources, progress)
@@ -242,12 +246,11 @@ def reweight(
 
 
 def _source_epoch_rows(sources: NDArray[np.int16], progress: Sequence[SourceProgress]) -> NDArray[np.int64]:
-    """Return the rows of the table: at which sample each source begins each of its epochs."""
     draws = np.bincount(sources, minlength=len(progress)).tolist()
     wanted = [
         (source, epoch, first)
-        for source, one in enumerate(progress)
-        for epoch, first in one.epoch_starts(draws[source])
+        for source, of_source in enumerate(progress)
+        for epoch, first in of_source.epoch_starts(draws[source])
     ]
     rows = np.array(wanted, dtype=np.int64).reshape(-1, 3)
     bounds = np.searchsorted(rows[:, 0], np.arange(len(progress) + 1))
@@ -314,7 +317,7 @@ def write_order(
     record = Reweighting(
         weights=tuple(weights),
         seed=seed,
-        next_source_epochs=tuple(one.next_epoch for one in progress),
+        next_source_epochs=tuple(of_source.next_epoch for of_source in progress),
         unread=stamps.pop("unread"),
         source_epochs=stamps.pop("source_epochs"),
     )

@@ -74,7 +74,7 @@ class SourceProgress:
     @property
     def unread(self) -> int:
         """The draws before a new source epoch begins."""
-        return sum(one.unread.count for one in self.open_epochs)
+        return sum(open_epoch.unread.count for open_epoch in self.open_epochs)
 
     def samples_of(self, draws: Integers, seed: int, source: int) -> Integers:
         """Return the sample of each draw.
@@ -86,10 +86,10 @@ class SourceProgress:
         """
         result = np.empty(draws.shape, dtype=np.int64)
         begin = 0
-        for one in self.open_epochs:
-            here = (draws >= begin) & (draws < begin + one.unread.count)
-            result[here] = one.unread.nth(draws[here] - begin)
-            begin += one.unread.count
+        for open_epoch in self.open_epochs:
+            here = (draws >= begin) & (draws < begin + open_epoch.unread.count)
+            result[here] = open_epoch.unread.nth(draws[here] - begin)
+            begin += open_epoch.unread.count
         late = draws >= begin
         epochs, places = np.divmod(draws[late] - begin, self.samples)
         found = np.empty(places.shape, dtype=np.int64)
@@ -106,9 +106,9 @@ class SourceProgress:
     def epoch_starts(self, draws: int) -> list[tuple[int, int]]:
         """Return pairs (source epoch, first draw) of all source epochs that the first draws touch."""
         pairs, first = [], 0
-        for one in self.open_epochs:
-            pairs.append((one.epoch, first))
-            first += one.unread.count
+        for open_epoch in self.open_epochs:
+            pairs.append((open_epoch.epoch, first))
+            first += open_epoch.unread.count
         later = range(first, draws, self.samples)
         pairs += [(self.next_epoch + number, first) for number, first in enumerate(later)]
         return [(epoch, first) for epoch, first in pairs if first < draws]
@@ -184,18 +184,18 @@ def source_progress_after(
     before: Sequence[SourceProgress]
     before, table = start if start is not None else (_at_start_of_epoch(source, epoch), None)
     marks = {
-        (number, one.epoch): _marked_but(one.unread, progress.samples)
+        (number, open_epoch.epoch): _marked_but(open_epoch.unread, progress.samples)
         for number, progress in enumerate(before)
-        for one in progress.open_epochs
+        for open_epoch in progress.open_epochs
     }
     for block in Intervals.of([(0, source.total)]).blocks():
         ids = block[~unread[block]]
         datasets, samples = locator.locate(ids)
         epochs = np.full(ids.shape, epoch, dtype=np.int64) if table is None else table.of(ids, datasets)
-        for number, one, places in by_source_epoch(datasets, epochs):
-            read = marks.setdefault((number, one), np.zeros(before[number].samples, dtype=np.bool_))
+        for number, source_epoch, places in by_source_epoch(datasets, epochs):
+            read = marks.setdefault((number, source_epoch), np.zeros(before[number].samples, dtype=np.bool_))
             read[samples[places]] = True
-    return tuple(_progress(marks, number, one) for number, one in enumerate(before))
+    return tuple(_progress(marks, number, of_source) for number, of_source in enumerate(before))
 
 
 def _at_start_of_epoch(source: SampleSource, epoch: int) -> tuple[SourceProgress, ...]:
@@ -206,7 +206,6 @@ def _at_start_of_epoch(source: SampleSource, epoch: int) -> tuple[SourceProgress
 
 
 def _marked_but(unread: Intervals, samples: int) -> NDArray[np.bool_]:
-    """Return marks for all samples that are not in a set: bool of shape (samples,)."""
     marks = np.ones(samples, dtype=np.bool_)
     for block in unread.blocks():
         marks[block] = False
@@ -234,10 +233,12 @@ def index_samples(source: SampleSource) -> tuple[int, ...]:
         UsageError: The samples are documents, which have no index.
     """
     found = []
-    for one in source.datasets:
-        if one.index is None:
-            raise UsageError(f"the samples of {one.prefix} are its documents, which cannot be re-weighted")
-        found.append(one.index.epochs.samples)
+    for reference in source.datasets:
+        if reference.index is None:
+            raise UsageError(
+                f"the samples of {reference.prefix} are its documents, which cannot be re-weighted"
+            )
+        found.append(reference.index.epochs.samples)
     return tuple(found)
 
 
@@ -264,15 +265,15 @@ def progress_rows(progress: Sequence[SourceProgress]) -> Integers:
     rows = [
         np.stack(
             (
-                np.full(one.unread.starts.size, number, dtype=np.int64),
-                np.full(one.unread.starts.size, one.epoch, dtype=np.int64),
-                one.unread.starts,
-                one.unread.stops,
+                np.full(open_epoch.unread.starts.size, number, dtype=np.int64),
+                np.full(open_epoch.unread.starts.size, open_epoch.epoch, dtype=np.int64),
+                open_epoch.unread.starts,
+                open_epoch.unread.stops,
             ),
             axis=1,
         )
         for number, of_source in enumerate(progress)
-        for one in of_source.open_epochs
+        for open_epoch in of_source.open_epochs
     ]
     return np.concatenate([np.empty((0, 4), dtype=np.int64), *rows])
 

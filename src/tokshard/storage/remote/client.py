@@ -219,7 +219,7 @@ def _gave_up(action: str, url: str, error: BaseException, failures: int) -> Stor
 
 
 def _lasting(action: str, url: str, error: Exception) -> TokshardError | None:
-    """Return the error for the user if another try is pointless, else None."""
+    # None if another try is worthwhile.
     status, code = _answer(error)
     if code in _PASSING_CODES:
         return None
@@ -268,7 +268,6 @@ def _may_pass(error: Exception, status: int | None) -> bool:
 
 
 def _answer(error: Exception) -> tuple[int | None, str]:
-    """Return the HTTP status and the store's own code of an error, as far as they are known."""
     cause: BaseException | None = error
     while cause is not None:
         response = getattr(cause, "response", None)
@@ -284,6 +283,5 @@ def _answer(error: Exception) -> tuple[int | None, str]:
 
 
 def _text(error: BaseException) -> str:
-    """Return an error's own words in one line, or its name."""
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(words).split())[:_DETAIL_CHARACTERS]

@@ -96,10 +96,7 @@ def _fetch(url: str, now: RemoteStatus, path: str) -> None:
 
 
 def _sweep(directory: str, *, keep: str) -> None:
-    """Remove the copies of other versions, and what killed processes have left.
-
-    A young temporary file may be that of a process which has waited long enough and fetches, too.
-    """
+    # A young temporary file may belong to a process that fetches, too, after waiting long enough.
     for name in {*os.listdir(directory)} - {_LOCK_NAME, os.path.basename(keep)}:
         path = os.path.join(directory, name)
         with suppress(FileNotFoundError):

@@ -194,7 +194,7 @@ class RemoteFile:
         return content
 
     def _s3_range(self, place: Place, start: int, end: int) -> bytes:
-        """Read on condition that the object has our version, which costs no second request."""
+        # The read is conditional on our version, which costs no second request.
         from fsspec.asyn import sync
 
         store = place.store
@@ -227,8 +227,6 @@ class RemoteFile:
 
 
 class _Stream(io.RawIOBase):
-    """A remote file as a file object."""
-
     def __init__(self, file: RemoteFile) -> None:
         self.name = file.url
         self._size_bytes = file.size_bytes

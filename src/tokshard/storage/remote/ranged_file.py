@@ -34,8 +34,7 @@ _STREAMS = 32
 
 
 class _BlockRequest:
-    """Blocks side by side that one request fetches. Whoever comes first to it does so; others wait."""
-
+    # Adjacent blocks that one request fetches. The first thread that needs one fetches it; others wait.
     def __init__(self, key: str, source: RemoteFile, first: int, count: int) -> None:
         self.key = key
         self.source = source
@@ -148,7 +147,7 @@ class BlockPool:
         return runs
 
     def _shrink(self) -> None:
-        """Let go of what was used least recently; what is being fetched stays."""
+        # Blocks that are being fetched stay.
         surplus = len(self._blocks) - self._capacity
         if surplus <= 0:
             return
@@ -157,7 +156,7 @@ class BlockPool:
             del self._blocks[place]
 
     def _content(self, run: _BlockRequest) -> list[bytes]:
-        """Return the blocks of a run, fetched here if nobody does it yet."""
+        # Fetched here if no other thread has begun.
         with self._lock:
             mine, run.claimed = not run.claimed, True
         if mine:
@@ -295,7 +294,7 @@ class RangedFile:
             target[begin - offset : end - offset] = content[begin - number * size : end - number * size]
 
     def _ahead(self, pool: BlockPool, offset: int, stop: int) -> range:
-        """Return the blocks to fetch ahead of a reader: none unless it goes on where one has stopped."""
+        # Only a reader that continues where an earlier one stopped reads sequentially.
         if self._process != os.getpid():
             self._begin()
         size = pool.block_bytes

@@ -81,8 +81,6 @@ def abandon(url: str, upload: str) -> None:
 
 
 class _Multipart:
-    """The upload of one large file to S3."""
-
     def __init__(
         self, local_path: str, url: str, size: int, notes: UploadNotes, sent: Callable[[int], None]
     ) -> None:
@@ -93,7 +91,7 @@ class _Multipart:
         self._sent = sent
 
     def run(self) -> None:
-        """Send what has not arrived. An upload that the store has forgotten meanwhile is begun anew."""
+        # An upload that the store has forgotten starts again.
         begun = self._notes.begun()
         if begun is not None:
             try:
@@ -155,7 +153,7 @@ class _Multipart:
                 raise
 
     def _is_complete(self, receipts: list[str]) -> bool:
-        """Return whether the object is what these parts become: its ETag is the MD5 of their MD5s."""
+        # The ETag of an object is the MD5 of the MD5s of its parts.
         try:
             digests = bytes.fromhex("".join(receipt.strip('"') for receipt in receipts))
         except ValueError:
@@ -171,7 +169,6 @@ def _put_file(local_path: str, url: str) -> None:
 
 
 def _ask_s3(url: str, method: str, **arguments: Any) -> dict[str, Any]:
-    """Make one request about the object of a URL."""
     place = locate(url)
     bucket, key, _ = place.store.split_path(place.path)
     answer: dict[str, Any] = place.store.call_s3(method, Bucket=bucket, Key=key, **arguments)
