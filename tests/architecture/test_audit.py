@@ -18,7 +18,7 @@ import pytest
 
 from support.command_line import SAMPLE
 from support.index_caches import write_dataset
-from tokshard.cli.commands import COMMANDS
+from tokshard.cli.main import COMMANDS
 
 HERE = Path(__file__).parent
 TOKENIZER = SAMPLE / "tokenizer.json"

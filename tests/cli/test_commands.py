@@ -3,8 +3,7 @@ from importlib import import_module
 import pytest
 from typer.testing import CliRunner
 
-from tokshard.cli.commands import COMMANDS
-from tokshard.cli.main import app
+from tokshard.cli.main import COMMANDS, app
 
 
 @pytest.mark.parametrize("name", COMMANDS)

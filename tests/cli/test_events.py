@@ -17,8 +17,8 @@ from support.command_line import SAMPLE, tokshard
 from support.mixture_data import run, write_mixture
 from support.schemas import defects_of
 from tokshard.cli import events
-from tokshard.cli.commands import COMMANDS
 from tokshard.cli.events import recorded
+from tokshard.cli.main import COMMANDS
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import OutputExistsError
 

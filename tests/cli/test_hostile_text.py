@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 
 from support.mixture_data import run
-from tokshard.cli.commands import COMMANDS
+from tokshard.cli.main import COMMANDS
 
 CONTROLS = "".join(map(chr, [*range(1, 10), *range(11, 32), *range(127, 160)]))
 MARKUP = (

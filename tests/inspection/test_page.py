@@ -29,9 +29,7 @@ from tokshard.inspection.facts import describe_dataset
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
 from tokshard.inspection.job import write_inspection_page
 from tokshard.inspection.options import InspectOptions
-from tokshard.inspection.page.charts import bars
-from tokshard.inspection.page.document import page
-from tokshard.inspection.page.markup import Markup, tag, text
+from tokshard.inspection.page import Markup, bars, page, tag, text
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
 

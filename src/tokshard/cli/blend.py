@@ -10,10 +10,8 @@ import typer
 
 import tokshard
 from tokshard import BlendOptions, NamingOptions, Sizes, TrainingOptions
-from tokshard.cli import blendview, failures, options, terminal
-from tokshard.cli.events import recorded
-from tokshard.cli.meter import make_meter
-from tokshard.cli.notes import NEUTRAL_HINT, NEUTRAL_NOTE, warn
+from tokshard.cli import options, rendering, terminal
+from tokshard.cli.command_run import command_run
 from tokshard.cli.options import (
     ExecutorChoice,
     ExecutorKind,
@@ -23,12 +21,13 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
+from tokshard.core.formatting import percent
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard import BlendDryRun, BlendHits, BlendReport
+    from tokshard import BlendDryRun, BlendHits, BlendReport, SplitForecast
 
-MISSED = 1
+
 _MIXTURE = "Mixture"
 
 
@@ -238,7 +237,9 @@ def blend(
     The index files are Megatron's, byte for byte, under Megatron's names. A blend that would read more
     of a dataset than there is of it is refused.
     """
-    with failures.reported(as_json=as_json), recorded(log_json, "blend") as log:
+    with command_run(
+        "blend", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
+    ) as run:
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         chosen = BlendOptions(
             sources=tuple(words or ()),
@@ -289,26 +290,26 @@ def blend(
         if assert_hit:
             _refuse_together("--assert-hit", {"--dry-run": dry_run, "--emit": emit is not None})
         _refuse_together("--emit", {"--json": as_json and emit is not None})
-        warn(chosen.early_warnings(), log=log, quiet=quiet)
+        run.warn(chosen.early_warnings())
         if not chosen.naming.are_given and not dry_run and emit is None:
-            warn((NEUTRAL_NOTE,), NEUTRAL_HINT, log=log, quiet=quiet)
-        progress = log.following(make_meter(quiet=quiet, animated=not no_progress))
+            run.warn((options.NEUTRAL_NOTE,), options.NEUTRAL_HINT)
         if assert_hit:
-            _show_hits(tokshard.check_blend(chosen, progress=progress), as_json=as_json, quiet=quiet)
+            hits = tokshard.check_blend(chosen, progress=run.progress)
+            run.show(hits, _show_hits)
+            if not hits.is_fresh:
+                run.found_problems()
             return
         made: BlendDryRun | BlendReport
         if dry_run or (emit is not None and output is None):
             made = tokshard.dry_run_blend(chosen)
         else:
-            made = tokshard.blend(chosen, progress=progress)
-        warn(made.warnings, log=log, quiet=quiet)
+            made = tokshard.blend(chosen, progress=run.progress)
+        run.warn(made.warnings)
         if emit is not None:
             text = tokshard.emit_megatron(made.plan, chosen, emit.value)
             terminal.say(text if emit is Emit.megatron_json else terminal.safe(text))
-        elif as_json:
-            terminal.say_json(made.to_json())
-        elif not quiet:
-            blendview.show(made, chosen)
+        else:
+            run.show(made, lambda made: _show(made, chosen))
 
 
 def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
@@ -317,10 +318,49 @@ def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
             raise UsageError(f"{option} and {name} exclude each other", hint="leave out one of them")
 
 
-def _show_hits(hits: BlendHits, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        terminal.say_json(hits.to_json())
-    elif not quiet:
-        blendview.show_hits(hits)
-    if not hits.is_fresh:
-        raise typer.Exit(MISSED)
+def _show(made: BlendDryRun | BlendReport, options: BlendOptions) -> None:
+    """Print what each split would hold; or its certificate, and what was done."""
+    if isinstance(made, tokshard.BlendReport):
+        _show_report(made, options)
+    else:
+        for split in made.splits:
+            _show_forecast(split)
+
+
+def _show_forecast(split: SplitForecast) -> None:
+    terminal.say(f"{split.name}: {split.kind_name}, {terminal.count(split.samples)} samples")
+    rows = [
+        (
+            source.prefix,
+            percent(source.weight),
+            terminal.count(source.draws),
+            terminal.count(source.samples),
+            f"{source.epochs_drawn:.2f}",
+            terminal.count(source.tokens_per_epoch),
+        )
+        for source in split.sources
+    ]
+    rendering.table(("source", "share", "samples", "in its index", "epochs", "tokens of an epoch"), rows)
+    terminal.say("")
+
+
+def _show_hits(hits: BlendHits) -> None:
+    """Print the conditions of the entries of a cache."""
+    for entry in hits.entries:
+        reason = "" if entry.condition == "fresh" else f": it {terminal.safe(entry.detail)}"
+        name = "the blend" if entry.prefix is None else terminal.safe(entry.prefix)
+        terminal.say(f"{entry.condition:<8} {entry.hash} {entry.split} of {name}{reason}")
+    fresh = sum(entry.condition == "fresh" for entry in hits.entries)
+    terminal.say(f"{fresh} of {len(hits.entries)} sets of files are there and fresh")
+
+
+def _show_report(report: BlendReport, options: BlendOptions) -> None:
+    rendering.show(tokshard.describe(report.document))
+    terminal.say("")
+    actions = [entry.action for entry in report.entries]
+    done = ", ".join(f"{actions.count(name)} {name}" for name in dict.fromkeys(actions) if name)
+    cache, seconds = report.document.cache_directory, terminal.duration(report.seconds)
+    terminal.say(f"{terminal.safe(report.path)}, {terminal.safe(cache)}: {done} in {seconds}")
+    if options.naming.are_given and not report.plan.has_own_seeds:
+        words = terminal.safe(tokshard.emit_megatron(report.plan, options))
+        terminal.say(f"next: give the job {words}, and its whole command to tokshard doctor")

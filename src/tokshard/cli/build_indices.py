@@ -11,10 +11,8 @@ import typer
 
 import tokshard
 from tokshard import BuildIndicesOptions, NamingOptions, Sizes, TrainingOptions
-from tokshard.cli import failures, options, terminal
-from tokshard.cli.events import recorded
-from tokshard.cli.meter import make_meter
-from tokshard.cli.notes import NEUTRAL_HINT, NEUTRAL_NOTE, warn
+from tokshard.cli import options, terminal
+from tokshard.cli.command_run import command_run
 from tokshard.cli.options import (
     ExecutorChoice,
     ExecutorKind,
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
     from tokshard import BuildIndicesReport, EpochSize, IndexReport
 
-MISSED = 1
 _LABEL_WIDTH = 11
 
 
@@ -117,7 +114,9 @@ def build_indices(
 
     The files have Megatron's names and bytes. What is there and fresh is not built again.
     """
-    with failures.reported(as_json=as_json), recorded(log_json, "build-indices") as log:
+    with command_run(
+        "build-indices", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
+    ) as run:
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         chosen = BuildIndicesOptions(
             prefixes=tuple(prefixes),
@@ -155,19 +154,15 @@ def build_indices(
         )
         early = chosen.early_warnings()
         if chosen.naming.are_given:
-            warn(early, log=log, quiet=quiet)
+            run.warn(early)
         else:
-            warn((*early, NEUTRAL_NOTE), NEUTRAL_HINT, log=log, quiet=quiet)
-        progress = log.following(make_meter(quiet=quiet, animated=not no_progress))
-        run = tokshard.check_indices if assert_hit else tokshard.build_indices
-        report = run(chosen, progress=progress)
-        warn(report.warnings, log=log, quiet=quiet)
-        if as_json:
-            terminal.say_json(report.to_json())
-        elif not quiet:
-            _show(report)
+            run.warn((*early, options.NEUTRAL_NOTE), options.NEUTRAL_HINT)
+        build_or_check = tokshard.check_indices if assert_hit else tokshard.build_indices
+        report = build_or_check(chosen, progress=run.progress)
+        run.warn(report.warnings)
+        run.show(report, _show)
         if not report.is_fresh:
-            raise typer.Exit(MISSED)
+            run.found_problems()
 
 
 def _show(report: BuildIndicesReport) -> None:

@@ -10,7 +10,7 @@ import tokshard
 from tokshard import DiffOptions
 from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.quantities import parse_count
+from tokshard.cli.options import parse_count
 from tokshard.core.formatting import count, shown_path
 
 if TYPE_CHECKING:

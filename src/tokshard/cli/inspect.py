@@ -8,7 +8,7 @@ import typer
 
 import tokshard
 from tokshard import InspectOptions, VerifyOptions
-from tokshard.cli import rendering, views
+from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.options import AsJson
 from tokshard.errors import UsageError
@@ -104,6 +104,6 @@ def inspect(
         if as_json:
             run.show(tokshard.inspect(options), lambda _: None)
         else:
-            views.show(tokshard.describe(options))
+            rendering.show(tokshard.describe(options))
         if html is not None:
             rendering.tell(f"{html} is written")

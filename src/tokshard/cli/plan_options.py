@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tokshard.cli import options
-from tokshard.cli.quantities import parse_bytes, parse_count
+from tokshard.cli.options import parse_bytes, parse_count
 
 _SAMPLES = "Samples"
 _RANKS = "Ranks"

@@ -10,16 +10,28 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import string
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.cli import terminal
-from tokshard.core.formatting import Facts, count, visible
+from tokshard.core.formatting import Facts, Table, count, visible
+from tokshard.core.presentation import (
+    BarChart,
+    Block,
+    CurveChart,
+    FactList,
+    Lane,
+    LaneChart,
+    Paragraph,
+    Section,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
 
 _LABEL_CELLS = 12
 _STRIP_LABEL_CELLS = 14
@@ -204,3 +216,66 @@ def _console() -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+_LANE_CELLS = 64
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+_SPREAD = "░"
+
+
+def show(sections: Sequence[Section]) -> None:
+    """Print sections, the first without its title."""
+    for number, section in enumerate(sections):
+        if number:
+            line()
+            heading(section.title)
+        for block in section.blocks:
+            _show_block(block)
+
+
+def _show_block(block: Block) -> None:
+    match block:
+        case FactList():
+            facts(block.facts)
+        case Table():
+            if block.caption:
+                line(block.caption)
+            table(block.header, block.rows, block.left)
+        case BarChart():
+            line(block.caption)
+            bars([(bar.label, bar.value, bar.note) for bar in block.bars])
+        case CurveChart():
+            line(block.caption)
+            curve(block.left[0], [value for _, value in block.points], 1.0, block.below[2])
+        case LaneChart():
+            _show_lanes(block)
+        case Paragraph():
+            line(block.text)
+
+
+def _show_lanes(chart: LaneChart) -> None:
+    line(chart.caption)
+    cells = max(16, min(_LANE_CELLS, width() - 40))
+    for lane in chart.lanes:
+        drawn = "".join(_colors(lane, cells)) if chart.by_color else _filled(lane, cells)
+        strip(lane.label, drawn, lane.note)
+    if chart.by_color:
+        facts([(_letter(number), name) for number, name in enumerate(chart.keys)])
+
+
+def _colors(lane: Lane, cells: int) -> Iterator[str]:
+    for cell in range(cells):
+        middle = (cell + 0.5) / cells
+        found = [span.color for span in lane.spans if span.start <= middle < span.stop]
+        yield _letter(found[0]) if found else " "
+
+
+def _letter(number: int) -> str:
+    # Datasets after the last letter share a mark.
+    return _LETTERS[number] if number < len(_LETTERS) else "?"
+
+
+def _filled(lane: Lane, cells: int) -> str:
+    if any(span.shade < 1 for span in lane.spans):
+        return _SPREAD * cells
+    return filled([(span.start, span.stop) for span in lane.spans], 1, cells)

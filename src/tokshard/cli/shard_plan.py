@@ -1,21 +1,33 @@
-"""``tokshard shard-plan``: options, one library call, one rendering."""
+"""``tokshard shard-plan``: options of a new plan or of one that continues another, calls, and rendering."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
 
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
 import tokshard
-from tokshard import BatchSizes, ShardPlanOptions, ShardPlanReport, SimulateOptions
-from tokshard.cli import failures, options, plan_options, replanning, simulation, terminal, views
-from tokshard.cli.events import recorded
-from tokshard.cli.notes import warn
+from tokshard import (
+    BatchSizes,
+    ReplanOptions,
+    ShardPlanOptions,
+    ShardPlanReport,
+    SimulateOptions,
+    StagingOptions,
+)
+from tokshard.cli import options, plan_options, rendering, terminal
+from tokshard.cli.command_run import command_run
 from tokshard.cli.options import LogJson
+from tokshard.core.formatting import count, duration, size, visible
 from tokshard.core.path_mapping import PathMapping
+from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard import Plan, PlanFiles
+    from collections.abc import Sequence
+
+    from tokshard import DiskReads, Plan, PlanFiles, ReadSummary, SimulationReport, StagingReport
 
 
 def shard_plan(
@@ -93,8 +105,8 @@ def shard_plan(
 
     The default is what Megatron does: mode single, no shuffle, and the tail is dropped.
     """
-    with failures.reported(as_json=as_json), recorded(log_json, "shard-plan") as log:
-        looking = simulation.look_ahead(
+    with command_run("shard-plan", as_json=as_json, quiet=quiet, log_json=log_json) as run:
+        looking = look_ahead(
             simulate=simulate,
             stream=simulate_stream,
             steps=simulate_steps,
@@ -104,13 +116,13 @@ def shard_plan(
             remote=staging_remote,
             dry_run=dry_run,
         )
-        given = replanning.Given.of(ctx)
+        given = Given.of(ctx)
         if from_plan is not None:
-            pairs = (one.partition("=") for one in moved or ())
+            pairs = (pair.partition("=") for pair in moved or ())
             mapping = PathMapping.of((old, new) for old, _, new in pairs)
-            plan = tokshard.dry_run_replan(replanning.replan_options(from_plan, given, blend, mapping))
+            plan = tokshard.dry_run_replan(replan_options(from_plan, given, blend, mapping))
         else:
-            given.refuse(replanning.ONLY_FROM, "has a meaning with --from only")
+            given.refuse(ONLY_FROM, "has a meaning with --from only")
             plan = tokshard.dry_run_shard_plan(
                 ShardPlanOptions(
                     sources=tuple(sources or ()),
@@ -127,7 +139,7 @@ def shard_plan(
                     expert_parallel=expert_parallel,
                     expert_tensor_parallel=expert_tensor_parallel,
                     virtual_pipeline=virtual_pipeline,
-                    mtp_stages=replanning.parse_stages(mtp_stages),
+                    mtp_stages=parse_stages(mtp_stages),
                     order=order,
                     micro_batch_size=micro_batch_size,
                     batch_sizes=BatchSizes(
@@ -157,46 +169,306 @@ def shard_plan(
                     consumed_valid_samples=tuple(consumed_valid_samples or ()),
                 )
             )
-        warn(plan.warnings, log=log, quiet=quiet)
-        _finish(
-            plan, output, looking, packed=packed, force=force, dry_run=dry_run, as_json=as_json, quiet=quiet
-        )
+        run.warn(plan.warnings)
+        # Written, followed and staged before anything is printed.
+        reads = None if looking.simulate is None else tokshard.simulate_plan(plan, looking.simulate)
+        files = None if dry_run else tokshard.write_plan(plan, output, packed=packed, force=force)
+        lists = None if looking.staging is None else tokshard.stage_plan(plan, looking.staging)
+        if as_json:
+            terminal.say_json(ShardPlanReport.of(plan, output, files, reads, lists).to_json())
+        elif not quiet:
+            _show(plan, output, files, reads, lists, looking)
 
 
-def _finish(
+def _show(
     plan: Plan,
     output: str,
-    looking: simulation.LookAhead,
-    *,
-    packed: bool,
-    force: bool,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
+    files: PlanFiles | None,
+    reads: SimulationReport | None,
+    lists: StagingReport | None,
+    looking: LookAhead,
 ) -> None:
-    """Write the plan and the lists, follow it, and say what it is."""
-    reads = None if looking.simulate is None else tokshard.simulate_plan(plan, looking.simulate)
-    files = None if dry_run else tokshard.write_plan(plan, output, packed=packed, force=force)
-    lists = None if looking.staging is None else tokshard.stage_plan(plan, looking.staging)
-    if as_json:
-        terminal.say_json(ShardPlanReport.of(plan, output, files, reads, lists).to_json())
-        return
-    if quiet:
-        return
-    _show(plan, output, files)
+    _show_plan(plan, output, files)
     if reads is not None:
-        simulation.show_simulation(reads)
+        show_simulation(reads)
     if lists is not None and looking.staging is not None:
-        simulation.show_staging(lists, looking.staging)
+        show_staging(lists, looking.staging)
     if files is not None:
         terminal.say(f"next: tokshard inspect {terminal.safe(output)}")
 
 
-def _show(plan: Plan, output: str, files: PlanFiles | None) -> None:
-    views.show(tokshard.describe(plan, charts=False))
-    replanning.show_proofs(plan)
+def _show_plan(plan: Plan, output: str, files: PlanFiles | None) -> None:
+    rendering.show(tokshard.describe(plan, charts=False))
+    show_proofs(plan)
     if files is None:
         terminal.say("nothing was written (--dry-run)")
         return
     size = f"{terminal.count(files.count)} files, {terminal.size(files.size_bytes)}"
     terminal.say(f"{terminal.safe(output)}: {size}")
+
+
+_SHOWN_NODES = 16
+_HEADER = ("", "samples", "pieces", "tokens", "pages", "open files", "time")
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead:
+    """What to simulate and to stage; None for nothing."""
+
+    simulate: SimulateOptions | None
+    staging: StagingOptions | None
+
+
+def look_ahead(
+    *,
+    simulate: bool,
+    stream: str,
+    steps: int,
+    ranks_per_node: int,
+    bandwidth: float | None,
+    directory: str | None,
+    remote: str | None,
+    dry_run: bool,
+) -> LookAhead:
+    """Return the options of a simulation and of staging lists.
+
+    Raises:
+        UsageError: They do not fit together.
+    """
+    if dry_run and directory is not None:
+        raise UsageError("--dry-run writes nothing: leave out --staging")
+    if remote is not None and directory is None:
+        raise UsageError("--staging-remote requires --staging, the directory of the lists")
+    if bandwidth is not None and not simulate:
+        raise UsageError("--bandwidth requires --simulate")
+    simulated = SimulateOptions(
+        stream=stream, steps=steps, ranks_per_node=ranks_per_node, bandwidth=bandwidth
+    )
+    staging = None
+    if directory is not None:
+        staging = StagingOptions(
+            directory=directory, remote=remote, stream=stream, steps=steps, ranks_per_node=ranks_per_node
+        )
+    return LookAhead(simulated if simulate else None, staging)
+
+
+def show_simulation(report: SimulationReport) -> None:
+    """Print the disk reads of a step of a rank and of a node, and of each node over all steps."""
+    rendering.line(
+        f"simulated {count(len(report.steps))} steps of {report.stream}, "
+        f"{count(report.ranks_per_node)} ranks per node:"
+    )
+    rows = [
+        [f"  {label}, {which}", *_cells(summary, which)]
+        for label, summary in (("a step of a rank", report.rank), ("a step of a node", report.node))
+        if summary is not None
+        for which in ("least", "mean", "most")
+    ]
+    rendering.table(_HEADER, rows)
+    if report.steps:
+        _show_nodes(report)
+
+
+def _cells(summary: ReadSummary, which: str) -> list[str]:
+    return [
+        "-" if (found := getattr(summary, field.name)) is None else _shown(field.name, getattr(found, which))
+        for field in fields(summary)
+    ]
+
+
+def _show_nodes(report: SimulationReport) -> None:
+    nodes = len(report.steps[0].nodes)
+    rows = [
+        [f"  node {node}, all steps", *_total([step.nodes[node] for step in report.steps])]
+        for node in range(min(nodes, _SHOWN_NODES))
+    ]
+    rendering.table(_HEADER, rows)
+    if nodes > _SHOWN_NODES:
+        rendering.line(f"  ... {count(nodes)} nodes in all: see --json")
+
+
+def _total(reads: Sequence[DiskReads]) -> list[str]:
+    cells = []
+    for field in fields(reads[0]):
+        numbers = [number for read in reads if (number := getattr(read, field.name)) is not None]
+        total = max(numbers) if field.name == "files" else sum(numbers)
+        cells.append(_shown(field.name, total) if numbers else "-")
+    return cells
+
+
+def _shown(name: str, number: float) -> str:
+    if name == "size_bytes":
+        return size(number)
+    if name == "seconds":
+        return duration(number)
+    return count(round(number))
+
+
+def show_staging(report: StagingReport, options: StagingOptions) -> None:
+    """Print which staging lists were written."""
+    directory = visible(report.directory)
+    rendering.line(f"{directory}: files that each node reads in the first {count(options.steps)} steps")
+    rows = [
+        [f"  node {node.node}", count(node.files), size(node.size_bytes), size(node.read_bytes)]
+        for node in report.nodes[:_SHOWN_NODES]
+    ]
+    rendering.table(["", "files", "size", "is read"], rows)
+    if len(report.nodes) > _SHOWN_NODES:
+        rendering.line(f"  ... {count(len(report.nodes))} nodes in all")
+    rendering.line(f"next: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")
+
+
+_FIXED = {
+    "sources": "SOURCE",
+    "documents": "--documents",
+    "split": "--split",
+    "path_as": "--path-as",
+    "digests": "--digests",
+    "epochs": "--epochs",
+    "equal_counts": "--equal-counts",
+    "shuffle": "--shuffle",
+    "shuffle_block": "--shuffle-block",
+    "shuffle_per_epoch": "--shuffle-per-epoch",
+    "bucket_buffer": "--bucket-buffer",
+    "bucket_pack": "--bucket-pack",
+    "bucket_by": "--bucket-by",
+    "document_boundaries": "--document-boundaries",
+    "full_validation": "--full-validation",
+}
+"""Options that a plan has from the one that it continues."""
+
+_SAME_NAME = (
+    "output",
+    "world_size",
+    "data_parallel",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "order",
+    "virtual_pipeline",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "micro_batch_size",
+    "eval_micro_batch_size",
+    "eval_global_batch_size",
+    "mode",
+    "tail",
+    "data_sharding",
+    "steps",
+    "seed",
+    "packed",
+    "force",
+)
+"""Options that are called the same here and in :class:`tokshard.ReplanOptions`."""
+
+ONLY_FROM = {"blend": "--blend", "moved": "--moved"}
+"""Options that have a meaning with ``--from`` only."""
+
+
+class Given:
+    """The options of a command line, and which of them were given.
+
+    Args:
+        values: All options by the names of their parameters.
+        is_given: Tells of a name whether the user has given it.
+    """
+
+    def __init__(self, values: dict[str, Any], is_given: Callable[[str], bool]) -> None:
+        self._values = values
+        self._is_given = is_given
+
+    @classmethod
+    def of(cls, ctx: typer.Context) -> Self:
+        """Return the options of a running command."""
+
+        def is_given(name: str) -> bool:
+            source = ctx.get_parameter_source(name)
+            return source is not None and source.name not in {"DEFAULT", "DEFAULT_MAP"}
+
+        return cls(ctx.params, is_given)
+
+    def value(self, name: str) -> Any:
+        """Return an option; None where it was not given."""
+        return self._values[name] if self._is_given(name) else None
+
+    def refuse(self, names: dict[str, str], reason: str) -> None:
+        """Refuse options that have no meaning.
+
+        Raises:
+            UsageError: One of them was given.
+        """
+        for name, option in names.items():
+            if self._is_given(name):
+                raise UsageError(f"{option} {reason}")
+
+
+def replan_options(path: str, given: Given, blend: str | None, moved: PathMapping) -> ReplanOptions:
+    """Return the options of a plan that continues another one; what is not given stays as it is there.
+
+    Raises:
+        UsageError: The consumed samples are not given, or an option does not apply.
+    """
+    given.refuse(_FIXED, "cannot be changed with --from: the plan continues with what it has")
+    if blend is None and given.value("seed") is not None:
+        raise UsageError("--seed has no effect with --from unless --blend begins new source epochs")
+    if blend is not None and given.value("dry_run"):
+        raise UsageError("--dry-run cannot show a new blend, whose order is a file: leave it out")
+    consumed = given.value("consumed_samples")
+    if consumed is None:
+        raise UsageError(
+            "--from requires --consumed-samples, the samples that all ranks had read",
+            hint="Megatron writes consumed_samples into its logs and checkpoints",
+        )
+    named = {name: value for name in _SAME_NAME if (value := given.value(name)) is not None}
+    stages = given.value("mtp_stages")
+    return ReplanOptions(
+        plan=path,
+        consumed_samples=consumed,
+        consumed_valid_samples=tuple(given.value("consumed_valid_samples") or ()),
+        mtp_stages=None if stages is None else parse_stages(stages),
+        batch_sizes=BatchSizes(
+            global_batch_size=given.value("global_batch_size"),
+            step_batch_size_schedule=given.value("step_batch_size_schedule"),
+            rampup_batch_size=given.value("rampup_batch_size"),
+            decrease_if_needed=bool(given.value("decrease_batch_size_if_needed")),
+        ),
+        blend=blend,
+        moved=moved,
+        **named,
+    )
+
+
+def parse_stages(text: str | None) -> tuple[int, ...]:
+    """Return the pipeline stages of ``--mtp-stages``.
+
+    Raises:
+        UsageError: It is no list of numbers.
+    """
+    try:
+        return tuple(int(word) for word in (text or "").split(",") if word)
+    except ValueError:
+        raise UsageError(
+            f"--mtp-stages must be a list of numbers, got {text!r}", hint="for example 3,7"
+        ) from None
+
+
+def show_proofs(plan: Plan) -> None:
+    """Print for each stream that continues the samples read, planned and unread."""
+    history = plan.history
+    if not history:
+        return
+    for name, stopped in history[-1].streams.items():
+        proof = stopped.proof
+        what = "in the epochs under way of its datasets" if proof.epoch is None else f"of epoch {proof.epoch}"
+        consumed = terminal.count(stopped.assignment.consumed_after(stopped.step))
+        terminal.say(f"{terminal.safe(name)} continues after {consumed} consumed samples; {what}:")
+        prefixes = [dataset.prefix for dataset in plan.streams[name].source.datasets]
+        counts = list(zip(prefixes, proof.sources, strict=True))
+        if len(counts) > 1:
+            counts.append(("together", proof.total))
+        rows = []
+        for prefix, source in counts:
+            read = source.read_earlier + source.read
+            numbers = (source.samples, read, source.planned, source.unread, source.planned_later)
+            rows.append([f"  {terminal.path(prefix)}", *map(terminal.count, numbers)])
+        rendering.table(["  dataset", "samples", "read", "planned", "unread", "in new epochs"], rows)

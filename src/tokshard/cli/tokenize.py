@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import tokshard
 from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
 from tokshard.cli import terminal
-from tokshard.cli.arrays import ArrayTaskText, Emit, Finish, Image, Tasks, command_words, show_task
 from tokshard.cli.command_run import command_run
 from tokshard.cli.options import (
     AsJson,
@@ -23,11 +22,123 @@ from tokshard.cli.options import (
     RayAddress,
     RayCpusPerTask,
     RayRetries,
+    parse_bytes,
     ray_options,
 )
-from tokshard.cli.quantities import parse_bytes
-from tokshard.cli.tokenizeview import show_dry_run, show_report
 from tokshard.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokshard import ArrayTaskReport, TokenizeDryRun, TokenizeReport
+
+
+_ARRAYS_PANEL = "Job arrays"
+# What is said of the array, and not of the work of a task.
+_OWN_OPTIONS = frozenset({"array_task", "tasks", "emit", "image", "as_json", "dry_run"})
+
+
+class Scheduler(StrEnum):
+    """Choices of --emit."""
+
+    slurm = "slurm"
+    k8s = "k8s"
+
+
+ArrayTaskText = Annotated[
+    str | None,
+    typer.Option(
+        "--array-task",
+        metavar="I/N|auto|auto/N",
+        help="Encode share I of N, from 0/N; auto asks Slurm, Kubernetes or MPI.",
+        show_default=False,
+        rich_help_panel=_ARRAYS_PANEL,
+    ),
+]
+Finish = Annotated[
+    bool | None,
+    typer.Option(
+        "--finish/--no-finish",
+        help="Only put together what tasks have encoded; or leave that to a later --finish.",
+        show_default="the last task does it",
+        rich_help_panel=_ARRAYS_PANEL,
+    ),
+]
+Emit = Annotated[
+    Scheduler | None,
+    typer.Option(
+        "--emit",
+        help="Print a job file that runs this command in --tasks tasks.",
+        show_default=False,
+        rich_help_panel=_ARRAYS_PANEL,
+    ),
+]
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        "--tasks",
+        metavar="N",
+        min=1,
+        help="With --emit and --finish: how many tasks.",
+        show_default=False,
+        rich_help_panel=_ARRAYS_PANEL,
+    ),
+]
+Image = Annotated[
+    str | None,
+    typer.Option(
+        "--image",
+        metavar="IMAGE",
+        help="With --emit k8s: the container image.",
+        show_default="a placeholder",
+        rich_help_panel=_ARRAYS_PANEL,
+    ),
+]
+
+
+def _command_words(context: typer.Context) -> list[str]:
+    """Return a command line as it was given, in our spellings, without the options of the job file."""
+    words = [str(context.info_name)]
+    inputs: list[str] = []
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if name in _OWN_OPTIONS or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[name]
+        if parameter.param_type_name == "argument":
+            inputs = value
+        else:
+            words += _option_words(parameter, value)
+    if any(name.startswith("-") for name in inputs):
+        return [*words, "--", *inputs]
+    return [*words[:1], *inputs, *words[1:]]
+
+
+def _option_words(option: Any, value: Any) -> list[str]:
+    """Return the words that give an option this value."""
+    if isinstance(value, bool):
+        return [option.opts[0] if value else option.secondary_opts[0]]
+    words = []
+    for item in value if isinstance(value, list) else [value]:
+        text = item.value if isinstance(item, StrEnum) else str(item)
+        words += [f"{option.opts[0]}={text}"] if text.startswith("-") else [option.opts[0], text]
+    return words
+
+
+def _show_task(report: ArrayTaskReport) -> None:
+    """Print what a task has done, and the output if it has put that together."""
+    name = f"task {report.task} of {report.tasks}"
+    if report.state == "elsewhere":
+        terminal.say(f"{name}: {terminal.safe(report.holder or '')} does all that is left to do")
+    if report.state in {"encoded", "published"}:
+        counts = (terminal.counted(report.documents, "document"), terminal.counted(report.tokens, "token"))
+        before = f"; {terminal.count(report.units_resumed)} were done before" if report.units_resumed else ""
+        units = terminal.counted(report.units, "unit")
+        terminal.say(f"{name}: {units} encoded, {', '.join(counts)}{before}")
+    if report.state == "encoded":
+        terminal.say("the task that ends last puts the output together, or the same command with --finish")
+    if report.result is not None:
+        _show_report(report.result)
+
 
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
@@ -272,11 +383,11 @@ def tokenize(
         if array.emit is not None:
             if as_json:
                 raise UsageError("--emit prints a job file, which is no JSON: leave out --json")
-            command = ("tokshard", *command_words(context))
+            command = ("tokshard", *_command_words(context))
             terminal.say(tokshard.array_job_file(options, array, command).rstrip())
             return
         if dry_run:
-            run.show(tokshard.dry_run_tokenize(options), show_dry_run)
+            run.show(tokshard.dry_run_tokenize(options), _show_dry_run)
             return
         if tokenizer is None and not quiet:
             terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
@@ -286,7 +397,7 @@ def tokenize(
                 options, task, finish=array.finish is None, progress=run.progress
             )
             run.warn(done.result.warnings if done.result else ())
-            run.show(done, show_task)
+            run.show(done, _show_task)
             return
         if array.finish:
             report = tokshard.finish_tokenize(options, tasks=array.tasks, progress=run.progress)
@@ -294,4 +405,57 @@ def tokenize(
             cluster = None if ray is None else tokshard.RayExecutor(ray)
             report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
         run.warn(report.warnings)
-        run.show(report, show_report)
+        run.show(report, _show_report)
+
+
+def _show_report(report: TokenizeReport) -> None:
+    """Print what was written."""
+    for output in report.outputs:
+        terminal.say(
+            f"{terminal.safe(output.prefix)}.bin, .idx: {terminal.count(output.documents)} documents, "
+            f"{terminal.count(output.sequences)} sequences, {terminal.count(output.tokens)} tokens "
+            f"({output.dtype}, {terminal.size(output.bin_bytes + output.idx_bytes)})"
+        )
+    if sum(report.rejected.values()):
+        reasons = ", ".join(f"{terminal.count(n)} {reason}" for reason, n in sorted(report.rejected.items()))
+        listed = f"{terminal.safe(report.outputs[0].prefix)}.tokshard/rejected.jsonl"
+        terminal.say(f"rejected: {reasons} (listed in {listed})")
+    terminal.say(_how(report))
+    terminal.say(f"next: tokshard inspect {terminal.safe(report.outputs[0].prefix)}")
+
+
+def _how(report: TokenizeReport) -> str:
+    if report.up_to_date:
+        return "everything is there already, made from the same inputs with the same options"
+    speed = terminal.size(report.content_bytes / max(report.seconds, 1e-9))
+    size = terminal.size(report.content_bytes)
+    parts = [f"{size} of text in {terminal.duration(report.seconds)} ({speed}/s)"]
+    made_by = report.encoder.documents
+    encoders = " and ".join(name for name in ("fast", "reference") if made_by.get(name))
+    if encoders:
+        parts.append(f"{encoders} encoder")
+    if report.encoder.compared:
+        parts.append(f"{terminal.count(report.encoder.compared)} documents compared with the reference")
+    if report.units_resumed:
+        parts.append(f"{report.units_resumed} of {report.units} units were done before")
+    return ", ".join(parts)
+
+
+def _show_dry_run(plan: TokenizeDryRun) -> None:
+    """Print what would be done."""
+    total = sum(source.size_bytes or 0 for source in plan.inputs)
+    terminal.say(f"inputs: {terminal.count(len(plan.inputs))}, {terminal.size(total)} on disk")
+    for source in plan.inputs[:10]:
+        length = "stream" if source.size_bytes is None else terminal.size(source.size_bytes)
+        packed = "" if source.compression == "none" else f", {source.compression}"
+        terminal.say(f"  {terminal.safe(source.path)} ({source.format}{packed}, {length})")
+    if len(plan.inputs) > 10:
+        terminal.say(f"  and {len(plan.inputs) - 10} more")
+    terminal.say(f"outputs: {', '.join(map(terminal.safe, plan.outputs))} ({plan.state})")
+    if plan.local_dir is not None:
+        terminal.say(f"made in: {terminal.safe(plan.local_dir)}, then uploaded")
+    name, vocabulary = terminal.tokenizer_name(plan.tokenizer), terminal.count(plan.tokenizer.vocab_size)
+    dtype, eod = plan.options.dtype, plan.options.eod_id
+    terminal.say(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD {eod}")
+    reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
+    terminal.say(f"encoder: {plan.encoder}{terminal.safe(reason)}, {plan.workers} workers")

@@ -13,7 +13,7 @@ import tokshard
 from tokshard import TraceOptions
 from tokshard.cli import options, rendering, terminal
 from tokshard.cli.command_run import command_run
-from tokshard.cli.quantities import parse_count
+from tokshard.cli.options import parse_count
 from tokshard.core.formatting import count, counted, shown_path, visible
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError

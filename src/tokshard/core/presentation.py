@@ -1,6 +1,6 @@
 """Descriptions of products for people: sections of facts, tables and charts.
 
-The same description is shown in the terminal (:mod:`tokshard.cli.views`) and on a page
+The same description is shown in the terminal (:mod:`tokshard.cli.rendering`) and on a page
 (:mod:`tokshard.inspection.page`). All texts are as the data has them: renderers make them harmless.
 """
 

@@ -29,7 +29,7 @@ from tokshard.inspection.indexes import (
     inspect_index,
 )
 from tokshard.inspection.options import InspectOptions
-from tokshard.inspection.page.document import MARK, Verification, page
+from tokshard.inspection.page import MARK, Verification, page
 from tokshard.inspection.plans import (
     PlanSampleSummary,
     PlanSummary,
