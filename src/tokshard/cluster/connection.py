@@ -69,10 +69,6 @@ class Connection:
 
     Left by an exception, it ends at once, and Ray stops the tasks that run.
 
-    Args:
-        options: Which cluster.
-        calls: What will be called.
-
     Attributes:
         slots: How many tasks the cluster has CPUs for, now.
 
@@ -130,13 +126,7 @@ class Connection:
         return self._options.tasks or max(1, _TASKS_PER_SLOT * self.slots)
 
     def submit(self, number: int, label: str, arguments: Message) -> None:
-        """Start a task.
-
-        Args:
-            number: What its answers are to be called.
-            label: Its name in Ray's lists.
-            arguments: Those of the function.
-        """
+        """Start a task."""
         request = {"version": __version__, "function": self._calls.function, "arguments": arguments}
         self._write({"number": number, "label": label, "call": request})
 
@@ -278,13 +268,7 @@ def run_retryable(connection: Connection, tasks: Iterator[RetryableTask[T]], *, 
 
     Whatever is lost with its worker or node runs again: only the part that is not answered.
 
-    Args:
-        connection: The cluster.
-        tasks: The tasks; each is taken when there is room for it.
-        retries: How often the same work may be lost.
-
-    Yields:
-        The result of :meth:`RetryableTask.receive` for each answer.
+    The same work may be lost ``retries`` times.
 
     Raises:
         WorkerError: Work was lost more often, or the cluster is gone.

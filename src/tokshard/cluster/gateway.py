@@ -54,8 +54,7 @@ class Gateway:
     Args:
         start: The first message: ``address``, ``endpoint``, ``cpus_per_task``, ``attachment`` (a file,
             or None) and ``deliver_to`` (where files that come with answers go).
-        lines: What comes from the job; None when it has nothing more to say.
-        answers: The way back.
+        lines: What comes from the job; None when it has closed its end.
     """
 
     def __init__(self, start: Message, lines: queue.Queue[bytes | None], answers: BinaryIO) -> None:
@@ -68,7 +67,7 @@ class Gateway:
         self._perform: Any = None
 
     def run(self) -> None:
-        """Connect, and run tasks until the job has nothing more to say."""
+        """Connect, and run tasks until the job closes its end."""
         import ray
 
         if (endpoint := self._start["endpoint"]) is not None and (refusal := _unreachable(*endpoint)):

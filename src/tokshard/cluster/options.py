@@ -28,7 +28,7 @@ class RayOptions:
             its CPUs waits.
 
     Raises:
-        UsageError: A value cannot be meant.
+        UsageError: A value is invalid.
 
     Example:
         >>> RayOptions(address="10.0.0.1:6379").endpoint

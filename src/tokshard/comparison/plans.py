@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 TABLE_ENTRIES = 1 << 28
-"""How many samples are compared at a time: 4 bytes each, so 1 GiB. More of them take more passes."""
+"""Samples that are compared at a time: 4 bytes each, so 1 GiB. More samples take more passes."""
 
 _UNREAD, _FOUND = -1, -2
 _STEPS = 1 << 20
@@ -53,12 +53,6 @@ def diff_plans(
     Where both read one order straight through, as before and after a change of the world size, formulas
     suffice. Otherwise both are read in blocks, and a table of 4 bytes a sample is held, of up to ``entries``
     samples; where there are more, they are compared in several passes.
-
-    Args:
-        a: The first plan.
-        b: The second plan.
-        options: Which steps to compare.
-        entries: The entries of the table.
 
     Raises:
         MissingFileError, IntegrityError: The arrays of a blend are not there or have changed.
@@ -399,12 +393,9 @@ def _sums(places: Integers, count: int) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class StraightRun:
-    """What a stream reads, as one run of the positions of an order.
+    """Reads of a stream as one run of positions in an order.
 
     Attributes:
-        source: The identity of the samples.
-        order: The order.
-        epoch: Its epoch.
         shift: What is added to a number of consumed samples to get a position.
     """
 

@@ -84,7 +84,7 @@ class StreamDifference:
 
     @property
     def reads_same(self) -> bool:
-        """Whether the steps that were compared hold the same samples, and both end together."""
+        """True if the steps that were compared hold the same samples, and both end together."""
         return self.first_step is None and self.compared[0] == self.compared[1]
 
 
@@ -102,7 +102,7 @@ class SplitDifference:
 
     @property
     def reads_same(self) -> bool:
-        """Whether both hold the same samples."""
+        """True if both hold the same samples."""
         return self.first_sample is None and self.samples[0] == self.samples[1]
 
 
@@ -121,7 +121,7 @@ class IndexDifference:
 
     @property
     def reads_same(self) -> bool:
-        """Whether all samples begin at the same tokens."""
+        """True if all samples begin at the same tokens."""
         return self.first_sample is None and self.samples[0] == self.samples[1]
 
 

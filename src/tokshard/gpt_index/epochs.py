@@ -1,4 +1,4 @@
-"""How often a dataset is read for a number of samples, and how many samples come of it."""
+"""Epochs of a dataset that a number of samples needs, and the samples in them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,11 @@ class EpochPlan:
     """All numbers of a dataset's index; the arrays follow from these, the lengths and a seed.
 
     Attributes:
-        sequences: The sequences of the split.
-        tokens_per_epoch: The tokens of these sequences.
-        epochs: How often each sequence is read.
-        sequence_length: The tokens of a sample.
-        num_samples: The samples asked for, or None for one epoch.
         extra_token: Whether a sample holds one more token, so that each token has the next as its label.
         drop_last_partial: Whether tokens that do not fill a sample are dropped; otherwise they make a
             sample that is padded.
         samples: The samples of all epochs, mostly more than were asked for.
         separate_final_epoch: Whether the last epoch is shuffled by itself, after all others.
-        samples_before_final: The samples that end before the last epoch; 0 where there is one epoch.
     """
 
     sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]

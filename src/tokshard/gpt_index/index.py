@@ -164,7 +164,7 @@ def build_sample_index(
         Of shape (samples + 1, 2): the position in the document index, and the first token in that
         document. int32, or int64 where the document index has more entries than int32 can number.
         With an extra token a sample ends with the token that the next one begins with, so each token
-        is once the label of its predecessor; row k is where token ``k * sequence_length`` lies. Without
+        is once the label of its predecessor; row k is the position of token ``k * sequence_length``. Without
         it, row k is just behind the token before that one.
 
     Raises:
@@ -298,14 +298,14 @@ def sample_rows(
         lengths: The tokens of each sequence of the dataset.
         documents: The piece; all its entries are numbers of sequences.
         position: Where the piece begins in the document index.
-        token: How many tokens lie before the piece.
+        token: The tokens before the piece.
         rows: The sample index, of shape (samples + 1, 2).
         row: The first row that is not written yet.
         sequence_length: The tokens of a sample.
         extra: 1 where a sample has one more token, else 0.
 
     Returns:
-        The first row that is not written now, and how many tokens lie before the end of the piece.
+        The first row that is not written now, and the tokens before the end of the piece.
     """
     ahead = np.empty(BLOCK, np.int64)
     wanted = row * sequence_length + extra - 1

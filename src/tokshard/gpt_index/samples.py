@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """What a model is trained on with one sample; all of shape (sequence_length,).
+    """Training inputs of one sample; all of shape (sequence_length,).
 
     Attributes:
         tokens: int64, with 0 for padding.

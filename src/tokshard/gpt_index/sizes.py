@@ -1,4 +1,4 @@
-"""How many samples a training run asks for: Megatron's sums over its own arguments.
+"""Samples that a training run requests: Megatron's sums over its own arguments.
 
 The numbers enter the names of cache files, so that every change of one of these arguments makes a run
 look for other files.

@@ -59,11 +59,7 @@ class Spans:
         return type(self)(self.owners[some], self.sequences[some], self.firsts[some], self.counts[some])
 
     def extents(self, table: _SequenceTable) -> tuple[Integers, Integers]:
-        """Return the first byte in the ``.bin`` file and the number of bytes of each span.
-
-        Args:
-            table: The index table of the dataset.
-        """
+        """Return the first byte in the ``.bin`` file and the number of bytes of each span."""
         itemsize = table.dtype.itemsize
         return table.sequence_pointers[self.sequences] + self.firsts * itemsize, self.counts * itemsize
 
@@ -74,10 +70,8 @@ class SampleSpans:
     It keeps views of the arrays and may be used by several threads at once.
 
     Args:
-        index: The index.
         lengths: The tokens of all sequences of the dataset: int32 of shape (sequences,). It may be a view
             of a file, of which only the entries of the samples asked for are read.
-        path: The dataset, for error messages.
 
     Raises:
         IntegrityError: The shapes of the index's arrays do not follow from its plan.
@@ -249,9 +243,7 @@ class SampleSpans:
 def document_extents(table: _SequenceTable, documents: Integers) -> tuple[Integers, Integers]:
     """Return the first byte in the ``.bin`` file and the number of bytes of each document.
 
-    Args:
-        table: The index table of the dataset.
-        documents: Numbers of documents that exist: int64 of shape (n,).
+    ``documents`` are numbers of existing documents: int64 of shape (n,).
     """
     edges = np.stack((table.document_indices[documents], table.document_indices[documents + 1]))
     sequences = table.sequence_lengths.size

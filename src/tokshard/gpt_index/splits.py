@@ -75,9 +75,6 @@ class Split:
     def ranges(self, count: int) -> tuple[range | None, range | None, range | None]:
         """Return the numbers of the sequences of each split.
 
-        Args:
-            count: The number of sequences of the dataset.
-
         Returns:
             For training, validation and testing: a range, which is empty where rounding leaves nothing
             of the share, or None where there is no share.
@@ -134,9 +131,6 @@ def whole_split(name: str) -> Split:
 
     Args:
         name: ``"train"``, ``"valid"`` or ``"test"``.
-
-    Raises:
-        UsageError: There is no split of this name.
 
     Example:
         >>> whole_split("valid").matrix

@@ -62,9 +62,6 @@ class CacheTarget:
     """An entry that is needed, and the content that it should have.
 
     Attributes:
-        entry: Its files.
-        description: What their names depend on.
-        content: The content that it should have.
         label: For messages: ``"the train index of data/web"``.
     """
 
@@ -104,8 +101,6 @@ class IndexTask:
 
     Attributes:
         request: The first request that needs these files.
-        plan: What the index will be.
-        target: Its files, and what they are built from.
     """
 
     request: IndexRequest
@@ -150,13 +145,9 @@ class Datasets(OpenCache[str, FingerprintedIndex]):
 def plan_tasks(
     requests: Sequence[IndexRequest], cache_directory: str | None, datasets: Datasets, threads: ThreadRunner
 ) -> tuple[list[tuple[IndexRequest, CacheEntry]], dict[CacheEntry, IndexTask]]:
-    """Plan what requests come to; nothing is written.
+    """Plan the tasks that requests need; nothing is written.
 
-    Args:
-        requests: The indexes.
-        cache_directory: Where the files go; None for Megatron's default beside each dataset.
-        datasets: Opens the datasets.
-        threads: Open them.
+    Without a ``cache_directory`` the files go beside each dataset, Megatron's default.
 
     Returns:
         The requests that Megatron would build with their files, and a task for each set of files.
@@ -245,13 +236,9 @@ def build_or_reuse(
     equal, our sidecar is added, otherwise it is damaged. A stale or damaged one is replaced only with
     ``rebuild``. Of two processes that need the same entry, the second waits and finds what the first built.
 
-    Args:
-        target: The entry.
-        make: Builds its arrays, in the dtypes and shapes of the target, or says how to make them in pieces.
-        rebuild: Whether to replace whatever is not fresh, as judged by the digests, too.
-        wait_seconds: How long to wait for another process.
-        pause: See :func:`locked`.
-        tell: Called with the bytes of each piece that is done.
+    ``make`` builds the arrays, in the dtypes and shapes of the target, or returns the blocks that do.
+    ``rebuild`` replaces whatever is not fresh, as judged by the digests, too. ``tell`` is called with the
+    bytes of each piece that is done.
 
     Raises:
         OutputExistsError: The entry is stale.
@@ -284,14 +271,6 @@ def write(target: CacheTarget, arrays: Arrays | Blocks, tell: Callable[[int], No
 
     Each file appears whole and is forced to the disk. An existing description is removed first, and the
     new one is written last: at no moment do all of Megatron's files exist and not belong together.
-
-    Args:
-        target: The entry.
-        arrays: The arrays by their names, or in pieces.
-        tell: Called with the bytes of each piece that is written.
-
-    Raises:
-        StorageError: The disk is full or broken.
     """
     entry = target.entry
     _withdraw(entry)
@@ -336,10 +315,7 @@ def locked(
 ) -> Iterator[None]:
     """Hold an entry for writing; wait while another process does.
 
-    Args:
-        entry: The files.
-        wait_seconds: How long to wait.
-        pause: Called between two tries with the seconds to wait; it may raise to give up.
+    ``pause`` is called between two tries with the seconds to wait; it may raise to give up.
 
     Raises:
         LockedError: The other process was not done in time.

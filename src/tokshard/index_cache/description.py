@@ -35,12 +35,8 @@ class GPTDatasetDescription:
     Attributes:
         dataset_path: The path prefix exactly as the training job gives it.
         num_samples: The samples asked for, or None for one epoch.
-        index_split: ``"train"``, ``"valid"`` or ``"test"``.
-        random_seed: Megatron's ``--seed``.
-        sequence_length: Tokens of a sample, without the extra one.
         split: The split string, or None where each split has datasets of its own.
         split_matrix: The shares, as in :meth:`tokshard.gpt_index.splits.Split.matrix_json`.
-        tokenizer: The tokenizer's identifiers.
 
     Example:
         >>> description = GPTDatasetDescription("data/web", 100, "train", 1234, 64, None, None, {})
@@ -91,10 +87,6 @@ class GPTDatasetDescription:
     def from_text(cls, text: str, source: str = "the description") -> Self:
         """Read a description; the text that it gives again is the one that was read.
 
-        Args:
-            text: The content of a ``description.txt``.
-            source: Where it comes from, for errors.
-
         Raises:
             InputError: It describes something else, or in another way than Megatron 0.10 and later.
         """
@@ -106,8 +98,6 @@ class BlendedDescription:
     """Everything that the name of a blend's index depends on.
 
     Attributes:
-        datasets: The descriptions of the sources, in order.
-        split: ``"train"``, ``"valid"`` or ``"test"``.
         weights: Normalised weights (all float), or the samples of each source (all int) where every
             sample is drawn once.
         size: The samples of the blend, or None where every sample is drawn once.
@@ -136,7 +126,7 @@ class BlendedDescription:
 
     @property
     def has_a_size(self) -> bool:
-        """Whether the number of samples is known: from ``size``, or from weights that are samples."""
+        """True if the number of samples is known: from ``size``, or from weights that are samples."""
         return self.size is not None or all(type(weight) is int and weight > 0 for weight in self.weights)
 
     def to_json(self) -> dict[str, Any]:
@@ -190,10 +180,6 @@ class JobSettings:
     """Settings of a job, from the descriptions of one of its datasets.
 
     Attributes:
-        random_seed: Megatron's ``--seed``.
-        sequence_length: Tokens of a sample, without the extra one.
-        split: The split string, or None where each split has datasets of its own.
-        tokenizer: The tokenizer's identifiers.
         num_samples: For each split of which it is known: the samples asked for, or None for one epoch.
             Empty where the description is that of a blend, whose sources have sizes of their own.
     """
@@ -210,9 +196,6 @@ def settings_from_cache(path: str) -> JobSettings:
 
     The sizes of the other splits come from the descriptions beside it that differ in nothing but split
     and size, if there is exactly one for a split.
-
-    Args:
-        path: The description of a dataset's index, or of a blend.
 
     Raises:
         MissingFileError: There is no such file.
@@ -263,15 +246,15 @@ def _sizes(described: GPTDatasetDescription, directory: str) -> dict[str, int | 
 
 
 def differences(a: Description, b: Description) -> list[Difference]:
-    """Say in which fields two descriptions differ, each with the values of both.
+    """Return the fields in which two descriptions differ, each with the values of both.
 
-    Fields inside others are named as in ``tokenizer.use_fast`` and ``datasets[1].num_samples``; where
-    one side lacks a field, its value is None there.
+    Fields inside others are named as in ``tokenizer.use_fast`` and ``datasets[1].num_samples``; a
+    field that one side does not have is None there.
 
     Example:
-        >>> one = GPTDatasetDescription("a", 8, "train", 1234, 64, None, None, {"class": "A"})
-        >>> two = GPTDatasetDescription("a", 9, "train", 1234, 64, None, None, {"class": "B"})
-        >>> differences(one, two)
+        >>> first = GPTDatasetDescription("a", 8, "train", 1234, 64, None, None, {"class": "A"})
+        >>> second = GPTDatasetDescription("a", 9, "train", 1234, 64, None, None, {"class": "B"})
+        >>> differences(first, second)
         [('num_samples', 8, 9), ('tokenizer.class', 'A', 'B')]
     """
     return _differences("", a.to_json(), b.to_json())

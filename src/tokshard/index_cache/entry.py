@@ -181,7 +181,7 @@ class CacheEntry:
 
     @property
     def is_blend(self) -> bool:
-        """Whether it is the order of a blend."""
+        """True if it is the order of a blend."""
         return self.stem.split("-")[1] == BlendedDescription.CLASS
 
     @property
@@ -257,7 +257,6 @@ class EntryProblem:
         kind: What is wrong. ``"stale"``: it was built from other data or with other options. The others are
             damage: to the ``"description"``, the ``"name"`` (the hash is of another description), an
             ``"array"`` (no whole file), its ``"shape"``, the ``"sidecar"``, or the ``"digest"`` of an array.
-        path: The file.
         message: A sentence; for ``"stale"`` the rest of one that begins with the entry.
     """
 
@@ -268,13 +267,10 @@ class EntryProblem:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The content of an entry as far as it can be told, and what is wrong with it.
+    """The content of an entry as far as it can be read, and its problems.
 
     Attributes:
-        entry: The files.
         missing: The paths of Megatron's files that are missing.
-        problems: What is wrong with the others.
-        description: The description, if it can be read.
         sidecar: What tokshard wrote beside it; None if Megatron alone has made it.
         specs: Dtype and shape of the arrays that are whole, by name.
         compared: Whether it was compared with what it should be.
@@ -355,11 +351,7 @@ class EntryContent:
 def examine(entry: CacheEntry, content: EntryContent | None = None, *, digests: bool = False) -> Examination:
     """Examine an entry, which another process may be replacing meanwhile: then it is missing.
 
-    Args:
-        entry: The files.
-        content: What it should hold; None to examine the entry by itself.
-        digests: Whether to read the arrays whole and compare their digests. Without, only their headers and
-            sizes are read.
+    Without ``content`` the entry is examined by itself. Without ``digests`` only headers and sizes are read.
 
     Raises:
         StorageError: A file cannot be read.

@@ -95,7 +95,7 @@ class IndexReport:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the index is fresh now."""
+        """True if the index is fresh now."""
         return self.action is not None or self.condition == "fresh"
 
 
@@ -122,10 +122,7 @@ class IndexOutcome:
     """One index with the objects that it was built by.
 
     Attributes:
-        request: The request.
-        entry: The files.
         plan: The numbers of the index: samples, epochs, tokens.
-        dataset: The fingerprint of the dataset.
         before: The examination of the files before.
         action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
             ``"rebuilt"``; None if it was only examined.
@@ -140,7 +137,7 @@ class IndexOutcome:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the index is fresh now."""
+        """True if the index is fresh now."""
         return self.action is not None or self.before.condition == "fresh"
 
     def report(self) -> IndexReport:
@@ -393,17 +390,10 @@ def examine_requests(
     digests: bool = True,
     progress: Progress | None = None,
 ) -> list[IndexOutcome]:
-    """Tell which indexes are fresh: present, complete, as written, and made from the dataset as it is now.
+    """Examine indexes: fresh ones are complete, as written, and made from the dataset as it is now.
 
-    Nothing is written.
-
-    Args:
-        requests: As in :func:`build_requests`.
-        cache_directory: As in :func:`build_requests`.
-        workers: Threads; None for one for each core.
-        digests: Whether every array is read whole and held against its digest. Without, headers, sizes
-            and fingerprints are looked at.
-        progress: Receives the progress, in bytes of arrays.
+    Nothing is written. With ``digests`` every array is read whole and compared with its digest; without,
+    headers, sizes and fingerprints are checked.
 
     Returns:
         An outcome for each request that Megatron would build, in order; see

@@ -80,8 +80,8 @@ class Blocks:
 
     Attributes:
         specs: The dtype and the shape of each, by name.
-        make: Begins anew at each call: yields their next entries, one piece of each array at a time, which
-            need not stay as they are when the next are asked for.
+        make: Starts again at each call: yields their next entries, one piece of each array at a time, which
+            may change when the next are requested.
     """
 
     specs: Mapping[str, ArraySpec]
@@ -101,13 +101,7 @@ class Blocks:
 def write_npy(path: str, array: NDArray[Any], tell: Callable[[int], None] = lambda _: None) -> FileRecord:
     """Write a ``.npy`` file: it appears complete or not at all, and is forced to the disk.
 
-    Args:
-        path: The file; an existing one is replaced.
-        array: Little-endian integers, of one or two dimensions in C order.
-        tell: Called with the number of bytes of each piece that has been written.
-
-    Returns:
-        The size and digest of the file.
+    ``array`` holds little-endian integers, of one or two dimensions in C order.
 
     Raises:
         StorageError: The disk is full or broken. Nothing appears under the name then.
@@ -119,14 +113,6 @@ def write_blocks(
     paths: Mapping[str, str], blocks: Blocks, tell: Callable[[int], None] = lambda _: None
 ) -> dict[str, FileRecord]:
     """Write a ``.npy`` file for each array of blocks, all at the same time; see :func:`write_npy`.
-
-    Args:
-        paths: The file of each array, by its name.
-        blocks: The arrays.
-        tell: Called with the number of bytes of each piece that has been written.
-
-    Returns:
-        The size and digest of each file, by the names of the arrays.
 
     Raises:
         IntegrityError: The pieces do not make an array of the shape that was announced. Nothing appears.

@@ -68,7 +68,7 @@ class NamingOptions:
 
     @property
     def are_given(self) -> bool:
-        """Whether the tokenizer of the job is known, so that Megatron will find the files."""
+        """True if the tokenizer of the job is known, so that Megatron will find the files."""
         return not (self.like is None and self.tokenizer_identifiers is None and self.megatron is None)
 
     def settings(self) -> JobSettings | None:
@@ -183,9 +183,6 @@ def check_path_as(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> Non
     Args:
         pairs: Pairs (path here, path at training time).
         paths: The datasets and the cache, as they are written.
-
-    Raises:
-        UsageError: There is one.
     """
     for local, training in pairs:
         root = local.rstrip("/") + "/"
@@ -288,14 +285,7 @@ class IndexRequest:
     """One index to build or to find.
 
     Attributes:
-        prefix: The path prefix of the dataset here.
         training_path: The path prefix as the training job will give it, which enters the hash.
-        split_name: ``"train"``, ``"valid"`` or ``"test"``.
-        split: The shares of all splits.
-        num_samples: The samples asked for, or None for one epoch.
-        sequence_length: Tokens of a sample, without the extra one.
-        seed: Megatron's ``--seed``.
-        tokenizer: The tokenizer's identifiers.
         extra_token: Megatron's ``add_extra_token_to_sequence``. It does not enter the hash.
         drop_last_partial: Megatron's ``drop_last_partial_validation_sequence``, which has a meaning for
             validation only. It does not enter the hash.
@@ -324,12 +314,12 @@ class IndexRequest:
 
     @property
     def is_built(self) -> bool:
-        """Whether Megatron builds this split at all: one without a share is left out."""
+        """True if Megatron builds this split at all: one without a share is left out."""
         return self.split.matrix[SPLITS.index(self.split_name)] is not None
 
     @property
     def drops_last_partial(self) -> bool:
-        """Whether tokens that do not fill a sample are dropped; only validation can keep them."""
+        """True if tokens that do not fill a sample are dropped; only validation can keep them."""
         return self.drop_last_partial or self.split_name != "valid"
 
     def sequences(self, count: int) -> range | None:

@@ -38,13 +38,6 @@ def build_on_ray(
 ) -> list[Action]:
     """Build indexes on a Ray cluster.
 
-    Args:
-        tasks: What to build; begun in this order.
-        options: Which cluster, and how.
-        rebuild: As in :func:`tokshard.index_cache.build_or_reuse.build_or_reuse`.
-        wait_seconds: As there.
-        listener: Who is told of the progress, in bytes written; nobody if None.
-
     Returns:
         What was done about each of them, in order.
 
@@ -157,9 +150,7 @@ def _probes(tasks: Sequence[IndexTask]) -> Iterator[dict[str, str]]:
 def build_on_node(arguments: Message, attachment: bytes) -> Iterator[Answer]:  # noqa: ARG001 - the signature of tasks
     """Build an index on a node, in a worker process of the cluster.
 
-    Args:
-        arguments: A :class:`_BuildCall` as JSON.
-        attachment: Nothing.
+    ``arguments`` are a :class:`_BuildCall` as JSON.
 
     Yields:
         An :class:`_BuildAnswer` as JSON.

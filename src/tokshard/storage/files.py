@@ -106,7 +106,7 @@ class AppendFile:
 
     Args:
         path: The file; created where it is absent.
-        size_bytes: The size to continue from. What lies behind is cut off.
+        size_bytes: The size to continue from. Bytes after it are cut off.
 
     Raises:
         IntegrityError: The file is shorter than ``size_bytes``.
@@ -147,11 +147,7 @@ class AppendFile:
         self.force()
 
     def check_size(self) -> None:
-        """Check that the file is as long as it should be.
-
-        Raises:
-            IntegrityError: It is not.
-        """
+        """Check that the file is as long as it should be."""
         _check_size(self._descriptor, self.size_bytes, self.path)
 
     def force(self) -> None:
@@ -168,7 +164,7 @@ class AppendFile:
 class SharedFile(AppendFile):
     """A file that grows, and behind whose end other processes have begun to write.
 
-    What lies behind ``size_bytes`` is left alone until :meth:`cut`.
+    Bytes after ``size_bytes`` are left alone until :meth:`cut`.
     """
 
     def _cut_back(self) -> None:
@@ -180,15 +176,11 @@ class SharedFile(AppendFile):
         self.size_bytes = os.lseek(self._descriptor, count, os.SEEK_CUR)
 
     def check_size(self) -> None:
-        """Check that the file is at least as long as it should be.
-
-        Raises:
-            IntegrityError: It is not.
-        """
+        """Check that the file is at least as long as it should be."""
         self._check_not_shorter()
 
     def cut(self) -> None:
-        """Cut off what lies behind the end."""
+        """Cut off the bytes after the end."""
         super()._cut_back()
 
     def _check_not_shorter(self) -> None:

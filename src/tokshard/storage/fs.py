@@ -50,12 +50,7 @@ def _is_object(url: str) -> bool:
 
 
 def getsize(path: str) -> int:
-    """Return the size of a file in bytes.
-
-    Raises:
-        FileNotFoundError: There is none.
-        OSError: It cannot be told.
-    """
+    """Return the size of a file in bytes."""
     return int(_objects().recent_status(path).size_bytes) if is_remote(path) else os.stat(path).st_size
 
 
@@ -82,7 +77,7 @@ def abspath(path: str) -> str:
 
 
 def relative_inside(path: str, directory: str) -> str:
-    """Return the path of a file as what lies in ``directory`` names it: relative if it lies there, too.
+    """Return the path of a file as stored in ``directory``: relative if it is inside.
 
     Example:
         >>> relative_inside("/mix/cache/a", "/mix"), relative_inside("/data/web", "/mix")
@@ -105,12 +100,7 @@ def glob(pattern: str) -> list[str]:
 
 
 def open_descriptor(path: str) -> int:
-    """Open a file, or the local copy of a remote one, and return its descriptor.
-
-    Raises:
-        FileNotFoundError: There is none.
-        OSError: It cannot be opened.
-    """
+    """Open a file, or the local copy of a remote one, and return its descriptor."""
     if is_remote(path):
         from tokshard.storage.remote.local_copy import open_copy
 
@@ -120,12 +110,7 @@ def open_descriptor(path: str) -> int:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a small file for reading, or the local copy of a remote one.
-
-    Raises:
-        FileNotFoundError: There is none.
-        OSError: It cannot be opened.
-    """
+    """Open a small file for reading, or the local copy of a remote one."""
     if is_remote(path):
         return os.fdopen(open_descriptor(path), "rb")
     return open(path, "rb")
@@ -134,12 +119,7 @@ def open_file(path: str) -> BinaryIO:
 def refuse_remote(path: str, what: str) -> None:
     """Refuse a URL where only a path will do.
 
-    Args:
-        path: What the user has given.
-        what: What it is for, with its verb in the singular: ``"tokshard merge reads"``.
-
-    Raises:
-        UsageError: It is a URL.
+    ``what`` has its verb in the singular: ``"tokshard merge reads"``.
     """
     if is_remote(path):
         raise UsageError(f"{what} files of a file system, and {path} is a URL", hint="download it first")

@@ -74,7 +74,6 @@ class Journal:
     """A journal open for writing.
 
     Args:
-        path: The file; created where it is absent.
         size_bytes: The size to continue from, which a :class:`Checkpoint` tells.
     """
 
@@ -98,9 +97,6 @@ class Journal:
     def begin_checkpoint(self, files: Mapping[str, AppendFile]) -> None:
         """Start a checkpoint in another thread; bytes written meanwhile are not covered.
 
-        Args:
-            files: The files, by the names under which the checkpoint notes their sizes.
-
         Raises:
             IntegrityError: A file is not as long as it should be. Nothing is begun.
             StorageError: The checkpoint before this one, which is waited for, has failed.
@@ -113,7 +109,7 @@ class Journal:
 
     @property
     def is_settled(self) -> bool:
-        """Whether :meth:`settle` would not have to wait."""
+        """True if :meth:`settle` would not have to wait."""
         return self._under_way is None or self._under_way.done.is_set()
 
     def settle(self) -> None:
@@ -130,7 +126,7 @@ class Journal:
             self._waiting.clear()
 
     def close(self) -> None:
-        """Close the file; safe to call twice. A checkpoint under way comes to its end, whatever that is."""
+        """Close the file; safe to call twice. A checkpoint under way is completed first, even if it fails."""
         if self._under_way is not None:
             self._under_way.done.wait()
         self._file.close()
@@ -150,9 +146,7 @@ def read_checkpoints(
 ) -> Iterator[Checkpoint]:
     """Yield the checkpoints of a journal, up to the first line that is damaged or not accepted.
 
-    Args:
-        path: The journal. One that is absent has no checkpoints.
-        accepts: Tells whether an entry may stay.
+    An absent journal has no checkpoints.
     """
     try:
         journal = open(path, "rb")  # noqa: SIM115 - in a with below

@@ -50,7 +50,6 @@ class WriterLock:
     file is made where it is absent: another process may have just given it up.
 
     Args:
-        path: The lock file.
         shared: Whether others that share it, too, may hold it at the same time.
         purpose: What the holder does, for those who ask.
     """

@@ -106,12 +106,8 @@ def natural_key(path: str) -> tuple[list[list[str | int]], str]:
 def check_plain_name(name: str, source: str) -> str:
     """Return ``name`` if it is a plain file name inside its directory.
 
-    A file that one of our products names must lie beside it: no separators, no parent, no drive, no
+    A file that one of our products names must be stored beside it: no separators, no parent, no drive, no
     home directory, and nothing that cannot be seen (control and format characters, surrogates).
-
-    Args:
-        name: The name found.
-        source: The product that names it, for the error.
 
     Raises:
         IntegrityError: The name could lead anywhere else.

@@ -23,10 +23,8 @@ class ReadAhead:
 
     Args:
         fetch: Returns the bytes of a range, given its offset and length; called from two threads.
-        size_bytes: The size of it all.
         start: Where reading begins. Blocks are counted from there.
         stop: Where reading is expected to end: blocks are not fetched ahead far beyond it.
-        block_bytes: The size of a block; :data:`BLOCK_BYTES` by default.
     """
 
     def __init__(

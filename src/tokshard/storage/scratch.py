@@ -27,11 +27,7 @@ _YOUNG_SECONDS = 60.0
 
 @contextmanager
 def scratch_directory() -> Iterator[str]:
-    """Make a directory that only this user may enter, below ``TMPDIR``; remove it with all in it at the end.
-
-    Raises:
-        StorageError: It cannot be made.
-    """
+    """Make a directory below ``TMPDIR`` that only this user may enter; remove the tree at the end."""
     base = tempfile.gettempdir()
     beginning = f"tokshard-scratch-{os.getuid()}-"
     _remove_left_behind(base, beginning)

@@ -17,10 +17,7 @@ MAX_TEXT_BYTES = 64 << 20
 def read_small_file(path: str, kind: str = "file", *, hint: str | None = None) -> bytes:
     """Return the bytes of a file.
 
-    Args:
-        path: The file, or its URL.
-        kind: What it should be, for errors: ``"recipe"``.
-        hint: What to do where it is not there.
+    For errors: ``kind`` is what it should be (``"recipe"``), ``hint`` what to do where it is missing.
 
     Raises:
         MissingFileError: There is no such file.
@@ -58,11 +55,6 @@ def read_text(path: str, kind: str = "file") -> str:
 def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
     """Return ``value`` as :func:`dump_json` does, if :func:`read_json_object` will take it.
 
-    Args:
-        value: A JSON object.
-        path: The file that it is for, for the error.
-        hint: What to do where it is too large.
-
     Raises:
         UsageError: It has more than 64 MiB.
     """
@@ -77,9 +69,6 @@ def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
 
 def read_json_object(path: str) -> dict[str, Any]:
     """Read and parse a JSON object strictly; see :func:`parse_json_object`.
-
-    Args:
-        path: The file, or its URL.
 
     Raises:
         FileNotFoundError: There is no such file.

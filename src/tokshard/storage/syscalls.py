@@ -95,12 +95,7 @@ def write_at(descriptor: int, buffer: Buffer, offset: int, path: str) -> None:
 def copy_range(source: int, target: int, offset: int, count: int, path: str) -> int:
     """Append a range of one open file to another, inside the kernel where the file systems can.
 
-    Args:
-        source: The file to copy from. Its position is left alone.
-        target: The file to append to, at its position.
-        offset: The first byte of the range.
-        count: The bytes of the range.
-        path: The path of the target, for errors.
+    The position of ``source`` is left alone.
 
     Returns:
         How many bytes were copied: fewer than ``count`` only where the source ends.

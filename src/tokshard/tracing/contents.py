@@ -29,13 +29,9 @@ class DatasetContents:
     """The documents of one dataset, with their records and their text.
 
     Args:
-        prefix: The dataset.
-        multimodal: Whether its sequences have modes.
         tokenizer: See :func:`~tokshard.inspection.datasets.tokenizer_of`.
 
     Attributes:
-        prefix: The dataset.
-        table: Its sequences.
         has_text: Whether its tokenizer is known.
     """
 
@@ -98,12 +94,7 @@ class DatasetContents:
 
 
 class StreamContents:
-    """The samples of a stream; each dataset is opened at its first sample.
-
-    Args:
-        source: The samples.
-        tokenizer: See :class:`DatasetContents`.
-    """
+    """The samples of a stream; each dataset is opened at its first sample."""
 
     def __init__(self, source: SampleSource, tokenizer: str | None) -> None:
         self._source = source

@@ -87,10 +87,7 @@ class TracedStream:
     """The samples of one stream, and the plans that read them.
 
     Attributes:
-        name: The name of the stream.
-        source: Its samples.
         stages: The plans that read them, oldest first; none where there is no plan.
-        stream: The stream of the last plan.
     """
 
     name: str
@@ -111,11 +108,9 @@ class TracedData:
     """A plan, a blend, an index or a dataset to trace through.
 
     Attributes:
-        kind: What it is.
         path: As the user named it.
         streams: The streams by their names; none for a dataset.
         datasets: The path prefixes of all datasets, and whether each is multimodal.
-        plan: The plan.
         warnings: What cannot be traced.
     """
 
@@ -155,10 +150,6 @@ class TracedData:
 
 def open_plan(path: str, moved: PathMapping | None = None) -> TracedData:
     """Read a plan to trace through; no data is opened.
-
-    Args:
-        path: The plan.
-        moved: Old and new beginnings of the paths of its data.
 
     Raises:
         MissingFileError: There is no plan.
@@ -238,12 +229,6 @@ def _of_unchanged_datasets(
 def trace_document(data: TracedData, document: int, *, tokenizer: str | None = None) -> TraceDocumentReport:
     """Return the record and the text of a document of a dataset.
 
-    Args:
-        data: A dataset.
-        document: The number of the document, from 0.
-        tokenizer: The tokenizer to decode with, see
-            :func:`~tokshard.inspection.datasets.tokenizer_of`.
-
     Raises:
         UsageError: There is no such document.
         InputError: A dataset was changed meanwhile.
@@ -273,12 +258,6 @@ def trace_sample(
 ) -> TraceSamplesReport:
     """Return the contents of a sample of a blend, an index or a plan.
 
-    Args:
-        data: What it is a sample of.
-        stream: The stream.
-        sample: Its number in the stream, from 0.
-        tokenizer: The tokenizer to decode with.
-
     Raises:
         UsageError: There is no such stream or sample.
         InputError: A dataset was changed meanwhile.
@@ -297,12 +276,7 @@ def trace_step(
 ) -> TraceSamplesReport:
     """Return the contents of the samples of a step of a plan.
 
-    Args:
-        data: A plan.
-        stream: The stream.
-        step: The step of the plan, from 0.
-        rank: A rank of the job; None for the samples of all ranks.
-        tokenizer: The tokenizer to decode with.
+    Without a ``rank`` the samples of all ranks are returned.
 
     Raises:
         UsageError: There is no such stream, step or rank.
@@ -346,12 +320,8 @@ def trace_items(
     Memory grows with the items and the reads, not with the data. The time is that of one pass over the
     indexes of the datasets that hold the documents, and over the order of the blend: about 2 ns an entry.
 
-    Args:
-        data: What may read them.
-        items: The lines and documents.
-        streams: The streams to search; None for all.
-        consumed_samples: Mark what was seen when all ranks had consumed so many samples of training, or of
-            the one stream that is named. Without a plan, samples are taken to be consumed in their order.
+    ``consumed_samples`` marks what was seen when all ranks had consumed so many samples of training, or of
+    the one stream that is named; without a plan, samples are taken to be consumed in their order.
 
     Raises:
         UsageError: There is no such stream.

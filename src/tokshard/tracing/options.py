@@ -153,7 +153,6 @@ class TraceItem:
         kind: What the number counts: lines from 1; bytes of the decompressed file, or rows of a table,
             from 0; documents of a dataset from 0.
         path: The file, or the path prefix of the dataset.
-        number: The number.
     """
 
     text: str

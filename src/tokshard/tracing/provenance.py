@@ -49,7 +49,7 @@ _NEWLINE = 10
 
 @dataclass(frozen=True, slots=True)
 class ItemMatch:
-    """What a dataset has of an item.
+    """Match of an item in a dataset.
 
     Attributes:
         document: The document that was made of it; None where there is none.
@@ -64,10 +64,6 @@ class ItemMatch:
 
 class Provenance:
     """Origins of the documents of a dataset, from its sidecar files.
-
-    Args:
-        path_prefix: The dataset.
-        manifest: Its manifest.
 
     Raises:
         IntegrityError: A sidecar file is missing, damaged, or contradicts the manifest.
@@ -91,15 +87,11 @@ class Provenance:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it knows no file of text: all of the dataset was made by another program."""
+        """True if it knows no file of text: all of the dataset was made by another program."""
         return all(entry.format == INDEXED for entry in self._manifest.inputs)
 
     def origins(self, documents: Integers) -> list[DocumentOrigin]:
-        """Return where documents come from.
-
-        Args:
-            documents: Numbers of documents that the dataset has.
-        """
+        """Return where documents come from."""
         units = self._units.of_documents(documents).tolist()
         return [
             self._origin(document, unit) for document, unit in zip(documents.tolist(), units, strict=True)

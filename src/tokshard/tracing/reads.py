@@ -45,8 +45,6 @@ class PlanStage:
     """A plan, or one that it continues, as far as it was followed.
 
     Attributes:
-        plan_id: The plan.
-        assignment: What it reads.
         steps: How many of its steps were or will be taken.
     """
 
@@ -128,14 +126,8 @@ def find_reads(
 ) -> Iterator[tuple[DocumentId, DocumentRead]]:
     """Yield every read of some documents in a stream, in the order of time.
 
-    Args:
-        source: The samples of the stream.
-        stream: Its name.
-        targets: The documents.
-        table_of: Opens the sequences of a dataset.
-        stages: The plans that read the stream; without any, samples count as read in their order.
-        key_of: The sort keys of samples; needed where a plan sorts them by length.
-        consumed_samples: Mark the reads up to this count as seen.
+    Without ``stages`` samples count as read in their order. ``key_of`` is needed where a plan sorts samples
+    by length. Reads up to ``consumed_samples`` are marked as seen.
 
     Raises:
         IntegrityError: An index does not fit its dataset.
@@ -291,10 +283,7 @@ def _ids_of(source: SampleSource, parts: _DocumentParts) -> tuple[Integers, Inte
 def reads_of_samples(stages: tuple[PlanStage, ...], ids: Integers, key_of: KeyOf | None) -> SampleReads:
     """Return every read of samples.
 
-    Args:
-        stages: The plans that read them.
-        ids: Numbers of samples of the stream: int64, ascending, each once.
-        key_of: The sort keys of samples; needed where they are sorted by length.
+    ``ids`` are int64, ascending, each once. ``key_of`` is needed where samples are sorted by length.
     """
     found = [
         np.stack(

@@ -263,7 +263,7 @@ class TraceReadsReport(Document):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every item is a document."""
+        """True if every item is a document."""
         return all(item.status in {"read", "unread", "found"} for item in self.items)
 
     def csv_rows(self) -> Iterator[tuple[Any, ...]]:

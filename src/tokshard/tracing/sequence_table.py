@@ -23,10 +23,6 @@ class SequenceTable:
     The header and the size of the file are checked, and each entry that is used; an
     :class:`~tokshard.dataset.reader.IndexedDataset` checks everything, which takes a pass over the file.
 
-    Args:
-        path_prefix: The dataset.
-        multimodal: Whether its sequences have modes.
-
     Attributes:
         path: The ``.idx`` file.
         sequence_lengths: The tokens of each sequence: int32 of shape (sequences,), a view of the file.

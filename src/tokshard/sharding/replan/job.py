@@ -49,26 +49,7 @@ STRIPED_MODES = ("single", "sequential")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanRequest:
-    """How a plan continues; what is None stays as it is.
-
-    Attributes:
-        consumed_samples: Training samples already consumed, summed over all ranks, as Megatron counts them.
-        consumed_valid_samples: Consumed samples of each validation set; one number counts for all, none
-            is none.
-        topology: The ranks.
-        micro_batch_size: The samples of a micro-batch of one rank.
-        schedule: The global batch size over time, by the consumed samples of the whole run.
-        eval_micro_batch_size: The samples of a micro-batch of validation and testing.
-        eval_global_batch_size: The samples of a step there. None is the last batch size of training where
-            one is given, else what the plan had.
-        mode: How samples are distributed over the ranks from now on. None keeps the mode and, in the epoch
-            under way, the order: batches of the same size hold the same samples as without the stop.
-        tail: Treatment of the incomplete final batch.
-        sharded: In mode ``cyclic``, whether each rank has its own block.
-        steps: The number of steps of training; None for as many as the plan had left to read.
-        blend: A blend with new weights; see :func:`~tokshard.sharding.replan.reweighting.read_weights`.
-        seed: The seed of source epochs that begin after the stop.
-    """
+    """Continuation of a plan: :class:`ReplanOptions` with a topology and a schedule; None keeps a setting."""
 
     consumed_samples: int
     consumed_valid_samples: Sequence[int] = ()
@@ -149,12 +130,6 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
     Without another blend this opens no data, except the arrays of a blend to count its datasets. With
     one it looks at each sample that was planned, and writes the new order into the directory: 10 bytes a
     sample.
-
-    Args:
-        plan: The plan that was stopped.
-        request: How it continues.
-        directory: Where the new plan will be written; see
-            :func:`~tokshard.sharding.publication.write_plan`.
 
     Raises:
         UsageError: The consumed samples are not at the end of a step, nothing is left, or sizes do not
@@ -333,12 +308,9 @@ def _stop_step(stopped: Assignment, consumed: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPolicy:
-    """How epochs are sharded over ranks; see :mod:`tokshard.sharding.planning`.
+    """Sharding of epochs over ranks; see :mod:`tokshard.sharding.planning`.
 
     Attributes:
-        mode: The mode of whole epochs.
-        tail: Treatment of samples that do not fill a batch of all ranks.
-        sharded: In mode ``cyclic``, whether each rank has its own block.
         keep_order: Whether the rest of the epoch under way keeps the order that it was going to be read
             in: batches of the same size then hold the same samples for any world size. Without it the mode
             shards what is unread: contiguous ranks get runs of neighbours again, and open fewer files.
@@ -364,13 +336,8 @@ def continue_assignment(
     The rest of the epoch under way comes first, also what was going to be its tail, then the epochs after
     it. A rest that does not fill a batch is left out where tails are dropped.
 
-    Args:
-        stopped: What was being read.
-        step: How many of its steps were taken.
-        world: The ranks that continue.
-        schedule: The global batch size from now on, by the consumed samples of the whole run.
-        policy: How it is sharded.
-        steps: The number of steps; None for as many as fit the samples that ``stopped`` had left to read.
+    ``schedule`` follows the consumed samples of the whole run. Without ``steps`` there are as many as fit the
+    samples that ``stopped`` had left to read.
 
     Raises:
         UsageError: Nothing is left, the steps are more than the samples fill, or sizes do not fit.

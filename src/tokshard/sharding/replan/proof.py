@@ -37,13 +37,7 @@ Problem = tuple[ProblemCode, str]
 
 @dataclass(frozen=True, slots=True)
 class ReplanProblem:
-    """Something in a plan's history that does not hold.
-
-    Attributes:
-        code: A stable code.
-        field: The field of the plan.
-        message: One sentence.
-    """
+    """Something in a plan's history that does not hold."""
 
     code: ProblemCode
     field: str
@@ -63,14 +57,8 @@ def prove_remainder(
     The samples are counted by intervals of the ids, or in blocks where an order shuffles them; read and
     planned ones are counted each from its own plan.
 
-    Args:
-        stopped: What was being read.
-        step: How many of its steps were taken.
-        after: What is read from then on.
-        locator: The datasets of the ids, in both.
-        before: The samples of each dataset that plans before ``stopped`` read in this epoch; None for all
-            that its order leaves out.
-        key_of: The sort keys, with bucketing.
+    ``before`` counts the samples of each dataset that plans before ``stopped`` read in this epoch; None for
+    all that its order leaves out.
     """
     remainder = Remainder.after(stopped, step, keep_order=False)
     epoch = remainder.epoch

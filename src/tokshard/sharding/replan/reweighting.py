@@ -84,7 +84,6 @@ class ReweightedOrder:
     Attributes:
         dataset_index: int16 of shape ``(samples,)``: the source of each sample.
         dataset_sample_index: int64 of shape ``(samples,)``: the number of the sample in the source's index.
-        source_epochs: The source epoch of each sample.
     """
 
     dataset_index: NDArray[np.int16]
@@ -95,11 +94,8 @@ class ReweightedOrder:
 def read_weights(text: str, source: SampleSource, stream: str) -> tuple[Weights, tuple[str, ...]]:
     """Read the new weights.
 
-    Args:
-        text: A blend that was built (its directory or ``blend.json``); or a recipe, or words such as
-            ``"0.7 data/web 0.3 data/code"``, whose datasets the plan has already.
-        source: The samples that the plan reads.
-        stream: The name of the stream.
+    ``text`` is a blend that was built (its directory or ``blend.json``); or a recipe, or words such as ``"0.7
+    data/web 0.3 data/code"``, whose datasets the plan has already.
 
     Returns:
         Pairs of a dataset and its weight, and warnings.
@@ -155,8 +151,8 @@ def match_components(
     """Give each dataset the index and the progress that it has in the plan.
 
     A dataset of the plan continues in the index that the plan has read, whatever index the new blend has for
-    it, because another size would have shuffled it differently. Those that are not wanted are kept at
-    weight 0.
+    it, because another size would have shuffled it differently. Datasets that the new blend does not draw
+    are kept at weight 0.
 
     Raises:
         UsageError: A dataset occurs twice in the new blend, and once in the plan.
@@ -214,11 +210,7 @@ def reweight(
 
     The order of the sources is Megatron's for these weights. Memory is 10 bytes a sample.
 
-    Args:
-        weights: A positive weight for each source.
-        progress: The progress of each source.
-        samples: The number of draws.
-        seed: The seed of new source epochs.
+    ``seed`` is that of new source epochs.
 
     Raises:
         UsageError: There is nothing to draw, a weight is not positive, or a source has no sample.
@@ -280,14 +272,7 @@ def write_order(
 
     Temporary files of a killed run for the same arrays are removed.
 
-    Args:
-        order: The samples.
-        progress: The progress of the sources before them.
-        weights: The weights.
-        seed: The seed of new source epochs.
-        directory: Where they go.
-        stream: The name of the stream.
-        made_from: A JSON value that identifies what the files follow from; it makes their names.
+    ``made_from``, a JSON value that identifies what the files follow from, makes their names.
 
     Raises:
         LockedError: Another process is writing a plan there.
@@ -306,22 +291,22 @@ def write_order(
         "unread": progress_rows(progress),
         "source_epochs": order.source_epochs.rows,
     }
-    stamps = {}
+    fingerprints = {}
     with WriterLock(os.path.join(directory, LOCK_NAME)):
         for left in os.listdir(directory):
             if left.startswith(f".{name}-") and is_temporary(left):
                 syscalls.unlink(os.path.join(directory, left))
         for array_name, array in arrays.items():
             write_npy(path(array_name), array)
-            stamps[array_name] = FileFingerprint.of(path(array_name))
+            fingerprints[array_name] = FileFingerprint.of(path(array_name))
     record = Reweighting(
         weights=tuple(weights),
         seed=seed,
         next_source_epochs=tuple(of_source.next_epoch for of_source in progress),
-        unread=stamps.pop("unread"),
-        source_epochs=stamps.pop("source_epochs"),
+        unread=fingerprints.pop("unread"),
+        source_epochs=fingerprints.pop("source_epochs"),
     )
-    return CachedArrays(directory, name, split, "BlendedDataset", stamps), record
+    return CachedArrays(directory, name, split, "BlendedDataset", fingerprints), record
 
 
 def open_start(
@@ -337,8 +322,8 @@ def open_start(
     if files is None:
         raise IntegrityError(f"{source.name} was re-weighted, but its source has no blend")
     rows = {}
-    for name, stamp in (("unread", record.unread), ("source_epochs", record.source_epochs)):
-        stamp.check(files.path(name))
+    for name, fingerprint in (("unread", record.unread), ("source_epochs", record.source_epochs)):
+        fingerprint.check(files.path(name))
         rows[name] = np.asarray(map_npy(files.path(name)))
     progress = progress_of_rows(
         rows["unread"], index_samples(source), record.next_source_epochs, files.path("unread")
@@ -350,13 +335,7 @@ def open_start(
 def source_progress_of(
     stream: Stream, step: int, stops: tuple[StoppedStream, ...]
 ) -> tuple[SourceProgress, ...]:
-    """Return the progress of the datasets of a stream after some of its steps.
-
-    Args:
-        stream: The stream.
-        step: How many steps were taken.
-        stops: Where it was stopped before.
-    """
+    """Return the progress of the datasets of a stream after some of its steps."""
     record = reweighting_of(stops)
     start = None if record is None else open_start(stream.source, record)
     key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)

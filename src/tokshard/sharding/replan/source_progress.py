@@ -79,10 +79,8 @@ class SourceProgress:
     def samples_of(self, draws: Integers, seed: int, source: int) -> Integers:
         """Return the sample of each draw.
 
-        Args:
-            draws: int64 of shape ``(n,)``.
-            seed: The seed of new source epochs.
-            source: The number of the source, which makes the epochs of each different.
+        ``draws`` is int64 of shape ``(n,)``. The number of the source makes its epochs differ from those of
+        others.
         """
         result = np.empty(draws.shape, dtype=np.int64)
         begin = 0
@@ -121,7 +119,6 @@ class SourceEpochTable:
     Attributes:
         rows: int64 of shape ``(k, 3)``: source, source epoch, and the first sample of the plan in it; sorted
             by source and first sample. Each source that is drawn has a row.
-        total: The samples of the plan.
     """
 
     rows: Integers
@@ -163,13 +160,9 @@ def source_progress_after(
     Looks at every id of the stream once, in blocks; memory is a byte for each id and for each sample of the
     indexes.
 
-    Args:
-        stopped: What was being read; where it is the rest of an epoch, all else of the epoch counts as read.
-        step: How many of its steps were taken.
-        locator: The datasets of the ids.
-        start: Of a re-weighted blend: the progress of its sources before its first sample, and the source
-            epochs of its samples. None where the epochs of the plan are those of its sources.
-        key_of: The sort keys, with bucketing.
+    Where ``stopped`` is the rest of an epoch, all else of the epoch counts as read. ``start`` is for a
+    re-weighted blend: the progress of its sources before its first sample, and the source epochs of its
+    samples; None where the epochs of the plan are those of its sources.
 
     Raises:
         UsageError: The samples are documents, which have no index.

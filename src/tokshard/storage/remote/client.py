@@ -67,7 +67,7 @@ _PACKAGES = {
     "http": "aiohttp",
     "https": "aiohttp",
 }
-# What is said of schemes that other programs know.
+# Hints for schemes that other programs know.
 _HINTS = {
     "msc": "msc:// names a profile of Megatron's multi-storage client: name the object by the URL of its "
     "store, such as s3://",
@@ -84,7 +84,6 @@ class Place(NamedTuple):
 
     Attributes:
         store: fsspec's file system. Never keep one: a forked process must ask for its own.
-        path: The object's path in it.
     """
 
     store: Any
@@ -114,7 +113,7 @@ def locate(url: str) -> Place:
         raise _missing_package(url, scheme, error) from error
     except ValueError as error:
         if "not known" not in str(error):
-            raise UsageError(f"{url} cannot be meant: {error}") from error
+            raise UsageError(f"invalid URL {url}: {error}") from error
         raise UsageError(
             f"{url}: nothing is known of {scheme}://",
             hint=_HINTS.get(
@@ -179,10 +178,8 @@ def timeout_seconds() -> int:
 def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
     """Return what ``call`` returns, trying again while its failure may pass.
 
-    Args:
-        action: What is tried, for errors: ``"read"``, ``"write"``, ``"list"``, ``"remove"``.
-        url: The object, for errors.
-        call: One request, or several that can be repeated together.
+    ``action`` is a verb for errors: ``"read"``, ``"write"``, ``"list"``, ``"remove"``. ``call`` makes one
+    request, or several that can be repeated together.
 
     Raises:
         MissingFileError: There is no such object.

@@ -1,8 +1,8 @@
 """Local copies of remote files that are read whole or mapped: indexes and manifests, not tokens.
 
-A copy lies in the user's cache directory under a name made of its URL, its size and its version, so that a
-file which has changed is another copy; the old one is removed then. Everything there may be removed at any
-time: open files stay readable, and what is needed again is fetched again.
+A copy is stored in the user's cache directory under a name made of its URL, its size and its version, so
+that a file which has changed is another copy; the old one is removed then. Everything there may be removed
+at any time: open files stay readable, and missing copies are fetched again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Objects in stores (``s3://`` and whatever else fsspec knows), read and written as plain bytes.
 
-Every function opens the store anew or takes the connection that this process has, so that all of this
+Every function opens the store or takes the connection that this process has, so that all of this
 may be used from any thread, in forked and in spawned processes. Every request is tried again while its
 failure may pass, see :mod:`tokshard.storage.remote.client`. Nothing is imported before a URL is named.
 """
@@ -44,7 +44,7 @@ class RemoteStatus(NamedTuple):
 
 
 def status(url: str) -> RemoteStatus:
-    """Return what the store says of an object.
+    """Return the status of an object.
 
     Raises:
         MissingFileError: There is none (a "directory" is none).
@@ -59,9 +59,9 @@ def status(url: str) -> RemoteStatus:
 
 
 def recent_status(url: str) -> RemoteStatus:
-    """Return what the store says of an object, or has said at most two seconds ago.
+    """Return the status of an object, at most two seconds old.
 
-    Opening a dataset asks for the same objects again and again. What is read afterwards is read on condition
+    Opening a dataset requests the same objects repeatedly. What is read afterwards is read on condition
     that the object has not changed since.
 
     Raises:
@@ -136,12 +136,9 @@ class RemoteFile:
     Holds no connection: it may be used by any number of threads, and sent to other processes.
 
     Args:
-        url: The object.
         status: What is known of it; by default the store is asked.
 
     Attributes:
-        url: The object.
-        size_bytes: Its size.
         version: Its version, see :class:`RemoteStatus`.
 
     Raises:
@@ -165,8 +162,6 @@ class RemoteFile:
 
         Raises:
             InputError: The object is not the one any more that it was.
-            MissingFileError: It is gone.
-            StorageError: The store refuses or does not answer.
         """
         end = min(offset + count, self.size_bytes)
         if offset >= end:
@@ -263,9 +258,7 @@ class _Stream(io.RawIOBase):
 def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
     """Open a local file or a remote object for reading: buffered, seekable, read ahead of its reader.
 
-    Args:
-        path: A path or a URL.
-        known: What is known of a remote object; reading it fails if that is not so any more.
+    Reading fails if a remote object is no longer as it is ``known``.
 
     Raises:
         OSError: A local file cannot be opened.
@@ -280,14 +273,10 @@ def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
 def download(url: str, local_path: str, known: RemoteStatus | None = None) -> None:
     """Copy an object to a local file, which appears complete or not at all. Memory: two blocks.
 
-    Args:
-        url: The object.
-        local_path: The file.
-        known: What is known of the object; it is an error if that is not so any more.
+    The object must still be as it is ``known``.
 
     Raises:
         InputError: The object changes meanwhile.
-        MissingFileError: There is no such object.
         StorageError: The store or the disk refuses.
     """
     with open_binary(url, known) as source, AtomicFile(local_path) as target:

@@ -52,10 +52,8 @@ class BlockPool:
     Args:
         capacity_bytes: How much may be held. Threads that read more than that at once get it all the same:
             a request each on top.
-        block_bytes: The size of a block.
-        request_bytes: The most that one request fetches.
         window_bytes: The most that is fetched ahead of a sequential reader.
-        fetchers: How many requests for what lies ahead are under way at once.
+        fetchers: Concurrent requests for prefetched blocks.
     """
 
     def __init__(
@@ -87,10 +85,8 @@ class BlockPool:
     def blocks(self, key: str, source: RemoteFile, numbers: range) -> Iterator[tuple[int, bytes]]:
         """Yield blocks of a file with their numbers, fetching those that are not held.
 
-        Args:
-            key: What identifies the file and its version.
-            source: The file.
-            numbers: The numbers of blocks that it has, no more than one request fetches.
+        ``key`` identifies the file and its version; ``numbers`` are blocks of it, at most as many as one
+        request fetches.
 
         Raises:
             InputError, IntegrityError, StorageError: One cannot be read.
@@ -109,13 +105,7 @@ class BlockPool:
             yield number, held if isinstance(held, bytes) else self._content(held)[number - held.first]
 
     def prefetch(self, key: str, source: RemoteFile, numbers: Iterable[int]) -> None:
-        """Fetch blocks in other threads, unless half of the cache waits for such blocks already.
-
-        Args:
-            key: What identifies the file and its version.
-            source: The file.
-            numbers: Ascending numbers of blocks that it has.
-        """
+        """Fetch blocks in other threads, unless half of the cache waits for such blocks already."""
         with self._lock:
             missing = (number for number in numbers if (key, number) not in self._blocks)
             room = max(0, self._capacity // 2 - self._waiting)
@@ -231,12 +221,7 @@ class RangedFile:
     """A remote file as it was when it was opened: to threads, and to forked processes, like a local one.
 
     Args:
-        url: The file.
         status: What the store has said of it; by default it is asked. Another version is never read.
-
-    Attributes:
-        path: The URL.
-        size_bytes: Its size.
 
     Raises:
         MissingFileError: There is no such file.

@@ -22,7 +22,7 @@ _PARTS_AT_ONCE = 4
 
 
 class UploadNotes:
-    """What is remembered of the upload of one large object: nothing, unless a subclass keeps it."""
+    """Record of the upload of one large object: empty unless a subclass keeps it."""
 
     def begun(self) -> tuple[str, int] | None:
         """Return the store's id of an unfinished upload and the size of its parts."""
