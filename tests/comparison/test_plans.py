@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from support.sharding.replanning import plan_of, samples_of, source_of, write_blend
+from support.replanned_plans import plan_of, samples_of, source_of, write_blend
 from tokshard.comparison.options import DiffOptions
 from tokshard.comparison.plans import StraightRun, diff_plans
 from tokshard.comparison.report import FieldDifference, StepDifference
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.schedule import BatchSchedule
@@ -178,7 +178,7 @@ def test_comparing_can_stop_early():
 def test_other_weights_add_and_remove_samples_by_source(tmp_path):
     tokens = {"web": 700, "code": 350}
     path = write_blend(tmp_path, {"web": 0.7, "code": 0.3}, 120, tokens=tokens)
-    plan = plan_of(open_sources([str(path)], Wanted())["train"], 4, batch=8)
+    plan = plan_of(open_sources([str(path)], RequestedSamples())["train"], 4, batch=8)
     request = ReplanRequest(consumed_samples=40, blend=f"0.2 {tmp_path}/web 0.8 {tmp_path}/code")
     after = continue_plan(plan, request, tmp_path / "plan2")
     write_plan(after, tmp_path / "plan2")

@@ -26,9 +26,9 @@ import campaign
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from support.sharding.replanning import write_blend
+from support.replanned_plans import write_blend
 from tokshard.errors import MissingFileError, TokshardError
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
@@ -76,7 +76,7 @@ class PlanJob:
 
 def planned(ranks: int) -> Plan:
     train = StreamRequest(schedule=BatchSchedule.constant(8))
-    sources = open_sources(["../mix"], Wanted())
+    sources = open_sources(["../mix"], RequestedSamples())
     return plan_shards(sources, Topology(ranks), PlanRequest(train=train))
 
 

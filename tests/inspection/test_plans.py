@@ -9,7 +9,7 @@ import pytest
 
 from support.mixture_data import write_mixture
 from support.pages import build
-from support.sharding.sources import blend_sources, document_source, index_source
+from support.sample_sources import blend_sources, document_source, index_source
 from tokshard.errors import InputError, UsageError
 from tokshard.inspection.job import inspect
 from tokshard.inspection.options import InspectOptions
@@ -22,7 +22,7 @@ from tokshard.inspection.plans import (
     inspect_sample,
     read_grid,
 )
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
@@ -38,7 +38,7 @@ def plan_of(sources, topology=None, **request):
 def documents_in(directory):
     write_mixture(directory)
     prefixes = [str(directory / "data/web"), str(directory / "data/code")]
-    return open_sources(prefixes, Wanted(documents=True))
+    return open_sources(prefixes, RequestedSamples(documents=True))
 
 
 REQUESTS = [

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from support.loader.support import slow_inputs
+from support.loader_plans import slow_inputs
 from tokshard.errors import UsageError
 from tokshard.gpt_index.samples import Sample
 from tokshard.loader import BatchOptions

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.loader.support import open_plan, plan_for, same, some_documents, source_of
+from support.loader_plans import open_plan, plan_for, same, some_documents, source_of
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
 from tokshard.loader.assembly import DocumentAssembly

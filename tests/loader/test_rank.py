@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.loader.support import (
+from support.loader_plans import (
     EOD,
     LENGTH,
     open_plan,

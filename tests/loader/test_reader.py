@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.loader.support import open_plan, plan_for, same, source_of
+from support.loader_plans import open_plan, plan_for, same, source_of
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader.reader import FILES_PER_SHARD, OpenShards, Shard
 from tokshard.sharding import sources as source_module

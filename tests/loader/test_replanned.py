@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from support.loader.support import open_plan, plan_for, source_of
+from support.loader_plans import open_plan, plan_for, source_of
 from tokshard.errors import ResumeMismatchError
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.publication import write_plan

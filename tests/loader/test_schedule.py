@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.loader.support import source_of, stream_of
+from support.loader_plans import source_of, stream_of
 from tokshard.loader import schedule as schedule_module
 from tokshard.loader.schedule import MicroBatchSchedule
 from tokshard.sharding.locator import Locator

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tokshard
-from support.loader.support import open_plan, plan_for, source_of, stream_of, write_streams
+from support.loader_plans import open_plan, plan_for, source_of, stream_of, write_streams
 from tokshard.sharding.order import Bucketing
 from tokshard.sharding.topology import Topology
 

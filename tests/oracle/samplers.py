@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from itertools import chain
 
-from support.sharding import twin
+from support import slow_samplers
 
 
 class MegatronSamplers:
@@ -42,17 +42,17 @@ class TwinSamplers:
     """The same orders, written from their definitions."""
 
     def single(self, total, consumed, size, rank, ranks):
-        return twin.single_sampler(total, consumed, size, rank, ranks)
+        return slow_samplers.single_sampler(total, consumed, size, rank, ranks)
 
     def cyclic_epoch(self, total, consumed, size, rank, ranks, sharded):
-        batches = twin.cyclic_sampler(total, consumed, size, rank, ranks, sharded)
+        batches = slow_samplers.cyclic_sampler(total, consumed, size, rank, ranks, sharded)
         return batches, consumed + len(batches) * size * ranks
 
     def full_validation(self, total, rank, ranks):
         return [[sample] for sample in range(rank, total, ranks)]
 
     def global_batches(self, total, consumed, size, batch, rank, ranks):
-        batches = twin.single_sampler(total, consumed, size, rank, ranks)
+        batches = slow_samplers.single_sampler(total, consumed, size, rank, ranks)
         rounds, whole = batch // (size * ranks), (total - consumed) // batch
         return [list(chain(*batches[at * rounds : (at + 1) * rounds])) for at in range(whole)]
 

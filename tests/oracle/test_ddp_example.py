@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.sharding import twin
+from support import slow_samplers
 
 pytestmark = pytest.mark.oracle
 
@@ -75,7 +75,7 @@ def test_both_ranks_were_killed_in_the_middle(directory, both):
 
 def test_each_rank_read_what_megatrons_sampler_gives_it(directory):
     for rank in (0, 1):
-        batches = iter(twin.single_sampler(SAMPLES, 0, MICRO_BATCH_SIZE, rank, 2))
+        batches = iter(slow_samplers.single_sampler(SAMPLES, 0, MICRO_BATCH_SIZE, rank, 2))
         for step, entry in enumerate(entries(directory, "logs-2", rank)):
             assert entry["samples"] == next(batches) + next(batches)
             assert entry["consumed"] == GLOBAL_BATCH_SIZE * step

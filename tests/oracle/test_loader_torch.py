@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from oracle.reference import Megatron, Tokenizer
-from support.loader.support import (
+from support.loader_plans import (
     EOD,
     LENGTH,
     open_plan,

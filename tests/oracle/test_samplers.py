@@ -11,8 +11,8 @@ import pytest
 
 from oracle.samplers import MegatronSamplers, TwinSamplers, cyclic
 from oracle.support import megatron_or_skip
-from support.sharding.support import World, assignment_of
-from support.sharding.twin import random_worlds
+from support.assignments import World, assignment_of
+from support.slow_samplers import random_worlds
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.order import SampleOrder

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from support.sharding.support import World, assignment_of, everything, order_of
+from support.assignments import World, assignment_of, everything, order_of
 from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, Remainder, available_steps

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.sharding import twin
+from support import slow_samplers
 from tokshard.errors import UsageError
 from tokshard.sharding.order import Bucketing
 
@@ -20,7 +20,7 @@ def test_windows_are_sorted_but_for_packs_and_members(samples, pack, packs, seed
     for start in range(0, samples, bucketing.buffer):
         window = order[start : start + bucketing.buffer]
         assert sorted(window.tolist()) == list(range(start, min(start + bucketing.buffer, samples)))
-        assert twin.bucketed(keys, pack, window.tolist())
+        assert slow_samplers.bucketed(keys, pack, window.tolist())
     back = bucketing.inverse(order, epoch, keys.__getitem__)
     assert np.array_equal(back, np.arange(samples))
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from support.blends import write_dataset
-from support.sharding.replanning import plan_of, write_blend
+from support.replanned_plans import plan_of, write_blend
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.gpt_index.samples import GPTSamples
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.disk_reads import PAGE_BYTES, ExtentReader, Extents, ReadSummary, Simulation
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.options import PlanRequest, SimulateOptions, StreamRequest
@@ -27,7 +27,7 @@ TOKENS = {"web": 70_000, "code": 35_000}
 @pytest.fixture
 def source(tmp_path):
     path = write_blend(tmp_path, {"web": 0.7, "code": 0.3}, 2_000, tokens=TOKENS)
-    return open_sources([str(path)], Wanted())["train"]
+    return open_sources([str(path)], RequestedSamples())["train"]
 
 
 def test_the_pieces_of_a_sample_hold_its_tokens(source):
@@ -47,7 +47,7 @@ def test_the_pieces_of_a_sample_hold_its_tokens(source):
 
 def test_the_pieces_of_documents_are_whole_documents(tmp_path, source):
     prefix = str(tmp_path / "code")
-    documents = open_sources([prefix], Wanted(documents=True))["train"]
+    documents = open_sources([prefix], RequestedSamples(documents=True))["train"]
     pieces = ExtentReader(documents).extents(np.array([0, 7, documents.total - 1]))
     assert pieces.size.tolist() == [14, 14, 14]
     assert pieces.first.tolist() == [0, 98, 70_000 - 14]

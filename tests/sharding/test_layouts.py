@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.sharding.support import World
+from support.assignments import World
 from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.layouts import Blocked, Layout, Striped, repeats

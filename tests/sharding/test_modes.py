@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from support.sharding import twin
-from support.sharding.support import World, assignment_of, everything
+from support import slow_samplers
+from support.assignments import World, assignment_of, everything
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.order import SampleOrder
@@ -13,19 +13,19 @@ from tokshard.sharding.planning import cyclic_order, layout_of, shuffle_links
 
 
 def test_single_reads_in_the_order_of_the_pretraining_sampler():
-    for generator, total, size, ranks in twin.random_worlds(300, seed=1):
+    for generator, total, size, ranks in slow_samplers.random_worlds(300, seed=1):
         consumed = generator.randint(0, total - size * ranks)
         unread = SampleOrder(total).rest(Intervals.of([(consumed, total)]))
         plan = assignment_of("single", unread, World(ranks, size), consumed_samples=consumed)
         for rank in range(ranks):
             read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
-            assert read == twin.single_sampler(total, consumed, size, rank, ranks)
+            assert read == slow_samplers.single_sampler(total, consumed, size, rank, ranks)
 
 
 @pytest.mark.parametrize("sharded", [True, False])
 def test_cyclic_reads_in_the_order_of_the_random_sampler(sharded):
     compared = ragged = 0
-    for generator, total, size, ranks in twin.random_worlds(420, seed=2):
+    for generator, total, size, ranks in slow_samplers.random_worlds(420, seed=2):
         world = World(ranks, size)
         rounds = total // world.group
         consumed = generator.randint(0, 3 * rounds) * world.group
@@ -37,7 +37,9 @@ def test_cyclic_reads_in_the_order_of_the_random_sampler(sharded):
             ]
             for rank in range(ranks)
         ]
-        counts = {len(twin.cyclic_sampler(total, 0, size, rank, ranks, sharded)) for rank in range(ranks)}
+        counts = {
+            len(slow_samplers.cyclic_sampler(total, 0, size, rank, ranks, sharded)) for rank in range(ranks)
+        }
         if len(counts) > 1:
             ragged += 1
             with pytest.raises(UsageError, match="it hangs"):
@@ -58,17 +60,19 @@ def sampler(total, consumed, epoch, size, rank, ranks, sharded):
     """What the sampler yields in the epoch of a position, or in one of the next from its start."""
     active = total - total % (size * ranks)
     start = consumed if epoch == 0 else (consumed // active + epoch) * active
-    return twin.cyclic_sampler(total, start, size, rank, ranks, sharded)
+    return slow_samplers.cyclic_sampler(total, start, size, rank, ranks, sharded)
 
 
 def test_the_ragged_case_has_equal_counts_where_they_are_asked_for():
-    for _, total, size, ranks in twin.random_worlds(200, seed=3):
+    for _, total, size, ranks in slow_samplers.random_worlds(200, seed=3):
         world = World(ranks, size)
         order = cyclic_order(total, world, sharded=False, faithful=False)
         plan = assignment_of("cyclic", order, world, sharded=False)
         for rank in range(ranks):
             read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
-            assert read == twin.cyclic_sampler(total, 0, size, rank, ranks, sharded=False, truncated=True)
+            assert read == slow_samplers.cyclic_sampler(
+                total, 0, size, rank, ranks, sharded=False, truncated=True
+            )
 
 
 def test_the_ragged_case_of_22_samples_is_named():

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.sharding import twin, vectors
-from support.sharding.support import digest, golden
+from support import frozen_orders, slow_samplers
+from support.assignments import digest, golden
 from tokshard.core.compilation import WORTH_COMPILING
 from tokshard.errors import UsageError
 from tokshard.sharding import permutation
@@ -14,19 +14,19 @@ from tokshard.sharding import permutation
 
 @given(st.integers(0, 700), st.integers(0, 2**64 - 1))
 def test_short_lengths_are_the_swaps_of_the_published_twister(length, seed):
-    assert permutation.torch_randperm(length, seed).tolist() == twin.forward_swaps(length, seed)
+    assert permutation.torch_randperm(length, seed).tolist() == slow_samplers.forward_swaps(length, seed)
 
 
 @given(st.integers(0, 700), st.integers(0, 2**64 - 1))
 def test_long_lengths_are_the_inside_out_shuffle_of_word_pairs(length, seed):
-    assert permutation.inside_out(length, seed).tolist() == twin.inside_out(length, seed)
+    assert permutation.inside_out(length, seed).tolist() == slow_samplers.inside_out(length, seed)
 
 
 def test_the_word_is_chosen_by_the_length_where_torch_does(monkeypatch):
     assert permutation.INSIDE_OUT_LENGTH == 214_748_364
     monkeypatch.setattr(permutation, "INSIDE_OUT_LENGTH", 100)
-    assert permutation.torch_randperm(99, 5).tolist() == twin.forward_swaps(99, 5)
-    assert permutation.torch_randperm(100, 5).tolist() == twin.inside_out(100, 5)
+    assert permutation.torch_randperm(99, 5).tolist() == slow_samplers.forward_swaps(99, 5)
+    assert permutation.torch_randperm(100, 5).tolist() == slow_samplers.inside_out(100, 5)
 
 
 @pytest.mark.parametrize("shuffle", [permutation.forward_swaps, permutation.inside_out])
@@ -45,9 +45,9 @@ def test_a_negative_length_is_refused():
         permutation.torch_randperm(-1, 0)
 
 
-@pytest.mark.parametrize("name", vectors.ORDERS)
+@pytest.mark.parametrize("name", frozen_orders.ORDERS)
 def test_the_orders_are_those_of_all_time(name):
     kept = golden()[name]
-    assert len(kept) == len(vectors.PAIRS) == 20
-    for seed, length in vectors.PAIRS:
-        assert digest(vectors.ORDERS[name](seed, length)) == kept[f"seed {seed}, length {length}"]
+    assert len(kept) == len(frozen_orders.PAIRS) == 20
+    for seed, length in frozen_orders.PAIRS:
+        assert digest(frozen_orders.ORDERS[name](seed, length)) == kept[f"seed {seed}, length {length}"]

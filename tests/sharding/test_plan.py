@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.sharding.sources import blend_sources, document_source, everything, index_source
+from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.options import PlanRequest, StreamRequest

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.sharding.sources import document_source, everything, index_source
+from support.sample_sources import document_source, everything, index_source
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.layouts import Blocked, Striped
 from tokshard.sharding.options import PlanRequest, StreamRequest

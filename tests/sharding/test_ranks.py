@@ -9,10 +9,10 @@ import pytest
 
 from support.interleaving import interleaved
 from support.mixture_data import write_mixture
-from support.sharding.sources import blend_sources, document_source, everything, index_source
+from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import PLAN_NAME, read_plan
@@ -180,7 +180,7 @@ def test_byte_ranges_hold_exactly_the_documents_that_a_rank_reads(tmp_path, mode
     write_mixture(tmp_path / "src")
     prefixes = [str(tmp_path / "src/data/web"), str(tmp_path / "src/data/code")]
     name = "train" if split is None else "valid"
-    sources = open_sources(prefixes, Wanted(documents=True, split=split))
+    sources = open_sources(prefixes, RequestedSamples(documents=True, split=split))
     request = StreamRequest(mode=mode, shuffle=shuffle)
     plan = plan_shards({"train": sources[name]}, Topology(5), PlanRequest(train=request))
     write_plan(plan, tmp_path / "plan")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.index_caches import write_dataset
 from support.interleaving import interleaved
 from support.mixture_data import run, write_mixture
-from support.sharding.sources import blend_directory, blend_sources, document_source, index_source
+from support.sample_sources import blend_directory, blend_sources, document_source, index_source
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
@@ -21,7 +21,7 @@ from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.index_cache.description import read_description
 from tokshard.index_cache.entry import CacheEntry
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.sources import BLOCK_BYTES, BLOCKS, FileFingerprint, PathResolver, SampleSource
 
@@ -84,7 +84,7 @@ def test_a_sample_of_a_blend_that_no_data_set_has_is_an_error(tmp_path):
 
 def test_samples_read_through_a_reference_are_those_of_an_index_built_anew(tmp_path):
     prefix = built_index(tmp_path, "--epochs", 2)
-    source = open_sources([prefix], Wanted(split="train"))["train"]
+    source = open_sources([prefix], RequestedSamples(split="train"))["train"]
     reference = source.datasets[0]
     ours = GPTSamples(reference.open_dataset(), reference.open_index())
     dataset = IndexedDataset(prefix)
@@ -101,7 +101,7 @@ def test_several_indexes_are_numbered_through(tmp_path):
     prefixes = document_prefixes(tmp_path)
     for prefix in prefixes:
         assert run("build-indices", prefix, "--seq-length", 8, "--split", "1", "--epochs", 1).returncode == 0
-    source = open_sources(prefixes, Wanted())["train"]
+    source = open_sources(prefixes, RequestedSamples())["train"]
     sizes = [one.samples for one in source.datasets]
     assert (source.kind, source.total) == ("index", sum(sizes))
     datasets, samples = Locator(source).locate(all_ids(source))
@@ -111,7 +111,7 @@ def test_several_indexes_are_numbered_through(tmp_path):
 
 def test_sort_keys_are_what_the_samples_turn_out_to_be(tmp_path):
     prefixes = document_prefixes(tmp_path)
-    documents = open_sources(prefixes, Wanted(documents=True))["train"]
+    documents = open_sources(prefixes, RequestedSamples(documents=True))["train"]
     datasets = [IndexedDataset(prefix) for prefix in prefixes]
     lengths = [len(one.document_tokens(k)) for one in datasets for k in range(one.document_count)]
     assert open_sort_key(documents, "length")(all_ids(documents)).tolist() == lengths
@@ -132,18 +132,18 @@ def test_the_id_of_a_source_says_what_is_read_and_not_where_it_lies(tmp_path):
     shutil.copytree(first, second)
 
     def source(directory):
-        return open_sources([str(directory / "data/web")], Wanted(documents=True))["train"]
+        return open_sources([str(directory / "data/web")], RequestedSamples(documents=True))["train"]
 
     assert source(first).id == source(second).id
-    other = open_sources([str(first / "data/code")], Wanted(documents=True))["train"]
+    other = open_sources([str(first / "data/code")], RequestedSamples(documents=True))["train"]
     assert other.id != source(first).id
-    rest = open_sources([str(first / "data/web")], Wanted(documents=True, split="50,50"))
+    rest = open_sources([str(first / "data/web")], RequestedSamples(documents=True, split="50,50"))
     assert len({one.id for one in [*rest.values(), source(first)]}) == 3
 
 
 def test_shares_of_documents_are_disjoint_and_complete(tmp_path):
     prefixes = document_prefixes(tmp_path)
-    sources = open_sources(prefixes, Wanted(documents=True, split="80,15,5"))
+    sources = open_sources(prefixes, RequestedSamples(documents=True, split="80,15,5"))
     assert list(sources) == ["train", "valid", "test"]
     seen = [
         pair
@@ -155,14 +155,14 @@ def test_shares_of_documents_are_disjoint_and_complete(tmp_path):
 
 def test_named_splits_choose_streams(tmp_path):
     mix = str(blend_directory(tmp_path))
-    assert list(open_sources([mix], Wanted())) == ["train", "valid", "test"]
-    assert list(open_sources([mix], Wanted(split="test,train"))) == ["train", "test"]
-    documents = open_sources(document_prefixes(tmp_path), Wanted(documents=True, split="valid"))
+    assert list(open_sources([mix], RequestedSamples())) == ["train", "valid", "test"]
+    assert list(open_sources([mix], RequestedSamples(split="test,train"))) == ["train", "test"]
+    documents = open_sources(document_prefixes(tmp_path), RequestedSamples(documents=True, split="valid"))
     assert [(name, one.total) for name, one in documents.items()] == [("valid", 108)]
     with pytest.raises(UsageError, match="no split 'tarin'"):
-        open_sources([mix], Wanted(split="tarin"))
+        open_sources([mix], RequestedSamples(split="tarin"))
     with pytest.raises(UsageError, match="for --documents only"):
-        open_sources([mix], Wanted(split="90,10"))
+        open_sources([mix], RequestedSamples(split="90,10"))
 
 
 @pytest.mark.parametrize("documents", [True, False])
@@ -173,24 +173,24 @@ def test_a_data_set_that_is_named_twice_is_refused(tmp_path, documents):
     paths = [[prefix, prefix]] + ([[prefix, str(tmp_path / "link")]] if documents else [])
     for both in paths:
         with pytest.raises(UsageError, match="is named twice"):
-            open_sources(both, Wanted(documents=documents))
+            open_sources(both, RequestedSamples(documents=documents))
 
 
 def test_a_description_and_a_cache_name_an_index_too(tmp_path):
     prefix = built_index(tmp_path, "--num-samples", "50,8")
     cache = tmp_path / "data/web/cache/GPTDataset_indices"
-    by_prefix = open_sources([prefix], Wanted())
+    by_prefix = open_sources([prefix], RequestedSamples())
     assert list(by_prefix) == ["train", "valid"]
-    assert open_sources([str(cache)], Wanted()) == by_prefix
+    assert open_sources([str(cache)], RequestedSamples()) == by_prefix
     file = next(cache.glob("*-valid-description.txt"))
-    assert open_sources([str(file)], Wanted()) == {"valid": by_prefix["valid"]}
+    assert open_sources([str(file)], RequestedSamples()) == {"valid": by_prefix["valid"]}
 
 
 def test_two_indexes_of_a_split_in_one_cache_must_be_told_apart(tmp_path):
     prefix = built_index(tmp_path, "--num-samples", "50")
     built_index(tmp_path, "--num-samples", "70")
     with pytest.raises(UsageError, match="several indexes of train"):
-        open_sources([prefix], Wanted())
+        open_sources([prefix], RequestedSamples())
 
 
 def test_data_that_a_job_names_otherwise_is_found_by_path_as(tmp_path):
@@ -198,8 +198,8 @@ def test_data_that_a_job_names_otherwise_is_found_by_path_as(tmp_path):
     file = next((tmp_path / "data/web/cache/GPTDataset_indices").glob("*-train-description.txt"))
     assert "/job/data/web" in file.read_text()
     with pytest.raises(MissingFileError, match="/job/data/web"):
-        open_sources([str(file)], Wanted())
-    found = open_sources([str(file)], Wanted(path_as=((f"{tmp_path}/data", "/job/data"),)))
+        open_sources([str(file)], RequestedSamples())
+    found = open_sources([str(file)], RequestedSamples(path_as=((f"{tmp_path}/data", "/job/data"),)))
     assert found["train"].datasets[0].prefix == prefix
 
 
@@ -208,19 +208,20 @@ def test_an_index_of_other_data_is_refused(tmp_path):
     lengths = IndexedDataset(prefix).sequence_lengths.tolist()
     write_dataset(prefix, list(reversed(lengths)))
     with pytest.raises(IntegrityError, match=r"made from another content .* idx_xxh3_128"):
-        open_sources([prefix], Wanted())
+        open_sources([prefix], RequestedSamples())
     write_dataset(prefix, [*lengths, 4])
     for digests in (True, False):
         with pytest.raises(IntegrityError, match=r"made from another content .* bin_bytes"):
-            open_sources([prefix], Wanted(digests=digests))
+            open_sources([prefix], RequestedSamples(digests=digests))
 
 
 def test_without_digests_the_same_is_found(tmp_path):
     prefix = built_index(tmp_path, "--num-samples", "50")
-    quick, slow = (open_sources([prefix], Wanted(digests=digests)) for digests in (False, True))
+    quick, slow = (open_sources([prefix], RequestedSamples(digests=digests)) for digests in (False, True))
     assert {name: one.id for name, one in quick.items()} == {name: one.id for name, one in slow.items()}
     documents = [
-        open_sources([prefix], Wanted(documents=True, digests=one))["train"] for one in (False, True)
+        open_sources([prefix], RequestedSamples(documents=True, digests=one))["train"]
+        for one in (False, True)
     ]
     assert documents[0].id == documents[1].id
     assert documents[0].total == 60
@@ -243,7 +244,7 @@ def test_a_damaged_index_is_refused(tmp_path, change):
     else:
         array.unlink()
     with pytest.raises((IntegrityError, MissingFileError)) as caught:
-        open_sources([prefix], Wanted(split="train"))
+        open_sources([prefix], RequestedSamples(split="train"))
     assert caught.value.hint or change in {"cut", "gone", "other-counts"}
     assert str(cache) in str(caught.value)
 
@@ -252,7 +253,7 @@ def test_a_damaged_index_is_refused(tmp_path, change):
 def test_what_is_nothing_to_read_is_said_with_a_hint(tmp_path, path, error):
     (tmp_path / "empty").mkdir()
     with pytest.raises((error, InputError)) as caught:
-        open_sources([str(tmp_path / path)], Wanted())
+        open_sources([str(tmp_path / path)], RequestedSamples())
     assert "tokshard b" in caught.value.hint
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.sharding.replanning import write_blend
+from support.replanned_plans import write_blend
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.disk_reads import Simulation
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.planning import plan_shards
@@ -24,7 +24,7 @@ TOKENS = {"web": 350_000, "code": 210_000}
 @pytest.fixture
 def plan(tmp_path):
     path = write_blend(tmp_path, {"web": 0.7, "code": 0.3}, 4_000, tokens=TOKENS)
-    source = open_sources([str(path)], Wanted())["train"]
+    source = open_sources([str(path)], RequestedSamples())["train"]
     train = StreamRequest(schedule=BatchSchedule.constant(8))
     return plan_shards({"train": source}, Topology(8, tensor=2), PlanRequest(train=train))
 

@@ -16,7 +16,7 @@ from tokshard.blending.recipe_files import parse_words
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.job import build_requests
 from tokshard.index_cache.options import IndexRequest
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
@@ -257,7 +257,7 @@ def plan_request(steps=4):
 
 def sound_plan(directory, source=None):
     """Plan a blend for four ranks; return the directory of the plan."""
-    found = open_sources([source or sound_blend(directory)], Wanted(split="train"))
+    found = open_sources([source or sound_blend(directory)], RequestedSamples(split="train"))
     plan = plan_shards(found, Topology(4, tensor=2), plan_request())
     write_plan(plan, directory / "plan")
     return str(directory / "plan")

@@ -19,7 +19,7 @@ from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import InputError, UsageError
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
@@ -132,7 +132,7 @@ def test_packed_plans_and_plans_of_documents(tmp_path):
     write_plan(read_plan(bad_products.sound_plan(tmp_path)), tmp_path / "packed", packed=True)
     assert codes(verify(VerifyOptions(tmp_path / "packed", level="deep"))) == set()
     assert codes(verify(tmp_path / "packed" / "ranks.json")) == set()
-    sources = open_sources([str(tmp_path / "data/web")], Wanted(documents=True))
+    sources = open_sources([str(tmp_path / "data/web")], RequestedSamples(documents=True))
     plan = plan_shards(sources, Topology(2), bad_products.plan_request(3))
     write_plan(plan, tmp_path / "documents")
     assert codes(verify(VerifyOptions(tmp_path / "documents", level="deep", recursive=True))) <= {

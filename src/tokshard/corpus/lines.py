@@ -124,7 +124,7 @@ def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Itera
     """
     try:
         with open_ranges(unit.path, max(0, unit.begin - 1), unit.end) as ranges:
-            reader = _Reader(ranges, unit)
+            reader = _LineUnitReader(ranges, unit)
             reader.check_size()
             yield from reader.batches(batch_bytes, max_line_bytes)
     except TokshardError:
@@ -133,7 +133,7 @@ def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Itera
         raise InputError(f"cannot read {unit.path}: {error.strerror}") from error
 
 
-class _Reader:
+class _LineUnitReader:
     # Positions are offsets in the file until _batch turns them into offsets in the stream.
     def __init__(self, ranges: Ranges, unit: LineUnit) -> None:
         self._read = ranges.read

@@ -18,6 +18,7 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
 from tokshard.gpt_index.samples import GPTSamples, Sample
+from tokshard.gpt_index.spans import document_extents
 from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, RawSamples, SampleAssembly
 from tokshard.loader.memory import Memory
 from tokshard.loader.schedule import MicroBatchSchedule, SampleRefs
@@ -58,34 +59,21 @@ class Shard:
             self.read_ahead(samples)
 
     def extents(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where the tokens of samples lie in the ``.bin`` file, without checking anything.
+        """Return the byte ranges of the ``.bin`` file that hold the tokens of samples.
 
         Args:
             samples: Numbers of samples, or of documents.
 
         Returns:
             The first byte and the bytes of each piece, sample by sample: int64 of shape (pieces,).
+
+        Raises:
+            IntegrityError: The index does not fit the dataset.
         """
-        index, size = self.dataset.index, self.dataset.dtype.itemsize
+        table = self.dataset.index
         if self.samples is None:
-            edges = np.stack((samples, samples + 1), axis=1)
-            sequences = self.dataset.document_indices[edges].ravel().tolist()
-            bounds = np.array(list(map(index.first_token, sequences)), np.int64).reshape(-1, 2) * size
-            return bounds[:, 0], bounds[:, 1] - bounds[:, 0]
-        arrays = self.samples.index
-        places = np.asarray(arrays.shuffle_index)[samples].astype(np.int64)
-        rows = np.asarray(arrays.sample_index)
-        begins, ends = rows[places].astype(np.int64), rows[places + 1].astype(np.int64)
-        counts = ends[:, 0] - begins[:, 0] + 1
-        stops = np.cumsum(counts)
-        entries = np.arange(stops[-1]) + np.repeat(begins[:, 0] - stops + counts, counts)
-        documents = np.asarray(arrays.document_index)[entries]
-        firsts = index.sequence_pointers[documents]
-        lengths = index.sequence_lengths[documents].astype(np.int64)
-        lengths[stops - 1] = ends[:, 1] + int(arrays.plan.extra_token)
-        firsts[stops - counts] += begins[:, 1] * size
-        lengths[stops - counts] -= begins[:, 1]
-        return firsts, lengths * size
+            return document_extents(table, samples)
+        return self.samples.spans.of_samples(samples).extents(table)
 
 
 @dataclass(slots=True)
@@ -208,7 +196,7 @@ class Readahead:
         self._end = end
         self._next = 0
         self._started = False
-        self._wanted: SimpleQueue[range | None] = SimpleQueue()
+        self._ranges: SimpleQueue[range | None] = SimpleQueue()
 
     def follow(self, number: int) -> None:
         """Note that a micro-batch is about to be read; return at once."""
@@ -222,21 +210,21 @@ class Readahead:
         first = self._next if 0 <= left <= self._count else number + 1
         last = min(number + 1 + self._count, self._end)
         if first < last:
-            self._wanted.put(range(first, last))
+            self._ranges.put(range(first, last))
         self._next = number + 1 + self._count
 
     def _start(self) -> None:
         self._started = True
         thread = threading.Thread(
-            target=_work, args=(self._wanted, self._advise), name="tokshard-readahead", daemon=True
+            target=_work, args=(self._ranges, self._advise), name="tokshard-readahead", daemon=True
         )
         thread.start()
         # The thread knows the queue and not this object, whose end is its end.
-        weakref.finalize(self, self._wanted.put, None)
+        weakref.finalize(self, self._ranges.put, None)
 
 
-def _work(wanted: SimpleQueue[range | None], advise: Callable[[range], None]) -> None:
-    while (numbers := wanted.get()) is not None:
+def _work(ranges: SimpleQueue[range | None], advise: Callable[[range], None]) -> None:
+    while (numbers := ranges.get()) is not None:
         with suppress(TokshardError, OSError, IndexError, ValueError):
             advise(numbers)
 

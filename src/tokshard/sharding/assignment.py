@@ -73,8 +73,8 @@ class EpochRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
-    """Where samples are read: int64 arrays, -1 where they are not.
+class ReadPositions:
+    """Ranks, steps and rows that read samples: int64 arrays, -1 for samples that are not read.
 
     Attributes:
         rank: The data-parallel rank.
@@ -234,7 +234,7 @@ class Assignment:
             result[which] = (rank_found != ranks[which]) | (local_found != within)
         return result
 
-    def locate(self, ids: Integers, epoch: int, key_of: KeyOf | None = None) -> Location:
+    def locate(self, ids: Integers, epoch: int, key_of: KeyOf | None = None) -> ReadPositions:
         """Return where each id is read first in an epoch.
 
         Raises:
@@ -254,7 +254,7 @@ class Assignment:
         timeline = self.timeline
         steps = timeline.step_of(np.where(read, local, 0) * self.ranks + self.consumed_samples)
         firsts = (timeline.consumed(steps) - self.consumed_samples) // self.ranks
-        return Location(
+        return ReadPositions(
             np.where(read, ranks, -1), np.where(read, steps, -1), np.where(read, local - firsts, -1)
         )
 

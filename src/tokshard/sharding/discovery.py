@@ -42,8 +42,8 @@ class DatasetSnapshot:
         fingerprint: What identifies its content: with digests everything that
             :func:`~tokshard.dataset.fingerprint.dataset_fingerprint` gives, else the sizes and what the
             manifest says.
-        bin: The stamp of its tokens.
-        idx: The stamp of its index of sequences.
+        bin: The fingerprint of its ``.bin`` file.
+        idx: The fingerprint of its ``.idx`` file.
     """
 
     prefix: str
@@ -104,22 +104,27 @@ class DatasetSnapshots:
         require_files(prefix)
         manifest = read_manifest(prefix)
         multimodal = manifest is not None and manifest.dataset.multimodal
-        bin_stamp, idx_stamp = FileFingerprint.of(bin_path(prefix)), FileFingerprint.of(idx_path(prefix))
+        bin_fingerprint, idx_fingerprint = (
+            FileFingerprint.of(bin_path(prefix)),
+            FileFingerprint.of(idx_path(prefix)),
+        )
         if self._digests:
             opened = FingerprintedIndex.open(prefix)
             documents, fingerprint = opened.table.document_count, opened.fingerprint
         else:
-            documents = _documents(prefix, idx_stamp, multimodal=multimodal)
-            sizes = (bin_stamp.size_bytes, idx_stamp.size_bytes)
+            documents = _documents(prefix, idx_fingerprint, multimodal=multimodal)
+            sizes = (bin_fingerprint.size_bytes, idx_fingerprint.size_bytes)
             known = None
             if manifest is not None:
                 files = manifest.files
                 if (files.bin.size_bytes, files.idx.size_bytes) == sizes:
                     known = manifest.fingerprint
             fingerprint = DatasetFingerprint(
-                bin_bytes=bin_stamp.size_bytes, idx_bytes=idx_stamp.size_bytes, manifest_fingerprint=known
+                bin_bytes=bin_fingerprint.size_bytes,
+                idx_bytes=idx_fingerprint.size_bytes,
+                manifest_fingerprint=known,
             )
-        return DatasetSnapshot(prefix, documents, multimodal, fingerprint, bin_stamp, idx_stamp)
+        return DatasetSnapshot(prefix, documents, multimodal, fingerprint, bin_fingerprint, idx_fingerprint)
 
     def indexed(
         self, prefix: str, entry: CacheEntry, description: GPTDatasetDescription, samples: int | None = None
@@ -136,9 +141,9 @@ class DatasetSnapshots:
             MissingFileError: The dataset or a file of the index is not there.
             IntegrityError: The index was made from other data, is damaged, or nothing is known of it.
         """
-        holding, sidecar = self.of(prefix), _sidecar(entry)
+        snapshot, sidecar = self.of(prefix), _sidecar(entry)
         then = _origin(entry, sidecar).dataset
-        changes = holding.fingerprint.changes_since(then)
+        changes = snapshot.fingerprint.changes_since(then)
         if changes:
             raise IntegrityError(
                 f"the index {entry.hash} was made from another content of {prefix}: {', '.join(changes)}",
@@ -146,9 +151,9 @@ class DatasetSnapshots:
                 hint="build the index again: tokshard build-indices --rebuild, or blend --rebuild",
             )
         index = IndexReference(_files(entry, description.index_split), _epochs(entry, description, sidecar))
-        return holding.reference(
+        return snapshot.reference(
             samples=index.epochs.samples if samples is None else samples,
-            fingerprint=holding.fingerprint.filled_from(then),
+            fingerprint=snapshot.fingerprint.filled_from(then),
             index=index,
         )
 
@@ -172,13 +177,13 @@ def blend_files(directory: str, hash_text: str, split: str, samples: int) -> Cac
     return files
 
 
-def _documents(prefix: str, stamp: FileFingerprint, *, multimodal: bool) -> int:
+def _documents(prefix: str, fingerprint: FileFingerprint, *, multimodal: bool) -> int:
     """Return the number of documents as the header tells it, held against the size."""
     file = InputFile(idx_path(prefix))
-    head = bytearray(min(HEADER_BYTES, stamp.size_bytes))
+    head = bytearray(min(HEADER_BYTES, fingerprint.size_bytes))
     file.read_into(memoryview(head), 0)
     header = read_header(head, path=file.path)
-    check_size(header, stamp.size_bytes, multimodal=multimodal, path=file.path)
+    check_size(header, fingerprint.size_bytes, multimodal=multimodal, path=file.path)
     return header.document_count
 
 
@@ -246,8 +251,8 @@ def _checked(entry: CacheEntry, plan: EpochPlan) -> EpochPlan:
 
 
 def _files(entry: CacheEntry, split: str) -> CachedArrays:
-    stamps = {name: FileFingerprint.of(entry.array_path(name)) for name in entry.arrays}
-    return CachedArrays(os.path.abspath(entry.directory), entry.hash, split, "GPTDataset", stamps)
+    fingerprints = {name: FileFingerprint.of(entry.array_path(name)) for name in entry.arrays}
+    return CachedArrays(os.path.abspath(entry.directory), entry.hash, split, "GPTDataset", fingerprints)
 
 
 _DESCRIPTION_SUFFIX = "description.txt"
@@ -255,8 +260,8 @@ _NAMED_INDEX = "name one of its description.txt files, or the dataset whose cach
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which samples are wanted.
+class RequestedSamples:
+    """Samples that the user asks for.
 
     Attributes:
         documents: Whether the paths are datasets whose samples are their documents.
@@ -274,7 +279,7 @@ class Wanted:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the splits that are wanted; None where none are named.
+        """The names of the splits that are requested; None where none are named.
 
         Raises:
             UsageError: There is no split of a name.
@@ -290,20 +295,20 @@ class Wanted:
                 )
         return names
 
-    def wants(self, name: str) -> bool:
-        """Tell whether a stream is wanted: ``"valid.1"`` is where ``"valid"`` is."""
+    def includes(self, name: str) -> bool:
+        """Tell whether a stream is requested: ``"valid.1"`` is where ``"valid"`` is."""
         return self.names is None or name.partition(".")[0] in self.names
 
 
-def open_sources(paths: Sequence[str], wanted: Wanted) -> dict[str, SampleSource]:
+def open_sources(paths: Sequence[str], requested: RequestedSamples) -> dict[str, SampleSource]:
     """Find the samples that paths name, and check that they fit together.
 
     Args:
         paths: One blend (its directory or ``blend.json``); or one or more indexes: datasets with indexes in
             their default cache, ``description.txt`` files, or directories of caches; or with
-            ``wanted.documents`` datasets, of which globs give those that match in natural order. Several
+            ``requested.documents`` datasets, of which globs give those that match in natural order. Several
             indexes or datasets are numbered through, one after the other: they are the shards.
-        wanted: Which samples.
+        requested: Which samples.
 
     Returns:
         The sources by the names of their streams, in the order train, valid, test.
@@ -317,20 +322,20 @@ def open_sources(paths: Sequence[str], wanted: Wanted) -> dict[str, SampleSource
         raise UsageError(
             "nothing is named to read", hint="name a blend, an index, or --documents and datasets"
         )
-    holdings = DatasetSnapshots(digests=wanted.digests)
-    if wanted.documents:
-        found = _document_sources(expand(paths, ""), wanted, holdings)
-    elif wanted.split is not None and wanted.names is None:
+    snapshots = DatasetSnapshots(digests=requested.digests)
+    if requested.documents:
+        found = _document_sources(expand(paths, ""), requested, snapshots)
+    elif requested.split is not None and requested.names is None:
         raise UsageError(
-            f"--split {wanted.split} has a meaning for --documents only",
+            f"--split {requested.split} has a meaning for --documents only",
             hint="the splits of a blend or of an index were made with it; choose of them with --split train",
         )
     elif len(paths) == 1 and _is_blend(paths[0]):
-        found = _blend(paths[0], wanted, holdings)
+        found = _blend(paths[0], requested, snapshots)
     else:
-        found = _indexes(paths, wanted, holdings)
+        found = _indexes(paths, requested, snapshots)
     if not found:
-        raise InputError(f"{', '.join(paths)}: there is nothing to read in {wanted.split or 'any split'}")
+        raise InputError(f"{', '.join(paths)}: there is nothing to read in {requested.split or 'any split'}")
     for source in found.values():
         _refuse_twice(source)
     order = {name: place for place, name in enumerate(SPLITS)}
@@ -359,16 +364,18 @@ def _is_blend(path: str) -> bool:
     return os.path.basename(path) == DOCUMENT_NAME or path.endswith(".json")
 
 
-def _blend(path: str, wanted: Wanted, holdings: DatasetSnapshots) -> dict[str, SampleSource]:
+def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) -> dict[str, SampleSource]:
     document = BlendDocument.read(path)
-    splits = {name: split for name, split in document.splits.items() if wanted.wants(name) and split.samples}
-    return {name: _split_source(split, document, holdings) for name, split in splits.items()}
+    splits = {
+        name: split for name, split in document.splits.items() if requested.includes(name) and split.samples
+    }
+    return {name: _split_source(split, document, snapshots) for name, split in splits.items()}
 
 
-def _split_source(split: BlendSplit, document: BlendDocument, holdings: DatasetSnapshots) -> SampleSource:
+def _split_source(split: BlendSplit, document: BlendDocument, snapshots: DatasetSnapshots) -> SampleSource:
     alone = split.order is None
     datasets = tuple(
-        _blend_reference(source, split.split, document, holdings, draws=source.draws if alone else None)
+        _blend_reference(source, split.split, document, snapshots, draws=source.draws if alone else None)
         for source in split.sources
     )
     order = None
@@ -379,7 +386,12 @@ def _split_source(split: BlendSplit, document: BlendDocument, holdings: DatasetS
 
 
 def _blend_reference(
-    source: BlendSource, split: str, document: BlendDocument, holdings: DatasetSnapshots, *, draws: int | None
+    source: BlendSource,
+    split: str,
+    document: BlendDocument,
+    snapshots: DatasetSnapshots,
+    *,
+    draws: int | None,
 ) -> DatasetReference:
     description = _gpt_description(source.description)
     entry = CacheEntry.of(description, document.cache_directory)
@@ -390,12 +402,14 @@ def _blend_reference(
             path=source.description,
             hint="run tokshard blend with --rebuild",
         )
-    return holdings.indexed(source.prefix, entry, description, draws)
+    return snapshots.indexed(source.prefix, entry, description, draws)
 
 
-def _indexes(paths: Sequence[str], wanted: Wanted, holdings: DatasetSnapshots) -> dict[str, SampleSource]:
-    named = [_descriptions(path, wanted) for path in paths]
-    names = [name for name in SPLITS if any(name in one for one in named) and wanted.wants(name)]
+def _indexes(
+    paths: Sequence[str], requested: RequestedSamples, snapshots: DatasetSnapshots
+) -> dict[str, SampleSource]:
+    named = [_descriptions(path, requested) for path in paths]
+    names = [name for name in SPLITS if any(name in one for one in named) and requested.includes(name)]
     sources = {}
     for name in names:
         references = []
@@ -413,22 +427,22 @@ def _indexes(paths: Sequence[str], wanted: Wanted, holdings: DatasetSnapshots) -
                     path=file,
                     hint=_NAMED_INDEX,
                 )
-            references.append(holdings.indexed(prefix, entry, description))
+            references.append(snapshots.indexed(prefix, entry, description))
         sources[name] = SampleSource("index", name, sum(one.samples for one in references), tuple(references))
     return {name: source for name, source in sources.items() if source.total}
 
 
-def _descriptions(path: str, wanted: Wanted) -> dict[str, tuple[str, str]]:
+def _descriptions(path: str, requested: RequestedSamples) -> dict[str, tuple[str, str]]:
     """Return for each split (path prefix of the dataset, description) that a path names."""
     if path.endswith(_DESCRIPTION_SUFFIX):
         description = _gpt_description(path)
-        return {description.index_split: (_local(description.dataset_path, wanted), path)}
+        return {description.index_split: (_local(description.dataset_path, requested), path)}
     prefix = strip_data_suffix(path)
     cache = default_directory(prefix)
     if os.path.isdir(cache):
-        return _only(cache, path, wanted, prefix)
+        return _only(cache, path, requested, prefix)
     if os.path.isdir(path):
-        return _only(path.rstrip("/") or path, path, wanted, None)
+        return _only(path.rstrip("/") or path, path, requested, None)
     raise MissingFileError(
         f"there is no blend, no index and no cache of indexes at {path}",
         path=path,
@@ -436,7 +450,9 @@ def _descriptions(path: str, wanted: Wanted) -> dict[str, tuple[str, str]]:
     )
 
 
-def _only(cache: str, path: str, wanted: Wanted, prefix: str | None) -> dict[str, tuple[str, str]]:
+def _only(
+    cache: str, path: str, requested: RequestedSamples, prefix: str | None
+) -> dict[str, tuple[str, str]]:
     """Return the only index of each split in a cache.
 
     Raises:
@@ -449,19 +465,19 @@ def _only(cache: str, path: str, wanted: Wanted, prefix: str | None) -> dict[str
         if not isinstance(description, GPTDatasetDescription) or description.num_samples == 0:
             continue
         split = description.index_split
-        if not wanted.wants(split):
+        if not requested.includes(split):
             continue
         if split in found:
             raise UsageError(f"{cache} holds several indexes of {split}", hint=_NAMED_INDEX)
-        found[split] = (prefix or _local(description.dataset_path, wanted), file)
+        found[split] = (prefix or _local(description.dataset_path, requested), file)
     if not found:
         raise InputError(f"{path}: there is no index in {cache}", hint="tokshard build-indices makes them")
     return found
 
 
-def _local(training_path: str, wanted: Wanted) -> str:
+def _local(training_path: str, requested: RequestedSamples) -> str:
     """Return where the dataset lies here that a job names otherwise."""
-    return PathMapping(wanted.path_as).inverse().map(training_path)
+    return PathMapping(requested.path_as).inverse().map(training_path)
 
 
 def _gpt_description(path: str) -> GPTDatasetDescription:
@@ -474,16 +490,16 @@ def _gpt_description(path: str) -> GPTDatasetDescription:
 
 
 def _document_sources(
-    prefixes: Sequence[str], wanted: Wanted, holdings: DatasetSnapshots
+    prefixes: Sequence[str], requested: RequestedSamples, snapshots: DatasetSnapshots
 ) -> dict[str, SampleSource]:
     sources = {}
-    for name, split in _document_splits(wanted).items():
+    for name, split in _document_splits(requested).items():
         references = []
         for prefix in prefixes:
-            holding = holdings.of(prefix)
-            part = split.ranges(holding.documents)[SPLITS.index(name)] or range(0)
+            snapshot = snapshots.of(prefix)
+            part = split.ranges(snapshot.documents)[SPLITS.index(name)] or range(0)
             references.append(
-                holding.reference(first=part.start, samples=len(part), fingerprint=holding.fingerprint)
+                snapshot.reference(first=part.start, samples=len(part), fingerprint=snapshot.fingerprint)
             )
         total = sum(one.samples for one in references)
         if total:
@@ -491,8 +507,8 @@ def _document_sources(
     return sources
 
 
-def _document_splits(wanted: Wanted) -> dict[str, Split]:
-    if wanted.split is not None and wanted.names is None:
-        split = parse_split(wanted.split)
+def _document_splits(requested: RequestedSamples) -> dict[str, Split]:
+    if requested.split is not None and requested.names is None:
+        split = parse_split(requested.split)
         return {name: split for name, share in zip(SPLITS, split.matrix, strict=True) if share is not None}
-    return {name: whole_split(name) for name in wanted.names or ("train",)}
+    return {name: whole_split(name) for name in requested.names or ("train",)}

@@ -118,7 +118,7 @@ def open_sort_key(source: SampleSource, name: str) -> Callable[[Integers], Integ
 class _SortKey:
     """Answers for any ids, dataset by dataset."""
 
-    def __init__(self, source: SampleSource, reader: _Reader) -> None:
+    def __init__(self, source: SampleSource, reader: _KeyReader) -> None:
         self._source = source
         self._locator = Locator(source)
         self._reader = reader
@@ -172,5 +172,5 @@ def _pieces(reference: DatasetReference) -> Callable[[Integers], Integers]:
     return pieces
 
 
-_Reader = Callable[[DatasetReference], Callable[["Integers"], "Integers"]]
-_READERS: dict[str, _Reader] = {"length": _lengths, "sequences": _sequences, "pieces": _pieces}
+_KeyReader = Callable[[DatasetReference], Callable[["Integers"], "Integers"]]
+_READERS: dict[str, _KeyReader] = {"length": _lengths, "sequences": _sequences, "pieces": _pieces}

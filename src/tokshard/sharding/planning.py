@@ -29,7 +29,7 @@ from typing import Annotated
 from tokshard.core.codec import Document, Key
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.disk_reads import SimulationReport
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Layout, Striped
@@ -269,8 +269,8 @@ def shard_plan(options: ShardPlanOptions) -> ShardPlanReport:
 
 def dry_run_shard_plan(options: ShardPlanOptions) -> Plan:
     """Return the plan that :func:`shard_plan` would write."""
-    wanted = Wanted(options.documents, options.split, options.path_as, options.digests)
-    sources = open_sources(options.sources, wanted)
+    requested = RequestedSamples(options.documents, options.split, options.path_as, options.digests)
+    sources = open_sources(options.sources, requested)
     length = next(iter(sources.values())).sequence_length
     return plan_shards(sources, options.topology(), options.request(options.batch_sizes.schedule(length)))
 

@@ -5,18 +5,19 @@ constant, ``--rampup-batch-size`` (up to 0.17) and ``--step-batch-size-schedule`
 is a schedule resolved for one world size, in closed form.
 """
 
+# numpy is imported inside functions: the command line reads the defaults of options that hold schedules.
+
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
-import numpy as np
-
 from tokshard.core.codec import Key
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -30,6 +31,7 @@ class Timeline:
             no end.
 
     Example:
+        >>> import numpy as np
         >>> timeline = Timeline(8, ((0, 0, 16), (7, 112, 32)))
         >>> timeline.consumed(np.array([0, 6, 7, 8])).tolist(), timeline.step_of(np.array([143])).tolist()
         ([0, 96, 112, 144], [7])
@@ -45,6 +47,8 @@ class Timeline:
 
     def consumed(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples consumed before each step, by all ranks."""
+        import numpy as np
+
         table = np.array(self.pieces, dtype=np.int64)
         piece = table[np.searchsorted(table[:, 0], steps, side="right") - 1]
         return piece[..., 1] + (steps - piece[..., 0]) * piece[..., 2]
@@ -54,6 +58,8 @@ class Timeline:
 
         At a boundary this is the step that comes next: ``step_of(consumed(s)) == s``.
         """
+        import numpy as np
+
         table = np.array(self.pieces, dtype=np.int64)
         piece = table[np.searchsorted(table[:, 1], consumed, side="right") - 1]
         return piece[..., 0] + (consumed - piece[..., 1]) // piece[..., 2]
@@ -74,6 +80,8 @@ class Timeline:
         """
         if consumed < self.start:
             raise UsageError(f"{consumed} consumed samples are before the start at {self.start}")
+        import numpy as np
+
         step = int(self.step_of(np.array([consumed]))[0])
         before = int(self.consumed(np.array([step]))[0])
         if before != consumed:
@@ -85,6 +93,8 @@ class Timeline:
 
     def steps_within(self, samples: int) -> int:
         """Return how many whole steps fit a number of samples."""
+        import numpy as np
+
         return int(self.step_of(np.array([self.start + samples]))[0])
 
 

@@ -15,7 +15,7 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.reader import require_files
 from tokshard.errors import MissingFileError, UsageError
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.locator import open_sort_key
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.sources import SampleSource
@@ -189,7 +189,7 @@ def open_samples(
         IntegrityError: The files contradict each other.
     """
     only = None if split is None else split.partition(".")[0]
-    sources = open_sources([path], Wanted(split=only, path_as=path_as, digests=False))
+    sources = open_sources([path], RequestedSamples(split=only, path_as=path_as, digests=False))
     streams = {name: TracedStream(name, source) for name, source in sources.items()}
     return TracedData(kind, path, streams, _datasets(streams))
 

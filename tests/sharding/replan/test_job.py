@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.sharding.replanning import flat, plan_of, reads_of, samples_of, source_of, write_blend
+from support.replanned_plans import flat, plan_of, reads_of, samples_of, source_of, write_blend
 from tokshard.errors import UsageError
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
@@ -190,7 +190,7 @@ TOKENS = {"web": 700, "code": 350, "books": 210}
 
 def blended_plan(directory, weights, samples, ranks, **options):
     path = write_blend(directory, weights, samples, tokens=TOKENS)
-    return plan_of(open_sources([str(path)], Wanted())["train"], ranks, **options)
+    return plan_of(open_sources([str(path)], RequestedSamples())["train"], ranks, **options)
 
 
 def reweighted(plan, directory, consumed, blend, ranks=2, **changes):
@@ -297,7 +297,7 @@ def test_weights_that_cannot_be_are_refused(tmp_path):
             reweighted(plan, tmp_path / "plan2", 8, blend)
     with pytest.raises(UsageError, match="no step is left"):
         reweighted(plan, tmp_path / "plan2", 40, f"1 {tmp_path}/web 1 {tmp_path}/code")
-    documents = open_sources([str(tmp_path / "web")], Wanted(documents=True))["train"]
+    documents = open_sources([str(tmp_path / "web")], RequestedSamples(documents=True))["train"]
     with pytest.raises(UsageError, match="documents"):
         reweighted(plan_of(documents, 2, batch=8), tmp_path / "plan3", 8, f"1 {tmp_path}/web")
     assert not (tmp_path / "plan2").exists()

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.sharding.replanning import plan_of, source_of, write_blend
+from support.replanned_plans import plan_of, source_of, write_blend
 from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError
 from tokshard.sharding.assignment import Assignment, EpochRange
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
@@ -116,7 +116,7 @@ def test_a_history_that_was_damaged_is_found(after):
 @pytest.fixture
 def mixed(tmp_path):
     path = write_blend(tmp_path, {"web": 0.5, "code": 0.5}, 60, tokens={"web": 350, "code": 280})
-    plan = plan_of(open_sources([str(path)], Wanted())["train"], 2, batch=4)
+    plan = plan_of(open_sources([str(path)], RequestedSamples())["train"], 2, batch=4)
     request = ReplanRequest(consumed_samples=24, blend=f"1 {tmp_path}/web 3 {tmp_path}/code")
     after = continue_plan(plan, request, tmp_path / "plan2")
     write_plan(after, tmp_path / "plan2")

@@ -23,7 +23,7 @@ from tokshard.blending.document import DOCUMENT_NAME, BlendDocument
 from tokshard.blending.recipe_files import read_arguments
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.index_cache.npy import map_npy, write_npy
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.history import Reweighting, StoppedStream, reweighting_of
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.publication import LOCK_NAME
@@ -116,7 +116,7 @@ def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tu
     split = document.splits.get(stream)
     if split is None:
         raise UsageError(f"the blend {path} has no {stream} split to continue with")
-    found = open_sources([path], Wanted(split=stream.partition(".")[0]))[stream]
+    found = open_sources([path], RequestedSamples(split=stream.partition(".")[0]))[stream]
     pairs = [
         (reference, share) for reference, share in zip(found.datasets, split.shares, strict=True) if share > 0
     ]

@@ -5,7 +5,7 @@ import numpy as np
 from support.mixture_data import run, write_mixture
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.sharding.discovery import Wanted, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.sources import (
     CachedArrays,
     DatasetReference,
@@ -30,8 +30,8 @@ def blend_directory(directory):
     return directory / "mix"
 
 
-def blend_sources(directory, **wanted):
-    return open_sources([str(blend_directory(directory))], Wanted(**wanted))
+def blend_sources(directory, **requested):
+    return open_sources([str(blend_directory(directory))], RequestedSamples(**requested))
 
 
 def document_source(sizes, *, name="train", firsts=None):

@@ -11,7 +11,7 @@ from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.planning import World, cyclic_order, layout_of
 from tokshard.sharding.schedule import BatchSchedule
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "shuffles.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "shuffles.json"
 
 
 def assignment_of(mode, order, world, *, tail="drop", sharded=True, epochs=1, schedule=None, **options):
