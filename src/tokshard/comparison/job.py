@@ -19,6 +19,7 @@ from tokshard.comparison.report import (
     ProductKind,
     SourceDifference,
     SplitDifference,
+    different_fields,
 )
 from tokshard.core.codec import encode
 from tokshard.errors import InputError, UsageError
@@ -90,34 +91,14 @@ def _kind_of(path: str) -> ProductKind:
     )
 
 
-def _report(
-    kind: ProductKind,
-    fields: Sequence[Difference],
-    parts: Sequence[SplitDifference | IndexDifference],
-    names: tuple[Sequence[str], Sequence[str]] = ((), ()),
-) -> DiffReport:
-    only_in_a = tuple(name for name in names[0] if name not in names[1])
-    only_in_b = tuple(name for name in names[1] if name not in names[0])
-    return DiffReport(
-        kind=kind,
-        reads_same=not only_in_a and not only_in_b and all(part.reads_same for part in parts),
-        same_plan=None,
-        fields=_fields(fields),
-        parts=tuple(parts),
-        only_in_a=only_in_a,
-        only_in_b=only_in_b,
-    )
-
-
 def _fields(found: Sequence[Difference]) -> tuple[FieldDifference, ...]:
     return tuple(FieldDifference(*difference) for difference in found)
 
 
 def _diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
-    first, second = encode(a.builder), encode(b.builder)
-    fields = [(name, value, second[name]) for name, value in first.items() if value != second[name]]
+    fields = different_fields(encode(a.builder), encode(b.builder))
     parts = [_diff_split(a.splits[name], b.splits[name]) for name in a.splits if name in b.splits]
-    return _report("blend", fields, parts, (tuple(a.splits), tuple(b.splits)))
+    return DiffReport.of("blend", fields, parts, (a.splits, b.splits))
 
 
 def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
@@ -188,10 +169,10 @@ def _diff_caches(a: str, b: str) -> DiffReport:
     if single[0] != single[1]:
         raise UsageError("cannot compare a description with a whole cache")
     if single[0]:
-        return _report("cache", (), [_diff_entries(_entry(a), _entry(b))])
+        return DiffReport.of("cache", (), [_diff_entries(_entry(a), _entry(b))])
     first, second = _entries(a), _entries(b)
     parts = [_diff_entries(first[name], second[name]) for name in first if name in second]
-    return _report("cache", (), parts, (tuple(first), tuple(second)))
+    return DiffReport.of("cache", (), parts, (first, second))
 
 
 @dataclass(frozen=True, slots=True)

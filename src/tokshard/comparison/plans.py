@@ -15,10 +15,10 @@ import numpy as np
 from tokshard.comparison.options import DiffOptions
 from tokshard.comparison.report import (
     DiffReport,
-    FieldDifference,
     SourceDifference,
     StepDifference,
     StreamDifference,
+    different_fields,
 )
 from tokshard.core.codec import encode
 from tokshard.sharding.assignment import Assignment
@@ -28,7 +28,7 @@ from tokshard.sharding.layouts import Striped
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, Stream
-from tokshard.sharding.replan.proof import count_datasets
+from tokshard.sharding.replan.proof import count_datasets, data_identity_of
 from tokshard.sharding.replan.reweighting import open_start
 from tokshard.sharding.sources import DatasetReference
 
@@ -59,17 +59,8 @@ def diff_plans(
     """
     options = options or DiffOptions()
     parts = tuple(_diff_stream(a, b, name, options, entries) for name in a.streams if name in b.streams)
-    only_in_a = tuple(name for name in a.streams if name not in b.streams)
-    only_in_b = tuple(name for name in b.streams if name not in a.streams)
-    return DiffReport(
-        kind="plan",
-        reads_same=not only_in_a and not only_in_b and all(part.reads_same for part in parts),
-        same_plan=a.plan_id == b.plan_id,
-        fields=_different_fields(encode(a.topology), encode(b.topology)),
-        parts=parts,
-        only_in_a=only_in_a,
-        only_in_b=only_in_b,
-    )
+    fields = different_fields(encode(a.topology), encode(b.topology))
+    return DiffReport.of("plan", fields, parts, (a.streams, b.streams), same_plan=a.plan_id == b.plan_id)
 
 
 def _diff_stream(a: Plan, b: Plan, name: str, options: DiffOptions, entries: int) -> StreamDifference:
@@ -79,7 +70,7 @@ def _diff_stream(a: Plan, b: Plan, name: str, options: DiffOptions, entries: int
     pair = _Pair(readers, ranges, _ReadNumbering.common(*readers))
     return StreamDifference(
         name=name,
-        fields=_different_fields(_stream_fields(a.streams[name]), _stream_fields(b.streams[name])),
+        fields=different_fields(_stream_fields(a.streams[name]), _stream_fields(b.streams[name])),
         start=start,
         compared=(
             readers[0].assignment.consumed_after(ranges[0].stop),
@@ -266,10 +257,6 @@ def _stream_fields(stream: Stream) -> dict[str, Any]:
     }
 
 
-def _different_fields(a: dict[str, Any], b: dict[str, Any]) -> tuple[FieldDifference, ...]:
-    return tuple(FieldDifference(name, a[name], b[name]) for name in a if a[name] != b[name])
-
-
 @dataclass(frozen=True, slots=True)
 class _StepReads:
     # Reads in the order of consumption, all int64 of shape (reads,); ``epoch`` is the source epoch of the
@@ -372,15 +359,10 @@ class _ReadNumbering:
 def _place(references: list[DatasetReference], reference: DatasetReference) -> int:
     # A dataset that is not among the others is appended.
     for place, other in enumerate(references):
-        if _identity(reference) == _identity(other):
+        if data_identity_of(reference) == data_identity_of(other):
             return place
     references.append(reference)
     return len(references) - 1
-
-
-def _identity(reference: DatasetReference) -> tuple[object, ...]:
-    files = None if reference.index is None else (reference.index.files.hash, reference.index.files.split)
-    return (reference.bin, reference.idx, files)
 
 
 def _samples(reference: DatasetReference) -> int:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from tokshard.core.codec import Key, decode, encode, shown
 from tokshard.core.strict_json import parse_json_object
@@ -28,8 +28,44 @@ _DESCRIPTION_SUFFIX = "-description.txt"
 Difference = tuple[str, Any, Any]
 
 
+class _DescribedIndex:
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the described fields, in their order."""
+        value: dict[str, Any] = encode(self)
+        return value
+
+    def text(self) -> str:
+        """Return the text, which is also the content of ``description.txt``."""
+        return json.dumps(self.to_json(), indent=4)
+
+    def hash(self) -> str:
+        """Return the MD5 of the text as 32 hex digits."""
+        return hashlib.md5(self.text().encode("ascii"), usedforsecurity=False).hexdigest()
+
+    @classmethod
+    def from_text(cls, text: str, source: str = "the description") -> Self:
+        """Read a description; the text that it gives again is the one that was read.
+
+        Raises:
+            InputError: It describes something else, or in another way than Megatron 0.10 and later.
+        """
+        content = text.encode("utf-8", "surrogatepass")
+        try:
+            description = decode(cls, parse_json_object(content, source), source)
+        except IntegrityError as error:
+            raise InputError(error.message, hint=_HINT) from error
+        if description.text() != text:
+            raise InputError(
+                f"{source} is not written as Megatron writes it (order, spaces, numbers or a final newline)",
+                hint=_HINT,
+            )
+        return description
+
+
 @dataclass(frozen=True, slots=True)
-class GPTDatasetDescription:
+class GPTDatasetDescription(_DescribedIndex):
     """Everything that the name of a dataset's index depends on.
 
     Attributes:
@@ -70,31 +106,9 @@ class GPTDatasetDescription:
         """The split in the names of the files."""
         return self.index_split
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the described fields, in their order."""
-        value: dict[str, Any] = encode(self)
-        return value
-
-    def text(self) -> str:
-        """Return the text, which is also the content of ``description.txt``."""
-        return _text(self.to_json())
-
-    def hash(self) -> str:
-        """Return the MD5 of the text as 32 hex digits."""
-        return _md5(self.text())
-
-    @classmethod
-    def from_text(cls, text: str, source: str = "the description") -> Self:
-        """Read a description; the text that it gives again is the one that was read.
-
-        Raises:
-            InputError: It describes something else, or in another way than Megatron 0.10 and later.
-        """
-        return _from_text(cls, text, source)
-
 
 @dataclass(frozen=True, slots=True)
-class BlendedDescription:
+class BlendedDescription(_DescribedIndex):
     """Everything that the name of a blend's index depends on.
 
     Attributes:
@@ -129,31 +143,8 @@ class BlendedDescription:
         """True if the number of samples is known: from ``size``, or from weights that are samples."""
         return self.size is not None or all(type(weight) is int and weight > 0 for weight in self.weights)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the described fields, in their order."""
-        value: dict[str, Any] = encode(self)
-        return value
-
-    def text(self) -> str:
-        """Return the text, which is also the content of ``description.txt``."""
-        return _text(self.to_json())
-
-    def hash(self) -> str:
-        """Return the MD5 of the text as 32 hex digits."""
-        return _md5(self.text())
-
-    @classmethod
-    def from_text(cls, text: str, source: str = "the description") -> Self:
-        """Read a description; the text that it gives again is the one that was read.
-
-        Raises:
-            InputError: It describes something else, or in another way than Megatron 0.10 and later.
-        """
-        return _from_text(cls, text, source)
-
 
 Description = GPTDatasetDescription | BlendedDescription
-DescriptionT = TypeVar("DescriptionT", bound=Description)
 
 
 def read_description(path: str) -> Description:
@@ -278,32 +269,6 @@ def _differences(name: str, a: Any, b: Any) -> list[Difference]:
     if a is not _MISSING and b is not _MISSING and json.dumps(a) == json.dumps(b):
         return []
     return [(name, None if a is _MISSING else a, None if b is _MISSING else b)]
-
-
-def _text(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=4)
-
-
-def _md5(text: str) -> str:
-    return hashlib.md5(text.encode("ascii"), usedforsecurity=False).hexdigest()
-
-
-def _from_text(cls: type[DescriptionT], text: str, source: str) -> DescriptionT:
-    content = text.encode("utf-8", "surrogatepass")
-    try:
-        description = decode(cls, parse_json_object(content, source), source)
-    except IntegrityError as error:
-        raise InputError(error.message, hint=_HINT) from error
-    _check_same(description.text(), text, source)
-    return description
-
-
-def _check_same(ours: str, theirs: str, source: str) -> None:
-    if ours != theirs:
-        raise InputError(
-            f"{source} is not written as Megatron writes it (order, spaces, numbers or a final newline)",
-            hint=_HINT,
-        )
 
 
 def _is_matrix(value: Any) -> bool:

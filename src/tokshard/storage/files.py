@@ -123,12 +123,19 @@ class AppendFile:
             raise
 
     def _cut_back(self) -> None:
-        actual = os.fstat(self._descriptor).st_size
-        if actual < self.size_bytes:
-            raise _shorter(self.path, actual, self.size_bytes)
-        if actual > self.size_bytes:
+        if self._actual_size() > self.size_bytes:
             syscalls.truncate(self._descriptor, self.size_bytes, self.path)
         os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
+
+    def _actual_size(self) -> int:
+        actual = os.fstat(self._descriptor).st_size
+        if actual < self.size_bytes:
+            raise IntegrityError(
+                f"{self.path} has {actual} bytes, but {self.size_bytes} were recorded as written",
+                path=self.path,
+                hint="start over with --no-resume",
+            )
+        return actual
 
     def write(self, buffer: syscalls.Buffer) -> None:
         """Append ``buffer``."""
@@ -168,7 +175,7 @@ class SharedFile(AppendFile):
     """
 
     def _cut_back(self) -> None:
-        self._check_not_shorter()
+        self._actual_size()
         os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
 
     def skip(self, count: int) -> None:
@@ -177,16 +184,11 @@ class SharedFile(AppendFile):
 
     def check_size(self) -> None:
         """Check that the file is at least as long as it should be."""
-        self._check_not_shorter()
+        self._actual_size()
 
     def cut(self) -> None:
         """Cut off the bytes after the end."""
         super()._cut_back()
-
-    def _check_not_shorter(self) -> None:
-        actual = os.fstat(self._descriptor).st_size
-        if actual < self.size_bytes:
-            raise _shorter(self.path, actual, self.size_bytes)
 
 
 def write_at(path: str, buffers: Sequence[syscalls.Buffer], offset: int) -> None:
@@ -200,14 +202,6 @@ def write_at(path: str, buffers: Sequence[syscalls.Buffer], offset: int) -> None
         os.close(descriptor)
         raise
     syscalls.close(descriptor, path)
-
-
-def _shorter(path: str, actual: int, recorded: int) -> IntegrityError:
-    return IntegrityError(
-        f"{path} has {actual} bytes, but {recorded} were recorded as written",
-        path=path,
-        hint="start over with --no-resume",
-    )
 
 
 def _check_size(descriptor: int, expected: int, path: str) -> None:

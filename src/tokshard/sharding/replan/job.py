@@ -118,6 +118,21 @@ def dry_run_replan(options: ReplanOptions) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class _Stop:
+    name: str
+    stream: Stream
+    earlier: tuple[StoppedStream, ...]
+    step: int
+    world: World
+    schedule: BatchSchedule
+    policy: ShardingPolicy
+
+    def stopped(self, proof: StreamProof, reweighting: Reweighting | None = None) -> StoppedStream:
+        assignment = self.stream.assignment
+        return StoppedStream(assignment, self.step, assignment.consumed_after(self.step), proof, reweighting)
+
+
+@dataclass(frozen=True, slots=True)
 class _Continued:
     stream: Stream
     stopped: StoppedStream
@@ -144,17 +159,15 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
         write_plan(continue_plan(read_plan("plan"), request, "plan2"), "plan2")
     """
     topology = request.topology or plan.topology
-    history = plan.history
     consumed_valid_samples(TRAIN, tuple(plan.streams), request.consumed_valid_samples)  # raises
     continued = {}
     for name, stream in plan.streams.items():
         try:
-            stops = stops_of(history, name)
+            stop = _stop_of(name, stream, plan, topology, request)
             if name == TRAIN and request.blend is not None:
-                place = os.path.abspath(directory)
-                continued[name] = _reweighted(name, stream, stops, topology, request, plan, place)
+                continued[name] = _reweighted(stop, plan, request, os.path.abspath(directory))
             else:
-                continued[name] = _continued(name, stream, stops, topology, request, plan)
+                continued[name] = _continued(stop, request.steps if name == TRAIN else None)
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
     if request.blend is not None and TRAIN not in plan.streams:
@@ -171,50 +184,30 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
     )
 
 
-def _continued(
-    name: str,
-    stream: Stream,
-    stops: tuple[StoppedStream, ...],
-    topology: Topology,
-    request: ReplanRequest,
-    plan: Plan,
-) -> _Continued:
-    stopped = stream.assignment
-    step = _stop_step(stopped, _consumed(name, plan, request))
+def _stop_of(name: str, stream: Stream, plan: Plan, topology: Topology, request: ReplanRequest) -> _Stop:
+    step = _stop_step(stream.assignment, _consumed(name, plan, request))
     world, schedule = _world(name, stream, topology, request)
     policy = _policy(name, stream, request)
-    after = continue_assignment(
-        stopped, step, world, schedule, policy, steps=request.steps if name == TRAIN else None
-    )
+    return _Stop(name, stream, stops_of(plan.history, name), step, world, schedule, policy)
+
+
+def _continued(stop: _Stop, steps: int | None) -> _Continued:
+    stream, step = stop.stream, stop.step
+    stopped = stream.assignment
+    after = continue_assignment(stopped, step, stop.world, stop.schedule, stop.policy, steps=steps)
     for _, message in continuation_problems(stopped, step, after):
         raise UsageError(f"cannot continue the plan: {message}")
     key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
-    before = count_before(stops, stopped, step)
+    before = count_before(stop.earlier, stopped, step)
     proof = prove_remainder(stopped, step, after, Locator(stream.source), before, key_of)
-    changed = replace(stream, assignment=after, mode=policy.mode, tail=policy.tail)
-    return _Continued(changed, _stopped(stopped, step, proof))
+    changed = replace(stream, assignment=after, mode=stop.policy.mode, tail=stop.policy.tail)
+    return _Continued(changed, stop.stopped(proof))
 
 
-def _stopped(
-    stopped: Assignment, step: int, proof: StreamProof, reweighting: Reweighting | None = None
-) -> StoppedStream:
-    return StoppedStream(stopped, step, stopped.consumed_after(step), proof, reweighting)
-
-
-def _reweighted(
-    name: str,
-    stream: Stream,
-    stops: tuple[StoppedStream, ...],
-    topology: Topology,
-    request: ReplanRequest,
-    plan: Plan,
-    directory: str,
-) -> _Continued:
+def _reweighted(stop: _Stop, plan: Plan, request: ReplanRequest, directory: str) -> _Continued:
+    name, stream, step, world, schedule = stop.name, stop.stream, stop.step, stop.world, stop.schedule
     stopped = stream.assignment
-    step = _stop_step(stopped, _consumed(name, plan, request))
     consumed = stopped.consumed_after(step)
-    world, schedule = _world(name, stream, topology, request)
-    policy = _policy(name, stream, request)
     left = stopped.consumed_after(stopped.steps) - consumed
     steps = request.steps or schedule.timeline(world.group, consumed, stop=consumed + left).steps_within(left)
     if not steps:
@@ -222,15 +215,15 @@ def _reweighted(
     timeline = schedule.timeline(world.group, consumed, steps=steps)
     samples = int(timeline.consumed(np.array([steps]))[0]) - consumed
     pairs, warnings = read_weights(request.blend or "", stream.source, name)
-    components = match_components(pairs, stream.source, source_progress_of(stream, step, stops))
+    components = match_components(pairs, stream.source, source_progress_of(stream, step, stop.earlier))
     identity = {"plan_id": plan.plan_id, "stream": name, "step": step, "samples": samples}
     source, record, proof = _blended(components, samples, request.seed, directory, name, identity)
-    whole = _whole_epochs(SampleOrder(samples), 0, 1, world, policy)
+    whole = _whole_epochs(SampleOrder(samples), 0, 1, world, stop.policy)
     after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed)
     if stream.sort_key is not None:
         warnings = (*warnings, "the new blend is read in its own order, without bucketing")
-    changed = Stream(source, after, policy.mode, policy.tail, boundaries=stream.boundaries)
-    return _Continued(changed, _stopped(stopped, step, proof, record), warnings)
+    changed = Stream(source, after, stop.policy.mode, stop.policy.tail, boundaries=stream.boundaries)
+    return _Continued(changed, stop.stopped(proof, record), warnings)
 
 
 def _blended(
@@ -246,7 +239,7 @@ def _blended(
     drawn = sum(weight > 0 for weight in weights)
     order = reweight(weights[:drawn], progress[:drawn], samples, seed)
     datasets = tuple(component.reference for component in components)
-    identity["datasets"] = [encode(one.with_paths(lambda _: "")) for one in datasets]
+    identity["datasets"] = [encode(reference.with_paths(lambda _: "")) for reference in datasets]
     syscalls.make_directory(directory)
     files, record = write_order(
         order, progress, weights, seed, directory=directory, stream=name, made_from=identity

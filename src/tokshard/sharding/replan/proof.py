@@ -373,9 +373,9 @@ def _continues_progress(
 ) -> bool:
     by_index: dict[Any, list[SourceProgress]] = {}
     for reference, of_source in zip(parent.datasets, known, strict=True):
-        by_index.setdefault(_identity(reference), []).append(of_source)
+        by_index.setdefault(data_identity_of(reference), []).append(of_source)
     for reference, of_source in zip(source.datasets, progress, strict=True):
-        candidates = by_index.get(_identity(reference))
+        candidates = by_index.get(data_identity_of(reference))
         if candidates and candidates.pop(0) == of_source:
             continue
         if candidates is not None or of_source != SourceProgress.at_start(of_source.samples):
@@ -383,6 +383,7 @@ def _continues_progress(
     return True
 
 
-def _identity(reference: DatasetReference) -> tuple[Any, ...]:
+def data_identity_of(reference: DatasetReference) -> tuple[object, ...]:
+    """Return an identity of the bytes and the index of a dataset, whatever its paths."""
     files = None if reference.index is None else (reference.index.files.hash, reference.index.files.split)
     return (reference.bin, reference.idx, files)
