@@ -10,9 +10,9 @@ from support.blends import (
 )
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
-from tokshard.blending.recheck import recheck
 from tokshard.blending.recipe_files import parse_per_split_words, parse_words
 from tokshard.errors import IntegrityError, MissingFileError
+from tokshard.verification.blend import recheck
 
 
 def words(sources, weights=(0.5, 0.2, 0.3)):

@@ -18,13 +18,13 @@ from support.blends import (
 from tokshard.blending import job
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
-from tokshard.blending.recheck import recheck
 from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.blending.recipe_files import parse_words, read_recipe
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, OutputExistsError, TokshardError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import read_description
+from tokshard.verification.blend import recheck
 
 
 def words(sources, weights=(0.5, 0.2, 0.3)):

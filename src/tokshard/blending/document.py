@@ -12,8 +12,7 @@ from tokshard.blending.options import BuilderConfig
 from tokshard.blending.plan import Kind
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.blending.weights import BlendWeights, shares_of
-from tokshard.core.codec import SHA256, Document, Key, NotStored, encode
-from tokshard.core.tool import Tool
+from tokshard.core.codec import SHA256, Document, Key, NotStored, Tool, encode
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.storage import syscalls

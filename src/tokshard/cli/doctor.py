@@ -10,15 +10,14 @@ import typer
 
 import tokshard
 from tokshard import DoctorOptions
-from tokshard.cli import failures, options, terminal
-from tokshard.cli.events import recorded
+from tokshard.cli import options, terminal
+from tokshard.cli.command_run import command_run
 from tokshard.cli.options import LogJson
 
 if TYPE_CHECKING:
     from tokshard import CacheLookup, DoctorReport
 
 MAX_STDIN_BYTES = 64 << 20
-FOUND_PROBLEMS = 1
 _SHOWN_LOOKUPS = 12
 _KINDS = {
     "single": "one dataset",
@@ -58,7 +57,7 @@ def doctor(
     Nothing is written and no index is built. The exit code is 1 if there are findings but notes. The version
     of Megatron, if it is not told, is that under whose names most files are there.
     """
-    with failures.reported(as_json=as_json), recorded(log_json, "doctor") as log:
+    with command_run("doctor", as_json=as_json, log_json=log_json) as run:
         chosen = DoctorOptions(
             launch=_launch(launch),
             megatron=megatron,
@@ -67,10 +66,10 @@ def doctor(
             path_as=options.parse_path_as(path_as),
         )
         report = tokshard.doctor(chosen)
-        log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
-        terminal.say_json(report.to_json()) if as_json else _show(report)
+        run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
+        run.show(report, _show)
         if not report.is_healthy:
-            raise typer.Exit(FOUND_PROBLEMS)
+            run.found_problems()
 
 
 def _launch(words: list[str]) -> str | tuple[str, ...]:

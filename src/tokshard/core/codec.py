@@ -28,10 +28,12 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin
 
 from tokshard.core.strict_json import dump_json, parse_json_object
 from tokshard.errors import IntegrityError, UsageError
+from tokshard.version import __version__
 
 SCHEMA_FIELD = "schema"
 SHA256 = "[0-9a-f]{64}"
@@ -474,3 +476,11 @@ def shown(value: Any) -> str:
     """Return a JSON value for an error message, cut after 80 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """The program that wrote a file."""
+
+    name: Annotated[str, Key("name", "Its name.")] = "tokshard"
+    version: Annotated[str, Key("version", "Its version.")] = __version__

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from tokshard.core.codec import SHA256, XXH3_128, Document, Key
-from tokshard.core.tool import Tool
+from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
 from tokshard.dataset.plan import BuildParameters, Compression, TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs, paths

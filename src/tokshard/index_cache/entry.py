@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
-from tokshard.core.codec import Document, Key
-from tokshard.core.tool import Tool
+from tokshard.core.codec import Document, Key, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError

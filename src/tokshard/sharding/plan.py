@@ -13,9 +13,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from tokshard.core.codec import SHA256, Document, Key, encode
+from tokshard.core.codec import SHA256, Document, Key, Tool, encode
 from tokshard.core.path_mapping import PathMapping
-from tokshard.core.tool import Tool
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import StoppedPlan

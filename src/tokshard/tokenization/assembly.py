@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tokshard.core.codec import XXH3_128, Key, decode, encode
-from tokshard.core.tool import Tool
+from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.corpus.records import RejectedRecord
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,

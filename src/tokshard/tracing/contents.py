@@ -14,8 +14,7 @@ from tokshard.sharding.locator import Locator
 from tokshard.tokenizer.encoders import decode
 from tokshard.tracing.provenance import NO_MANIFEST, Provenance
 from tokshard.tracing.report import DocumentOrigin, SampleContents, SamplePiece
-from tokshard.tracing.scanning import spread
-from tokshard.tracing.sequence_table import SequenceTable
+from tokshard.tracing.sequence_table import SequenceTable, spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

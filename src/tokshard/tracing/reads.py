@@ -19,7 +19,7 @@ from tokshard.gpt_index.spans import SampleSpans, Spans
 from tokshard.sharding.layouts import repeats
 from tokshard.storage.paths import idx_path
 from tokshard.tracing.report import DocumentRead
-from tokshard.tracing.scanning import find, find_in_blocks, pairs, spread
+from tokshard.tracing.sequence_table import find, find_in_blocks, pairs, spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,7 +1,11 @@
-"""Lookup of a few sequences and documents in the index file of a dataset, without a pass over all of it."""
+"""Lookup of a few sequences and documents in the index file of a dataset, without a pass over all of it.
+
+Numbers are searched for in one pass in blocks, whatever their number, in bounded memory.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +19,126 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+
+
+# The working arrays of a block then stay in the cache: 100 million int32 take 0.15 s, warm.
+BLOCK = 1 << 18
+_FEWEST_BITS, _MOST_BITS = 16, 24
+_SPARSE = 16
+
+
+def find(array: NDArray[Any], wanted: Integers) -> tuple[Integers, Integers]:
+    """Return where an array holds one of some numbers, and which; see :func:`find_in_blocks`.
+
+    Example:
+        >>> places, which = find(np.array([7, 1, 9, 7], np.int32), np.array([7, 9]))
+        >>> places.tolist(), which.tolist()
+        ([0, 2, 3], [0, 1, 0])
+    """
+    plain = np.asarray(array)
+    return find_in_blocks(len(plain), lambda first, stop: plain[first:stop], wanted)
+
+
+def find_in_blocks(
+    size: int, block_of: Callable[[int, int], NDArray[Any]], wanted: Integers
+) -> tuple[Integers, Integers]:
+    """Return where one of some numbers stands in an array that is made block by block.
+
+    Args:
+        size: The length of the array.
+        block_of: Returns the integers, of 32 or 64 bits, from a first place to the one before a stop.
+        wanted: The numbers: int64, ascending, each once, none negative.
+
+    Returns:
+        The places, ascending, and for each the place of its number in ``wanted``; int64, equally many.
+    """
+    none = np.empty(0, np.int64)
+    if not wanted.size:
+        return none, none
+    sieve = _Run(wanted) if wanted[-1] - wanted[0] == wanted.size - 1 else _Sieve(wanted)
+    places, which = [none], [none]
+    for first in range(0, size, BLOCK):
+        here, numbers = sieve.sift(block_of(first, min(first + BLOCK, size)))
+        if here.size:
+            places.append(here + first)
+            which.append(numbers)
+    return np.concatenate(places), np.concatenate(which)
+
+
+class _Run:
+    # Consecutive numbers: two comparisons find them.
+    def __init__(self, wanted: Integers) -> None:
+        self._first, self._last = int(wanted[0]), int(wanted[-1])
+
+    def sift(self, block: NDArray[Any]) -> tuple[Integers, Integers]:
+        limits = np.iinfo(block.dtype)
+        if self._first > limits.max:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        here = np.flatnonzero((block >= self._first) & (block <= min(self._last, limits.max)))
+        return here, block[here].astype(np.int64) - self._first
+
+
+class _Sieve:
+    # Any numbers: a table of their lowest bits, small enough for the cache, leaves few to look up.
+    def __init__(self, wanted: Integers) -> None:
+        self._wanted = wanted
+        bits = min(max((wanted.size * _SPARSE).bit_length(), _FEWEST_BITS), _MOST_BITS)
+        self._mask = (1 << bits) - 1
+        self._table = np.zeros(1 << bits, np.bool_)
+        self._table[wanted & self._mask] = True
+        self._low = np.empty(BLOCK, np.intp)
+
+    def sift(self, block: NDArray[Any]) -> tuple[Integers, Integers]:
+        low = self._low[: len(block)]
+        # Not negative after the mask, whatever the block holds: "clip" only spares numpy a check.
+        np.bitwise_and(block, self._mask, out=low, casting="unsafe")
+        here = np.flatnonzero(self._table.take(low, mode="clip"))
+        numbers = block[here].astype(np.int64)
+        which = np.searchsorted(self._wanted, numbers)
+        found = self._wanted[np.minimum(which, self._wanted.size - 1)] == numbers
+        return here[found], which[found]
+
+
+def spread(firsts: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """Return all numbers of some ranges, one range after the other.
+
+    Args:
+        firsts: The first number of each: int64 of shape ``(n,)``.
+        counts: How many it has, 0 or more.
+
+    Returns:
+        For each number the range that it belongs to, and the number; int64.
+
+    Example:
+        >>> owners, numbers = spread(np.array([10, 20, 30]), np.array([2, 0, 3]))
+        >>> owners.tolist(), numbers.tolist()
+        ([0, 0, 2, 2, 2], [10, 11, 30, 31, 32])
+    """
+    owners = np.repeat(np.arange(counts.size, dtype=np.int64), counts)
+    before = np.cumsum(counts) - counts
+    return owners, np.arange(owners.size, dtype=np.int64) - before[owners] + firsts[owners]
+
+
+def pairs(left: Integers, right: Integers, keys: int) -> tuple[Integers, Integers]:
+    """Return all pairs of places in two arrays that hold the same key.
+
+    Args:
+        left: Keys from 0 to ``keys - 1``, in any order.
+        right: Likewise.
+        keys: The number of keys.
+
+    Returns:
+        The place in ``left`` and the place in ``right`` of each pair, in the order of ``right``.
+
+    Example:
+        >>> pairs(np.array([1, 0, 1]), np.array([1, 0]), 2)
+        (array([0, 2, 1]), array([0, 0, 1]))
+    """
+    order = np.argsort(left, kind="stable")
+    counts = np.bincount(left, minlength=keys)
+    firsts = np.cumsum(counts) - counts
+    owners, places = spread(firsts[right], counts[right])
+    return order[places], owners
 
 
 class SequenceTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tokshard.core.tool import Tool
+from tokshard.core.codec import Tool
 from tokshard.dataset.manifest import (
     INDEXED,
     UNITS_NAME,

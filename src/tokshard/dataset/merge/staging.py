@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import xxhash
 
-from tokshard.core.codec import XXH3_128, Key, decode, encode
+from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
-from tokshard.core.tool import Tool
 from tokshard.dataset.index_file import write_index
 from tokshard.dataset.manifest import (
     INDEXED,

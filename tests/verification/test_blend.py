@@ -11,8 +11,8 @@ from support.blends import (
     write_sources,
 )
 from tokshard.blending.job import build_blend
-from tokshard.blending.recheck import recheck
 from tokshard.blending.recipe_files import parse_words
+from tokshard.verification.blend import recheck
 
 
 def words(sources, weights=(0.5, 0.2, 0.3)):
@@ -55,26 +55,26 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
 
     source, where = split.sources[1], "splits.train.sources[1]"
     assert after(lambda: rewrite(split.order.dataset_index, falsify)) == {
-        ("wrong-order", "splits.train.order")
+        ("blend-order", "splits.train.order")
     }
     assert after(lambda: rewrite(split.order.dataset_sample_index, falsify)) == {
-        ("wrong-order", "splits.train.order")
+        ("blend-order", "splits.train.order")
     }
     assert after(lambda: np.save(split.order.dataset_index, np.load(split.order.dataset_index)[1:])) == {
-        ("wrong-order", "splits.train.order")
+        ("blend-order", "splits.train.order")
     }
     assert after(lambda: os.remove(split.order.dataset_index)) == {("unreadable", "splits.train.order")}
     assert after(
         lambda: Path(split.order.description).write_bytes(
             Path(report.document.splits["valid"].order.description).read_bytes()
         )
-    ) == {("wrong-hash", "splits.train.order")}
+    ) == {("blend-hash", "splits.train.order")}
     assert after(lambda: Path(source.description).write_text("x")) == {("unreadable", where)}
     assert after(lambda: np.save(source.shuffle_index, np.load(source.shuffle_index)[1:])) == {
-        ("wrong-order", where)
+        ("blend-order", where)
     }
     assert after(lambda: rewrite(source.shuffle_index, lambda array: array.fill(0))) == {
-        ("wrong-certificate", "splits.train.certificate")
+        ("blend-certificate", "splits.train.certificate")
     }
     assert after(lambda: rewrite(source.shuffle_index, lambda array: array.fill(10**6))) == {
         ("unreadable", "splits.train.certificate")
@@ -85,4 +85,4 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
 def test_a_source_written_anew_is_found(made, tmp_path):
     sources, report = made
     write_dataset(sources[0], [3] * 70)
-    assert ("source-changed", "splits.train.sources[0]") in codes(report.document)
+    assert ("blend-source-changed", "splits.train.sources[0]") in codes(report.document)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.tracing.scanning import BLOCK, find, find_in_blocks, pairs, spread
+from tokshard.tracing.sequence_table import BLOCK, find, find_in_blocks, pairs, spread
 
 # Neighbours, and numbers whose low bits are the same: the table of low bits cannot tell them apart.
 numbers = st.integers(0, 40) | st.integers(0, 40).map(lambda number: number << 16 | 5)
