@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,6 @@ class RejectedRecord:
         offset: Its byte offset in the input's decompressed stream (of a table: its row number in the file).
         line: Its 1-based line number within the unit, blank lines counted (of a table: row number).
         reason: A key of :data:`REASONS`.
-        detail: What exactly is wrong.
         excerpt: Its first 60 characters; bytes that are not UTF-8 as ``\xff``. Data, not to be printed raw.
     """
 
@@ -79,19 +78,36 @@ class DocumentBatch:
     blank_lines: int
     raw: bytes
 
+    @classmethod
+    def plain(
+        cls, columns: tuple[list[str], ...], offsets: npt.NDArray[np.int64], raw: bytes | None = None
+    ) -> Self:
+        """Return a batch in which every record is a document and every field one text."""
+        count = len(offsets)
+        return cls(
+            texts=columns,
+            sequences_per_document=(None,) * len(columns),
+            offsets=offsets,
+            rejected=[],
+            records=count,
+            lines=count,
+            blank_lines=0,
+            raw=raw_of_texts(columns) if raw is None else raw,
+        )
+
     @property
     def documents(self) -> int:
-        """How many documents the batch has."""
+        """Number of documents."""
         return len(self.offsets)
 
     @property
     def input_bytes(self) -> int:
-        """How many bytes were consumed, decompressed."""
+        """Number of decompressed bytes consumed."""
         return len(self.raw)
 
 
 class UnusableRecordError(Exception):
-    """Why a record cannot become a document; a :class:`RejectedRecord` where its place is known."""
+    """Reason why a record cannot become a document."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -146,11 +162,7 @@ def raw_of_texts(columns: Sequence[Sequence[str]]) -> bytes:
 
 
 def usable_value(value: Any, field: str) -> str | list[str]:
-    """Return a field's value if it is text or a list of texts.
-
-    Raises:
-        UnusableRecordError: It is not.
-    """
+    """Return a field's value if it is text or a list of texts; else raise UnusableRecordError."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -167,8 +179,16 @@ def usable_value(value: Any, field: str) -> str | list[str]:
     return value
 
 
+def check_length(size_bytes: int, max_document_bytes: int, *, what: str, unit: str) -> None:
+    """Raise UnusableRecordError if a line or row is longer than the limit."""
+    if size_bytes > max_document_bytes:
+        raise UnusableRecordError(
+            "too-long", f"the {what} has {size_bytes} {unit}, the limit is {max_document_bytes}"
+        )
+
+
 def json_type(value: Any) -> str:
-    """Name the JSON type of a value, with its article.
+    """Return the JSON type of a value, with its article.
 
     Example:
         >>> json_type(True), json_type({})

@@ -35,7 +35,6 @@ class CorruptStreamError(Exception):
     Args:
         offset: The place in the compressed file: exact for a cut stream and for trailing bytes,
             otherwise the beginning of the :data:`FEED_BYTES` that could not be decompressed.
-        detail: What is wrong, with the place.
     """
 
     def __init__(self, offset: int, detail: str) -> None:
@@ -49,10 +48,6 @@ class ByteSource:
 
     A pipe hands out its bytes in pieces of any size; here ``read`` returns less than it was asked for
     only at the end, so that all that follows is the same for a pipe and a file.
-
-    Args:
-        file: A blocking binary file.
-        path: Its name, for errors.
     """
 
     def __init__(self, file: BinaryIO, path: str) -> None:
@@ -98,11 +93,6 @@ def decompressed_chunks(
     source: ByteSource, compression: Compression, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[bytes]:
     """Yield the content of a stream in chunks of 1 to ``chunk_bytes`` bytes.
-
-    Args:
-        source: The file, at its beginning.
-        compression: What :func:`~tokshard.corpus.content.sniff` says of it; ``"none"`` passes it on as it is.
-        chunk_bytes: The largest chunk.
 
     Raises:
         CorruptStreamError: After the chunks that could be decompressed.

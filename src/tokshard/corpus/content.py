@@ -56,11 +56,10 @@ _FOREIGN: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
 
 
 class Content(NamedTuple):
-    """What a file holds.
+    """Format and compression of a file.
 
     Attributes:
         format: The kind of records; ``"jsonl"`` also stands for whatever a compressed file holds.
-        compression: How the file is compressed.
     """
 
     format: Format
@@ -78,11 +77,7 @@ def sniff(head: bytes) -> Compression:
 
 
 def identify(head: bytes, path: str) -> Content:
-    """Tell what a file holds.
-
-    Args:
-        head: Its first :data:`HEAD_BYTES` bytes, or all of a shorter file.
-        path: Its name, for the error.
+    """Return the format and compression of a file that begins with ``head``, its first :data:`HEAD_BYTES`.
 
     Raises:
         InputError: It is of a kind known to hold no records.
@@ -95,11 +90,7 @@ def identify(head: bytes, path: str) -> Content:
 
 
 def refuse_utf16(head: bytes, path: str) -> None:
-    """Refuse a file that begins with a UTF-16 byte order mark.
-
-    Raises:
-        InputError: It does.
-    """
+    """Raise InputError for a file that begins with a UTF-16 byte order mark."""
     if head.startswith(_UTF16_BYTE_ORDER_MARKS):
         raise InputError(
             f"{path} is encoded as UTF-16, but JSON lines are UTF-8",

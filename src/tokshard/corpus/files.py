@@ -40,9 +40,7 @@ class CorpusFile:
         path: As the user named it; ``"-"`` is standard input.
         size_bytes: Its size, or None for a stream (standard input, a named pipe).
         mtime_ns: When it was last changed, or None for a stream.
-        format: The kind of its records.
-        compression: How it is compressed. Of a stream neither is known before it is read: they are
-            ``"jsonl"`` and ``"none"`` here.
+        compression: Like the format not known of a stream before it is read: ``"jsonl"`` and ``"none"``.
         version: Of an object in a store, what changes when it does (its ETag, say); None otherwise.
     """
 
@@ -161,10 +159,7 @@ def _is_marker(path: str) -> bool:
 def _expand_directory(directory: str) -> list[str]:
     found = sorted(_walk(directory, frozenset()), key=natural_key)
     if not found:
-        raise InputError(
-            f"the directory {directory} holds no inputs",
-            hint=_HINT_NAMES,
-        )
+        raise InputError(f"the directory {directory} holds no inputs", hint=_HINT_NAMES)
     return found
 
 
@@ -230,7 +225,8 @@ def _describe(path: str) -> CorpusFile:
             return CorpusFile(path, None, None, "jsonl", "none")
         if not stat.S_ISREG(status.st_mode):
             raise InputError(f"{path} is neither a file nor a pipe", hint="pipe it in and name the input -")
-        content = _content(path)
+        with open(path, "rb") as file:
+            content = _content(file.read(HEAD_BYTES), path)
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist", hint=_HINT_QUOTE) from error
     except OSError as error:
@@ -240,18 +236,13 @@ def _describe(path: str) -> CorpusFile:
 
 def _describe_object(url: str) -> CorpusFile:
     status = objects.status(url)
-    content = _content_of(objects.RemoteFile(url, status).read(0, HEAD_BYTES), url)
+    content = _content(objects.RemoteFile(url, status).read(0, HEAD_BYTES), url)
     return CorpusFile(
         url, status.size_bytes, status.mtime_ns, content.format, content.compression, status.version
     )
 
 
-def _content(path: str) -> Content:
-    with open(path, "rb") as file:
-        return _content_of(file.read(HEAD_BYTES), path)
-
-
-def _content_of(head: bytes, path: str) -> Content:
+def _content(head: bytes, path: str) -> Content:
     refuse_utf16(head, path)
     return identify(head, path)
 

@@ -33,10 +33,7 @@ class Ranges(Protocol):
 def open_ranges(path: str, begin: int, end: int) -> Iterator[Ranges]:
     """Open an input of which a range will be read, from its beginning to about its end.
 
-    Args:
-        path: A path or a URL.
-        begin: Where reading begins, in bytes.
-        end: Where it commonly ends; more may be read.
+    ``end``: where it commonly ends; more may be read.
 
     Raises:
         OSError: A local file cannot be read.
@@ -114,10 +111,8 @@ def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Itera
     Peak memory: a few times the larger of ``batch_bytes`` and the longest line that is no longer than
     ``max_line_bytes``.
 
-    Args:
-        unit: The unit.
-        batch_bytes: The size of a batch; one longer line is a batch of its own.
-        max_line_bytes: Longer lines are never held in memory as a whole.
+    ``batch_bytes``: the size of a batch; one longer line is a batch of its own. ``max_line_bytes``:
+    longer lines are never held in memory as a whole.
 
     Raises:
         InputError: The file cannot be read or is shorter than the unit says.

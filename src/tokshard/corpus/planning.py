@@ -29,10 +29,7 @@ def plan_units(file_number: int, file: CorpusFile, unit_bytes: int) -> Iterator[
 
     For the others (``file.is_stream``) see :func:`tokshard.corpus.planning.stream_units`.
 
-    Args:
-        file_number: The number of the input.
-        file: The input.
-        unit_bytes: The nominal size of a unit. Row groups are gathered until they reach it.
+    ``unit_bytes``: the nominal size of a unit. Row groups are gathered until they reach it.
 
     Raises:
         InputError: The table cannot be read.

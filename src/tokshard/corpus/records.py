@@ -19,6 +19,7 @@ from tokshard.corpus.batch import (
     DocumentBatch,
     RejectedRecord,
     UnusableRecordError,
+    check_length,
     excerpt_of,
     json_type,
     usable_value,
@@ -57,12 +58,9 @@ def read_documents(
 
     The documents and rejected records do not depend on ``batch_bytes``.
 
-    Args:
-        unit: The unit.
-        fields: The fields that hold text, at least one, no two alike. A value is a string, or a list of
-            strings: a document of several sequences, or of none.
-        batch_bytes: How much is read at a time.
-        max_document_bytes: Longer lines (of a table: longer texts) are rejected without being held.
+    ``fields``: the fields that hold text, at least one, no two alike. A value is a string, or a list of
+    strings: a document of several sequences, or of none. ``max_document_bytes``: longer lines (of a
+    table: longer texts) are rejected without being held.
 
     Raises:
         InputError: The input cannot be read, or a table has no such column of text.
@@ -110,17 +108,7 @@ def _plain_documents(
         return None
     if not all({str}.issuperset(map(type, column)) for column in columns):
         return None
-    count = len(batch.lines)
-    return DocumentBatch(
-        texts=columns,
-        sequences_per_document=(None,) * len(fields),
-        offsets=batch.offsets,
-        rejected=[],
-        records=count,
-        lines=count,
-        blank_lines=0,
-        raw=batch.raw,
-    )
+    return DocumentBatch.plain(columns, batch.offsets, batch.raw)
 
 
 def _checked_documents(
@@ -132,7 +120,7 @@ def _checked_documents(
     for number, (line, offset, length) in enumerate(places):
         is_cut = not batch.complete and number == len(batch.lines) - 1
         try:
-            _check_length(length, max_document_bytes)
+            check_length(length, max_document_bytes, what="line", unit="bytes")
             if not line or line.isspace():
                 blank_lines += 1
             else:
@@ -140,13 +128,6 @@ def _checked_documents(
         except UnusableRecordError as error:
             builder.reject(offset, first_line + number, error, excerpt_of(line))
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
-
-
-def _check_length(length: int, max_document_bytes: int) -> None:
-    if length > max_document_bytes:
-        raise UnusableRecordError(
-            "too-long", f"the line has {length} bytes, the limit is {max_document_bytes}"
-        )
 
 
 def _end_of_corrupt_stream(unit: LineUnit, field_count: int, line: int) -> DocumentBatch:

@@ -18,8 +18,8 @@ from tokshard.corpus.batch import (
     BatchBuilder,
     DocumentBatch,
     UnusableRecordError,
+    check_length,
     excerpt_of,
-    raw_of_texts,
     usable_value,
 )
 from tokshard.corpus.content import Format
@@ -35,7 +35,6 @@ class TableGroup(NamedTuple):
     """A row group or a record batch.
 
     Attributes:
-        row_count: Its rows.
         size_bytes: Its size in memory, all columns together.
     """
 
@@ -209,21 +208,14 @@ def _documents(
         for column in columns
     )
     if is_plain:
-        return DocumentBatch(
-            texts=tuple(columns),
-            sequences_per_document=(None,) * len(fields),
-            offsets=np.arange(first_row, first_row + count, dtype=np.int64),
-            rejected=[],
-            records=count,
-            lines=count,
-            blank_lines=0,
-            raw=raw_of_texts(columns),
-        )
+        return DocumentBatch.plain(tuple(columns), np.arange(first_row, first_row + count, dtype=np.int64))
     builder = BatchBuilder(len(fields))
     for row, values in enumerate(zip(*columns, strict=True)):
         try:
             usable = [_usable(value, field) for value, field in zip(values, fields, strict=True)]
-            _check_length(usable, max_document_bytes)
+            texts = (text for value in usable for text in ([value] if isinstance(value, str) else value))
+            size = sum(len(text.encode("utf-8")) for text in texts)
+            check_length(size, max_document_bytes, what="row", unit="bytes of text")
             builder.add(usable, first_row + row)
         except UnusableRecordError as error:
             builder.reject(first_row + row, done + row + 1, error, _excerpt(values))
@@ -241,17 +233,6 @@ def _usable(value: Any, field: str) -> str | list[str]:
             "invalid-utf8", f"byte {error.start} of the field {field!r}: {error.reason}"
         ) from None
     return usable_value(value, field)
-
-
-def _check_length(values: Sequence[str | list[str]], max_document_bytes: int) -> None:
-    size = 0
-    for value in values:
-        for text in [value] if isinstance(value, str) else value:
-            size += len(text.encode("utf-8"))
-    if size > max_document_bytes:
-        raise UnusableRecordError(
-            "too-long", f"the row has {size} bytes of text, the limit is {max_document_bytes}"
-        )
 
 
 def _excerpt(values: Sequence[Any]) -> str:

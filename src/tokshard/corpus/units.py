@@ -25,16 +25,10 @@ class LineUnit:
     the first newline at a position >= end - 1, or with the file.
 
     Attributes:
-        file: The number of the input.
-        index: The number of the unit in its input.
-        last: Whether it is the last unit of its input.
         path: The plain file to read: the input itself, or a temporary file cut from it.
-        begin: Where its range of ``path`` begins, in bytes.
-        end: Where its range ends.
         stream_offset: The position in the input's decompressed stream of byte 0 of ``path``.
         elided: For each line that was too long to be kept whole, in order: its position in the stream
             and how many of its bytes were dropped at its end.
-        stream_error: Why the stream breaks off after this unit, or None.
         temporary: Whether ``path`` is to be removed after use.
         input_bytes: The bytes on disk that the unit stands for (compressed ones of compressed inputs).
     """
@@ -61,15 +55,8 @@ class RowUnit:
     """Consecutive row groups (Parquet) or record batches (Arrow) of a table.
 
     Attributes:
-        file: The number of the input.
-        index: The number of the unit in its input.
-        last: Whether it is the last unit of its input.
-        path: The table.
-        format: ``"parquet"`` or ``"arrow"``.
         first_group: Its first row group or record batch.
-        group_count: How many of them it has.
         first_row: The number of its first row in the file.
-        row_count: How many rows it has.
         input_bytes: The bytes on disk that the unit stands for: the file's, in proportion.
     """
 

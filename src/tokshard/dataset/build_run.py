@@ -29,9 +29,7 @@ class BuildResult:
     """The outputs of a run.
 
     Attributes:
-        manifests: The manifest of each output.
         resumed: How much of the work an earlier run had done: units or bytes.
-        up_to_date: Whether everything existed already and nothing was done.
     """
 
     manifests: tuple[Manifest, ...]
@@ -44,10 +42,7 @@ class BuildSpec:
     """The outputs to build, and what may be reused or replaced.
 
     Attributes:
-        plan: The plan of the run.
         prefixes: The local path prefix of each output.
-        resume: Whether an unfinished run may be resumed.
-        force: Whether an existing output may be replaced.
         encoders: The encoders whose documents an existing output may have; None for any.
         delivery: How the outputs are uploaded to a store; None to leave them where they are built.
     """
@@ -125,11 +120,7 @@ class BuildSpec:
         return not found
 
     def refuse_existing(self, prefixes: Sequence[str]) -> None:
-        """Check that no file has the name of an output at these prefixes, unless it may be replaced.
-
-        Raises:
-            OutputExistsError: One has.
-        """
+        """Raise OutputExistsError if files of an output exist at these prefixes and may not be replaced."""
         if not self.force and (existing := _existing(prefixes)):
             raise OutputExistsError(
                 f"{existing[0]} exists already, and was not made from these inputs with these options",
@@ -148,9 +139,7 @@ class BuildSpec:
 def recover(spec: BuildSpec, work: WorkDirectory) -> BuildResult | None:
     """Publish what an earlier run has staged completely, or prepare the work directory.
 
-    Args:
-        spec: The outputs to build.
-        work: The work directory, whose lock the caller holds alone.
+    ``work``: the work directory, whose lock the caller holds alone.
 
     Returns:
         The outputs if all exist now; else None, and the work directory holds the plan.
@@ -182,10 +171,6 @@ def recover(spec: BuildSpec, work: WorkDirectory) -> BuildResult | None:
 
 class BuildRun:
     """The steps of one run. The caller holds the writer locks of all outputs.
-
-    Args:
-        spec: The outputs to build.
-        work: The work directory.
 
     Example::
 

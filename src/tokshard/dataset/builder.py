@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 def integer_array(values: Any, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     """Return ``values`` as a flat, contiguous array of an integer dtype.
 
-    Args:
-        values: Integers as a list, a numpy array, a torch tensor in main memory, or anything else that
-            numpy takes; of any shape, read in C order. Not copied where it has the dtype already.
-        dtype: An integer dtype.
-        what: What the values are, in the plural, for errors.
+    ``values``: integers as a list, a numpy array, a torch tensor in main memory, or anything else that
+    numpy takes; of any shape, read in C order. Not copied where it has the dtype already.
 
     Raises:
         UsageError: They are no integers (an empty array may have any dtype), or one is outside the
@@ -235,7 +232,9 @@ class IndexedDatasetBuilder:
             self._flush()
             with AtomicFile(path) as index_file:
                 self._write_index(index_file)
-                _remove_old_index(path)
+                if os.path.lexists(path):
+                    syscalls.unlink(path)
+                    syscalls.fsync_directory(os.path.dirname(path))
                 self._require_open().__exit__(None, None, None)
         except BaseException:
             self.discard()
@@ -311,9 +310,3 @@ class IndexedDatasetBuilder:
                 f"{method}: {self._open_sequences} sequences of add_item are in no document yet",
                 hint="call end_document() first",
             )
-
-
-def _remove_old_index(path: str) -> None:
-    if os.path.lexists(path):
-        syscalls.unlink(path)
-        syscalls.fsync_directory(os.path.dirname(path))

@@ -38,13 +38,7 @@ _STAGING_NAME = "staging"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The staging directory of an output in a store, and its URL.
-
-    Attributes:
-        url: The output prefix as the user named it.
-        directory: The staging directory of this URL.
-        keep: Whether the staged files stay after the upload.
-    """
+    """Delivery of an output to the URL prefix ``url``; the staged files stay only if ``keep``."""
 
     url: str
     directory: str
@@ -125,12 +119,9 @@ class Delivery:
 
 
 def delivery_to(output: str, *, local_dir: str | None, keep: bool) -> Delivery | None:
-    """Return how an output reaches its place; None for a path, where it is made in place.
+    """Return the delivery of an output; None for a path, where it is built in place.
 
-    Args:
-        output: The output prefix: a path or a URL.
-        local_dir: Where to make outputs for stores; by default in the user's cache directory.
-        keep: Whether the staged files stay.
+    ``local_dir``: where to make outputs for stores; by default in the user's cache directory.
 
     Raises:
         UsageError: The URL names no objects in a bucket, or staging is asked for without a URL.
@@ -202,7 +193,6 @@ class UploadJournal:
     """What has been uploaded, on the disk: the objects with their versions, and parts of one of them.
 
     Args:
-        path: The journal's file.
         fingerprint: The plan of the dataset that is uploaded. A journal of another one is worth nothing.
 
     Attributes:

@@ -72,8 +72,6 @@ class FingerprintedIndex:
     """The index of a dataset with the dataset's fingerprint, both of the very same bytes.
 
     Attributes:
-        path_prefix: The dataset.
-        table: Its checked index.
         fingerprint: With the digest of the whole index; and, if the dataset has a manifest that describes
             these files, with the values that know its tokens.
     """
@@ -117,11 +115,7 @@ class FingerprintedIndex:
         return cls(path_prefix, table, fingerprint)
 
     def check(self, fingerprint: DatasetFingerprint) -> None:
-        """Check that the dataset still has the fingerprint that it had when work on it began.
-
-        Raises:
-            IntegrityError: It has changed.
-        """
+        """Raise IntegrityError if the dataset no longer has the fingerprint it had when work on it began."""
         if self.fingerprint != fingerprint:
             raise IntegrityError(
                 f"{self.path_prefix} has changed while its indexes were built",
@@ -139,14 +133,7 @@ State = list[tuple[int | str, ...] | None]
 
 
 def dataset_state(prefix: str) -> State:
-    """Return what is different when another program has written a file: old and new may be mixed then.
-
-    Args:
-        prefix: The path prefix of the dataset, or its URL.
-
-    Returns:
-        For ``.bin``, ``.idx`` and manifest what :func:`tokshard.storage.fs.state` says: None if absent.
-    """
+    """Return :func:`tokshard.storage.fs.state` of ``.bin``, ``.idx`` and manifest; None for absent ones."""
     from tokshard.dataset.manifest import manifest_path
 
     return [fs.state(path) for path in (bin_path(prefix), idx_path(prefix), manifest_path(prefix))]
@@ -157,9 +144,6 @@ def unchanged(prefixes: Iterable[str]) -> Iterator[None]:
     """Read datasets, and refuse what was read, or what went wrong, if one was changed meanwhile.
 
     Remote ones are not looked at: each of their files is read on condition that it has not changed.
-
-    Args:
-        prefixes: The path prefixes of the datasets.
 
     Raises:
         InputError: A dataset was changed.

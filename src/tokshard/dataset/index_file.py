@@ -141,14 +141,7 @@ def _write_array(file: SupportsWrite, values: NDArray[Any], dtype: np.dtype[Any]
 
 
 class FileColumn:
-    """A column of an index file.
-
-    Args:
-        file: The index.
-        dtype: The dtype of the entries.
-        count: The number of entries, which lie inside the file.
-        offset: The byte offset of the first.
-    """
+    """A column of an index file."""
 
     def __init__(self, file: InputFile, dtype: DTypeLike, count: int, offset: int) -> None:
         self._file = file
@@ -182,10 +175,6 @@ class FileColumn:
 class IndexColumns:
     """The index at ``path`` as columns in its file, of which only the header and the size are checked.
 
-    Args:
-        path: The ``.idx`` file.
-        multimodal: Whether it ends with modes.
-
     Raises:
         IntegrityError: The header is wrong, or the size does not follow from it.
         StorageError: The file cannot be read.
@@ -208,9 +197,6 @@ class IndexColumns:
     def checked(self, bin_bytes: int) -> Self:
         """Check everything that :meth:`tokshard.dataset.layout.IndexTable.from_buffer` checks.
 
-        Args:
-            bin_bytes: The size of the ``.bin`` file.
-
         Raises:
             IntegrityError: Something contradicts something else.
         """
@@ -226,11 +212,7 @@ class IndexColumns:
 
 
 def read_header(file: InputFile) -> layout.IndexHeader:
-    """Return the header of an index file.
-
-    Raises:
-        IntegrityError: See :func:`tokshard.dataset.layout.read_header`.
-    """
+    """Return the header of an index file, see :func:`tokshard.dataset.layout.read_header`."""
     beginning = bytearray(min(file.size_bytes, layout.HEADER_BYTES))
     file.read_into(memoryview(beginning), 0)
     return layout.read_header(beginning, path=file.path)

@@ -81,10 +81,7 @@ _PAIR_HINT = "the .bin is cut short or belongs to another .idx: copy the pair ag
 
 
 def dtype_code(dtype: DTypeLike) -> int:
-    """Return the code of a dtype in the header.
-
-    Raises:
-        UsageError: The format has no code for it.
+    """Return the code of a dtype in the header, or raise UsageError if it has none.
 
     Example:
         >>> dtype_code("uint16"), dtype_code(np.int32)
@@ -115,13 +112,7 @@ def optimal_dtype(vocab_size: int | None) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """The first 34 bytes of an ``.idx`` file.
-
-    Attributes:
-        dtype: The dtype of the tokens.
-        sequence_count: The number of sequences.
-        document_count: The number of documents; the file stores one more.
-    """
+    """The first 34 bytes of an ``.idx`` file."""
 
     dtype: np.dtype[Any]
     sequence_count: int
@@ -157,10 +148,6 @@ def read_header(buffer: Buffer, *, path: str = "the index") -> IndexHeader:
     """Read the header alone, for callers that want only the counts.
 
     The counts are what the file claims: only :meth:`IndexTable.from_buffer` holds them against its size.
-
-    Args:
-        buffer: The file's bytes, or at least the first 34.
-        path: The file, for errors.
 
     Raises:
         IntegrityError: It is no index of version 1, or the dtype code or a count is impossible.
@@ -199,7 +186,6 @@ class IndexTable:
     The arrays are read-only, mostly unaligned views of the buffer, which they keep alive.
 
     Attributes:
-        dtype: The dtype of the tokens.
         sequence_lengths: int32 of shape (S,): tokens of each sequence, none negative.
         sequence_pointers: int64 of shape (S,): the running sum of lengths times the item size, from 0.
         document_indices: int64 of shape (documents + 1,): from 0 to S, never decreasing. Document ``i``
@@ -221,13 +207,7 @@ class IndexTable:
         size and whatever its counts claim. What the checks cannot see, because the result is another
         well-formed dataset: a boundary between documents that moved and stayed in order, a changed
         mode, a dtype code exchanged for one of the same width (for any, where there are no tokens). Only
-        a digest sees these.
-
-        Args:
-            buffer: The bytes of the whole file.
-            bin_bytes: The size of the ``.bin`` file.
-            multimodal: Whether the file ends with modes. Nothing in it tells.
-            path: The ``.idx`` file, for errors.
+        a digest sees these. Nothing in the file tells whether it is multimodal.
 
         Raises:
             IntegrityError: Something contradicts something else, with the field and the byte offset of
@@ -286,11 +266,7 @@ def _header_error(path: str, field: str, value: int, offset: int, detail: str) -
 
 
 def check_size(header: IndexHeader, size: int, *, multimodal: bool, path: str) -> None:
-    """Check the size of an index, in Python integers, which do not overflow, before any count sizes anything.
-
-    Raises:
-        IntegrityError: It is not the size that follows from the header.
-    """
+    """Check the size of an index, in Python integers, which do not overflow."""
     expected = header.index_bytes(multimodal=multimodal)
     if size == expected:
         return
@@ -314,11 +290,7 @@ def check_size(header: IndexHeader, size: int, *, multimodal: bool, path: str) -
 def check_sequences(
     header: IndexHeader, lengths: Column, pointers: Column, bin_bytes: int, path: str
 ) -> None:
-    """Check the lengths and pointers of all sequences against each other and the size of the ``.bin``.
-
-    Raises:
-        IntegrityError: A sequence does not begin where the one before it ends, or the last not at the end.
-    """
+    """Check the lengths and pointers of all sequences against each other and the size of the ``.bin``."""
     # A start beyond 2**63 would wrap, but the sequence before it ends beyond the limit and is found first.
     limit = min(bin_bytes, MAX_POINTER_BYTES)
     begin = 0
@@ -365,11 +337,7 @@ def _sequence_error(
 
 
 def check_documents(header: IndexHeader, indices: Column, path: str) -> None:
-    """Check the document indices against each other and the number of sequences.
-
-    Raises:
-        IntegrityError: They do not begin with 0, decrease, or do not end with the number of sequences.
-    """
+    """Check the document indices against each other and the number of sequences."""
     sequences = header.sequence_count
     first_index, last_index = int(indices[:1][0]), int(indices[header.document_count :][0])
     if first_index != 0:

@@ -39,7 +39,7 @@ _DTYPES = "u?int(8|16)|int(32|64)|float(32|64)"
 
 @dataclass(frozen=True, slots=True)
 class DatasetRecord:
-    """What a dataset is, and how much is in it."""
+    """Properties and size of a dataset."""
 
     dtype: Annotated[str, Key("dtype", "The dtype of the tokens.", pattern=_DTYPES)]
     multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
@@ -188,11 +188,7 @@ def manifest_path(path_prefix: str) -> str:
 
 
 def read_manifest(path_prefix: str) -> Manifest | None:
-    """Read the manifest of the dataset at ``path_prefix``; None if it has none.
-
-    Raises:
-        IntegrityError: It is damaged.
-    """
+    """Read the manifest of the dataset at ``path_prefix``; None if it has none. May raise IntegrityError."""
     try:
         return read_document(Manifest, manifest_path(path_prefix))
     except (FileNotFoundError, NotADirectoryError):
@@ -209,11 +205,7 @@ def file_of(path_prefix: str, name: str) -> str:
 
 
 def check_sizes(path_prefix: str, manifest: Manifest) -> None:
-    """Check that every file of the manifest exists with its recorded size.
-
-    Raises:
-        IntegrityError: A file is missing or has another size.
-    """
+    """Check that every file of the manifest exists with its recorded size."""
     for name, record in manifest.files.by_name().items():
         path = file_of(path_prefix, name)
         try:

@@ -73,7 +73,7 @@ class MergeParameters:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionParameters:
-    """What is known of a dataset of another program, which ``verify --adopt`` wrote a manifest for."""
+    """Known parameters of a dataset of another program, for which ``verify --adopt`` wrote a manifest."""
 
     TAG: ClassVar = ("command", "adopt")
 
@@ -161,7 +161,7 @@ class BuildPlan(Document):
         return not any(isinstance(file, TextInput) and file.size_bytes is None for file in self.inputs)
 
     def differences(self, now: BuildPlan) -> tuple[BuildDifference, ...]:
-        """Return how another plan differs from this one, which was made before."""
+        """Return the differences between this earlier plan and ``now``."""
         was_command, command = self.options.TAG[1], now.options.TAG[1]
         if was_command != command:
             return (BuildDifference("command", "", was_command, command),)

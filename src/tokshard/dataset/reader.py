@@ -246,11 +246,7 @@ def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
 
 
 def require_files(path_prefix: str) -> None:
-    """Check that both files of a dataset are there.
-
-    Raises:
-        MissingFileError: One is not.
-    """
+    """Raise MissingFileError unless both files of a dataset exist."""
     missing = [path for path in (idx_path(path_prefix), bin_path(path_prefix)) if not exists(path)]
     if not missing:
         return

@@ -61,17 +61,7 @@ def to_line(record: UnitRecord | RejectionRecord) -> bytes:
 
 
 def parse_line(cls: type[T], line: bytes, path: str, number: int) -> T:
-    """Return the record of a line.
-
-    Args:
-        cls: The kind of the record.
-        line: The line, with its line feed.
-        path: The file, for errors.
-        number: The number of the line from 1, for errors.
-
-    Raises:
-        IntegrityError: It is cut, or no such record.
-    """
+    """Return the record of line ``number`` (from 1), or raise IntegrityError if it is cut or invalid."""
     where = f"{path} is damaged: line {number}"
     hint = "copy the file again from its source, or make the dataset again"
     if not line.endswith(b"\n"):

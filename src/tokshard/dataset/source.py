@@ -115,7 +115,7 @@ def open_data(path: str) -> DataFile:
 
 
 class TokenSource(Protocol):
-    """Where tokens come from. It trusts its caller: the range lies inside the file as it was opened."""
+    """Source of tokens. It trusts its caller: the range lies inside the file as it was opened."""
 
     def read(self, first: int, count: int) -> Tokens:
         """Return ``count`` tokens from token number ``first`` of the file."""

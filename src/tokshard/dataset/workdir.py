@@ -93,11 +93,7 @@ def stage_chunks(directory: str, k: int, name: str, chunks: Iterable[Buffer]) ->
 
 
 def stage_manifest(directory: str, k: int, manifest: Manifest) -> None:
-    """Write a staged manifest.
-
-    Raises:
-        IntegrityError: No reader would accept it; it is not written.
-    """
+    """Write a staged manifest, or raise IntegrityError if no reader would accept it."""
     content = manifest.to_bytes()
     Manifest.from_bytes(content, MANIFEST_NAME)
     stage_chunks(directory, k, MANIFEST_NAME, [content])
@@ -124,10 +120,6 @@ def is_sealed(directory: str) -> bool:
 def publish(directory: str, prefixes: Sequence[str]) -> None:
     """Give all staged files of a sealed work directory their final names.
 
-    Args:
-        directory: The work directory.
-        prefixes: The path prefix of each output.
-
     Raises:
         IntegrityError: The seal is damaged, or a staged file is missing and its target too.
         OutputExistsError: A link is where an output's directory should be.
@@ -148,11 +140,7 @@ def publish(directory: str, prefixes: Sequence[str]) -> None:
 
 
 def refuse_link(directory: str) -> None:
-    """Check that what should be a directory of ours does not lead to somebody else's.
-
-    Raises:
-        OutputExistsError: It is a link.
-    """
+    """Raise OutputExistsError if a directory of ours is a link, which may lead to somebody else's files."""
     if os.path.islink(directory):
         raise OutputExistsError(
             f"{directory} is a link; tokshard writes only into directories of its own",
@@ -204,11 +192,7 @@ _PLAN_NAME = "plan.json"
 
 @dataclass(frozen=True, slots=True)
 class WorkDirectory:
-    """Names in the work directory, and what an earlier run has left there.
-
-    Attributes:
-        prefix: The output prefix of the run.
-    """
+    """Names in the work directory of the run for ``prefix``, and leftovers of an earlier run."""
 
     prefix: str
 
@@ -234,10 +218,6 @@ class WorkDirectory:
     @contextmanager
     def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[WriterLock]:
         """Hold the writer lock; at the end ``PREFIX.tokshard`` is removed if nothing is in it.
-
-        Args:
-            shared: Whether others who share it may hold it, too.
-            purpose: What the holder does, for those who ask.
 
         Raises:
             LockedError: Another process writes this output.
@@ -265,11 +245,7 @@ class WorkDirectory:
             write_atomically(os.path.join(self.directory, _PLAN_NAME), plan.to_bytes())
 
     def sweep(self) -> None:
-        """Remove temporary files that a killed run may have left.
-
-        Raises:
-            OutputExistsError: Where one of our directories should be there is a link.
-        """
+        """Remove temporary files that a killed run may have left."""
         for directory in (self.sidecars, self.directory):
             refuse_link(directory)
         remove_temporary_files(self.directory)

@@ -62,10 +62,9 @@ CHECKPOINT_UNITS = 256
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """What to do with rejected records.
+    """Policy for rejected records.
 
     Attributes:
-        skip: List them and go on; otherwise the first one is an error.
         max_errors: With ``skip``: more rejected records than this are an error; None for no limit.
     """
 
@@ -74,7 +73,7 @@ class ErrorPolicy:
 
     @property
     def limit(self) -> int | None:
-        """How many rejected records are tolerable; None for any number."""
+        """Largest tolerable number of rejected records; None for any."""
         return self.max_errors if self.skip else 0
 
     def refuse(self, path: str, line: int | None, record: RejectedRecord) -> InputError:
@@ -93,7 +92,7 @@ class ErrorPolicy:
             return error
         return InputError(
             f"more than {self.max_errors} records were rejected; the next is {error.message}",
-            hint="raise --max-errors, or mend the input; finished work is kept",
+            hint="raise --max-errors, or fix the input; finished work is kept",
         )
 
 
@@ -111,11 +110,7 @@ class Assembly:
     """The streams of one run.
 
     Args:
-        directory: The work directory.
-        field_count: Number of fields.
-        offsets: Whether the offsets of documents are kept.
         input_names: Names of the inputs, for errors and for the list of rejected records.
-        policy: What to do with rejected records.
         accepts: The encoders whose units may stay.
 
     Raises:
@@ -143,7 +138,12 @@ class Assembly:
         self._uncommitted: list[str] = []
         self._covered: list[str] = []
         self._uncommitted_bytes = 0
-        sizes, journal_bytes = self._recover(accepts)
+        sizes: dict[str, int] = {}
+        journal_bytes = 0
+        for units, checkpoint in read_assembled(directory, accepts):
+            for unit in units:
+                self._advance(unit)
+            sizes, journal_bytes = checkpoint.sizes, checkpoint.journal_bytes
         self._journal = Journal(os.path.join(directory, JOURNAL), journal_bytes)
         self._token_files = {
             stream: SharedFile(os.path.join(directory, token_file(stream)), sizes.get(token_file(stream), 0))
@@ -183,7 +183,10 @@ class Assembly:
                     self._files[name].write(chunk)
                     self._uncommitted_bytes += len(chunk)
         self._files[self._streams["rejected"]].write(self._rejected_lines(rejected))
-        self._count(part)
+        digests = tuple(part.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))
+        unit = AssembledUnit(part.header, digests)
+        self._journal.append(encode(unit))
+        self._advance(unit)
         self._uncommitted.append(part.path)
         if len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES:
             self._begin_checkpoint()
@@ -201,7 +204,10 @@ class Assembly:
 
     def stage(self, plan: BuildPlan, parameters: TokenizeParameters) -> list[Manifest]:
         """Write every output's files into the work directory; return the manifests. All units are there."""
-        self._complete()
+        for file in self._token_files.values():
+            file.cut()
+        self._begin_checkpoint()
+        self._settle()
         inputs = _input_records(self, plan)
         encoder = _encoder_record(self)
         directory = self._directory
@@ -239,12 +245,6 @@ class Assembly:
             stage_manifest(directory, k, manifest)
             manifests.append(manifest)
         return manifests
-
-    def _complete(self) -> None:
-        for file in self._token_files.values():
-            file.cut()
-        self._begin_checkpoint()
-        self._settle()
 
     def _begin_checkpoint(self) -> None:
         # One checkpoint at a time: a disk that is slower than the encoders holds them back, so that at most
@@ -294,12 +294,6 @@ class Assembly:
             result.append(to_line(RejectionRecord(name, number, offset, reason, detail, excerpt)))
         return b"".join(result)
 
-    def _count(self, part: PartReader) -> None:
-        digests = tuple(part.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))
-        unit = AssembledUnit(part.header, digests)
-        self._journal.append(encode(unit))
-        self._advance(unit)
-
     def _advance(self, unit: AssembledUnit) -> None:
         header = unit.header
         self.counts += header.counts
@@ -307,24 +301,13 @@ class Assembly:
         self.next = self.next.following(last=header.last)
         self._lines_of_file = 0 if header.last else self._lines_of_file + header.counts.lines
 
-    def _recover(self, accepts: frozenset[str]) -> tuple[dict[str, int], int]:
-        sizes: dict[str, int] = {}
-        end = 0
-        for units, checkpoint in read_assembled(self._directory, accepts):
-            for unit in units:
-                self._advance(unit)
-            sizes, end = checkpoint.sizes, checkpoint.journal_bytes
-        return sizes, end
-
 
 def read_assembled(
     directory: str, accepts: frozenset[str]
 ) -> Iterator[tuple[list[AssembledUnit], Checkpoint]]:
     """Yield the units up to each checkpoint of the journal in a work directory.
 
-    Args:
-        directory: The work directory.
-        accepts: The encoders whose units may stay; nothing comes after a unit of another one.
+    ``accepts``: the encoders whose units may stay; nothing comes after a unit of another one.
     """
     path = os.path.join(directory, JOURNAL)
     for checkpoint in read_checkpoints(path, accepts=lambda entry: _encoder_of(entry) in accepts):

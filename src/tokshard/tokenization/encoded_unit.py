@@ -31,13 +31,7 @@ HELD_BYTES = 48 << 20
 
 @dataclass(frozen=True, slots=True)
 class HeldUnit:
-    """An encoded unit without a position yet.
-
-    Attributes:
-        key: The unit.
-        last: Whether it is the last unit of its file.
-        sizes: The bytes of each field's tokens.
-    """
+    """An encoded unit without a position yet."""
 
     key: UnitKey
     last: bool
@@ -55,13 +49,7 @@ class HeldUnit:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The position of a unit's tokens in the output.
-
-    Attributes:
-        key: The unit.
-        paths: The file of each field's tokens.
-        offsets: Where in it they begin, in bytes.
-    """
+    """Position of a unit's tokens in the output: for each field, a file and a byte offset."""
 
     key: UnitKey
     paths: tuple[str, ...]
@@ -78,10 +66,9 @@ class Placement:
 
 
 class Placements:
-    """Finds the positions of units as their sizes become known, in any order.
+    """Finder of the positions of units as their sizes become known, in any order.
 
     Args:
-        first: The first unit without a position.
         paths: The file of each field's tokens.
         offsets: Where the tokens of ``first`` belong in each.
 
@@ -115,14 +102,6 @@ class EncodedUnit:
 
     Batches are added, and then it is committed as a part: with its tokens inside, or with its tokens
     written to their position in the output. Peak memory: :data:`HELD_BYTES` and a batch.
-
-    Args:
-        path: Where the part is committed.
-        unit: The unit.
-        fields: Number of fields.
-        item_bytes: Size of a token.
-        keeps_offsets: Whether the part holds the offset of each document.
-        encoder: The name of the encoder.
     """
 
     def __init__(
@@ -166,10 +145,8 @@ class EncodedUnit:
     def add(self, batch: DocumentBatch, fields: Sequence[PackedDocuments], compared: int) -> None:
         """Add a batch.
 
-        Args:
-            batch: The batch.
-            fields: The packed documents of each field.
-            compared: Number of documents that both encoders have encoded.
+        ``fields``: the packed documents of each field. ``compared``: number of documents that both
+        encoders have encoded.
         """
         reasons: dict[str, int] = {}
         for record in batch.rejected:

@@ -31,17 +31,8 @@ class EncodingSpec:
 
     Attributes:
         tokenizer: Local path of the tokenizer, or None for the built-in one.
-        tokenizer_identity: The identity that the tokenizer at that path must have.
-        special_tokens: Whether the tokenizer's post-processor applies (BOS and so on).
-        eod_id: Id of the EOD token, or None.
-        append_eod: Whether it is appended to documents.
-        fields: The JSON fields or columns to encode.
-        dtype: ``"uint16"`` or ``"int32"``.
-        encoder: The encoder to use.
         fallback: Whether the reference encoder may serve if the fast one refuses the tokenizer.
-        max_document_bytes: Longest record, in bytes.
         max_rejected: A unit stops after more rejected records than this; None for no limit.
-        offsets: Whether parts hold the offset of each document.
     """
 
     tokenizer: str | None
@@ -70,11 +61,9 @@ class EncodingSpec:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One unit to encode.
+    """One unit to encode; ``name`` is that of its input in errors.
 
     Attributes:
-        unit: The unit.
-        name: The name of the input in errors.
         compare_below: All documents before this position of the input are encoded by both encoders.
     """
 
@@ -107,7 +96,6 @@ class Outcome:
     """The outcome of a task.
 
     Attributes:
-        key: The unit.
         input_bytes: On-disk input bytes that the unit covers.
         refused: The record at which encoding stopped, because no more rejected records are allowed;
             None if the part was committed.
@@ -145,7 +133,6 @@ class UnitEncoder:
     """Encodes units.
 
     Args:
-        spec: How to encode.
         parts_directory: Where parts are committed.
 
     Attributes:

@@ -35,20 +35,16 @@ _MAX_INPUTS_BYTES = 48 << 20
 
 @dataclass(frozen=True, slots=True)
 class Workspace(WorkDirectory):
-    """The work directory of a tokenize run, with the parts that its workers commit.
-
-    Attributes:
-        prefix: The output prefix of the run.
-    """
+    """The work directory of a tokenize run, with the parts that its workers commit."""
 
     @property
     def parts(self) -> str:
-        """Where workers commit parts."""
+        """Directory in which workers commit parts."""
         return os.path.join(self.directory, "parts")
 
     @property
     def raw(self) -> str:
-        """Where decompressed units wait for workers."""
+        """Directory in which decompressed units wait for workers."""
         return os.path.join(self.directory, "raw")
 
     def begin(self, plan: BuildPlan) -> None:
@@ -97,17 +93,12 @@ class EncoderDecision:
 
 @dataclass(frozen=True, slots=True)
 class TokenizeJob:
-    """Everything that is known before the first unit is encoded.
+    """Facts of a run that are known before the first unit is encoded.
 
     Attributes:
-        files: The inputs.
-        options: The options.
-        tokenizer: The tokenizer.
         parameters: The options that determine the bytes.
-        plan: The plan.
         prefix: The local path prefix of the run.
         prefixes: The local path prefix of each output.
-        encoder: The encoder.
         delivery: Where the outputs are uploaded to; None for local outputs.
     """
 
@@ -138,13 +129,8 @@ class TokenizeJob:
 
     @property
     def error_policy(self) -> ErrorPolicy:
-        """What happens with rejected records."""
+        """Policy for rejected records."""
         return ErrorPolicy(self.options.on_error == "skip", self.options.max_errors)
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether all inputs can be read again."""
-        return all(file.size_bytes is not None for file in self.files)
 
     @property
     def build(self) -> BuildSpec:
@@ -160,7 +146,7 @@ class TokenizeJob:
 
     @property
     def encoding(self) -> EncodingSpec:
-        """How units become parts."""
+        """Specification by which units become parts."""
         options = self.options
         return EncodingSpec(
             tokenizer=self.tokenizer.path,
@@ -181,10 +167,6 @@ class TokenizeJob:
     def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[list[WriterLock]]:
         """Hold the writer locks of all outputs.
 
-        Args:
-            shared: Whether others who share them may hold them, too.
-            purpose: The work of the holder, for error messages of others.
-
         Raises:
             LockedError: Another process writes one of the outputs.
         """
@@ -200,10 +182,6 @@ class TokenizeJob:
 
 def prepare_job(options: TokenizeOptions, files: tuple[CorpusFile, ...]) -> TokenizeJob:
     """Read the tokenizer and make the plan.
-
-    Args:
-        options: The options.
-        files: The discovered inputs.
 
     Raises:
         UsageError: An option does not fit the inputs or the tokenizer.
@@ -238,11 +216,7 @@ def prepare_job(options: TokenizeOptions, files: tuple[CorpusFile, ...]) -> Toke
 
 
 def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: TokenizeParameters) -> BuildPlan:
-    """Return the plan for these inputs, this tokenizer and these parameters.
-
-    Raises:
-        UsageError: There are more inputs than a manifest can list.
-    """
+    """Return the plan; raise UsageError if there are more inputs than a manifest can list."""
     inputs = tuple(file.plan_input() for file in files)
     listed_bytes = len(dump_json([encode(source) for source in inputs]))
     if listed_bytes + _RESULT_BYTES_OF_INPUT * len(inputs) > _MAX_INPUTS_BYTES:

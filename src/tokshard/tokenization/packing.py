@@ -26,7 +26,6 @@ class PackedDocuments:
         tokens: Token ids, dtype of the dataset, shape ``[tokens]``.
         lengths: Tokens of each sequence, int32, shape ``[sequences]``.
         sequences: Sequences of each document, uint32, shape ``[documents]``.
-        counts: What it comes to.
     """
 
     tokens: NDArray[np.generic]

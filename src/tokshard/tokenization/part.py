@@ -46,7 +46,7 @@ _PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnitKey:
-    """Which unit: number of the input file, number of the unit in it. Ordered as the output is."""
+    """Key of a unit: number of the input file, number of the unit in it. Ordered as the output is."""
 
     file: int
     index: int
@@ -203,11 +203,7 @@ class PartFooter(Document):
 
 
 class PartWriter:
-    """Writes the part of one unit; a context manager that commits the file when left normally.
-
-    Args:
-        path: The final name of the part.
-    """
+    """Writes the part of one unit; a context manager that commits the file when left normally."""
 
     def __init__(self, path: str) -> None:
         self._file = AtomicFile(path, durable=False)
@@ -260,9 +256,6 @@ class PartWriter:
 
 class PartReader:
     """Reads a part. Use as a context manager.
-
-    Args:
-        path: The part.
 
     Raises:
         IntegrityError: The file is cut, or not a part.

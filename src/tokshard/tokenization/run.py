@@ -103,14 +103,9 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
 
 @contextmanager
 def chosen_executor(given: Executor | None, size_bytes: int, options: TokenizeOptions) -> Iterator[Executor]:
-    """Choose an executor if none is given: this process, or worker processes, which begin to load libraries.
+    """Return ``given``, or choose this process or worker processes, which begin to load libraries.
 
     Processes that were started and not used are ended.
-
-    Args:
-        given: The executor to use, or None.
-        size_bytes: The estimated size of the text.
-        options: The options.
 
     Raises:
         WorkerError: The system allows no more processes or files.
@@ -184,11 +179,7 @@ class UnitEncoding:
         self._assemble()
 
     def encode(self, executor: Executor) -> None:
-        """Encode what is missing.
-
-        Raises:
-            TokshardError: See :func:`tokenize`.
-        """
+        """Encode all units that are not finished."""
         from tokshard.tokenization.encoder import BatchProgress
         from tokshard.tokenization.workers.feed import Feed
 

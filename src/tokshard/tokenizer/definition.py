@@ -46,16 +46,11 @@ class Tokenizer:
     """A tokenizer, as far as it is known without loading its library.
 
     Attributes:
-        kind: Which library encodes with it.
         argument: What the user gave, or None for the built-in one.
-        path: The local file that defines it, or None for the built-in one.
         vocab_size: Tokens including added ones: ``len()`` of the Hugging Face tokenizer, from which
             Megatron chooses the data type.
         max_token_id: The largest id that it can give; in vocabularies with gaps not ``vocab_size - 1``.
-        eod_id: Id of the end-of-document token, or None.
-        eod_token: Its text, or None.
         name: The encoding, for kinds whose file does not define the tokenizer alone (tiktoken); else None.
-        sha256: SHA-256 of the definition.
         definition: The content of the file at ``path``.
     """
 
@@ -142,10 +137,6 @@ def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bo
 def reopen_tokenizer(path: str | None, identity: TokenizerIdentity) -> Tokenizer:
     """Return a tokenizer that another process has loaded, without parsing its file again.
 
-    Args:
-        path: The local file that defines it, or None for the built-in one.
-        identity: Its :attr:`Tokenizer.identity`.
-
     Raises:
         TokenizerError: The file cannot be read, or is not the same any more.
     """
@@ -183,11 +174,7 @@ def _read(path: str) -> bytes:
 
 
 def parse_object(content: bytes, path: str) -> dict[str, Any]:
-    """Parse a JSON object of a tokenizer's files.
-
-    Raises:
-        TokenizerError: It is none.
-    """
+    """Parse a JSON object of a tokenizer's files; raise TokenizerError if it is none."""
     import orjson
 
     # Half of the time would go to collecting garbage among the small lists of merges, which are none.
@@ -267,11 +254,6 @@ def added_token_ids(
     A token that the model has keeps the model's id. The others are numbered on from the model's size, in
     the order of the file, whatever ids the file states.
 
-    Args:
-        vocabulary: The model's ids.
-        vocabulary_size: How many tokens the model says it has.
-        contents: The added tokens, in the order of the file.
-
     Example:
         >>> added_token_ids({"a": 0, "b": 1}, 2, ["<x>", "b", "<y>"])
         {'<x>': 2, 'b': 1, '<y>': 3}
@@ -287,11 +269,7 @@ def added_token_ids(
 
 
 def tiktoken_ranks(definition: bytes, path: str) -> dict[bytes, int]:
-    """Return the byte sequences of a ``.tiktoken`` file and their ids.
-
-    Raises:
-        TokenizerError: A line is not a base64 string and a number.
-    """
+    """Return the byte sequences of a ``.tiktoken`` file and their ids."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(definition.splitlines(), start=1):
         try:
@@ -323,12 +301,7 @@ def _tiktoken_vocabulary(definition: bytes, path: str) -> _Vocabulary:
 
 
 def sentencepiece_processor(definition: bytes, path: str) -> Any:
-    """Return the SentencePiece processor of a model file's content.
-
-    Raises:
-        MissingExtraError: The library is not installed.
-        TokenizerError: It refuses the file.
-    """
+    """Return the SentencePiece processor of a model file's content."""
     try:
         import sentencepiece
     except ImportError as error:
@@ -428,12 +401,7 @@ def _named_eod(ids: Mapping[str, int], wanted: str, path: str) -> tuple[int, str
 
 @dataclass(frozen=True, slots=True)
 class TiktokenEncoding:
-    """What a ``.tiktoken`` file does not say: it holds only the byte sequences and their ids.
-
-    Attributes:
-        pattern: The regular expression that splits text.
-        special_tokens: Text and id of the special tokens.
-    """
+    """Pattern and special tokens of an encoding, which a ``.tiktoken`` file does not contain."""
 
     pattern: str
     special_tokens: Mapping[str, int]

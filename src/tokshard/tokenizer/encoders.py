@@ -42,20 +42,12 @@ class EncodedBatch:
 
 
 class Encoder(Protocol):
-    """Encodes texts. The same texts give the same tokens, whatever was encoded before.
-
-    Attributes:
-        name: ``"reference"`` or ``"fast"``.
-    """
+    """Encodes texts. The same texts give the same tokens, whatever was encoded before."""
 
     name: str
 
     def encode(self, texts: list[str]) -> EncodedBatch:
-        """Encode texts, each by itself.
-
-        Raises:
-            TokenizerError: The library gave up on one of them.
-        """
+        """Encode texts, each by itself. Raises TokenizerError if the library fails."""
 
 
 def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
@@ -69,10 +61,8 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
     such text unless told otherwise, and Megatron registers no special tokens. SentencePiece decides by its
     model (control symbols are never found in text), and the built-in tokenizer knows no special text.
 
-    Args:
-        tokenizer: The tokenizer.
-        special_tokens: Whether the post-processor of a tokenizer.json applies (BOS and so on). The other
-            kinds have none.
+    ``special_tokens``: whether the post-processor of a tokenizer.json applies (BOS and so on). The
+    other kinds have none.
 
     Raises:
         TokenizerError: The library refuses the tokenizer.
@@ -92,11 +82,8 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
 def fast_encoder(tokenizer: Tokenizer, *, special_tokens: bool, checked: bool = False) -> Encoder:
     """Return the fast encoder for a tokenizer, on one thread.
 
-    Args:
-        tokenizer: The tokenizer.
-        special_tokens: Whether the post-processor applies.
-        checked: Whether :func:`fast_encoder_refusal` has let this very file pass already (it takes as long
-            as a large file takes to parse).
+    ``checked``: whether :func:`fast_encoder_refusal` has let this very file pass already (it takes as
+    long as a large file takes to parse).
 
     Raises:
         FastEncoderRefusedError: The tokenizer has parts that are not known to be equal, fastokens refuses
@@ -121,11 +108,7 @@ def fast_encoder_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str |
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return the text of token ids, for people to read: special tokens are shown.
-
-    Raises:
-        TokenizerError: An id is not one of the tokenizer's.
-    """
+    """Return the text of token ids, special tokens shown. Raises TokenizerError for unknown ids."""
     plain = [int(index) for index in ids]
     if plain and not 0 <= min(plain) <= max(plain) <= tokenizer.max_token_id:
         wrong = next(index for index in plain if not 0 <= index <= tokenizer.max_token_id)

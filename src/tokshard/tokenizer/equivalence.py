@@ -22,12 +22,9 @@ _SHOWN_CHARACTERS = 60
 
 
 def sample(offsets: NDArray[np.int64], file: int, compare_below: int) -> NDArray[np.int64]:
-    """Return which of a batch's documents to compare, as ascending indices.
+    """Return the documents of a batch to compare: those before ``compare_below``, and a fixed sample.
 
-    Args:
-        offsets: Position of each document in its input, int64, shape ``[documents]``.
-        file: Number of the input file.
-        compare_below: Every document that begins before this position is chosen.
+    ``offsets``: position of each document in its input, int64, shape ``[documents]``.
 
     Returns:
         Indices into ``offsets``, int64. About one in :data:`ONE_IN` beyond ``compare_below``: those whose
@@ -47,13 +44,6 @@ def compare(
     texts: list[str], encoded: EncodedBatch, chosen: NDArray[np.int64], reference: Encoder, where: str
 ) -> None:
     """Compare the fast encoder's tokens of some texts with the reference's.
-
-    Args:
-        texts: The texts of a batch.
-        encoded: What the fast encoder made of them.
-        chosen: Indices of the texts to compare.
-        reference: The reference encoder.
-        where: What to call the input in the error.
 
     Raises:
         EncoderMismatchError: They differ.

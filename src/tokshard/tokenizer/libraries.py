@@ -22,12 +22,9 @@ from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 @dataclass(frozen=True, slots=True)
 class FastLibrary:
-    """What fastokens made of a ``tokenizer.json``, and what it does not tell.
+    """A tokenizer as fastokens loads it, and properties that fastokens does not tell.
 
     Attributes:
-        library: Its object.
-        splits_by_pattern: Whether a regular expression of the file splits texts.
-        added_ids: The ids of added tokens.
         prepends: Whether the file's Metaspace puts its mark in front of texts; None if it has none.
     """
 
@@ -47,10 +44,6 @@ def load_ahead(path: str, *, special_tokens: bool) -> None:
 
     Nothing is loaded for a tokenizer that the fast encoder does not support. What cannot be
     loaded is left to whoever needs it, who then gets the error.
-
-    Args:
-        path: The file.
-        special_tokens: Whether its post-processor applies.
     """
     with suppress(Exception):
         with open(path, "rb") as file:
@@ -78,11 +71,7 @@ def load_ahead(path: str, *, special_tokens: bool) -> None:
 
 
 def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
-    """Return what fastokens makes of a tokenizer whose definition it supports.
-
-    Raises:
-        FastEncoderRefusedError: It refuses the tokenizer, or is not installed.
-    """
+    """Return what fastokens makes of a tokenizer whose definition it supports."""
     if (made := _fast_ahead.pop((tokenizer.sha256, special_tokens), None)) is not None:
         return made
     path = str(tokenizer.path)
@@ -90,11 +79,7 @@ def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
 
 
 def huggingface(tokenizer: Tokenizer) -> Any:
-    """Return the object of ``tokenizers`` for a tokenizer, without truncation and padding.
-
-    Raises:
-        TokenizerError: It refuses the tokenizer.
-    """
+    """Return the object of ``tokenizers`` for a tokenizer, without truncation and padding."""
     if (made := _reference_ahead.pop(tokenizer.sha256, None)) is not None:
         return made
     path = str(tokenizer.path)
@@ -103,12 +88,7 @@ def huggingface(tokenizer: Tokenizer) -> Any:
 
 
 def tiktoken(tokenizer: Tokenizer) -> Any:
-    """Return the object of ``tiktoken`` for a tokenizer.
-
-    Raises:
-        MissingExtraError: The library is not installed.
-        TokenizerError: It refuses the tokenizer.
-    """
+    """Return the object of ``tiktoken`` for a tokenizer."""
     try:
         import tiktoken as library
     except ImportError as error:

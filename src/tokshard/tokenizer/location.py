@@ -1,4 +1,4 @@
-"""Where the files of a tokenizer lie: on a disk, on the Hugging Face hub, or in a store."""
+"""Location of the files of a tokenizer: on a disk, on the Hugging Face hub, or in a store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _CACHE_NAME = "tokenizers"
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the files of a tokenizer lie, on a local disk.
+    """Local files of a tokenizer.
 
     Attributes:
-        definition: The file that defines it.
         beside: The files beside it that may name its special tokens, as far as they are there.
     """
 

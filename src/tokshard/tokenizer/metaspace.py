@@ -38,9 +38,6 @@ def prepends(definition: dict[str, Any]) -> bool:
 def rewritten(definition: dict[str, Any]) -> dict[str, Any] | None:
     """Return a definition without its Metaspace that is the same function inside the domain.
 
-    Args:
-        definition: A tokenizer.json whose pre-tokenizer is a Metaspace.
-
     Returns:
         The new definition, or None if the Metaspace is of a form whose meaning is not known or follows a
         normalizer. Added tokens are matched in the raw text, as they are where no normalizer exists.
@@ -103,11 +100,6 @@ class Domain:
         self, texts: list[str], ids: NDArray[np.uint32], offsets: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return which texts the rewritten definition may encode differently.
-
-        Args:
-            texts: The texts of a batch.
-            ids: Their tokens by the rewritten definition, uint32, shape ``[tokens]``.
-            offsets: Where each text's tokens begin and end, int64, shape ``[texts + 1]``.
 
         Returns:
             Ascending indices into ``texts``, int64.

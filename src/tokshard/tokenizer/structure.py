@@ -78,10 +78,6 @@ class FastEncoderRefusedError(TokenizerError):
 def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
     """Return why the fast encoder must not encode with a tokenizer, or None if it may.
 
-    Args:
-        definition: A parsed tokenizer.json.
-        special_tokens: Whether its post-processor will apply.
-
     Example:
         >>> refusal({"version": "1.0", "model": {"type": "WordPiece"}}, special_tokens=False)
         'the model WordPiece'

@@ -97,13 +97,7 @@ class MergeInput:
     """One dataset to be merged. One that exists was found sound, from its first index entry to its last.
 
     Attributes:
-        prefix: Its path prefix, as the user named it.
-        header: The header of its index.
-        bin_bytes: The size of its ``.bin``.
         source: What must not change until the merge ends: sizes and modification times of both files.
-        tokens: Its tokens.
-        empty_documents: Its documents without a sequence.
-        longest_sequence: Tokens of its longest sequence.
         manifest: Its manifest, or None for a dataset that another program wrote.
     """
 
@@ -134,7 +128,7 @@ class MergeInput:
 
     @property
     def has_provenance(self) -> bool:
-        """Whether it is known where its documents came from."""
+        """Whether the origin of its documents is known."""
         return self.manifest is not None and self.manifest.files.provenance is not None
 
     def columns(self, *, multimodal: bool) -> IndexColumns:
@@ -142,11 +136,7 @@ class MergeInput:
         return IndexColumns(idx_path(self.prefix), multimodal=multimodal)
 
     def check_unchanged(self) -> None:
-        """Check that nobody has written to it since it was checked.
-
-        Raises:
-            InputError: A size or modification time is another.
-        """
+        """Raise InputError if a size or modification time has changed since the input was checked."""
         if _source(self.prefix, self.manifest) != self.source:
             raise InputError(
                 f"{self.prefix} was changed while it was merged",
@@ -165,27 +155,24 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
     """
     require_files(prefix)
     with unchanged([prefix]):
-        return _read_input(prefix, multimodal=multimodal)
-
-
-def _read_input(prefix: str, *, multimodal: bool) -> MergeInput:
-    manifest = read_manifest(prefix)
-    source = _source(prefix, manifest)
-    _refuse_other_kind(prefix, multimodal=multimodal)
-    columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(source.bin_bytes)
-    result = MergeInput(
-        prefix=prefix,
-        header=columns.header,
-        bin_bytes=source.bin_bytes,
-        source=source,
-        tokens=source.bin_bytes // columns.header.dtype.itemsize,
-        empty_documents=sum(int((piece == 0).sum()) for piece in columns.sequences_per_document()),
-        longest_sequence=max((int(piece.max()) for piece in columns.sequence_lengths.pieces()), default=0),
-        manifest=manifest,
-    )
-    if result.manifest is not None:
-        _check_manifest(result, result.manifest)
-    return result
+        manifest = read_manifest(prefix)
+        source = _source(prefix, manifest)
+        _refuse_other_kind(prefix, multimodal=multimodal)
+        columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(source.bin_bytes)
+        lengths = columns.sequence_lengths
+        result = MergeInput(
+            prefix=prefix,
+            header=columns.header,
+            bin_bytes=source.bin_bytes,
+            source=source,
+            tokens=source.bin_bytes // columns.header.dtype.itemsize,
+            empty_documents=sum(int((piece == 0).sum()) for piece in columns.sequences_per_document()),
+            longest_sequence=max((int(piece.max()) for piece in lengths.pieces()), default=0),
+            manifest=manifest,
+        )
+        if manifest is not None:
+            _check_manifest(result, manifest)
+        return result
 
 
 def check_together(inputs: Sequence[MergeInput]) -> None:

@@ -1,4 +1,4 @@
-"""What a merge stages: the tokens of all inputs, with checkpoints, then index, sidecar files and manifest.
+"""Staging of a merge: the tokens of all inputs, with checkpoints, then index, sidecar files and manifest.
 
 The work directory holds ``0.bin``, which only grows, and the journal ``merge.jsonl``. The journal has a
 line for each finished input whose digest nobody knew before. Tokens of inputs with a manifest never
@@ -73,11 +73,6 @@ class CopiedInput:
 
 class TokenCopy:
     """The tokens copied so far.
-
-    Args:
-        directory: The work directory.
-        inputs: What to copy, in order.
-        progress: Who is told.
 
     Attributes:
         resumed_bytes: What an earlier run has copied.
@@ -191,13 +186,6 @@ def stage(
 ) -> Manifest:
     """Write everything but the tokens into the work directory; return the manifest.
 
-    Args:
-        directory: The work directory.
-        inputs: The inputs.
-        digests: The XXH3-128 of the ``.bin`` of each input without a manifest, by its number.
-        plan: The plan of the run.
-        multimodal: Whether the inputs have modes.
-
     Raises:
         IntegrityError: A sidecar file of an input is not what its manifest says.
     """
@@ -238,11 +226,7 @@ def input_records(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> t
 
 
 def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
-    """Check that the list of the inputs' inputs can be written so that it can be read again.
-
-    Raises:
-        InputError: There are too many.
-    """
+    """Raise InputError if the inputs' inputs are more than a readable manifest can list."""
     size = len(dump_json([encode(record) for record in input_records(inputs, {})]))
     if size > MAX_JSON_BYTES // 2:
         raise InputError(
@@ -289,9 +273,13 @@ def _unit_lines(
         for unit in _units(dataset, digests.get(number, "")):
             pieces.append(unit.tokens_xxh3_128)
             yield to_line(replace(unit, input=first_input + unit.input))
-        if dataset.manifest is not None:
-            _check_pieces(dataset, dataset.manifest, pieces[before:])
-        first_input += len(dataset.manifest.inputs) if dataset.manifest else 1
+        manifest = dataset.manifest
+        if manifest and piecewise_digest(pieces[before:]) != manifest.files.bin.pieces_xxh3_128:
+            raise IntegrityError(
+                f"{dataset.prefix}: the digests in {UNITS_NAME} do not make the one in the manifest",
+                path=dataset.prefix,
+            )
+        first_input += len(manifest.inputs) if manifest else 1
 
 
 def _units(dataset: MergeInput, digest: str) -> Iterator[UnitRecord]:
@@ -314,14 +302,6 @@ def _units(dataset: MergeInput, digest: str) -> Iterator[UnitRecord]:
     if file_digest(path) != dataset.manifest.files.units.xxh3_128:
         raise _damaged(dataset, UNITS_NAME)
     yield from read_records(UnitRecord, path)
-
-
-def _check_pieces(dataset: MergeInput, manifest: Manifest, pieces: Sequence[str]) -> None:
-    if piecewise_digest(pieces) != manifest.files.bin.pieces_xxh3_128:
-        raise IntegrityError(
-            f"{dataset.prefix}: the digests in {UNITS_NAME} do not make the one in the manifest",
-            path=dataset.prefix,
-        )
 
 
 def _concatenated(inputs: Sequence[MergeInput], name: FileName) -> Iterator[bytes]:

@@ -87,7 +87,7 @@ def finish_tokenize(
 
 def _shareable_job(options: TokenizeOptions) -> TokenizeJob:
     job = prepare_job(options, discover(options.input_names))
-    if not job.repeatable:
+    if not job.plan.is_repeatable:
         raise UsageError(
             "a pipe can be read once, by one process: its units cannot be dealt to tasks",
             hint="write it to a file that all tasks see",

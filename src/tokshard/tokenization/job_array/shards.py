@@ -10,14 +10,13 @@ import heapq
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.corpus.files import CorpusFile, check_unchanged, content_bytes
 from tokshard.corpus.planning import plan_units
-from tokshard.corpus.records import RejectedRecord
-from tokshard.errors import InputError, IntegrityError
+from tokshard.errors import IntegrityError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote.objects import open_binary
 from tokshard.storage.scratch import scratch_directory
@@ -36,16 +35,11 @@ _PIECES = 8
 
 
 class UnitAssignment:
-    """UnitAssignments all units of some files to ``count`` tasks, in the same way wherever it is computed.
+    """Assignment of all units of some files to ``count`` tasks, the same wherever it is computed.
 
     A file is dealt, the largest first, to as many tasks as it holds eighths of a task's fair share (at
     least one, no more than it has units), those with the least work so far; they take its units in turn.
     So many small files are dealt whole, each read by one task, and one large file is read by all.
-
-    Args:
-        files: The inputs, sizes known.
-        count: How many tasks there are.
-        unit_bytes: The size of a unit.
 
     Example:
         >>> file = CorpusFile("a.jsonl", 5000, 0, "jsonl", "none")
@@ -83,9 +77,6 @@ class MissingUnits:
     """Units of one input that have no finished part.
 
     Attributes:
-        file: The number of the input.
-        path: Its path.
-        units: The numbers of the units.
         open_from: Of a compressed input whose end nobody has reached yet: the first unit of which it is
             not known whether there is one. None if all units are known.
     """
@@ -103,11 +94,7 @@ class MissingUnits:
 
 
 class WorkStatus:
-    """The state of a work directory at one moment.
-
-    Args:
-        job: The run.
-    """
+    """The state of a work directory at one moment."""
 
     def __init__(self, job: TokenizeJob) -> None:
         self._job = job
@@ -119,8 +106,9 @@ class WorkStatus:
                 self.assembled.append(unit.header.key)
                 self._next = unit.header.key.following(last=unit.header.last)
         self._present: dict[int, set[int]] = {}
-        for key in _named_parts(job.workspace.parts):
-            self._present.setdefault(key.file, set()).add(key.index)
+        with suppress(FileNotFoundError):
+            for key in filter(None, map(UnitKey.of_part, os.listdir(job.workspace.parts))):
+                self._present.setdefault(key.file, set()).add(key.index)
 
     def present(self) -> Iterator[UnitKey]:
         """Yield the units that have a file of a part's name, in no order."""
@@ -156,7 +144,7 @@ class WorkStatus:
         return known if facts is not None and facts.last else None
 
     def missing(self, *, read_footers: bool) -> Iterator[MissingUnits]:
-        """Yield what has no finished part, in the order of the inputs, as it is found.
+        """Yield units without a finished part, in the order of the inputs, as they are found.
 
         Args:
             read_footers: Whether to look into each part; otherwise the name of a part is believed.
@@ -193,26 +181,13 @@ class WorkStatus:
         return max(assembled, max(self._present.get(file, ()), default=-1) + 1)
 
 
-def _named_parts(directory: str) -> Iterator[UnitKey]:
-    with suppress(FileNotFoundError):
-        yield from filter(None, map(UnitKey.of_part, os.listdir(directory)))
-
-
 class TaskShard:
     """The units of one task, encoded into the common work directory.
 
     Nothing is ever removed: what looks half-done may be under way elsewhere.
 
-    Args:
-        job: The run, whose lock is held, perhaps with others.
-        task: The task.
-        progress: Gets the progress.
-
     Attributes:
-        encoded_units: Units encoded here.
         resumed: Units of the shard that were finished before.
-        documents: Documents encoded here.
-        tokens: Tokens made of them.
     """
 
     def __init__(self, job: TokenizeJob, task: ArrayTask, progress: Progress) -> None:
@@ -236,18 +211,18 @@ class TaskShard:
         self.resumed += len(self._ready)
 
     def encode(self, executor: Executor | None) -> None:
-        """Encode what missing of the shard.
-
-        Raises:
-            TokshardError: As :func:`tokshard.tokenize`.
-        """
+        """Encode the units of the shard that are not finished."""
         files = [self._job.files[number] for number in self._files]
         widths = [len(self._assignment.members(number)) for number in self._files]
         size = sum(content_bytes([file]) // width for file, width in zip(files, widths, strict=True))
         disk_bytes = sum((file.size_bytes or 0) // width for file, width in zip(files, widths, strict=True))
         self._progress.start(disk_bytes, self._bytes_done)
         try:
-            with chosen_executor(executor, size, self._job.options) as chosen, self._scratch() as raw:
+            streamed = any(file.is_stream for file in files)
+            with (
+                chosen_executor(executor, size, self._job.options) as chosen,
+                scratch_directory() if streamed else nullcontext("") as raw,
+            ):
                 self._run(chosen, raw)
             check_unchanged(files)
         finally:
@@ -271,16 +246,13 @@ class TaskShard:
                 if isinstance(event, BatchProgress):
                     self.documents += event.documents
                     self.tokens += event.tokens
-                elif event.refused is not None:
-                    raise self._refusal(event.key, event.refused)
+                elif (record := event.refused) is not None:
+                    file = self._job.files[event.key.file]
+                    raise self._job.error_policy.refuse(file.path, _line_of(file, record.offset), record)
                 else:
                     self.encoded_units += 1
                     self._bytes_done += event.input_bytes
                 self._progress.update(ProgressUpdate(self._bytes_done, self.documents, self.tokens))
-
-    def _scratch(self) -> AbstractContextManager[str]:
-        streamed = any(self._job.files[number].is_stream for number in self._files)
-        return scratch_directory() if streamed else nullcontext("")
 
     def _is_mine(self, key: UnitKey) -> bool:
         return self._assignment.owner(key) == self._task.index
@@ -294,10 +266,6 @@ class TaskShard:
             return True
         count = self._status.stream_units(number)
         return count is None or not all(self._needs_nothing(UnitKey(number, index)) for index in range(count))
-
-    def _refusal(self, key: UnitKey, record: RejectedRecord) -> InputError:
-        file = self._job.files[key.file]
-        return self._job.error_policy.refuse(file.path, _line_of(file, record.offset), record)
 
 
 def _line_of(file: CorpusFile, offset: int) -> int | None:

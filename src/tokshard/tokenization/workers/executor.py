@@ -22,12 +22,8 @@ class Executor(Protocol):
     ) -> Events:
         """Encode until the feed is exhausted; close the iterator to stop early.
 
-        Args:
-            spec: How to encode.
-            parts_directory: Where parts are committed.
-            feed: The tasks.
-            placements: Finds the positions of tokens in the output; None if all tokens stay in their parts.
-                An executor may leave them there in any case.
+        ``placements``: finds the positions of tokens in the output; None if all tokens stay in their
+        parts. An executor may leave them there in any case.
 
         Yields:
             The progress of the workers, and the outcome of each unit once it is committed.

@@ -34,11 +34,9 @@ class _Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamInput:
-    """An input that can be read only from its beginning, and how it is cut.
+    """An input that can be read only from its beginning, with the parameters of its units.
 
     Attributes:
-        number: The number of the input.
-        file: The input.
         unit_bytes: The size of a unit in the decompressed stream.
         max_document_bytes: The longest line that can become a document.
         compare_below: All documents before this position are encoded by both encoders.
@@ -55,13 +53,9 @@ class Feed:
     """Tasks for the workers; use as a context manager.
 
     Args:
-        files: The inputs.
         numbers: The numbers of those of them that have units to encode.
-        unit_bytes: Size of a unit.
-        max_document_bytes: Longest record.
         raw_directory: Where decompressed units wait for their workers.
         is_done: Tells whether a unit is finished, or another process encodes it.
-        streams: How many compressed files to read at once.
 
     Attributes:
         wake: Called from another thread when a unit has become ready; set by the executor.
@@ -194,7 +188,7 @@ class Feed:
 
 
 def first_bytes(files: Sequence[CorpusFile]) -> dict[int, int]:
-    """Return up to which position of which files the corpus' first megabyte reaches.
+    """Return the positions, by file, that the corpus' first megabyte reaches.
 
     Sizes are those on disk: of a compressed file the first megabyte is taken after decompression, of a
     stream likewise; of a table, whose positions are row numbers, as many rows.

@@ -68,11 +68,7 @@ class ProcessPool:
         self._listened_seconds = 0.0
 
     def start(self) -> ForkServer:
-        """Start the forkserver if there is none.
-
-        Raises:
-            WorkerError: The system allows no more processes or files.
-        """
+        """Start the forkserver if there is none."""
         if self._forkserver is None:
             self._events = queue.Queue()  # the last messages of an earlier run's workers are of no interest
             self._forkserver = ForkServer(self._events)
@@ -194,15 +190,10 @@ class ProcessPool:
 
 
 class Worker:
-    """One worker process.
-
-    Args:
-        number: Its number in messages of the forkserver.
-        connection: The job's end of the connection to it.
+    """A worker process as the parent process sees it.
 
     Attributes:
         pid: Its process id, as soon as it is known.
-        task: The unit that it encodes.
         held: The units that it holds, and whether it has been told to commit them.
         heard: When it last sent something, in seconds of listening.
     """
@@ -275,14 +266,8 @@ class ForkServer:
     It and the workers are a process group of their own, so that Ctrl-C reaches only this process, which
     then ends them.
 
-    Args:
-        events: Takes its messages and those of its workers.
-
     Raises:
         WorkerError: The system allows no more processes or files.
-
-    Attributes:
-        pid: Its process id.
     """
 
     def __init__(self, events: _Events) -> None:
@@ -318,11 +303,7 @@ class ForkServer:
         self._send({"spec": spec.to_json(), "parts_directory": parts_directory})
 
     def fork(self) -> Worker:
-        """Order a worker, which may be given a task at once.
-
-        Raises:
-            WorkerError: The system allows no more files.
-        """
+        """Order a worker, which may be given a task at once."""
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:

@@ -292,11 +292,8 @@ def encode_stream(
     A cluster has no driver that could decompress for all: whoever has a slice of a compressed file
     reads the whole of it. That is cheap beside encoding while the slice is not much below a tenth.
 
-    Args:
-        encoder: Encodes each unit and commits its part.
-        stream: The input.
-        directory: Where the decompressed unit is stored meanwhile: one that no other process uses.
-        wanted: Tells which units to encode, by their numbers.
+    ``directory``: where the decompressed unit is stored meanwhile: one that no other process uses.
+    ``wanted``: tells which units to encode, by their numbers.
 
     Yields:
         The progress and the outcome of each wanted unit; nothing after one that was refused.
