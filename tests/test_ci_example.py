@@ -125,7 +125,7 @@ def test_all_steps_succeed_and_the_summary_says_so(runner):
     ]
     assert rows[0][1] == f"430 documents, {tokens:,} tokens, 1 records rejected |"
     assert rows[1][1] == "sound |"
-    assert rows[3][1] == "all is there |"
+    assert rows[3][1] == "all indexes are fresh |"
     events = [
         json.loads(line) for line in (runner.directory / "reports/events.jsonl").read_text().splitlines()
     ]
@@ -152,7 +152,7 @@ def test_a_stale_cache_fails_its_step_and_is_annotated(runner):
     annotations, summary = runner.report()
     assert [line.split("::")[1] for line in annotations] == ["error title=cache missing"]
     assert "train of data/web: it " in annotations[0]
-    assert re.search(r"\| 4-hits \| 1 of \d sets of files would be built \|", summary)
+    assert re.search(r"\| 4-hits \| 1 of \d indexes would be built \|", summary)
 
 
 def test_a_failure_is_annotated_at_its_line(runner):

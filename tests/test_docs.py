@@ -52,6 +52,10 @@ def test_the_command_line_reference_is_the_help(update_docs):
     assert (ROOT / "docs/cli.md").read_text() == update_docs.cli_reference()
 
 
+def test_the_api_reference_is_that_of_the_docstrings(update_docs):
+    assert (ROOT / "docs/api.md").read_text() == update_docs.api_reference()
+
+
 def test_a_stale_page_is_seen(update_docs):
     text = "```console\n$ echo new\nold\n```"
     assert update_docs.readme(text, ".") == "```console\n$ echo new\nnew\n```"

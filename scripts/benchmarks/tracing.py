@@ -168,7 +168,9 @@ def reference(directory: Path, number: int, count: int):
         bin=FileFingerprint.of(f"{prefix}.bin"),
         idx=FileFingerprint.of(f"{prefix}.idx"),
         multimodal=False,
-        fingerprint=DatasetFingerprint(bin_bytes=0, idx_bytes=0),
+        fingerprint=DatasetFingerprint(
+            bin_bytes=os.path.getsize(f"{prefix}.bin"), idx_bytes=os.path.getsize(f"{prefix}.idx")
+        ),
         index=IndexReference(files, index.plan),
     )
 

@@ -43,10 +43,10 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     from tokshard.blending.options import BuilderConfig
     from tokshard.blending.plan import plan_requests
     from tokshard.blending.recipe_files import parse_words
-    from tokshard.cli.options import neutral_identifiers
     from tokshard.gpt_index.sizes import Sizes
     from tokshard.index_cache.entry import CacheEntry, Sidecar
     from tokshard.index_cache.job import build_requests
+    from tokshard.index_cache.options import neutral_identifiers
 
     config = BuilderConfig(
         sequence_length=SEQUENCE_LENGTH,

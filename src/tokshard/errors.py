@@ -4,7 +4,7 @@
 
     TokshardError                     (abstract)
     ├── UnfinishedError               1   units of a job array that nobody has finished yet
-    ├── UsageError, ValueError        2   an option or argument that cannot be meant
+    ├── UsageError, ValueError        2   invalid option or argument
     │   └── MissingExtraError         2   an optional dependency is not installed
     ├── InputError                    3   an input that cannot be read or used
     │   ├── MissingFileError, FileNotFoundError
@@ -15,7 +15,7 @@
     ├── ResumeMismatchError           4   an unfinished run was started with other options or inputs
     ├── LockedError                   5   another process writes this output
     ├── IntegrityError, ValueError    6   bytes that contradict each other
-    │   └── EncoderMismatchError       6   the fast encoder and the reference disagree
+    │   └── EncoderMismatchError      6   the fast encoder and the reference disagree
     ├── StorageError, OSError         7   disk full, I/O error, no permission, a store that fails
     ├── WorkerError                   8   a worker process died or hung
     └── Cancelled                   130   stopped by Ctrl-C or a signal (143 for SIGTERM)
