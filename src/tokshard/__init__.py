@@ -40,12 +40,8 @@ if TYPE_CHECKING:
     from tokshard.dataset.merge.job import MergedDataset, MergeDryRun, MergeReport, dry_run_merge, merge
     from tokshard.dataset.merge.options import MergeOptions
     from tokshard.dataset.reader import IndexedDataset
-    from tokshard.gpt_index.index import (
-        GPTDatasetIndex,
-        build_document_index,
-        build_sample_index,
-        build_shuffle_index,
-    )
+    from tokshard.gpt_index.arrays import build_document_index, build_sample_index, build_shuffle_index
+    from tokshard.gpt_index.index import GPTDatasetIndex
     from tokshard.gpt_index.samples import GPTSamples
     from tokshard.gpt_index.sizes import Sizes
     from tokshard.index_cache.job import (
@@ -290,11 +286,11 @@ _HOMES = {
     "array_job_file": "tokshard.tokenization.job_array.job_files",
     "blend": "tokshard.blending.job",
     "build_blending_indices": "tokshard.blending.order",
-    "build_document_index": "tokshard.gpt_index.index",
+    "build_document_index": "tokshard.gpt_index.arrays",
     "build_exhaustive_blending_indices": "tokshard.blending.order",
     "build_indices": "tokshard.index_cache.job",
-    "build_sample_index": "tokshard.gpt_index.index",
-    "build_shuffle_index": "tokshard.gpt_index.index",
+    "build_sample_index": "tokshard.gpt_index.arrays",
+    "build_shuffle_index": "tokshard.gpt_index.arrays",
     "check_blend": "tokshard.blending.job",
     "check_indices": "tokshard.index_cache.job",
     "describe": "tokshard.inspection.job",

@@ -148,7 +148,6 @@ def topologies(max_world_size: int = 64) -> SearchStrategy[Topology]:
 
 
 def _copied(value: Any) -> Any:
-    """Return a value that its owner cannot change any more."""
     if isinstance(value, dict):
         return {name: _copied(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

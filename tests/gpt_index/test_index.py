@@ -14,15 +14,15 @@ from support.index_twins import (
 )
 from tokshard.core.compilation import has_numba
 from tokshard.errors import InputError, UsageError
-from tokshard.gpt_index import index as index_module
-from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.gpt_index.index import (
-    GPTDatasetIndex,
+from tokshard.gpt_index import arrays
+from tokshard.gpt_index.arrays import (
     build_document_index,
     build_sample_index,
     build_shuffle_index,
     sample_rows,
 )
+from tokshard.gpt_index.epochs import plan_epochs
+from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.shuffling import ShuffleStream
 
 WAYS = [pytest.param(False, id="numpy")]
@@ -45,10 +45,10 @@ def planned(lengths, **changes):
 def sample_index(lengths, order, plan, *, compiled, piece=None):
     """Build it one way or the other, in pieces of a few documents and rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "WORTH_COMPILING", 0 if compiled else 10**9)
+        patch.setattr(arrays, "WORTH_COMPILING", 0 if compiled else 10**9)
         if piece is not None:
-            patch.setattr(index_module, "_PIECE", piece)
-            patch.setattr(index_module, "_COMPILED_PIECE", piece)
+            patch.setattr(arrays, "_PIECE", piece)
+            patch.setattr(arrays, "_COMPILED_PIECE", piece)
         return build_sample_index(np.array(lengths, np.int32), np.array(order, np.int32), plan)
 
 
@@ -114,7 +114,7 @@ def test_long_sequences_and_many_pieces(compiled):
         assert rows.tolist() == [list(row) for row in expected]
 
 
-@pytest.mark.parametrize("write", [index_module._sample_rows, sample_rows], ids=["numpy", "plain"])
+@pytest.mark.parametrize("write", [arrays._sample_rows, sample_rows], ids=["numpy", "plain"])
 def test_places_and_tokens_beyond_int32_are_exact(write):
     rows = np.zeros((4, 2), np.int64)
     lengths, documents = np.array([2**31 - 1], np.int32), np.zeros(3, np.int32)
@@ -131,7 +131,7 @@ def test_lengths_may_be_a_read_only_unaligned_view_of_a_file(compiled):
     assert not lengths.flags.aligned
     plan = planned([5, 3, 2])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "WORTH_COMPILING", 0 if compiled else 10**9)
+        patch.setattr(arrays, "WORTH_COMPILING", 0 if compiled else 10**9)
         rows = build_sample_index(lengths, np.array([1, 0, 2], np.int32), plan)
     assert rows.tolist() == [[0, 0], [1, 1], [2, 0]]
 
@@ -170,7 +170,7 @@ def test_every_sequence_is_read_once_an_epoch_in_numpys_order(first, count, epoc
 
 def test_a_document_index_is_filled_in_pieces(monkeypatch):
     whole = build_document_index(range(3, 103), 3, ShuffleStream(1), separate_final_epoch=True)
-    monkeypatch.setattr(index_module, "_PIECE", 7)
+    monkeypatch.setattr(arrays, "_PIECE", 7)
     pieces = build_document_index(range(3, 103), 3, ShuffleStream(1), separate_final_epoch=True)
     assert pieces.tolist() == whole.tolist()
 
@@ -189,10 +189,10 @@ def test_the_shuffle_index_keeps_the_samples_of_a_separate_epoch_last(tokens, wa
 
 
 def test_dtypes_change_where_megatrons_do():
-    assert index_module.sample_index_dtype(2**31 - 1) is np.int32
-    assert index_module.sample_index_dtype(2**31) is np.int64
-    assert index_module.shuffle_index_dtype(2**32 - 3) is np.uint32
-    assert index_module.shuffle_index_dtype(2**32 - 2) is np.int64
+    assert arrays.sample_index_dtype(2**31 - 1) is np.int32
+    assert arrays.sample_index_dtype(2**31) is np.int64
+    assert arrays.shuffle_index_dtype(2**32 - 3) is np.uint32
+    assert arrays.shuffle_index_dtype(2**32 - 2) is np.int64
 
 
 @given(
@@ -232,7 +232,7 @@ def test_a_large_index_has_the_bits_of_small_steps(monkeypatch):
     large = GPTDatasetIndex.build(lengths, range(600_000), **arguments)
     assert large.plan.documents > 10**6
     monkeypatch.setattr("tokshard.gpt_index.shuffling.WORTH_COMPILING", 10**9)
-    monkeypatch.setattr("tokshard.gpt_index.index.WORTH_COMPILING", 10**9)
+    monkeypatch.setattr("tokshard.gpt_index.arrays.WORTH_COMPILING", 10**9)
     small = GPTDatasetIndex.build(lengths, range(600_000), **arguments)
     for name in ("document_index", "sample_index", "shuffle_index"):
         assert (getattr(large, name) == getattr(small, name)).all()

@@ -92,28 +92,6 @@ def test_the_loader_brings_numpy_and_needs_no_more(tmp_path):
     assert run(sys.executable, places) == expected(places)
 
 
-CLOSURE = """
-import sys
-from tokshard.loader import RankLoader
-for plan in sys.argv[1:]:
-    next(RankLoader.open(plan, rank=1))
-modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "tokshard"]
-modules = [module for module in modules if not module.__file__.endswith("__init__.py")]
-print(len(modules), sum(len(open(module.__file__).readlines()) for module in modules))
-"""
-
-
-def test_the_loader_loads_little_of_tokshard(tmp_path):
-    """Neither what makes plans, datasets and indexes, nor the client of object stores."""
-    _, contiguous, _ = plans(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", CLOSURE, contiguous], capture_output=True, text=True, check=True
-    )
-    modules, lines = map(int, done.stdout.split())
-    assert modules <= 45
-    assert lines <= 9_500
-
-
 def test_another_import_would_be_found():
     code = PROGRAM.replace("from tokshard.loader import", "import xxhash\nfrom tokshard.loader import")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

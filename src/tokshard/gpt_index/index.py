@@ -3,29 +3,20 @@
 The **document index** is the order in which sequences are read, over all epochs. The **sample index**
 cuts the tokens in that order into samples: row k tells where sample k begins and the one before it ends.
 The **shuffle index** is the order in which samples are used.
-
-The compiled kernel is kept for its speed: ``scripts/bench indices`` measures it against Megatron.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
-from tokshard.errors import InputError, UsageError
-from tokshard.gpt_index.epochs import MAX_INT32, EpochPlan, plan_epochs
-from tokshard.gpt_index.shuffling import BLOCK, ShuffleStream
+from tokshard.errors import UsageError
+from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-# Entries of the document index handled at once by numpy (working arrays of some MB), and by a kernel
-# (about a tenth of a second, so that signals are handled between calls).
-_PIECE = 1 << 18
-_COMPILED_PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,11 +28,11 @@ class GPTDatasetIndex:
 
     Attributes:
         document_index: int32 of shape (sequences * epochs,), see
-            :func:`build_document_index`.
+            :func:`~tokshard.gpt_index.arrays.build_document_index`.
         sample_index: int32 or int64 of shape (samples + 1, 2), see
-            :func:`build_sample_index`.
+            :func:`~tokshard.gpt_index.arrays.build_sample_index`.
         shuffle_index: uint32 or int64 of shape (samples,), see
-            :func:`build_shuffle_index`.
+            :func:`~tokshard.gpt_index.arrays.build_shuffle_index`.
         plan: The number of epochs and samples, and the options.
     """
 
@@ -93,6 +84,10 @@ class GPTDatasetIndex:
             >>> index.plan.epochs, len(index), index.shuffle_index.tolist()
             (2, 5, [0, 2, 4, 3, 1])
         """
+        # Those who read an index do not load the code that builds one.
+        from tokshard.gpt_index.arrays import build_document_index, build_sample_index, build_shuffle_index
+        from tokshard.gpt_index.shuffling import ShuffleStream
+
         if sequences.step != 1 or sequences.start < 0 or sequences.stop > len(lengths):
             raise UsageError(f"the dataset has {len(lengths)} sequences, and {sequences} is no part of them")
         stream = ShuffleStream(seed)
@@ -110,215 +105,3 @@ class GPTDatasetIndex:
         )
         samples = build_sample_index(lengths, documents, plan)
         return cls(documents, samples, build_shuffle_index(plan, stream), plan)
-
-
-def build_document_index(
-    documents: range | NDArray[np.int32], epochs: int, stream: ShuffleStream, *, separate_final_epoch: bool
-) -> NDArray[np.int32]:
-    """Build the order in which sequences are read.
-
-    The peak of memory is the result: 4 bytes for each sequence and epoch.
-
-    Args:
-        documents: The numbers of the sequences of the split: a range of step 1, or int32 of shape (n,).
-        epochs: How often each is read.
-        stream: The stream of the index's seed, of which this is the first use.
-        separate_final_epoch: Whether the last epoch is shuffled by itself. The others are always
-            shuffled together, so that a sequence may come twice before another comes once.
-
-    Returns:
-        int32 of shape (n * epochs,).
-
-    Example:
-        >>> build_document_index(range(4), 2, ShuffleStream(1), separate_final_epoch=True)
-        array([3, 2, 0, 1, 0, 2, 1, 3], dtype=int32)
-    """
-    count = len(documents)
-    order = np.empty(count * epochs, np.int32)
-    for first in range(0, count, _PIECE):
-        piece = documents[first : first + _PIECE]
-        numbers = np.arange(piece.start, piece.stop) if isinstance(piece, range) else piece
-        order.reshape(epochs, count)[:, first : first + _PIECE] = numbers
-    border = count * (epochs - 1) if separate_final_epoch and epochs > 1 else 0
-    if border:
-        stream.shuffle(order[:border])
-    stream.shuffle(order[border:])
-    return order
-
-
-def build_sample_index(
-    lengths: NDArray[np.int32], document_index: NDArray[np.int32], plan: EpochPlan
-) -> NDArray[np.int32] | NDArray[np.int64]:
-    """Build the beginnings of all samples, and the end of the last.
-
-    One pass over the document index. The peak of memory is the result and some MB, unless the result's
-    type is int64.
-
-    Args:
-        lengths: The tokens of all sequences of the dataset, not only of the split: int32 of shape
-            (sequences,); it may be a view of a file, which is not copied.
-        document_index: See :func:`build_document_index`.
-        plan: The plan that the document index was built from.
-
-    Returns:
-        Of shape (samples + 1, 2): the position in the document index, and the first token in that
-        document. int32, or int64 where the document index has more entries than int32 can number.
-        With an extra token a sample ends with the token that the next one begins with, so each token
-        is once the label of its predecessor; row k is the position of token ``k * sequence_length``. Without
-        it, row k is just behind the token before that one.
-
-    Raises:
-        UsageError: The document index does not fit the plan or the lengths.
-        InputError: The last, partial sample is kept, and would begin in an empty document.
-
-    Example:
-        >>> from tokshard.gpt_index.epochs import plan_epochs
-        >>> lengths = np.array([3, 5, 4], np.int32)
-        >>> plan = plan_epochs(sequences=3, tokens_per_epoch=12, sequence_length=4, num_samples=None)
-        >>> build_sample_index(lengths, np.array([2, 0, 1], np.int32), plan).tolist()
-        [[0, 0], [1, 0], [2, 1]]
-    """
-    _check_document_index(lengths, document_index, plan)
-    rows: NDArray[Any] = np.empty((plan.samples + 1, 2), sample_index_dtype(len(document_index)))
-    rows[0] = 0
-    large = len(document_index) + plan.samples >= WORTH_COMPILING and has_numba()
-    write, piece = (compiled(sample_rows), _COMPILED_PIECE) if large else (_sample_rows, _PIECE)
-    row, token, extra = 1, 0, int(plan.extra_token)
-    for first in range(0, len(document_index), piece):
-        documents = document_index[first : first + piece]
-        row, token = write(lengths, documents, first, token, rows, row, plan.sequence_length, extra)
-    if token != plan.tokens:
-        raise UsageError(f"the document index has {token} tokens, but its plan {plan.tokens}")
-    if row < len(rows):
-        rows[row:] = len(document_index) - 1, _last_offset(lengths, document_index, extra)
-    return rows
-
-
-def build_shuffle_index(plan: EpochPlan, stream: ShuffleStream) -> NDArray[np.uint32] | NDArray[np.int64]:
-    """Build the order in which samples are used.
-
-    The peak of memory is the result: 4 bytes for each sample.
-
-    Args:
-        plan: The plan of the index.
-        stream: The stream that has shuffled the document index.
-
-    Returns:
-        Of shape (samples,): uint32, or int64 from 2**32 - 2 samples on. Where the final epoch is
-        separate, the samples that end before it come first.
-
-    Example:
-        >>> from tokshard.gpt_index.epochs import plan_epochs
-        >>> plan = plan_epochs(sequences=3, tokens_per_epoch=12, sequence_length=2, num_samples=None)
-        >>> build_shuffle_index(plan, ShuffleStream(1))
-        array([2, 1, 4, 0, 3], dtype=uint32)
-    """
-    order: NDArray[Any] = np.arange(plan.samples, dtype=shuffle_index_dtype(plan.samples))
-    border = plan.samples_before_final if plan.separate_final_epoch else plan.samples
-    stream.shuffle(order[:border])
-    stream.shuffle(order[border:])
-    return order
-
-
-def sample_index_dtype(documents: int) -> type[np.int32 | np.int64]:
-    """Return the dtype of the sample index over a document index of some length, as Megatron chooses it."""
-    return np.int32 if documents <= MAX_INT32 else np.int64
-
-
-def shuffle_index_dtype(samples: int) -> type[np.uint32 | np.int64]:
-    """Return the dtype of the shuffle index of a number of samples, as Megatron chooses it."""
-    return np.uint32 if samples < np.iinfo(np.uint32).max - 1 else np.int64
-
-
-def _check_document_index(
-    lengths: NDArray[np.int32], document_index: NDArray[np.int32], plan: EpochPlan
-) -> None:
-    if len(document_index) != plan.documents:
-        raise UsageError(
-            f"the document index has {len(document_index)} entries, but its plan {plan.documents}"
-        )
-    least, most = int(document_index.min()), int(document_index.max())
-    if least < 0 or most >= len(lengths):
-        raise UsageError(
-            f"the document index holds {least if least < 0 else most}, "
-            f"but the dataset has {len(lengths)} sequences"
-        )
-
-
-def _last_offset(lengths: NDArray[np.int32], document_index: NDArray[np.int32], extra: int) -> int:
-    offset = int(lengths[document_index[-1]]) - extra
-    if offset < 0:
-        raise InputError(
-            f"sequence {document_index[-1]} is empty and read last, so that the partial sample of validation "
-            "would begin before it",
-            hint="drop the last partial sample, or use another seed",
-        )
-    return offset
-
-
-def _sample_rows(
-    lengths: NDArray[np.int32],
-    documents: NDArray[np.int32],
-    position: int,
-    token: int,
-    rows: NDArray[Any],
-    row: int,
-    sequence_length: int,
-    extra: int,
-) -> tuple[int, int]:
-    # The twin of :func:`sample_rows` in numpy.
-    sizes = lengths[documents]
-    ends = np.cumsum(sizes, dtype=np.int64) + token
-    token = int(ends[-1])
-    stop = min(len(rows), (token - extra) // sequence_length + 1)
-    for first in range(row, stop, _PIECE):
-        last = min(first + _PIECE, stop)
-        begins = np.arange(first, last) * sequence_length
-        found = np.searchsorted(ends, begins + (extra - 1), side="right")
-        rows[first:last, 0] = found + position
-        rows[first:last, 1] = begins - (ends[found] - sizes[found])
-    return max(row, stop), token
-
-
-def sample_rows(
-    lengths: NDArray[np.int32],
-    documents: NDArray[np.int32],
-    position: int,
-    token: int,
-    rows: NDArray[Any],
-    row: int,
-    sequence_length: int,
-    extra: int,
-) -> tuple[int, int]:
-    """Write the rows of the sample index that fall on a piece of the document index, in a compiled loop.
-
-    Memory is its limit, so it reads all lengths of a block before it uses the first.
-
-    Args:
-        lengths: The tokens of each sequence of the dataset.
-        documents: The piece; all its entries are numbers of sequences.
-        position: Where the piece begins in the document index.
-        token: The tokens before the piece.
-        rows: The sample index, of shape (samples + 1, 2).
-        row: The first row that is not written yet.
-        sequence_length: The tokens of a sample.
-        extra: 1 where a sample has one more token, else 0.
-
-    Returns:
-        The first row that is not written now, and the tokens before the end of the piece.
-    """
-    ahead = np.empty(BLOCK, np.int64)
-    wanted = row * sequence_length + extra - 1
-    for begin in range(0, len(documents), BLOCK):
-        count = min(BLOCK, len(documents) - begin)
-        for k in range(count):
-            ahead[k] = lengths[documents[begin + k]]
-        for k in range(count):
-            end = token + int(ahead[k])
-            while wanted < end and row < len(rows):
-                rows[row, 0] = position + begin + k
-                rows[row, 1] = row * sequence_length - token
-                row += 1
-                wanted += sequence_length
-            token = end
-    return row, token

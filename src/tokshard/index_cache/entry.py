@@ -19,7 +19,7 @@ from tokshard.core.codec import Document, Key, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError
-from tokshard.gpt_index.index import sample_index_dtype, shuffle_index_dtype
+from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.description import (
     BlendedDescription,

@@ -182,12 +182,12 @@ class SampleAssembly:
         return {name: makers[name]() for name in self.names}
 
     def _size_bytes(self, samples: int) -> int:
-        """Return the size of the arrays of all tokens: five fields at most, and the whole loss mask."""
+        # At most five fields of all tokens, and the whole loss mask.
         wide = len({"tokens", "position_ids", "labels", "document_ids"}.intersection(self.names))
         return samples * (self._length * (8 * wide + 4) + self.sequence_length * 4) + 512
 
     def _shifted(self, text: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return tokens and labels, padding included: views of the text where that is possible."""
+        # Views of the text if possible; padding included.
         if self.extra_token:
             return text[:, :-1], text[:, 1:]
         labels = np.full_like(text, self.options.pad_id)
@@ -197,7 +197,6 @@ class SampleAssembly:
     def _weigh(
         self, tokens: NDArray[np.int64], labels: NDArray[np.int64], loss_mask: NDArray[np.float32]
     ) -> None:
-        """Fill in which labels count, and put 0 in the place of padding."""
         loss_mask.fill(1)
         if self.options.eod_mask_loss:
             loss_mask[tokens == self.options.eod_id] = 0
@@ -233,7 +232,7 @@ class SampleAssembly:
         return ids[:, : self.sequence_length]
 
     def _cut(self, values: NDArray[Any], new: Allocator, samples: int | None = None) -> NDArray[Any]:
-        """Return a copy of the slices of each row; of the only row, once for each sample."""
+        # A single row is repeated for each sample.
         result = new((samples or len(values), self._length), values.dtype)
         filled = 0
         for one in self.slices:
@@ -244,7 +243,6 @@ class SampleAssembly:
 
 
 def _names(fields: tuple[str, ...], options: BatchOptions) -> tuple[str, ...]:
-    """Return the names of the arrays of a micro-batch."""
     names = list(fields)
     if "attention_mask" in names and not options.create_attention_mask:
         names.remove("attention_mask")

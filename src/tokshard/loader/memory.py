@@ -79,8 +79,7 @@ class Arena:
 
 
 class _Lease:
-    """What the arrays of a block refer to, and therefore lives as long as the longest-lived of them."""
-
+    # The arrays of a block refer to it, so that it lives as long as the longest-lived of them.
     def __init__(self, block: NDArray[np.uint8]) -> None:
         self.block = block
         self.__array_interface__ = block.__array_interface__

@@ -93,13 +93,12 @@ class RankLoader:
         return MicroBatchReader(source, self._schedule, assembly, shards)
 
     def _stand(self, position: int) -> None:
-        """Stand before a micro-batch. Reading ahead begins with the next one that is read."""
         self._position = position
         self._ended = False
         self._readahead = Readahead(self._reader.advise, self._settings["readahead"], len(self._schedule))
 
     def _own(self) -> MicroBatchReader:
-        """Return the reader of this process: one that was forked may inherit locks that nobody will free."""
+        # A forked process may inherit locks that nobody will free.
         if self._process != os.getpid():
             self._reader = self._new_reader()
             self._stand(self._position)

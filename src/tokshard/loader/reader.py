@@ -78,8 +78,7 @@ class Shard:
 
 @dataclass(slots=True)
 class _Entry:
-    """A dataset that is open or being opened; ``round`` is None until it has been read from."""
-
+    # ``round`` is None until the dataset has been read from.
     opening: Future[Shard]
     round: int | None
 
@@ -152,7 +151,6 @@ class OpenShards:
         return entry, True
 
     def _close_for(self, number: int, *, reading: bool) -> bool:
-        """Close datasets until there is room for one; tell whether there is."""
         while len(self._entries) - (number in self._entries) >= self._capacity:
             others = [other for other in self._entries if other != number]
             done = [other for other in others if self._is_done(other, reading=reading)]
@@ -322,7 +320,6 @@ class MicroBatchReader:
         return [found[place] for place in range(len(found))]
 
     def _samples(self, dataset: int, numbers: NDArray[np.int64]) -> GPTSamples:
-        """Return the samples of a dataset, of which some will be read now."""
         shard = self._shards.use(dataset)
         if shard.samples is None:
             raise UsageError("the samples of this stream are documents")

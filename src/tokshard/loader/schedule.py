@@ -194,7 +194,6 @@ class MicroBatchSchedule:
 
 
 def _largest_buffer(assignment: Assignment) -> int:
-    """Return the positions of the largest window that has to be sorted to look up one of them."""
     transforms = [one for epochs in assignment.epoch_ranges for one in epochs.order.transforms]
     return max((one.buffer for one in transforms if isinstance(one, Bucketing)), default=0)
 

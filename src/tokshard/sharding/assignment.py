@@ -9,15 +9,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from tokshard.core.codec import Key
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.layouts import Blocked, Layout, repeats, repeats_any
-from tokshard.sharding.order import ConsumptionOrder, SampleOrder
+from tokshard.sharding.layouts import Layout, repeats, repeats_any
+from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.schedule import BatchSchedule, Timeline
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class Assignment:
         raise IndexError(f"no epoch {epoch} is read")
 
     def _epochs(self, local: Integers) -> Iterator[tuple[EpochRange, int, Integers | slice, Integers]]:
-        """Yield (pass, epoch, which of the indices are in it, their local indices within the epoch)."""
+        # Yields (epoch range, epoch, which of the indices are in it, their local indices within the epoch).
         if not local.size:
             return
         local = local + self.skipped
@@ -333,78 +333,3 @@ def _timeline(schedule: BatchSchedule, group: int, consumed: int, steps: int) ->
 
 def _members(intervals: Intervals) -> Integers:
     return intervals.nth(np.arange(intervals.count, dtype=np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class Remainder:
-    """What is unread after some steps, for another world to go on with.
-
-    Attributes:
-        epoch: The epoch under way.
-        samples: The number of positions of its order.
-        seen: The positions read already. With ``unread`` it is everything, and nothing twice.
-        unread: The others, also those that the plan was going to drop.
-        order: The order of the unread ones; None where the epoch is complete.
-        following: The epoch_ranges of whole epochs after it.
-    """
-
-    epoch: int
-    samples: int
-    seen: Intervals
-    unread: Intervals
-    order: SampleOrder | None
-    following: tuple[EpochRange, ...]
-
-    @classmethod
-    def after(cls, assignment: Assignment, step: int, *, keep_order: bool = True) -> Self:
-        """Return what is unread after the first ``step`` steps.
-
-        Args:
-            assignment: What was being read.
-            step: 0 to the number of its steps.
-            keep_order: Whether the unread samples keep the global order that they were going to have. In
-                striped modes that is the order of positions, in blocked ones the order in which the ranks
-                together read them. Without it blocked modes keep runs of neighbours together. Before the
-                first step of an epoch nothing is kept: another world lays all of it out anew.
-
-        Raises:
-            IndexError: There is no such step.
-            UsageError: The order cannot be kept: see :class:`~tokshard.sharding.order.ConsumptionOrder`.
-
-        Example:
-            >>> from tokshard.sharding.layouts import Striped
-            >>> from tokshard.sharding.schedule import BatchSchedule
-            >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
-            >>> stopped = Remainder.after(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 2)
-            >>> stopped.seen.to_json_value(), stopped.unread.to_json_value(), stopped.order.samples
-            ([[0, 32]], [[32, 100]], 68)
-        """
-        number, one, epoch, within = _standing(assignment, step)
-        order, seen = one.order, one.layout.consumed(within)
-        if keep_order and within and isinstance(one.layout, Blocked):
-            order = order.before(ConsumptionOrder(one.layout, assignment.micro_batch_size))
-            seen = Intervals.of([(0, within * assignment.ranks)])
-        unread = seen.complement(order.samples)
-        following = assignment.epoch_ranges[number + 1 :]
-        left = None if one.epochs is None else one.epochs - epoch - 1
-        if left != 0:
-            following = (EpochRange(one.order, one.layout, one.first_epoch + epoch + 1, left), *following)
-        rest = order.rest(unread) if unread.count else None
-        return cls(one.first_epoch + epoch, order.samples, seen, unread, rest, following)
-
-
-def _standing(assignment: Assignment, step: int) -> tuple[int, EpochRange, int, int]:
-    """Return (number of the pass, pass, epoch within it, local index within the epoch) after some steps.
-
-    The end of the last pass is the end of its last epoch; the end of any other is the start of the next.
-    """
-    local = assignment.first_local(step) + assignment.skipped
-    for number, one in enumerate(assignment.epoch_ranges):
-        last = number + 1 == len(assignment.epoch_ranges)
-        if local < one.per_rank or last:
-            break
-        local -= one.per_rank
-    epoch, within = divmod(local, one.per_epoch)
-    if epoch == one.epochs:
-        epoch, within = epoch - 1, one.per_epoch
-    return number, one, epoch, within

@@ -178,7 +178,6 @@ def blend_files(directory: str, hash_text: str, split: str, samples: int) -> Cac
 
 
 def _documents(prefix: str, fingerprint: FileFingerprint, *, multimodal: bool) -> int:
-    """Return the number of documents as the header tells it, held against the size."""
     file = InputFile(idx_path(prefix))
     head = bytearray(min(HEADER_BYTES, fingerprint.size_bytes))
     file.read_into(memoryview(head), 0)
@@ -188,11 +187,6 @@ def _documents(prefix: str, fingerprint: FileFingerprint, *, multimodal: bool) -
 
 
 def _sidecar(entry: CacheEntry) -> Sidecar:
-    """Return what tokshard has recorded of an index.
-
-    Raises:
-        IntegrityError: Nothing, or it is damaged.
-    """
     sidecar = Sidecar.read(entry.sidecar_path)
     if sidecar is None:
         raise IntegrityError(
@@ -233,12 +227,7 @@ def _epochs(entry: CacheEntry, description: GPTDatasetDescription, sidecar: Side
 
 
 def _checked(entry: CacheEntry, plan: EpochPlan) -> EpochPlan:
-    """Return a plan if the arrays of an index have the shapes that follow from it.
-
-    Raises:
-        IntegrityError: One has not, or is no whole array.
-        StorageError: One cannot be opened.
-    """
+    # The arrays must have the shapes that follow from the plan.
     for name, spec in gpt_specs(plan).items():
         found = read_spec(entry.array_path(name))
         if found != spec:
@@ -343,11 +332,7 @@ def open_sources(paths: Sequence[str], requested: RequestedSamples) -> dict[str,
 
 
 def _refuse_twice(source: SampleSource) -> None:
-    """Refuse to number the same samples through twice; another index of the same data is something else.
-
-    Raises:
-        UsageError: A dataset, or an index of it, is named twice.
-    """
+    # Another index of the same data is not the same samples.
     if source.kind == "blend":
         return
     seen = set()
@@ -433,7 +418,7 @@ def _indexes(
 
 
 def _descriptions(path: str, requested: RequestedSamples) -> dict[str, tuple[str, str]]:
-    """Return for each split (path prefix of the dataset, description) that a path names."""
+    # For each split: (path prefix of the dataset, path of the description).
     if path.endswith(_DESCRIPTION_SUFFIX):
         description = _gpt_description(path)
         return {description.index_split: (_local(description.dataset_path, requested), path)}
@@ -453,12 +438,6 @@ def _descriptions(path: str, requested: RequestedSamples) -> dict[str, tuple[str
 def _only(
     cache: str, path: str, requested: RequestedSamples, prefix: str | None
 ) -> dict[str, tuple[str, str]]:
-    """Return the only index of each split in a cache.
-
-    Raises:
-        UsageError: There are several of one split.
-        InputError: There is none.
-    """
     found: dict[str, tuple[str, str]] = {}
     for file, description in descriptions_in(cache):
         # A split of size 0 is built all the same by Megatron, but nothing reads it.
@@ -476,7 +455,6 @@ def _only(
 
 
 def _local(training_path: str, requested: RequestedSamples) -> str:
-    """Return where the dataset lies here that a job names otherwise."""
     return PathMapping(requested.path_as).inverse().map(training_path)
 
 

@@ -153,5 +153,5 @@ class Bijection:
 
 
 def _scaled(words: Words, size: np.uint64) -> Words:
-    """Return each word as a number below ``size``, which is at most 2**32, by its high bits."""
+    # Each word as a number below ``size``, which is at most 2**32, by its high bits.
     return ((words >> _32) * size) >> _32

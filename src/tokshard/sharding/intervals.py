@@ -166,7 +166,6 @@ class Intervals:
         return ends[which] - over
 
     def _ends(self) -> NDArray[np.int64]:
-        """Return the place one past the last member of each interval."""
         return np.cumsum(self.stops - self.starts, dtype=np.int64)
 
 

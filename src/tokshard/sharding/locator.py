@@ -116,8 +116,6 @@ def open_sort_key(source: SampleSource, name: str) -> Callable[[Integers], Integ
 
 
 class _SortKey:
-    """Answers for any ids, dataset by dataset."""
-
     def __init__(self, source: SampleSource, reader: _KeyReader) -> None:
         self._source = source
         self._locator = Locator(source)

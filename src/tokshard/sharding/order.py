@@ -294,7 +294,7 @@ def _torch_places(length: int, seed: int) -> NDArray[Any]:
 
 @functools.lru_cache(maxsize=8)
 def _shard_tables(transform: ShardShuffle, epoch: int) -> tuple[Integers, Integers, Integers]:
-    """Return (shard at each place, first position of each shard, first position of each place)."""
+    # Returns (shard at each place, first position of each shard, first position of each place).
     sizes = np.array(transform.sizes, dtype=np.int64)
     order = sorted_order(sizes.size, derive_key(f"{SORTED_ALGORITHM}:shards", transform.seed, epoch))
     return order, np.cumsum(sizes) - sizes, np.cumsum(sizes[order]) - sizes[order]
@@ -385,7 +385,6 @@ class Bucketing:
 
 
 def _part_key(key: NDArray[np.uint64], number: int) -> NDArray[np.uint64]:
-    """Return one of several keys that belong to one window."""
     return hashes(key, np.array([number], dtype=np.int64))
 
 

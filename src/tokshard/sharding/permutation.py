@@ -91,7 +91,7 @@ def inside_out(length: int, seed: int) -> NDArray[np.int64]:
 
 
 def _words(seed: int, draws: int, words_per_draw: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-    """Yield (number of the first draw, the words of as many draws as fit a chunk)."""
+    # Yields (number of the first draw, the words of as many draws as fit a chunk).
     generator = np.random.RandomState(seed & 0xFFFFFFFF)
     at_once = _CHUNK // words_per_draw
     for start in range(0, draws, at_once):

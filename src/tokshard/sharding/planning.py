@@ -402,13 +402,8 @@ def _assignment(
 
 
 def _from_the_middle(whole: EpochRange, world: World, request: StreamRequest) -> tuple[EpochRange, ...]:
-    """Return what follows a number of consumed samples that is no whole micro-batch of all ranks.
-
-    Only Megatron's sampler has a meaning for it, in the first epoch: its groups begin anew there.
-
-    Raises:
-        UsageError: It is another mode, or a later epoch.
-    """
+    # The consumed samples are no whole micro-batch of all ranks: only Megatron's sampler, in the first epoch,
+    # defines what follows. Its groups start there again.
     consumed = request.consumed_samples
     if request.mode != "single" or consumed >= whole.order.samples:
         raise UsageError(

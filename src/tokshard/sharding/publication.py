@@ -20,9 +20,9 @@ from tokshard.sharding.ranks import (
     RankEntry,
     RankManifest,
     RankStream,
-    bytes_of,
     rank_name,
 )
+from tokshard.sharding.sources import DatasetReference
 from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
@@ -100,11 +100,8 @@ def write_plan(
 
 
 def _write_together(directory: str, contents: dict[str, bytes]) -> None:
-    """Write many small files, each whole under its name, and force all of them to the disk at the end.
-
-    One after the other, with the directory each time, a thousand of them would take seconds on a busy disk;
-    asked for at the same time, a journaling file system forces many at once. What is there already stays.
-    """
+    # Forced to the disk together: one by one, with the directory each time, a thousand small files would take
+    # seconds on a busy disk. Existing files stay.
     paths = []
     for name, content in contents.items():
         path = os.path.join(directory, name)
@@ -132,7 +129,6 @@ def _force(path: str) -> None:
 
 
 def _entries(plan: Plan) -> tuple[RankEntry, ...]:
-    """Return the manifests of all ranks with the byte ranges that they read."""
     tables: dict[tuple[str, int], Callable[[int, int], tuple[int, int]]] = {}
 
     def with_bytes(name: str, stream: RankStream) -> RankStream:
@@ -142,7 +138,7 @@ def _entries(plan: Plan) -> tuple[RankEntry, ...]:
         reads = []
         for read in stream.reads:
             if (name, read.dataset) not in tables:
-                tables[name, read.dataset] = bytes_of(datasets[read.dataset])
+                tables[name, read.dataset] = _bytes_of(datasets[read.dataset])
             reads.append(replace(read, bytes=tables[name, read.dataset](read.first, read.stop)))
         return replace(stream, reads=tuple(reads))
 
@@ -154,11 +150,6 @@ def _entries(plan: Plan) -> tuple[RankEntry, ...]:
 
 
 def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
-    """Tell whether another plan is there and may be replaced.
-
-    Raises:
-        OutputExistsError: It may not.
-    """
     path = os.path.join(directory, PLAN_NAME)
     if not os.path.lexists(path):
         return False
@@ -174,8 +165,22 @@ def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
 
 
 def _sweep(directory: str, kept: dict[str, bytes]) -> None:
-    """Remove manifests that are not of this plan, and what a killed run has left; strangers stay."""
+    # Manifests of other plans and leftovers of a killed run go; all other files stay.
     for name in os.listdir(directory):
         ours = name == PACKED_NAME or RANK_NAME.fullmatch(name) is not None
         if (ours and name not in kept) or (is_temporary(name) and _LEFT_BEHIND.match(name)):
             syscalls.unlink(os.path.join(directory, name))
+
+
+def _bytes_of(reference: DatasetReference) -> Callable[[int, int], tuple[int, int]]:
+    # Samples of an index may be anywhere in the file, so theirs are all bytes.
+    if reference.index is not None:
+        return lambda _first, _stop: (0, reference.bin.size_bytes)
+    table = reference.open_dataset().index
+    itemsize = table.dtype.itemsize
+
+    def found(first: int, stop: int) -> tuple[int, int]:
+        edges = (int(table.document_indices[first]), int(table.document_indices[stop]))
+        return table.first_token(edges[0]) * itemsize, table.first_token(edges[1]) * itemsize
+
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -18,7 +18,7 @@ from tokshard.sharding.assignment import Assignment, EpochRange
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.order import ShardShuffle
 from tokshard.sharding.plan import PLAN_NAME, Plan, read_plan
-from tokshard.sharding.sources import DatasetReference, SampleSource
+from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Coordinates
 from tokshard.storage.small_files import read_json_object
 
@@ -275,12 +275,6 @@ def _read_packed(directory: str) -> PackedManifests | None:
 
 
 def _check_manifest(plan: Plan, rank: int, directory: str, packed: PackedManifests | None) -> None:
-    """Check that a manifest is the one that follows from the plan.
-
-    Raises:
-        MissingFileError: There is none.
-        IntegrityError: It is not.
-    """
     path = os.path.join(directory, rank_name(rank))
     if packed is None:
         try:
@@ -339,7 +333,6 @@ def ranges_of(assignment: Assignment, source: SampleSource, rank: int) -> tuple[
 
 
 def _shard_order(epochs: EpochRange) -> tuple[int, ...] | None:
-    """Return the shards in the order of an epoch; empty for their own order, None where samples are mixed."""
     transforms = epochs.order.transforms
     if not transforms:
         return ()
@@ -358,24 +351,3 @@ def _ranges(source: SampleSource, shards: tuple[int, ...], first: int, stop: int
             found.append(SampleRange(number, low + shift, high + shift))
         begin += reference.samples
     return tuple(found)
-
-
-def bytes_of(reference: DatasetReference) -> Callable[[int, int], tuple[int, int]]:
-    """Return the function from a range of samples to the bytes of ``.bin`` that hold them.
-
-    Samples of an index may be anywhere in it, so theirs are all bytes. For documents the index file is
-    opened.
-
-    Raises:
-        MissingFileError, IntegrityError: The dataset does not exist, or has changed.
-    """
-    if reference.index is not None:
-        return lambda _first, _stop: (0, reference.bin.size_bytes)
-    table = reference.open_dataset().index
-    itemsize = table.dtype.itemsize
-
-    def found(first: int, stop: int) -> tuple[int, int]:
-        edges = (int(table.document_indices[first]), int(table.document_indices[stop]))
-        return table.first_token(edges[0]) * itemsize, table.first_token(edges[1]) * itemsize
-
-    return found

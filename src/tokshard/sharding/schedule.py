@@ -280,7 +280,7 @@ class BatchSchedule:
 
 
 def _first_reaching(number: int, each: float) -> int:
-    """Return the smallest count with ``int(count / each) >= number`` in floating point."""
+    # The smallest count with ``int(count / each) >= number`` in floating point.
     count = math.floor(number * each)
     while count > 0 and (count - 1) / each >= number:
         count -= 1
@@ -290,7 +290,7 @@ def _first_reaching(number: int, each: float) -> int:
 
 
 def _number(text: str, entry: str) -> float:
-    """Return a number with an optional suffix, computed in floating point as Megatron does."""
+    # In floating point, as Megatron computes it.
     text = text.strip().upper()
     factor = _SUFFIXES.get(text[-1:], 1)
     try:

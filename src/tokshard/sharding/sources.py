@@ -119,7 +119,6 @@ def _opened(path: str, missing: str, *, hint: str | None = None) -> DataFile:
 
 
 def _blocks(size_bytes: int) -> list[tuple[int, int]]:
-    """Return where the blocks of a file start and stop."""
     if size_bytes <= BLOCKS * BLOCK_BYTES:
         return [(0, size_bytes)]
     last = size_bytes - BLOCK_BYTES

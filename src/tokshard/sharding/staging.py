@@ -176,7 +176,6 @@ def _lines(texts: Sequence[str]) -> bytes:
 
 
 def _files(source: SampleSource, extents: Extents) -> tuple[StagedFile, ...]:
-    """Return the files that hold some extents, and those that are needed to find them."""
     numbers = np.unique(extents.dataset).tolist()
     found: dict[str, StagedFile] = {}
 
@@ -202,7 +201,6 @@ def _files(source: SampleSource, extents: Extents) -> tuple[StagedFile, ...]:
 
 
 def _merged(first: NDArray[np.int64], size: NDArray[np.int64]) -> Intervals:
-    """Return the union of ranges, with small gaps filled."""
     order = np.argsort(first, kind="stable")
     starts, stops = first[order], np.maximum.accumulate((first + size)[order])
     apart = starts[1:] > stops[:-1] + _GAP_BYTES

@@ -227,7 +227,7 @@ class Topology:
         }
 
     def _pipeline_stride(self, sizes: dict[str, int]) -> int:
-        """Return how far apart two ranks of one pipeline group are, or 0 where it has one rank."""
+        # The distance of two ranks of one pipeline group; 0 if it has one rank.
         stride = 1
         for name in self.order.lower().split("-"):
             if name == "pp":

@@ -14,10 +14,12 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core.codec import XXH3_128, Key
-from tokshard.storage.syscalls import Buffer
+
+if TYPE_CHECKING:
+    from tokshard.storage.syscalls import Buffer
 
 READ_BYTES = 1 << 22
 

@@ -12,7 +12,7 @@ import numpy as np
 from tokshard.core.codec import encode
 from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
-from tokshard.sharding.assignment import Assignment, EpochRange, Remainder, available_steps
+from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.history import (
     Reweighting,
     StoppedPlan,
@@ -29,6 +29,7 @@ from tokshard.sharding.planning import World, cyclic_order, layout_of, world_of
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.replan.proof import continuation_problems, count_before, prove_draws, prove_remainder
+from tokshard.sharding.replan.remainder import Remainder
 from tokshard.sharding.replan.reweighting import (
     BlendComponent,
     match_components,

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokshard.errors import IntegrityError, TokshardError, UsageError
-from tokshard.sharding.assignment import Assignment, Remainder
+from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import SourceCount, StoppedStream, StreamProof, stops_of
 from tokshard.sharding.intervals import BLOCK, Intervals, is_partition
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, Stream
+from tokshard.sharding.replan.remainder import Remainder
 from tokshard.sharding.replan.reweighting import open_start, source_progress_of
 from tokshard.sharding.replan.source_progress import SourceEpochTable, SourceProgress, by_source_epoch
 from tokshard.sharding.sources import SampleSource

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.assignment import Remainder
 from tokshard.sharding.feistel import Bijection, derive_key, subkeys
 from tokshard.sharding.history import SOURCE_EPOCH_ALGORITHM
 from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.replan.remainder import Remainder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
