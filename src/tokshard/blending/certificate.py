@@ -363,7 +363,6 @@ def _check_seen(seen: NDArray[Any], epochs: int) -> None:
 
 
 def _documents(document_index: NDArray[np.int32], available: int) -> tuple[int, int]:
-    """Return the first document of the split and how many there are."""
     if not len(document_index):
         raise IntegrityError("the document index is empty")
     first, last = int(document_index.min()), int(document_index.max())
@@ -375,7 +374,6 @@ def _documents(document_index: NDArray[np.int32], available: int) -> tuple[int, 
 
 
 def _drawn(shuffle_index: NDArray[Any], draws: int) -> NDArray[np.uint8]:
-    """Return for each sample, in the order of the stream, whether it is drawn."""
     drawn = np.zeros(len(shuffle_index), np.uint8)
     chosen = shuffle_index[:draws]
     if len(chosen) < draws or (draws and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(drawn)):
@@ -389,7 +387,7 @@ def _as_it_is(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tokens(drawn: NDArray[np.uint8], sequence_length: int, stream_tokens: int) -> int:
-    """Count the tokens of the drawn samples; only those at the end of the stream can be short."""
+    # Only samples at the end of the stream can be short.
     whole = min(stream_tokens // sequence_length, len(drawn))
     rest = stream_tokens - whole * sequence_length
     short = bool(drawn[whole : whole + 1].any())

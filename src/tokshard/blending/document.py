@@ -300,7 +300,6 @@ class BlendDocument(Document):
 def _with_paths(
     document: BlendDocument, data: Callable[[str], str], index: Callable[[str], str]
 ) -> BlendDocument:
-    """Return the document with other paths of the datasets and the cache, and of the index files."""
     splits = {
         name: replace(
             split,
@@ -321,7 +320,7 @@ def _hash_of(index: str) -> str:
 
 
 def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
-    """Return the SHA-256 of what a blend is; hashes cover weights, sizes and the names of the datasets."""
+    # The hashes cover weights, sizes and the names of the datasets.
     parameters = encode(builder)
     del parameters["path_as"]
     described = {

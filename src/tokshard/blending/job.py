@@ -353,11 +353,6 @@ def _describe(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEnt
 
 
 def _certify(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None) -> Certificate:
-    """Measure a split and compare it with the plan.
-
-    Raises:
-        IntegrityError: The files are not those that were planned, or a dataset has changed meanwhile.
-    """
     arrays = entry.load() if entry is not None else None
 
     def sources() -> Iterator[SourceArrays]:
@@ -391,12 +386,7 @@ def _certify(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntr
 
 
 def _check_before(plan: BlendPlan, path: str, *, force: bool) -> None:
-    """Refuse, before anything is built, what could not be written in the end.
-
-    Raises:
-        UsageError: There are more sources than a document has room for.
-        OutputExistsError: There is a blend of other files or draws at ``path``.
-    """
+    # Refused before anything is built, not after hours of work.
     if len(plan.requests) > MAX_INDICES:
         raise UsageError(
             f"the blend has {len(plan.requests)} sources in all splits together, but its document has room "
@@ -409,7 +399,7 @@ def _check_before(plan: BlendPlan, path: str, *, force: bool) -> None:
 
 
 def _refuse_other(document: BlendDocument, *, force: bool) -> None:
-    """Refuse to replace another blend; only now is it known what the datasets are."""
+    # Only now are the fingerprints of the datasets known.
     there = None if force else _read_other(document.path)
     if there is not None and there.id != document.id:
         raise _another_blend(document.path)

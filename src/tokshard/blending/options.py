@@ -251,7 +251,6 @@ class BlendOptions:
         return () if any(known) else (DEFAULT_SPLIT_WARNING,)
 
     def _adjusted_recipe(self) -> BlendRecipe:
-        """Return the recipe with the options that are for all its sources."""
         recipe = self._read_recipe()
         if self.multiple_validation_sets:
             recipe = replace(recipe, multiple_validation_sets=True)

@@ -229,8 +229,7 @@ class CompiledOrder:
 
 @dataclass(frozen=True, slots=True)
 class _Classes:
-    """Sources of equal weight and limit together, by their first members; see the kernel for the fields."""
-
+    # Sources of equal weight and limit, by their first members; see the kernel for the fields.
     weights: NDArray[np.float64]
     limits: NDArray[np.float64]
     counts: NDArray[np.float64]

@@ -269,7 +269,6 @@ def _request_single(name: str, split: str, source: Source, config: BuilderConfig
 def _request(
     split: str, source: Source, num_samples: int | None, config: BuilderConfig, *, own: bool
 ) -> IndexRequest:
-    """Return the index of one source; ``own`` tells whether the split has sources of its own."""
     return IndexRequest(
         prefix=source.prefix,
         training_path=config.training_path(source.prefix),
@@ -285,8 +284,6 @@ def _request(
 
 
 class _Planner:
-    """The state of planning: the recipe, the parameters, and the sizes of the datasets."""
-
     def __init__(self, recipe: BlendRecipe, config: BuilderConfig, only: str | None) -> None:
         self._recipe = recipe
         self._config = config
@@ -331,7 +328,6 @@ class _Planner:
             self._warn("the weights of validation sets that stay apart have no effect")
 
     def _resolve(self, mixture: Mixture, name: str) -> BlendWeights:
-        """Resolve a mixture by the tokens of a split, and make the size that follows that of the split."""
         config, own = self._config, self._recipe.mixture is None
         tokens: list[SourceTokens] = []
         if not mixture.is_plain:
@@ -373,7 +369,6 @@ class _Planner:
         return epochs
 
     def _weighted_draws(self, split: SplitPlan, epochs: Sequence[EpochPlan]) -> list[int]:
-        """Count the draws of a blend by weights, and refuse one that draws more samples than there are."""
         size, targets = split.size or 0, split.targets or ()
         draws: list[int] = count_draws(greedy_order(split.weights or (), size), size).tolist()
         beyond = [drawn - index.samples for drawn, index in zip(draws, epochs, strict=True)]
@@ -418,10 +413,7 @@ def shortfall_of(split: SplitPlan, config: BuilderConfig) -> str | None:
 def _proportional_draws(
     split: SplitPlan, weights: Sequence[float], counts: Sequence[int], size: int
 ) -> list[int]:
-    """Count the draws of a blend in proportion, and refuse one that draws more than one epoch of a source.
-
-    The order does not depend on the size, so that what comes before the first wrong draw is a legal blend.
-    """
+    # The order does not depend on the size, so all draws before the first wrong one are a legal blend.
     order, limits, done = greedy_order(weights, size), np.array(counts), 0
     for sources, samples in blend_blocks(order, size):
         beyond = np.flatnonzero(samples >= limits[sources])
@@ -438,18 +430,11 @@ def _proportional_draws(
 
 
 class _DatasetSizes:
-    """The sequences and tokens of each dataset by split; each is opened once and closed again."""
-
+    # Each dataset is opened once and closed again.
     def __init__(self) -> None:
         self._sums: dict[tuple[str, Split], tuple[tuple[int, int] | None, ...]] = {}
 
     def plan(self, request: IndexRequest, num_samples: int | None) -> EpochPlan:
-        """Return the numbers of an index of so many samples.
-
-        Raises:
-            UsageError, InputError: See :func:`tokshard.gpt_index.epochs.plan_epochs`.
-            MissingFileError, IntegrityError, StorageError: The dataset cannot be read.
-        """
         sequences, tokens = self._of(request)
         try:
             return plan_epochs(
@@ -480,7 +465,7 @@ def _named(error: TokshardError, request: IndexRequest) -> TokshardError:
 
 
 def _refuse_duplicates(sources: Iterable[Source], seed: int) -> None:
-    """Refuse a dataset that is named twice with the same seed: both would give the same samples."""
+    # Two uses of a dataset with the same seed would give the same samples.
     seen: dict[tuple[str, int], str] = {}
     for source in sources:
         own = seed if source.seed is None else source.seed

@@ -276,7 +276,6 @@ def _defaults(table: dict[str, Any], path: str) -> RecipeDefaults:
 
 
 def _sizes(table: dict[str, Any], path: str) -> Sizes | None:
-    """Read the sizes: one number for training, or up to three of which each may be ``"none"``."""
     if "num_samples" not in table:
         return None
     value = table["num_samples"]
@@ -292,7 +291,6 @@ def _sizes(table: dict[str, Any], path: str) -> Sizes | None:
 
 
 def _amount(value: Any) -> Any:
-    """Return the number that a text means; all else as it is."""
     return parse_amount(value) if isinstance(value, str) else value
 
 
@@ -301,7 +299,6 @@ def _is_count(value: Any) -> bool:
 
 
 def _number(table: dict[str, Any], key: str, where: str, path: str) -> float | None:
-    """Return a number, which may be written as a text with a suffix for thousands, millions and so on."""
     if key not in table:
         return None
     value: float | None = _amount(table[key])

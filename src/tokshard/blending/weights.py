@@ -236,7 +236,7 @@ def _size_of_weights(
 
 
 def _capped(mixture: Mixture, wanted: Sequence[float], caps: Sequence[int | None], size: int) -> BlendWeights:
-    """Share out the samples, and lower the caps until the draws keep to those that were asked for."""
+    # Caps are lowered until the draws keep to those that were asked for.
     lowered = list(caps)
     for _ in range(_MAX_ROUNDS):
         if mixture.epochs is not None:
@@ -264,7 +264,7 @@ def _capped(mixture: Mixture, wanted: Sequence[float], caps: Sequence[int | None
 
 
 def _excess(weights: Sequence[float], caps: Sequence[int | None], size: int) -> list[int]:
-    """Return by how many draws Megatron's order would exceed each cap."""
+    # How many draws Megatron's order would make beyond each cap.
     if all(cap is None for cap in caps):
         return [0] * len(caps)
     shares = normalize(weights)

@@ -319,7 +319,6 @@ def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
 
 
 def _show(made: BlendDryRun | BlendReport, options: BlendOptions) -> None:
-    """Print what each split would hold; or its certificate, and what was done."""
     if isinstance(made, tokshard.BlendReport):
         _show_report(made, options)
     else:
@@ -345,7 +344,6 @@ def _show_forecast(split: SplitForecast) -> None:
 
 
 def _show_hits(hits: BlendHits) -> None:
-    """Print the conditions of the entries of a cache."""
     for entry in hits.entries:
         reason = "" if entry.condition == "fresh" else f": it {terminal.safe(entry.detail)}"
         name = "the blend" if entry.prefix is None else terminal.safe(entry.prefix)

@@ -91,8 +91,8 @@ def _show_stream(stream: tokshard.StreamDifference) -> None:
 def _show_samples(part: tokshard.SplitDifference | tokshard.IndexDifference) -> None:
     line = f"{part.name}: {count(part.samples[0])} and {count(part.samples[1])} samples"
     if isinstance(part, tokshard.IndexDifference):
-        one, other = part.hashes
-        line += f", same hash {one}" if one == other else f", hashes {one} and {other}"
+        first, second = part.hashes
+        line += f", same hash {first}" if first == second else f", hashes {first} and {second}"
     rendering.line(line)
     _show_fields(part.fields)
     if part.first_sample is None:

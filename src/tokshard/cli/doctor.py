@@ -151,8 +151,8 @@ def _value(value: Any) -> str:
     return terminal.safe(text if len(text) <= _SHOWN_VALUE else text[:_SHOWN_VALUE] + "...")
 
 
-def _plural(count: int, one: str, several: str) -> str:
-    return f"{terminal.count(count)} {one if count == 1 else several}"
+def _plural(count: int, singular: str, plural: str) -> str:
+    return f"{terminal.count(count)} {singular if count == 1 else plural}"
 
 
 def _number(size: int | None) -> str:

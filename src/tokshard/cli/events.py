@@ -200,8 +200,6 @@ class EventLog:
 
 
 class _Following:
-    """A listener in front of another, who writes events of what both hear."""
-
     def __init__(self, log: EventLog, meter: Progress) -> None:
         self._log = log
         self._meter = meter
@@ -210,25 +208,21 @@ class _Following:
         self._written = 0.0
 
     def start(self, bytes_total: int | None, bytes_resumed: int) -> None:
-        """Write where the work begins."""
         self._total = bytes_total
         self._write(ProgressUpdate(bytes_done=bytes_resumed))
         self._meter.start(bytes_total, bytes_resumed)
 
     def update(self, state: ProgressUpdate) -> None:
-        """Write the totals, at most once a second."""
         self._heard = state
         if time.monotonic() - self._written >= _PROGRESS_SECONDS:
             self._write(state)
         self._meter.update(state)
 
     def message(self, text: str) -> None:
-        """Write a text."""
         self._log.write(Message, message=text)
         self._meter.message(text)
 
     def finish(self) -> None:
-        """Write the last totals."""
         if self._heard is not None:
             self._write(self._heard)
         self._meter.finish()

@@ -194,8 +194,7 @@ def _cancelled(number: int) -> Cancelled:
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal has asked for the end. No ``Exception``, so that no code takes it for a failure of its own."""
-
+    # No ``Exception``, so that no code takes it for a failure of its own.
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
@@ -203,8 +202,7 @@ class _Stopped(KeyboardInterrupt):
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM end the block in order, and the second at once."""
-
+    # The first Ctrl-C or SIGTERM ends the block in order, and the second at once.
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda second, _: os._exit(128 + second))

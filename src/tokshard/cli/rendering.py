@@ -108,7 +108,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: Sequenc
 
 
 def _is_for_eyes() -> bool:
-    """Return whether the width of lines is limited, as it is on a terminal but not in a file or a pipe."""
+    # Lines in a file or a pipe are not limited.
     return sys.stdout.isatty() or bool(os.environ.get("COLUMNS"))
 
 
@@ -193,7 +193,7 @@ def _text(value: object, style: str = "") -> Text:
 
 
 def _say(*parts: Text) -> None:
-    """Print one line. It is never cut: what is too long for the terminal goes on in its next line."""
+    # Never cut: a line that is too long for the terminal continues in its next line.
     from rich.text import Text
 
     console = _console()
@@ -202,7 +202,7 @@ def _say(*parts: Text) -> None:
 
 
 def _console() -> Console:
-    """Return a console that writes into a text of its own: what stdout does, only terminal.say knows."""
+    # It writes into a text of its own, because only terminal.say knows what stdout does.
     from rich.console import Console
 
     # Where stdout is no terminal, or one without colours (TERM), rich leaves them out; but with NO_COLOR it

@@ -64,7 +64,7 @@ def tell(text: str) -> None:
 
 
 def _silence(descriptor: int) -> None:
-    """Send what is still buffered to nowhere, or Python would try again at its end and exit with 120."""
+    # Otherwise Python would try to write what is still buffered again at its end and exit with 120.
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 

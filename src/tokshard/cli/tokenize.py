@@ -95,7 +95,6 @@ Image = Annotated[
 
 
 def _command_words(context: typer.Context) -> list[str]:
-    """Return a command line as it was given, in our spellings, without the options of the job file."""
     words = [str(context.info_name)]
     inputs: list[str] = []
     for parameter in context.command.params:
@@ -114,7 +113,6 @@ def _command_words(context: typer.Context) -> list[str]:
 
 
 def _option_words(option: Any, value: Any) -> list[str]:
-    """Return the words that give an option this value."""
     if isinstance(value, bool):
         return [option.opts[0] if value else option.secondary_opts[0]]
     words = []
@@ -125,7 +123,6 @@ def _option_words(option: Any, value: Any) -> list[str]:
 
 
 def _show_task(report: ArrayTaskReport) -> None:
-    """Print what a task has done, and the output if it has put that together."""
     name = f"task {report.task} of {report.tasks}"
     if report.state == "elsewhere":
         terminal.say(f"{name}: {terminal.safe(report.holder or '')} does all that is left to do")
@@ -409,7 +406,6 @@ def tokenize(
 
 
 def _show_report(report: TokenizeReport) -> None:
-    """Print what was written."""
     for output in report.outputs:
         terminal.say(
             f"{terminal.safe(output.prefix)}.bin, .idx: {terminal.count(output.documents)} documents, "
@@ -442,7 +438,6 @@ def _how(report: TokenizeReport) -> str:
 
 
 def _show_dry_run(plan: TokenizeDryRun) -> None:
-    """Print what would be done."""
     total = sum(source.size_bytes or 0 for source in plan.inputs)
     terminal.say(f"inputs: {terminal.count(len(plan.inputs))}, {terminal.size(total)} on disk")
     for source in plan.inputs[:10]:

@@ -209,8 +209,6 @@ class _Mismatch(Exception):  # noqa: N818 - becomes an IntegrityError with the p
 
 
 class _Codec(NamedTuple):
-    """Both directions for one type; ``decode`` takes the path of the value for errors."""
-
     encode: Callable[[Any], Any]
     decode: Callable[[Any, str], Any]
 
@@ -411,7 +409,7 @@ def _record(cls: Any) -> _Codec:
 
 
 def _built(make: Callable[..., Any], words: tuple[Any, ...], names: dict[str, Any], field: str) -> Any:
-    """Call a constructor; what it refuses about the values is wrong with the file."""
+    # What a constructor refuses about the values is wrong with the file.
     try:
         return make(*words, **names)
     except IntegrityError:
@@ -446,7 +444,6 @@ _NEWER = "a newer version of tokshard may have written it: upgrade tokshard"
 
 
 def _is_newer(schema: Any, constant: Any) -> bool:
-    """Tell whether a value is a newer version of a name such as ``tokshard.plan/1``."""
     name, _, version = str(constant).rpartition("/")
     if not (name and version.isdecimal()):
         return False

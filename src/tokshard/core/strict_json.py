@@ -58,7 +58,7 @@ def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
 
 
 def _depth(content: bytes) -> int:
-    """Return the deepest nesting of brackets outside strings, without parsing (and so recursing)."""
+    # Counted without parsing, which would recurse.
     depth = deepest = 0
     for character in _STRING.sub(b"", content).translate(None, delete=_NOT_BRACKETS):
         depth += 1 if character in b"[{" else -1

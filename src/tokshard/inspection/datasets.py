@@ -202,7 +202,6 @@ def _document_lengths(dataset: IndexedDataset) -> Iterator[NDArray[np.int64]]:
 
 
 def _share_with_eod(dataset: IndexedDataset, eod_id: int) -> tuple[float | None, int]:
-    """Return the share of documents that end with EOD, and the number of documents checked."""
     limit = _REMOTE_EOD_SAMPLE if is_remote(dataset.path_prefix) else _EOD_SAMPLE
     step = max(1, -(-dataset.document_count // limit))
     edges = dataset.document_indices

@@ -290,7 +290,6 @@ def describe_index(summary: IndexSummary) -> list[Section]:
 
 
 def _description_facts(described: dict[str, Any]) -> Facts:
-    """Return the facts of Megatron's description of a dataset's index."""
     wanted, split, tokenizer = described["num_samples"], described["split"], described["tokenizer"]
     facts: Facts = [
         ("requested", "one epoch" if wanted is None else counted(wanted, "sample")),
@@ -490,7 +489,6 @@ def _batch_size_chart(stream: Stream) -> list[Block]:
 
 
 def _shards_chart(stream: Stream) -> LaneChart | BarChart:
-    """Return the datasets by their sample ids, and below them the ids that each rank reads."""
     source, assignment = stream.source, stream.assignment
     shown = source.datasets[:_SHOWN_SHARDS]
     if source.order is not None:

@@ -116,14 +116,13 @@ def count_tokens(
 
 
 def _sample(dataset: IndexedDataset, limit: int) -> Iterator[NDArray[Any]]:
-    """Yield all blocks of a dataset, or every n-th from the first one on."""
     step = max(1, -(-dataset.index.token_count // max(limit, 1)))
     # Blocks that are passed over are views of the map, which nobody touches and nobody reads.
     return itertools.islice(dataset.token_blocks(_BLOCK_TOKENS * dataset.dtype.itemsize), 0, None, step)
 
 
 def _counts(blocks: Iterator[NDArray[Any]]) -> tuple[NDArray[np.int64], int, int]:
-    """Return (how often each id occurs, the number of tokens, the number of those with no counter)."""
+    # (occurrences of each id, number of tokens, number of tokens without a counter).
     counts = np.zeros(0, np.int64)
     counted = outside = 0
     for block in blocks:

@@ -311,7 +311,7 @@ def _sample_statistics(entry: CacheEntry) -> SampleStatistics:
 
 
 def _range(documents: NDArray[np.int32]) -> tuple[int, int]:
-    """Return the smallest and the largest number; (0, -1) for none."""
+    # (0, -1) for an empty array.
     if not len(documents):
         return 0, -1
     chunks = [documents[first : first + _CHUNK] for first in range(0, len(documents), _CHUNK)]

@@ -160,7 +160,6 @@ def _options(options: str | os.PathLike[str] | InspectOptions) -> InspectOptions
 
 
 def _recognized(options: InspectOptions) -> Recognized:
-    """Return what a path names, if all options have a meaning for it."""
     path = os.fspath(options.path)
     found = recognize(path)
     for name in options.questions:
@@ -231,7 +230,6 @@ def _frequencies(summary: DatasetSummary, options: InspectOptions, limit: int) -
 
 
 def _check_target(path: str) -> None:
-    """Check that a page can be written without a loss."""
     if os.path.isdir(path) or not os.path.basename(path) or "\0" in path:
         raise UsageError(f"{path!r} cannot be the name of a page", hint="for example --html report.html")
     try:

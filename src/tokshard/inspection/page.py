@@ -410,7 +410,6 @@ def _span(span: Span) -> Markup:
 
 
 def _row_label(label: str) -> Markup:
-    """Return the label of a row, which is broken into lines where it is too long for one."""
     return tag("th", label, scope="row", class_="long" if len(label) > _SHORT_LABEL else None)
 
 
@@ -435,10 +434,10 @@ def _picture(shapes: Child, title: str, *, height: int, class_: str) -> Markup:
 
 
 def _clipped(value: float) -> float:
-    """Return a share that is one: figures from damaged files must not draw over the page."""
+    # Figures from damaged files must not draw over the page.
     return min(1.0, max(0.0, value))
 
 
 def _number(value: float) -> str:
-    """Return a coordinate: short, and never in a form that SVG does not read."""
+    # Short, and never in a form that SVG does not read.
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -295,7 +295,6 @@ def _places_of_rank(stream: Stream, rank: int, local: Integers) -> tuple[SampleP
 
 
 def _place(stream: Stream, sample: int, epoch: int, read_by: tuple[int, int] | None) -> SamplePlace:
-    """Return the place of a sample that is read by (rank, its index there), or by nobody."""
     assignment = stream.assignment
     datasets, samples = Locator(stream.source).locate(np.array([sample], dtype=np.int64))
     dataset = int(datasets[0])

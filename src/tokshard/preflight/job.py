@@ -246,7 +246,6 @@ def _of_sizes(splits: Sequence[SplitPlan], config: BuilderConfig | None) -> Iter
 
 
 def _read_often(plan: SplitPlan) -> Iterator[Finding]:
-    """Tell which sources a split reads more than once, those that are read most first."""
     times = {}
     for source in plan.sources:
         asked = source.request.num_samples

@@ -326,7 +326,6 @@ class JobCache:
         )
 
     def _conditions(self, splits: Sequence[SplitPlan]) -> dict[str, tuple[Condition | None, str]]:
-        """Return the conditions of all indexes of splits without a defect, by the stems of their files."""
         requests = [request for split in splits if split.sources for request in split.requests]
         outcomes = examine_requests(requests, cache_directory=self._directory, digests=False)
         return {found.entry.stem: (found.before.condition, found.before.detail) for found in outcomes}
@@ -345,8 +344,8 @@ class JobCache:
         return self._directory or default_directory(request.prefix)
 
 
-def _likeness(one: dict[str, Any] | None, other: dict[str, Any]) -> int:
-    """Return in how many fields two tokenizers agree, less those that only one of them has."""
-    fields = one or {}
+def _likeness(known: dict[str, Any] | None, other: dict[str, Any]) -> int:
+    # Fields that only one of them has count against it.
+    fields = known or {}
     same = [name for name, value in other.items() if fields.get(name) == value]
     return len(same) - len(fields.keys() ^ other.keys())

@@ -83,7 +83,6 @@ def _state(prefix: str) -> list[int]:
 
 
 def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> tuple[list[str], list[UnitRecord]]:
-    """Cut the ``.bin`` between documents into pieces; return their digests, and the units they are."""
     file = InputFile(bin_path(prefix))
     cuts = _cuts(facts)
 
@@ -111,7 +110,7 @@ def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> tuple[list
 
 
 def _cuts(facts: IndexFacts) -> list[tuple[int, int, int]]:
-    """Return where pieces begin and end: (documents, sequences, bytes) before each place."""
+    # (documents, sequences, bytes) before each cut.
     count = facts.header.document_count
     wanted = max(1, facts.bin_bytes // PIECE_BYTES)
     documents = sorted({count * place // wanted for place in range(wanted + 1)} | {0, count})
@@ -120,7 +119,6 @@ def _cuts(facts: IndexFacts) -> list[tuple[int, int, int]]:
 
 
 def _eod(prefix: str, facts: IndexFacts, findings: ProductFindings, context: VerifyContext) -> int | None:
-    """Return the EOD of the tokenizer that was given, if all documents with tokens end with it."""
     tokenizer = context.tokenizer
     if tokenizer is None or facts.header.dtype.kind not in "iu":
         return None

@@ -88,7 +88,6 @@ def verify_entry(wanted: EntryToVerify, context: VerifyContext) -> VerifiedProdu
 
 
 def _report_condition(found: Examination, findings: ProductFindings) -> None:
-    """Make findings of what an examination of an entry by itself has found."""
     entry = found.entry
     if found.missing:
         names = ", ".join(os.path.basename(path) for path in found.missing)
@@ -128,7 +127,6 @@ def _examine_origin(
     findings: ProductFindings,
     context: VerifyContext,
 ) -> None:
-    """Compare an index with the dataset that it was built from, if that is here."""
     entry, sidecar = wanted.entry, found.sidecar
     prefix = wanted.prefix or _local(entry.directory, description.dataset_path)
     if prefix is None or not IndexedDataset.exists(prefix):
@@ -150,7 +148,7 @@ def _examine_origin(
 
 
 def _local(directory: str, dataset_path: str) -> str | None:
-    """Return the dataset that an index is made from, if it is here: beside the cache, or where it says."""
+    # Beside the cache, or where the description says.
     suffix = default_directory("")
     full = os.path.abspath(directory)
     beside = full.removesuffix(os.sep + suffix.lstrip(os.sep))
@@ -160,7 +158,7 @@ def _local(directory: str, dataset_path: str) -> str | None:
 
 
 def _sizes(prefix: str) -> DatasetFingerprint:
-    """Return the part of a fingerprint that costs nothing."""
+    # Only the part of a fingerprint that costs nothing.
     return DatasetFingerprint(bin_bytes=getsize(bin_path(prefix)), idx_bytes=getsize(idx_path(prefix)))
 
 

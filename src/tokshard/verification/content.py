@@ -131,7 +131,7 @@ def scan_tokens(
 
 
 def _parts(dataset: IndexedDataset, size: int) -> list[tuple[int, int]]:
-    """Return ranges of documents: many where there are many tokens, and never too many in one."""
+    # Many ranges where there are many tokens, and never too many documents in one.
     count = dataset.document_count
     parts = max(1, -(-size // _TASK_BYTES), -(-count // _TASK_DOCUMENTS))
     edges = [count * part // parts for part in range(parts + 1)]
@@ -178,7 +178,7 @@ def _look_for_outside(tally: TokenTally, block: NDArray[Any], limit: int, begin:
 
 
 def _document_ends(dataset: IndexedDataset, first: int, stop: int) -> NDArray[np.int64]:
-    """Return where documents begin, in tokens, and where the last one ends: int64 of shape (n + 1,)."""
+    # int64 of shape (documents + 1,), in tokens.
     edges = dataset.document_indices[first : stop + 1]
     index = dataset.index
     pointers = index.sequence_pointers
@@ -241,7 +241,7 @@ def _tokenizer(
 def _rules(
     identity: TokenizerIdentity | None, manifest: Manifest | None, tokenizer: Tokenizer | None
 ) -> TokenRules:
-    """Return what is known of the tokens. What the manifest says of its tokenizer comes first."""
+    # The tokenizer of the manifest comes first.
     described = identity or tokenizer
     limit = described.max_token_id + 1 if described is not None else None
     if manifest is None:
@@ -301,7 +301,6 @@ def _examine_provenance(
 
 
 def _examine_rejected(prefix: str, manifest: Manifest, findings: ProductFindings) -> None:
-    """Count the rejected records that are listed, by reason."""
     path = file_of(prefix, REJECTED_NAME)
     if manifest.files.rejected is None or not fs.isfile(path):
         return

@@ -75,8 +75,7 @@ class CountingRunner:
 
 
 class _OneOfManyRuns:
-    """Progress of one run: the listener starts before the first one and finishes after the last."""
-
+    # The listener starts before the first run and finishes after the last.
     def __init__(self, outer: Progress, before: int) -> None:
         self._outer = outer
         self._before = before

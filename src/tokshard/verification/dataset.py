@@ -221,7 +221,7 @@ def _files_are_there(prefix: str, findings: ProductFindings) -> bool:
 def _examine_boundaries(
     prefix: str, facts: IndexFacts, units: Units | None, findings: ProductFindings
 ) -> None:
-    """Hold the ends of units against the index; it is read at those places only."""
+    # The index is read only where units end.
     if units is None:
         return
     documents = units.before("documents")[1:]
@@ -264,7 +264,6 @@ def _examine_digests(facts: DatasetFacts, findings: ProductFindings, context: Ve
 def _examine_pieces(
     facts: DatasetFacts, units: Units, findings: ProductFindings, context: VerifyContext
 ) -> None:
-    """Hold the pieces of the ``.bin``, or some of them, against the digests of the units."""
     file = open_data(bin_path(facts.prefix))
     places = (units.before("tokens") * facts.index.header.dtype.itemsize).tolist()
     pieces = [unit for unit in range(len(units.tokens)) if places[unit + 1] > places[unit]]

@@ -114,7 +114,7 @@ def examine_index(
 
 
 def _header(file: InputFile, findings: ProductFindings) -> IndexHeader | None:
-    """Read the header; where a field is wrong, go on with a right one to see whether others are, too."""
+    # Where a field is wrong, continue with a right one to see whether others are wrong, too.
     head = bytearray(min(layout.HEADER_BYTES, file.size_bytes))
     file.read_into(memoryview(head), 0)
     readable = True
@@ -134,8 +134,6 @@ def _header(file: InputFile, findings: ProductFindings) -> IndexHeader | None:
 
 @dataclass(frozen=True, slots=True)
 class _Defect:
-    """Entries of one kind that are wrong: how many, and the first."""
-
     count: int
     entry: int
     text: str
@@ -147,8 +145,6 @@ class _Defect:
 
 @dataclass(slots=True)
 class _Tally:
-    """What was found in a range of entries."""
-
     defects: dict[str, _Defect] = field(default_factory=dict)
     empty_documents: int = 0
     longest_sequence: int = 0

@@ -152,7 +152,9 @@ def units_off_boundaries(units: Units, boundaries: Sequence[tuple[int, int]]) ->
     """Return the units that do not end where the index says that their last document ends."""
     sequences, tokens = units.before("sequences")[1:], units.before("tokens")[1:]
     pairs = zip(sequences.tolist(), tokens.tolist(), strict=True)
-    return [number for number, (one, right) in enumerate(zip(pairs, boundaries, strict=True)) if one != right]
+    return [
+        number for number, (pair, right) in enumerate(zip(pairs, boundaries, strict=True)) if pair != right
+    ]
 
 
 # Records that were passed over while they were decompressed: their bytes are in no digest.
@@ -193,11 +195,10 @@ def examine_inputs(
 
 
 class _SizeOnlyError(Exception):
-    """An input has the size it had, and more cannot be told of it."""
+    pass
 
 
 def _change(manifest: Manifest, units: Units, number: int, context: VerifyContext) -> str | None:
-    """Say how an input differs from what was read; None if it does not."""
     entry = manifest.inputs[number]
     path, own = entry.path, np.flatnonzero(units.column("input") == number).tolist()
     try:
@@ -257,7 +258,6 @@ def _change_of_plain(file: InputFile, units: Units, own: list[int], context: Ver
 def _change_of_stream(
     path: str, compression: Any, units: Units, own: list[int], context: VerifyContext
 ) -> str | None:
-    """Decompress an input and cut it where its units ended."""
     sizes = units.column("content_bytes")
     cut = _Cut([(int(sizes[unit]), units.content[unit]) for unit in own])
     with open(path, "rb") as file:
@@ -270,8 +270,6 @@ def _change_of_stream(
 
 
 class _Cut:
-    """A stream cut into pieces of known sizes, whose digests are known, too."""
-
     def __init__(self, wanted: list[tuple[int, str]]) -> None:
         import xxhash
 
@@ -299,7 +297,6 @@ class _Cut:
             self._settle()
 
     def _settle(self) -> None:
-        """End the pieces that are complete, empty ones among them."""
         while not self.is_complete and self._held == self._wanted[self._place][0]:
             if self._state.hexdigest() != self._wanted[self._place][1]:
                 self.problem = f"its unit {self._place} is not what was tokenized"
@@ -363,7 +360,7 @@ def change_of_table(
 
 
 def _row_units(path: str, table_format: Format, rows: Sequence[int]) -> Iterator[RowUnit]:
-    """Yield the units that have these numbers of rows; one more or fewer where the groups do not fit."""
+    # One unit more or fewer than there should be where the row groups do not fit.
     groups = table_groups(path, table_format)
     first_group = first_row = 0
     for number, wanted in enumerate(rows):

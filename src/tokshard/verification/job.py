@@ -106,7 +106,6 @@ def _verified(found: FoundProducts, context: VerifyContext) -> Iterator[Verified
 
 
 def _expected_bytes(found: FoundProducts, context: VerifyContext) -> int:
-    """Estimate what will be read, for the progress."""
     share = 1 if context.share is None else context.share
     total = 0
     for prefix in found.datasets.values():
@@ -207,7 +206,7 @@ class FoundProducts:
                 self.add_entry(entry)
 
     def _add_existing(self, prefixes: list[str]) -> None:
-        """Add datasets of which there is anything: that one is missing is found where it is named."""
+        # A dataset with no file at all is reported as missing where it is named.
         for prefix in prefixes:
             if fs.lexists(idx_path(prefix)) or fs.lexists(bin_path(prefix)):
                 self.add_dataset(prefix)
@@ -275,7 +274,7 @@ def _add(found: FoundProducts, thing: Recognized, *, recursive: bool) -> None:
 
 
 def _walk(found: FoundProducts, top: str) -> None:
-    """Add everything below a directory; links to directories are not followed."""
+    # Links to directories are not followed.
     for directory, below, names in os.walk(top):
         for name in sorted(below):
             if name.endswith(SIDECAR_SUFFIX) and name != SIDECAR_SUFFIX:
@@ -292,7 +291,7 @@ def _walk(found: FoundProducts, top: str) -> None:
 
 
 def _pairs(directory: str, names: list[str]) -> Iterator[str]:
-    """Yield the prefixes of datasets; a lone ``.idx`` is one only if it begins as one (git has others)."""
+    # A lone ``.idx`` is a dataset only if it begins as one (git has others).
     there = set(names)
     for name in sorted(there):
         if name.endswith(IDX_SUFFIX) and name != IDX_SUFFIX:

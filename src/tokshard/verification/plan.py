@@ -78,7 +78,7 @@ def verify_rank(path: str, context: VerifyContext) -> VerifiedProduct:
 
 @contextmanager
 def _changes_found(findings: ProductFindings, path: str) -> Iterator[None]:
-    """Find nothing but that where a plan is replaced meanwhile: its document goes first, and comes last."""
+    # When a plan is replaced, its document is removed first and written last.
     before = state(path)
     yield
     if state(path) != before:
@@ -91,7 +91,6 @@ def _find_rank(path: str, error: TokshardError, findings: ProductFindings) -> No
 
 
 def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext) -> None:
-    """Look at the files that a plan reads, and, at the deepest level, at which samples of them."""
     for path, stamp in _stamped_files(plan):
         try:
             stamp.check(path)
@@ -100,13 +99,13 @@ def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext
         except (InputError, IntegrityError, StorageError) as error:
             findings.find_error("plan-file-changed", error, path=path)
     if context.reaches("digest"):
-        for dataset in {one.prefix: one for one in _datasets(plan)}.values():
+        for dataset in {dataset.prefix: dataset for dataset in _datasets(plan)}.values():
             _examine_dataset(dataset, findings, context)
     for name, stream in plan.streams.items():
         findings.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
-        for one in stream.assignment.epoch_ranges:
+        for epochs in stream.assignment.epoch_ranges:
             try:
-                check_partition(one.layout)
+                check_partition(epochs.layout)
             except IntegrityError as error:
                 findings.find_error("plan-coverage", error)
     if context.reaches("deep") and not findings.has("plan-file-missing", "plan-file-changed"):
@@ -114,7 +113,6 @@ def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext
 
 
 def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
-    """Count what all ranks read, and check the proofs of a plan that goes on from another one."""
     for problem in verify_replan(plan, deep=True):
         findings.find("plan-proof", f"{findings.path}: {problem.field}: {problem.message}")
     for name in plan.streams:
@@ -124,13 +122,12 @@ def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
 
 
 def _stamped_files(plan: Plan) -> list[tuple[str, FileFingerprint]]:
-    """Return every file that a plan reads, once for each stamp it has."""
     found: dict[tuple[str, FileFingerprint], None] = {}
     for stream in plan.streams.values():
-        for one in stream.source.datasets:
-            found[idx_path(one.prefix), one.idx] = None
-            found[bin_path(one.prefix), one.bin] = None
-        cached = [one.index.files for one in stream.source.datasets if one.index is not None]
+        for dataset in stream.source.datasets:
+            found[idx_path(dataset.prefix), dataset.idx] = None
+            found[bin_path(dataset.prefix), dataset.bin] = None
+        cached = [dataset.index.files for dataset in stream.source.datasets if dataset.index is not None]
         cached += [stream.source.order] if stream.source.order is not None else []
         for files in cached:
             for name, stamp in files.fingerprints.items():
@@ -173,7 +170,7 @@ def _entry(files: CachedArrays) -> CacheEntry:
 
 def prefixes_of(plan: Plan) -> list[str]:
     """Return the datasets that a plan reads, each once."""
-    return list(dict.fromkeys(one.prefix for one in _datasets(plan)))
+    return list(dict.fromkeys(dataset.prefix for dataset in _datasets(plan)))
 
 
 def count_reads(plan: Plan, name: str) -> Iterator[str]:
@@ -197,12 +194,12 @@ def count_reads(plan: Plan, name: str) -> Iterator[str]:
     weighted = reweighting_of(stops_of(plan.history, name)) is not None
     locator = None if weighted or stream.source.order is None else Locator(stream.source)
     key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
-    sizes = [one.samples for one in stream.source.datasets]
+    sizes = [dataset.samples for dataset in stream.source.datasets]
     bounds = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-    for place, one in enumerate(stream.assignment.epoch_ranges):
+    for place, epochs in enumerate(stream.assignment.epoch_ranges):
         before = sum(earlier.per_rank for earlier in stream.assignment.epoch_ranges[:place])
         first = max(0, before - stream.assignment.skipped)
-        stop = min(before + one.per_epoch - stream.assignment.skipped, stream.assignment.samples_per_rank)
+        stop = min(before + epochs.per_epoch - stream.assignment.skipped, stream.assignment.samples_per_rank)
         seen = np.zeros(stream.source.total if locator is None else int(bounds[-1]), np.bool_)
         reads = 0
         for ids in _blocks(stream, first, stop, key_of):
@@ -215,11 +212,11 @@ def count_reads(plan: Plan, name: str) -> Iterator[str]:
             reads += len(samples)
         distinct = int(np.count_nonzero(seen))
         if distinct != reads:
-            yield f"{reads - distinct} samples are read twice in epoch {one.first_epoch}"
+            yield f"{reads - distinct} samples are read twice in epoch {epochs.first_epoch}"
 
 
 def _blocks(stream: Stream, first: int, stop: int, key_of: KeyOf | None) -> Iterator[NDArray[np.int64]]:
-    """Yield the ids that all ranks read at some local indices, without those read again as padding."""
+    # Samples read again as padding are left out.
     assignment = stream.assignment
     for rank in range(assignment.ranks):
         for begin in range(first, stop, _BLOCK):

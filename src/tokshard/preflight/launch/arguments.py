@@ -159,7 +159,6 @@ class LaunchArguments:
         return training_sizes(self.training_arguments())
 
     def _steps_of_schedule(self) -> int | None:
-        """Return the steps that a step schedule or a ramp-up takes for the samples of training."""
         if not self.train_samples:
             return None
         if self.step_batch_size_schedule is not None:
@@ -206,7 +205,7 @@ def _scaled(text: str) -> int:
 
 
 def _steps(schedule: list[tuple[int, int]], samples: int) -> int:
-    """Return the steps that a schedule takes for a number of samples; the last one may be partial."""
+    # The last step may be partial.
     consumed = steps = 0
     ends = [first for first, _ in schedule[1:]] + [samples]
     for end, (_, batch) in zip(ends, schedule, strict=True):

@@ -59,8 +59,7 @@ def read_commands(text: str) -> list[tuple[Word, ...]]:
 
 @dataclass(slots=True)
 class _Fields:
-    """The words that one run of characters becomes: more than one where an expansion is split."""
-
+    # One run of characters becomes more than one word where an expansion is split.
     done: list[Word] = field(default_factory=list)
     text: str = ""
     unknown: tuple[str, ...] = ()
@@ -87,7 +86,6 @@ class _Fields:
             self.unknown += word.unknown
 
     def add_split(self, word: Word) -> None:
-        """Add an unquoted expansion: it is cut at its blanks."""
         if word.unknown:
             self.add(word.text)
             self.unknown += word.unknown
@@ -125,7 +123,6 @@ class _Reader:
         return self._text[self._at : self._at + count]
 
     def _blank(self) -> bool:
-        """Skip one blank, continued line or comment."""
         if self._peek() in " \t\r":
             self._at += 1
         elif self._peek(2) == "\\\n" or self._peek(3) == "\\\r\n":
@@ -146,7 +143,6 @@ class _Reader:
             self._word()
 
     def _assignment(self, words: list[Word]) -> bool:
-        """Take ``NAME=value`` or ``NAME=(...)`` before a command or after ``export`` and its like."""
         match = _ASSIGNMENT.match(self._text, self._at)
         declares = bool(words) and words[0].text in _DECLARATIONS
         if match is None or not (declares or not words):
@@ -160,7 +156,7 @@ class _Reader:
             return True
         value = self._word(split=False) if self._peek() and self._peek() not in _ENDS else []
         parts = before + tuple(value)
-        unknown = tuple(one for part in parts for one in part.unknown)
+        unknown = tuple(name for part in parts for name in part.unknown)
         self._variables[name] = (Word("".join(part.text for part in parts), unknown),)
         return True
 
@@ -267,7 +263,6 @@ class _Reader:
                 fields.add_split(word)
 
     def _bracketed(self) -> str:
-        """Return what stands between the brackets after ``$``; brackets inside it count."""
         opening, start = self._peek(2)[1:], self._at + 2
         closing = {"(": ")", "{": "}"}[opening]
         depth = 0
@@ -279,7 +274,7 @@ class _Reader:
         raise UsageError(f"the {opening} before {self._text[start:][:40]!r} is not closed")
 
     def _braced(self, inside: str) -> tuple[Word, ...] | None:
-        """Return what ``${inside}`` stands for; None if only a shell knows."""
+        # None if only a shell knows.
         match = _BRACED.fullmatch(inside)
         if match is None:
             return None
@@ -290,7 +285,7 @@ class _Reader:
         return words if whole else words[:1] or (Word(""),)
 
     def _arithmetic(self, inside: str) -> int | None:
-        """Return the value of ``$((...))``; None if it is another thing or not plain."""
+        # None if it is not plain arithmetic.
         if not (inside.startswith("(") and inside.endswith(")")):
             return None
         known = {name: "".join(word.text for word in words) for name, words in self._variables.items()}

@@ -99,7 +99,6 @@ _TYPES = {field.name: str(field.type) for field in fields(LaunchArguments)}
 
 
 def _option(word: Word) -> str | None:
-    """Return the attribute that an option sets, or None for a word that is no option of ours."""
     if not word.text.startswith("--"):
         return None
     name = word.text[2:].partition("=")[0]
@@ -108,7 +107,7 @@ def _option(word: Word) -> str | None:
 
 
 def _choose(commands: Sequence[tuple[Word, ...]]) -> list[Word]:
-    """Return the command with the most arguments about data; bare arguments may fill many lines."""
+    # The most arguments about data count; bare arguments may fill many lines.
     if commands and commands[0][0].text.startswith("--"):
         return [word for command in commands for word in command]
     return list(max(commands, key=lambda words: sum(_option(word) is not None for word in words), default=()))
@@ -119,16 +118,13 @@ def _is_program(word: Word) -> bool:
 
 
 def _typed(word: str) -> Word:
-    """Return a word as it was typed; a pasted ``"$@"`` that no shell has replaced is marked."""
+    # A pasted ``"$@"`` that no shell has replaced is marked.
     bare = word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word
     return Word(bare, (bare,)) if _ALL_WORDS.fullmatch(bare) else Word(word)
 
 
 def _parse(words: Sequence[Word]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the attributes that the arguments set, notes, and the variables that hold unknown arguments.
-
-    Of an option given twice the last one counts, as for argparse.
-    """
+    # Of an option given twice the last one counts, as for argparse.
     values: dict[str, Any] = {}
     notes, unseen = [], []
     for at, word in enumerate(words):
@@ -145,12 +141,11 @@ def _parse(words: Sequence[Word]) -> tuple[dict[str, Any], list[str], list[str]]
 
 
 def _holds_all_words(word: Word) -> bool:
-    """Tell whether a word is a script's own arguments, or an array that the text does not set."""
+    # A script's own arguments, or an array that the text does not set.
     return word.unknown == (word.text,) and _ALL_WORDS.fullmatch(word.text) is not None
 
 
 def _may_hide_arguments(words: Sequence[Word], at: int) -> bool:
-    """Tell whether a word is a variable that may hold arguments, not the value of the option before."""
     word, before = words[at], words[at - 1].text if at else ""
     if not word.unknown or word.text != word.unknown[0]:
         return False
@@ -171,7 +166,7 @@ def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
 
 
 def _is_option(text: str) -> bool:
-    """Tell what argparse tells: not a lone hyphen, a negative number, or a text with blanks."""
+    # As argparse decides: not a lone hyphen, a negative number, or a text with blanks.
     if _OPTION_WITH_VALUE.match(text):
         return True
     return len(text) > 1 and text[0] == "-" and " " not in text and not _NEGATIVE_NUMBER.fullmatch(text)
@@ -217,7 +212,7 @@ def _integer(option: str, text: str) -> int:
 
 
 def _world_size(wrapper: Sequence[Word]) -> int | None:
-    """Return the processes that a launcher starts: nodes times processes a node, or srun's and mpirun's."""
+    # Nodes times processes per node, or the processes of srun and mpirun.
     found: dict[str, str] = {}
     for word, following in zip(wrapper, (*wrapper[1:], Word("")), strict=False):
         name, separator, value = word.text.partition("=")
@@ -250,7 +245,7 @@ def _product(*numbers: str) -> int | None:
 
 
 def _literal(text: str) -> Any:
-    """Return the value that Megatron printed with ``str``; what is not a literal is a text."""
+    # Megatron printed the value with ``str``; what is not a literal is a text.
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -258,7 +253,7 @@ def _literal(text: str) -> Any:
 
 
 def _from_values(values: Mapping[str, Any]) -> LaunchArguments:
-    """Take arguments as Megatron holds them after parsing; None and unknown names count as not given."""
+    # None and unknown names count as not given.
     given: dict[str, Any] = {}
     for name, value in values.items():
         attribute = _ALIASES.get(name, name)
