@@ -44,8 +44,8 @@ def perform(call: bytes, attachment: bytes) -> Iterator[tuple[bytes, bytes]]:
     host = socket.gethostname()
     yield to_bytes({"began": {"host": host, "pid": os.getpid()}}), b""
     if request["version"] != __version__:
-        told = f"the node {host} has tokshard {__version__}, but the command is of {request['version']}"
-        yield to_bytes({"refused": told}), b""
+        refusal = f"the node {host} has tokshard {__version__}, but the command is of {request['version']}"
+        yield to_bytes({"refused": refusal}), b""
         return
     module, _, name = request["function"].partition(":")
     function: Function = getattr(import_module(module), name)

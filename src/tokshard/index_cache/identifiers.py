@@ -114,13 +114,13 @@ def megatron_identifiers(
         raise UsageError(
             f"the {tokenizer_type}'s name depends on its path, and no --tokenizer-model is given"
         )
-    said = {name: options.get(name, default) for name, default in preset.options.items()}
+    values = {name: options.get(name, default) for name, default in preset.options.items()}
     if tokenizer_type == NULL:
-        said = {name: value for name, value in said.items() if value is not None}
+        values = {name: value for name, value in values.items() if value is not None}
     return {
         "class": preset.name,
         "tokenizer_path": None if tokenizer_type == NULL else tokenizer_model,
-        **{name: str(value) for name, value in said.items()},
+        **{name: str(value) for name, value in values.items()},
     }
 
 

@@ -344,8 +344,8 @@ def build_requests(
         workers: How many threads build, None for one for each core; or the Ray cluster that builds, whose
             nodes must see the datasets and the cache directory.
         rebuild: Whether to replace what is stale, damaged or Megatron's own.
-        digests: Whether arrays that are there are read whole and held against their digests, as with
-            ``rebuild``. Without, headers, sizes and fingerprints are looked at.
+        digests: Whether existing arrays are read whole and compared with their digests, as with
+            ``rebuild``. Without, headers, sizes and fingerprints are checked.
         wait_seconds: How long to wait for another process that builds the same.
         progress: Receives the progress, in bytes written.
 

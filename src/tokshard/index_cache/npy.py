@@ -155,7 +155,7 @@ def digests_of(blocks: Blocks) -> dict[str, str]:
 
 
 def read_spec(path: str) -> ArraySpec:
-    """Read what a ``.npy`` file holds from its header, and hold it against the size of the file.
+    """Return the dtype and shape in the header of a ``.npy`` file, which must fit the size of the file.
 
     Raises:
         IntegrityError: It is not a file that ``numpy.save`` has written whole.

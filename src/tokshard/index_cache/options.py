@@ -146,7 +146,7 @@ class TrainingOptions:
 
     @property
     def sizes(self) -> Sizes | None:
-        """The samples that the job asks for; None if no argument is given."""
+        """The samples that the job requests; None if no argument is given."""
         given = self._given()
         return training_sizes(TrainingArguments(**given)) if given else None
 
@@ -262,7 +262,7 @@ class BuildIndicesOptions:
         return (*self.num_samples, *((training,) if training else ()))
 
     def early_warnings(self) -> tuple[str, ...]:
-        """Return what to tell the user before the indexes are built.
+        """Return the warnings that a user needs before the indexes are built.
 
         Raises:
             InputError: The description of ``naming.like`` cannot be read.
@@ -323,11 +323,11 @@ class IndexRequest:
         return self.drop_last_partial or self.split_name != "valid"
 
     def sequences(self, count: int) -> range | None:
-        """Return which of a dataset's sequences belong to the split; None if it is not built."""
+        """Return the numbers of the sequences of the split; None if it is not built."""
         return self.split.ranges(count)[SPLITS.index(self.split_name)]
 
     def description(self) -> GPTDatasetDescription:
-        """Return what the name of the cache files depends on."""
+        """Return the description that the names of the cache files depend on."""
         from tokshard.index_cache.description import GPTDatasetDescription
 
         return GPTDatasetDescription(

@@ -57,18 +57,17 @@ def create(path: str) -> int:
 def open_for_append(path: str) -> int:
     """Open a regular file of ours for writing, creating it where it is absent; all else is refused."""
     _refuse_url(path)
-    with _translated("open", path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a regular file")
-        return descriptor
+    return _open_regular(path, os.O_RDWR | os.O_CREAT)
 
 
 def open_existing(path: str) -> int:
     """Open a regular file of ours for writing; one that is absent is refused, as all else is."""
+    return _open_regular(path, os.O_WRONLY)
+
+
+def _open_regular(path: str, flags: int) -> int:
     with _translated("open", path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import time
+from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from tokshard.core.background import call_interruptibly
@@ -97,24 +98,12 @@ def is_directory(url: str) -> bool:
 
 def glob(pattern: str) -> list[str]:
     """Return the URLs of the objects that match a pattern (``*``, ``?``, ``[...]``, ``**``), sorted."""
-
-    def listed() -> dict[str, Any]:
-        place = locate(pattern)
-        place.store.invalidate_cache()
-        return cast("dict[str, Any]", place.store.glob(place.path, detail=True))
-
-    return _files(pattern, retried("list", pattern, listed))
+    return _files(pattern, _ask("list", pattern, lambda place: place.store.glob(place.path, detail=True)))
 
 
 def walk(url: str) -> list[str]:
     """Return the URLs of all objects below a URL, sorted."""
-
-    def listed() -> dict[str, Any]:
-        place = locate(url)
-        place.store.invalidate_cache()
-        return cast("dict[str, Any]", place.store.find(place.path, detail=True))
-
-    return _files(url, retried("list", url, listed))
+    return _files(url, _ask("list", url, lambda place: place.store.find(place.path, detail=True)))
 
 
 def remove(url: str) -> None:
@@ -285,12 +274,16 @@ def download(url: str, local_path: str, known: RemoteStatus | None = None) -> No
 
 
 def _info(url: str) -> dict[str, Any]:
-    def asked() -> dict[str, Any]:
+    return _ask("read", url, lambda place: place.store.info(place.path))
+
+
+def _ask(action: str, url: str, request: Callable[[Place], Any]) -> dict[str, Any]:
+    def answer() -> dict[str, Any]:
         place = locate(url)
         place.store.invalidate_cache()
-        return cast("dict[str, Any]", place.store.info(place.path))
+        return cast("dict[str, Any]", request(place))
 
-    return retried("read", url, asked)
+    return retried(action, url, answer)
 
 
 def _status(url: str, info: dict[str, Any]) -> RemoteStatus:
