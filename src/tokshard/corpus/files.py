@@ -8,9 +8,8 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tokshard.core.background import in_order
 from tokshard.corpus.content import HEAD_BYTES, Content, Format, identify, refuse_utf16
@@ -53,7 +52,7 @@ class CorpusFile:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it can be read only from its beginning to its end, by one process."""
+        """True if it can be read only from its beginning to its end, by one process."""
         return self.size_bytes is None or self.compression != "none"
 
     @property
@@ -68,10 +67,6 @@ class CorpusFile:
         return TextInput(
             self.path, self.size_bytes, self.mtime_ns, self.format, self.compression, self.version
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object, as it stands in plans; without a version where there is none."""
-        return {name: value for name, value in asdict(self).items() if name != "version" or value is not None}
 
 
 def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
@@ -257,14 +252,20 @@ def check_unchanged(files: Sequence[CorpusFile]) -> None:
     for file in files:
         if file.size_bytes is not None and not is_remote(file.path):
             _check_state(file)
-    objects = (partial(_check_state, file) for file in files if is_remote(file.path))
-    for _ in in_order(objects, _LOOKS_AT_ONCE):
+    remote = (partial(_check_state, file) for file in files if is_remote(file.path))
+    for _ in in_order(remote, _LOOKS_AT_ONCE):
         pass
 
 
 def _check_state(file: CorpusFile) -> None:
+    now: tuple[int, int | None, str | None]
     try:
-        now = _state_of(file.path)
+        if is_remote(file.path):
+            found = objects.status(file.path)
+            now = found.size_bytes, found.mtime_ns, found.version
+        else:
+            status = os.stat(file.path)
+            now = status.st_size, status.st_mtime_ns, None
     except StorageError:
         raise
     except OSError as error:
@@ -274,14 +275,6 @@ def _check_state(file: CorpusFile) -> None:
             f"{file.path} was changed while it was read",
             hint="run again with --no-resume when nothing writes to it any more",
         )
-
-
-def _state_of(path: str) -> tuple[int, int | None, str | None]:
-    if is_remote(path):
-        found = objects.status(path)
-        return found.size_bytes, found.mtime_ns, found.version
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns, None
 
 
 def content_bytes(files: Sequence[CorpusFile]) -> int:

@@ -103,11 +103,7 @@ class BuildSpec:
         return "exists" if _existing(self.destinations) else "new"
 
     def may_resume(self, earlier: BuildPlan | UnreadablePlan) -> bool:
-        """Tell whether to resume an unfinished run that had this plan; False means to start over.
-
-        Raises:
-            ResumeMismatchError: It was started with another plan, and may not be replaced.
-        """
+        """Tell whether to resume an unfinished run; another plan without ``force`` is refused."""
         if not (self.resume and self.plan.is_repeatable and earlier.is_repeatable):
             return False
         found = tuple(str(difference) for difference in earlier.differences(self.plan))
@@ -170,7 +166,7 @@ def recover(spec: BuildSpec, work: WorkDirectory) -> BuildResult | None:
 
 
 class BuildRun:
-    """The steps of one run. The caller holds the writer locks of all outputs.
+    """Steps of one run. The caller holds the writer locks of all outputs.
 
     Example::
 

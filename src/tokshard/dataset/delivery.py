@@ -190,7 +190,7 @@ UploadEntry = UploadStarted | MultipartStarted | PartUploaded | ObjectUploaded
 
 
 class UploadJournal:
-    """What has been uploaded, on the disk: the objects with their versions, and parts of one of them.
+    """Journal of an upload: the uploaded objects with their versions, and parts of one of them.
 
     Args:
         fingerprint: The plan of the dataset that is uploaded. A journal of another one is worth nothing.

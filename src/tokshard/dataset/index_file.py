@@ -20,6 +20,7 @@ Pieces = Callable[[], Iterable[NDArray[Any]]]
 
 _MODE = np.dtype("i1")
 _LENGTH = np.dtype("<i4")
+_OFFSET = np.dtype("<i8")
 
 
 class SupportsWrite(Protocol):
@@ -68,31 +69,20 @@ def write_index(
     for piece in _checked(lengths, sequence_count, layout.MAX_LENGTH, "lengths"):
         token_count += int(piece.sum(dtype=np.int64))
         _write_array(file, piece, _LENGTH)
-    _write_pointers(file, lengths, sequence_count, token_count, header.dtype.itemsize)
-    _write_documents(file, sequences_per_document, document_count, sequence_count)
-    if modes is not None:
-        for piece in _checked(modes, sequence_count, 127, "modes", lowest=-128):
-            _write_array(file, piece, _MODE)
-    return token_count
-
-
-def _write_pointers(
-    file: SupportsWrite, lengths: Pieces, sequence_count: int, token_count: int, itemsize: int
-) -> None:
+    itemsize = header.dtype.itemsize
     bin_bytes = token_count * itemsize
     if bin_bytes > layout.MAX_POINTER_BYTES:
         raise IntegrityError(f"{token_count} tokens of {itemsize} bytes are more than a pointer can address")
     for ends, sizes in _running(lengths, sequence_count, layout.MAX_LENGTH, itemsize, bin_bytes, "lengths"):
-        _write_array(file, ends - sizes, np.dtype("<i8"))
-
-
-def _write_documents(
-    file: SupportsWrite, sequences_per_document: Pieces, document_count: int, sequence_count: int
-) -> None:
+        _write_array(file, ends - sizes, _OFFSET)
     what = "sequences_per_document"
-    _write_array(file, np.zeros(1, np.int64), np.dtype("<i8"))
+    _write_array(file, np.zeros(1, np.int64), _OFFSET)
     for ends, _ in _running(sequences_per_document, document_count, sequence_count, 1, sequence_count, what):
-        _write_array(file, ends, np.dtype("<i8"))
+        _write_array(file, ends, _OFFSET)
+    if modes is not None:
+        for piece in _checked(modes, sequence_count, 127, "modes", lowest=-128):
+            _write_array(file, piece, _MODE)
+    return token_count
 
 
 def _running(
@@ -153,12 +143,7 @@ class FileColumn:
         return self._count
 
     def __getitem__(self, wanted: slice, /) -> NDArray[Any]:
-        """Return the entries of a slice of step 1 as a new array.
-
-        Raises:
-            IntegrityError: The file has been cut short since it was opened.
-            StorageError: It cannot be read.
-        """
+        """Return the entries of a slice of step 1 as a new array."""
         start, stop, _ = wanted.indices(self._count)
         entries = np.empty(max(0, stop - start), self._dtype)
         if entries.size:
@@ -195,11 +180,7 @@ class IndexColumns:
         )
 
     def checked(self, bin_bytes: int) -> Self:
-        """Check everything that :meth:`tokshard.dataset.layout.IndexTable.from_buffer` checks.
-
-        Raises:
-            IntegrityError: Something contradicts something else.
-        """
+        """Check everything that :meth:`tokshard.dataset.layout.IndexTable.from_buffer` checks."""
         path = self._file.path
         layout.check_sequences(self.header, self.sequence_lengths, self.sequence_pointers, bin_bytes, path)
         layout.check_documents(self.header, self.document_indices, path)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
+from tokshard.core.formatting import listed
 from tokshard.storage.digest import identity_digest
 
 TextFormat = Literal["jsonl", "parquet", "arrow"]
@@ -157,7 +158,7 @@ class BuildPlan(Document):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether all inputs can be read again; a pipe, which has no size, cannot."""
+        """True if all inputs can be read again; a pipe, which has no size, cannot."""
         return not any(isinstance(file, TextInput) and file.size_bytes is None for file in self.inputs)
 
     def differences(self, now: BuildPlan) -> tuple[BuildDifference, ...]:
@@ -217,7 +218,8 @@ class BuildDifference:
         if self.kind == "option":
             return f"--{_OPTIONS.get(self.name, self.name.replace('_', '-'))} {change}"
         if self.kind == "inputs":
-            return f"the inputs were {_names(self.was)} and are now {_names(self.now)}"
+            before, now = listed(self.was, _SHOWN_INPUTS), listed(self.now, _SHOWN_INPUTS)
+            return f"the inputs were {before} and are now {now}"
         if self.kind == "input":
             return f"the input {self.name} {change}"
         if self.kind == "tokenizer":
@@ -245,8 +247,3 @@ def _field_differences(kind: str, prefix: str, was: Any, now: Any) -> list[Build
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
     ]
-
-
-def _names(paths: list[str]) -> str:
-    more = f" and {len(paths) - _SHOWN_INPUTS} more" if len(paths) > _SHOWN_INPUTS else ""
-    return ", ".join(paths[:_SHOWN_INPUTS]) + more

@@ -217,11 +217,7 @@ class WorkDirectory:
 
     @contextmanager
     def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[WriterLock]:
-        """Hold the writer lock; at the end ``PREFIX.tokshard`` is removed if nothing is in it.
-
-        Raises:
-            LockedError: Another process writes this output.
-        """
+        """Hold the writer lock; at the end ``PREFIX.tokshard`` is removed if nothing is in it."""
         syscalls.make_directory(self.sidecars)
         try:
             with WriterLock(self.lock, shared=shared, purpose=purpose) as lock:

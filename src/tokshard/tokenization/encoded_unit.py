@@ -133,7 +133,7 @@ class EncodedUnit:
 
     @property
     def is_held(self) -> bool:
-        """Whether all of its tokens are in memory, so that they can be placed."""
+        """True if all of its tokens are in memory, so that they can be placed."""
         return self._writer is None
 
     @property
@@ -143,11 +143,7 @@ class EncodedUnit:
         return HeldUnit(UnitKey.of(self._unit), self._unit.last, sizes)
 
     def add(self, batch: DocumentBatch, fields: Sequence[PackedDocuments], compared: int) -> None:
-        """Add a batch.
-
-        ``fields``: the packed documents of each field. ``compared``: number of documents that both
-        encoders have encoded.
-        """
+        """Add a batch, packed for each field; both encoders have encoded ``compared`` of its documents."""
         reasons: dict[str, int] = {}
         for record in batch.rejected:
             reasons[record.reason] = reasons.get(record.reason, 0) + 1
@@ -174,11 +170,7 @@ class EncodedUnit:
             self._write_tokens()
 
     def commit(self, placement: Placement | None = None) -> None:
-        """Commit the part.
-
-        Args:
-            placement: Where the tokens are written; None to put them into the part. Only what is
-                still held can be placed.
+        """Commit the part, with the tokens at their placement (if they are still held) or inside the part.
 
         Raises:
             StorageError: The disk is full or broken. Nothing is committed.

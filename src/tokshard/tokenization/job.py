@@ -35,7 +35,7 @@ _MAX_INPUTS_BYTES = 48 << 20
 
 @dataclass(frozen=True, slots=True)
 class Workspace(WorkDirectory):
-    """The work directory of a tokenize run, with the parts that its workers commit."""
+    """Work directory of a tokenize run, with the parts that its workers commit."""
 
     @property
     def parts(self) -> str:
@@ -165,11 +165,7 @@ class TokenizeJob:
 
     @contextmanager
     def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[list[WriterLock]]:
-        """Hold the writer locks of all outputs.
-
-        Raises:
-            LockedError: Another process writes one of the outputs.
-        """
+        """Hold the writer locks of all outputs; ``purpose`` is shown to others who ask for them."""
         with ExitStack() as locks:
             if self.delivery is not None:
                 locks.callback(self.delivery.remove_empty)

@@ -305,11 +305,7 @@ class PartReader:
         return b"".join(bytes(chunk) for chunk in self.chunks(stream))
 
     def verify(self) -> None:
-        """Check the digest of every stream, the placed ones where they lie.
-
-        Raises:
-            IntegrityError: One of them is damaged.
-        """
+        """Check the digest of every stream, the placed ones where they are stored."""
         for stream in self._streams:
             for _ in self.chunks(stream):
                 pass

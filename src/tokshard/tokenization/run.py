@@ -106,9 +106,6 @@ def chosen_executor(given: Executor | None, size_bytes: int, options: TokenizeOp
     """Return ``given``, or choose this process or worker processes, which begin to load libraries.
 
     Processes that were started and not used are ended.
-
-    Raises:
-        WorkerError: The system allows no more processes or files.
     """
     if given is not None:
         yield given

@@ -22,6 +22,7 @@ from tokshard.tokenizer.location import locate_tokenizer
 
 BYTES_EOD: Final = "<|endoftext|>"
 BYTES_EOD_ID: Final = 256
+_SHOWN_TOKENS: Final = 8
 MAX_DEFINITION_BYTES: Final = 512 << 20  # the largest published file has 35 MB; more is a wrong file
 
 # Names that mean "end of document" in published vocabularies. Names that end a turn of a conversation
@@ -368,10 +369,10 @@ def _choose_eod(
     )
 
 
-def _lookalikes(ids: Mapping[str, int], limit: int = 8) -> str:
+def _lookalikes(ids: Mapping[str, int]) -> str:
     marks = {"<": ">", "[": "]"}
     names = [name for name in ids if len(name) > 2 and marks.get(name[0]) == name[-1]]
-    names = [name for name in names if not name.startswith(("<0x", "<rank "))][:limit]
+    names = [name for name in names if not name.startswith(("<0x", "<rank "))][:_SHOWN_TOKENS]
     return f"; candidates are {', '.join(names)}" if names else ""
 
 

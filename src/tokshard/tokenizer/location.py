@@ -31,9 +31,6 @@ class Location:
 def locate_tokenizer(argument: str) -> Location:
     """Find the files of a tokenizer, fetching them where they are elsewhere.
 
-    Args:
-        argument: A file, a directory with a ``tokenizer.json``, the URL of either, or ``hf:ID``.
-
     Raises:
         TokenizerError: There is no such tokenizer.
         StorageError: A store does not answer.

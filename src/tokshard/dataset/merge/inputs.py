@@ -128,7 +128,7 @@ class MergeInput:
 
     @property
     def has_provenance(self) -> bool:
-        """Whether the origin of its documents is known."""
+        """True if the origin of its documents is known."""
         return self.manifest is not None and self.manifest.files.provenance is not None
 
     def columns(self, *, multimodal: bool) -> IndexColumns:
@@ -176,11 +176,7 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
 
 
 def check_together(inputs: Sequence[MergeInput]) -> None:
-    """Check that the inputs can become one dataset.
-
-    Raises:
-        InputError: Their dtypes differ, or together they are more than an index can address.
-    """
+    """Check that the inputs can become one dataset."""
     first = inputs[0]
     for other in inputs:
         if other.header.dtype != first.header.dtype:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.core.formatting import listed
 from tokshard.core.progress import Progress, SilentProgress
-from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
+from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec, OutputState
 from tokshard.dataset.merge.inputs import MergeInput, check_together, common, expand, named_twice, read_input
 from tokshard.dataset.merge.options import MergeOptions
 from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, stage
@@ -78,9 +79,7 @@ class MergeDryRun(Document):
     tokenizer: Annotated[
         TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if it is not known, or not one.")
     ]
-    state: Annotated[
-        Literal["new", "resume", "up-to-date", "exists"], Key("state", "What the run would start from.")
-    ]
+    state: Annotated[OutputState, Key("state", "What the run would start from.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
 
 
@@ -204,18 +203,15 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
 def _tokenizer_mismatch(inputs: Sequence[MergeInput]) -> str | None:
     known = [(dataset.prefix, dataset.tokenizer) for dataset in inputs if dataset.tokenizer]
     for prefix, tokenizer in known[1:]:
-        if differing := _tokenizer_differences(known[0][1], tokenizer):
-            return f"{known[0][0]} and {prefix} were made with different tokenizers: {differing}"
+        first, other = asdict(known[0][1]), asdict(tokenizer)
+        differing = [
+            f"{name} {_short(first[name])} and {_short(other[name])}"
+            for name in first
+            if name != "name" and first[name] != other[name]
+        ]
+        if differing:
+            return f"{known[0][0]} and {prefix} were made with different tokenizers: {', '.join(differing)}"
     return None
-
-
-def _tokenizer_differences(first: TokenizerIdentity, other: TokenizerIdentity) -> str:
-    before, after = asdict(first), asdict(other)
-    return ", ".join(
-        f"{name} {_short(before[name])} and {_short(after[name])}"
-        for name in before
-        if name != "name" and before[name] != after[name]
-    )
 
 
 def _short(value: object) -> str:
@@ -226,23 +222,19 @@ def _short(value: object) -> str:
 def _warnings(inputs: Sequence[MergeInput]) -> tuple[str, ...]:
     found = []
     if twice := named_twice([dataset.prefix for dataset in inputs]):
-        found.append(f"{_names(twice)}: named twice, so these documents are in the output twice")
+        found.append(
+            f"{listed(twice, _SHOWN_NAMES)}: named twice, so these documents are in the output twice"
+        )
     if unknown := [dataset.prefix for dataset in inputs if not dataset.tokenizer]:
-        found.append(f"{_names(unknown)}: the tokenizer is not known, and cannot be compared")
+        found.append(f"{listed(unknown, _SHOWN_NAMES)}: the tokenizer is not known, and cannot be compared")
     if mismatch := _tokenizer_mismatch(inputs):
         found.append(mismatch)
     without = [dataset.prefix for dataset in inputs if not dataset.has_provenance]
     if without and len(without) < len(inputs):
-        found.append(f"{_names(without)}: without provenance, so the output has none")
+        found.append(f"{listed(without, _SHOWN_NAMES)}: without provenance, so the output has none")
     if not any(dataset.tokens for dataset in inputs):
         found.append("there are no tokens in any input: Megatron cannot train on the output")
     return tuple(found)
-
-
-def _names(prefixes: Sequence[str]) -> str:
-    shown = ", ".join(prefixes[:_SHOWN_NAMES])
-    more = f" and {len(prefixes) - _SHOWN_NAMES} more" if len(prefixes) > _SHOWN_NAMES else ""
-    return shown + more
 
 
 def _report(job: _Job, result: BuildResult, started: float) -> MergeReport:

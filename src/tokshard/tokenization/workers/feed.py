@@ -55,9 +55,10 @@ class Feed:
     Args:
         numbers: The numbers of those of them that have units to encode.
         raw_directory: Where decompressed units wait for their workers.
-        is_done: Tells whether a unit is finished, or another process encodes it.
 
     Attributes:
+        files: The inputs.
+        is_done: Tells whether a unit is finished, or another process encodes it.
         wake: Called from another thread when a unit has become ready; set by the executor.
     """
 
@@ -72,11 +73,11 @@ class Feed:
         is_done: Callable[[UnitKey], bool],
         streams: int,
     ) -> None:
-        self._files = files
+        self.files = files
         self._unit_bytes = unit_bytes
         self._max_document_bytes = max_document_bytes
         self._raw_directory = raw_directory
-        self._is_done = is_done
+        self.is_done = is_done
         self.wake: Callable[[], object] = lambda: None
         self._streams = streams
         self._compare_below = first_bytes(files)
@@ -94,18 +95,9 @@ class Feed:
     def __exit__(self, *arguments: object) -> None:
         self.stop()
 
-    @property
-    def files(self) -> Sequence[CorpusFile]:
-        """The inputs."""
-        return self._files
-
     def leave_streams(self) -> None:
-        """Read no compressed file here, but let :meth:`take_stream` hand out each as it is.
-
-        Raises:
-            UsageError: An input is a pipe, which nobody else can read.
-        """
-        for file in self._files:
+        """Let :meth:`take_stream` hand out compressed files; raise UsageError if an input is a pipe."""
+        for file in self.files:
             if file.size_bytes is None:
                 raise UsageError(
                     f"the input {file.path} can be read only by this process, not by others on a cluster",
@@ -118,21 +110,14 @@ class Feed:
         left, self._left = self._left, None
         return left
 
-    def is_done(self, key: UnitKey) -> bool:
-        """Tell whether a unit needs no work any more."""
-        return self._is_done(key)
-
     def take(self) -> Task | None:
-        """Return a task if one is ready right now; see :attr:`exhausted` if not.
-
-        Raises:
-            TokshardError: An input cannot be read.
-        """
+        """Return a task if one is ready right now; see :attr:`exhausted` if not."""
         while self._left is None:
             for source in self._active:
                 if (unit := source.poll()) is not None:
                     if self._limit is None or UnitKey(unit.file, unit.index) < self._limit:
-                        return self._task(unit)
+                        below = self._compare_below.get(unit.file, 0)
+                        return Task(unit, self.files[unit.file].path, below)
                     source.exhausted = True
             self._active = [source for source in self._active if not source.exhausted]
             if len(self._active) >= self._streams or not self._open_next():
@@ -141,7 +126,7 @@ class Feed:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no task will come any more. Meaningful after :meth:`take` has returned None."""
+        """True if no task will come any more. Meaningful after :meth:`take` has returned None."""
         return not self._active and self._left is None
 
     def limit_to(self, key: UnitKey) -> None:
@@ -162,9 +147,9 @@ class Feed:
         number = next(self._waiting, None)
         if number is None or (self._limit is not None and number > self._limit.file):
             return False
-        file = self._files[number]
+        file = self.files[number]
         if not file.is_stream:
-            self._active.append(_PlannedSource(plan_units(number, file, self._unit_bytes), self._is_done))
+            self._active.append(_PlannedSource(plan_units(number, file, self._unit_bytes), self.is_done))
         elif self._leaves_streams:
             self._left = StreamInput(
                 number, file, self._unit_bytes, self._max_document_bytes, self._compare_below.get(number, 0)
@@ -176,15 +161,12 @@ class Feed:
                 self._unit_bytes,
                 self._max_document_bytes,
                 self._raw_directory,
-                skip=lambda index: self._is_done(UnitKey(number, index)),
+                skip=lambda index: self.is_done(UnitKey(number, index)),
             )
             source = _StreamedSource(units, self._stopped, self.wake)
             self._active.append(source)
             self._readers.append(source.reader)
         return True
-
-    def _task(self, unit: Unit) -> Task:
-        return Task(unit, self._files[unit.file].path, self._compare_below.get(unit.file, 0))
 
 
 def first_bytes(files: Sequence[CorpusFile]) -> dict[int, int]:

@@ -85,7 +85,10 @@ class _ForkServer:
                     self._reap()
                 if self._control.fileno() in ready and not self._listen():
                     break
-        self._end_all()
+        for pid in self._numbers:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._numbers:
+            os.waitpid(pid, 0)
 
     def _listen(self) -> bool:
         content, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
@@ -136,12 +139,6 @@ class _ForkServer:
                 return
             number = self._numbers.pop(pid)
             self._send({"ended": number, "pid": pid, "status": os.waitstatus_to_exitcode(status)})
-
-    def _end_all(self) -> None:
-        for pid in self._numbers:
-            os.kill(pid, signal.SIGKILL)
-        for pid in self._numbers:
-            os.waitpid(pid, 0)
 
     def _send(self, message: Message) -> None:
         self._control.send(to_line(message))
@@ -219,15 +216,15 @@ class WorkerState:
                     self.handle(self._lines.get())
 
     def _hold(self, task: Task, unit: EncodedUnit) -> None:
-        while self._held and self._held_bytes() + unit.held_bytes > HELD_BYTES:
+        while (
+            self._held
+            and sum(held.held_bytes for _, held in self._held.values()) + unit.held_bytes > HELD_BYTES
+        ):
             self._commit(next(iter(self._held)))
         self._held[task.key] = task, unit
         self._channel.send({"held": unit.held.to_json()})
         if not unit.is_held:
             self._commit(task.key)
-
-    def _held_bytes(self) -> int:
-        return sum(unit.held_bytes for _, unit in self._held.values())
 
     def _commit(self, key: UnitKey, placement: Placement | None = None) -> None:
         if (held := self._held.pop(key, None)) is not None:
