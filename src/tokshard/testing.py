@@ -149,7 +149,7 @@ def topologies(max_world_size: int = 64) -> SearchStrategy[Topology]:
 
 def _copied(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _copied(one) for name, one in value.items()}
+        return {name: _copied(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(_copied, value))
     if isinstance(value, np.ndarray):

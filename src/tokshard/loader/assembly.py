@@ -137,12 +137,12 @@ class SampleAssembly:
         self.options = options
         self.slices = slices
         self.names = _names(fields, options)
-        self._length: int = sum(one.stop - one.start for one in slices)
+        self._length: int = sum(part.stop - part.start for part in slices)
         self._row = np.arange(sequence_length, dtype=np.int64)[None]
 
     @property
     def needs_pieces(self) -> bool:
-        """Whether the documents of samples are needed, and not their tokens alone."""
+        """True if the documents of samples are needed, and not only their tokens."""
         return "cu_seqlens" in self.fields or (self.options.document_ids and bool(self.fields))
 
     def micro_batch(self, texts: RawSamples, memory: Memory) -> MicroBatch:
@@ -164,7 +164,7 @@ class SampleAssembly:
         starts = None
         if options.eod_id is not None and (options.reset_position_ids or options.reset_attention_mask):
             starts = starts_after(tokens, options.eod_id)
-        bounds = [document_bounds(one.lengths, self.sequence_length) for one in texts.pieces]
+        bounds = [document_bounds(sample.lengths, self.sequence_length) for sample in texts.pieces]
         loss_mask = new(tokens.shape, np.float32)
         self._weigh(tokens, labels, loss_mask)
         makers: dict[str, Callable[[], NDArray[Any]]] = {
@@ -227,17 +227,17 @@ class SampleAssembly:
 
     def _document_ids(self, texts: RawSamples) -> NDArray[np.int64]:
         ids = np.full(texts.tokens.shape, NO_DOCUMENT, np.int64)
-        for row, one in zip(ids, texts.pieces, strict=True):
-            row[: int(one.lengths.sum())] = np.repeat(one.document_ids, one.lengths)
+        for row, sample in zip(ids, texts.pieces, strict=True):
+            row[: int(sample.lengths.sum())] = np.repeat(sample.document_ids, sample.lengths)
         return ids[:, : self.sequence_length]
 
     def _cut(self, values: NDArray[Any], new: Allocator, samples: int | None = None) -> NDArray[Any]:
         # A single row is repeated for each sample.
         result = new((samples or len(values), self._length), values.dtype)
         filled = 0
-        for one in self.slices:
-            size = one.stop - one.start
-            result[:, filled : filled + size] = values[:, one]
+        for part in self.slices:
+            size = part.stop - part.start
+            result[:, filled : filled + size] = values[:, part]
             filled += size
         return result
 
@@ -314,12 +314,12 @@ class DocumentAssembly:
         """
         if not self.fields:
             return {}
-        cut = [one[: self.options.max_length] for one in documents]
-        lengths = np.array([len(one) for one in cut], np.int64)
+        cut = [document[: self.options.max_length] for document in documents]
+        lengths = np.array([len(document) for document in cut], np.int64)
         length = self._padded(int(lengths.max(initial=0)))
         text = np.full((len(cut), length), self.options.pad_id, np.int64)
-        for row, one in zip(text, cut, strict=True):
-            row[: len(one)] = one
+        for row, document in zip(text, cut, strict=True):
+            row[: len(document)] = document
         slices = context_slices(length, self.context, self.context_rank)
         assembly = SampleAssembly(length, False, self.fields, self.options, slices)
         pieces = []

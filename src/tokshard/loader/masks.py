@@ -95,14 +95,14 @@ def packed_bounds(bounds: list[list[int]], sequence_length: int) -> tuple[NDArra
     """
     width = max([sequence_length + 1, *map(len, bounds)])
     cu_seqlens = np.full((len(bounds), width), sequence_length, np.int32)
-    for row, one in zip(cu_seqlens, bounds, strict=True):
-        row[: len(one)] = one
+    for row, edges in zip(cu_seqlens, bounds, strict=True):
+        row[: len(edges)] = edges
     return cu_seqlens, np.diff(cu_seqlens, axis=1).max(axis=1)
 
 
 def starts_of(bounds: list[list[int]], sequence_length: int) -> NDArray[np.int64]:
     """Return where the document of each token starts: int64 of shape (samples, sequence_length)."""
     starts = np.empty((len(bounds), sequence_length), np.int64)
-    for row, one in zip(starts, bounds, strict=True):
-        row[:] = np.repeat(one[:-1], np.diff(one))
+    for row, edges in zip(starts, bounds, strict=True):
+        row[:] = np.repeat(edges[:-1], np.diff(edges))
     return starts

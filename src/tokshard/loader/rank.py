@@ -20,7 +20,7 @@ DEFAULT_READAHEAD = 8
 
 
 class RankLoader:
-    """What one rank reads of one stream of a plan, as micro-batches: dictionaries of arrays.
+    """Micro-batches of one rank of one stream of a plan: dictionaries of arrays.
 
     Iterating goes on from where the loader stands to the end of the plan, which may be many epochs; once
     the end was reached, the next iteration begins anew. ``loader[m]`` and :meth:`batch` read anything at any
@@ -155,12 +155,12 @@ class RankLoader:
 
     @property
     def assignment(self) -> Assignment:
-        """Which rank reads which sample, when."""
+        """The rank and step of each sample."""
         return self._schedule.assignment
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What the rank reads, of :data:`tokshard.sharding.topology.FIELDS`; often nothing."""
+        """The fields that the rank reads, of :data:`tokshard.sharding.topology.FIELDS`; often nothing."""
         return self._reader.assembly.fields
 
     @property
@@ -264,7 +264,7 @@ class RankLoader:
 
     @property
     def consumed_samples(self) -> int:
-        """What all ranks together have consumed, before this plan too, where each stands as this one does."""
+        """The samples that all ranks have consumed, also before this plan, if all stand as this one."""
         return self._schedule.consumed(self._position)
 
     @property

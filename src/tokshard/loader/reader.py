@@ -275,7 +275,7 @@ class MicroBatchReader:
             return assembly.micro_batch(documents, selected.samples, selected.datasets, self._memory)
         if assembly.needs_pieces:
             pieces = self._pieces(selected)
-            tokens = np.stack([one.tokens for one in pieces])
+            tokens = np.stack([sample.tokens for sample in pieces])
             return assembly.micro_batch(RawSamples(tokens, selected.datasets, pieces), self._memory)
         return assembly.micro_batch(RawSamples(self._tokens(selected), selected.datasets), self._memory)
 

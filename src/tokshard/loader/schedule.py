@@ -194,8 +194,8 @@ class MicroBatchSchedule:
 
 
 def _largest_buffer(assignment: Assignment) -> int:
-    transforms = [one for epochs in assignment.epoch_ranges for one in epochs.order.transforms]
-    return max((one.buffer for one in transforms if isinstance(one, Bucketing)), default=0)
+    transforms = [transform for epochs in assignment.epoch_ranges for transform in epochs.order.transforms]
+    return max((transform.buffer for transform in transforms if isinstance(transform, Bucketing)), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ def consumption_order(source_id: str, assignment: Assignment) -> tuple[str | Non
     for epochs in assignment.epoch_ranges:
         if not isinstance(epochs.layout, Striped) or epochs.layout.width != assignment.micro_batch_size:
             return None, start, samples
-    orders = [[encode(one.order), one.first_epoch, one.epochs] for one in assignment.epoch_ranges]
+    orders = [[encode(epochs.order), epochs.first_epoch, epochs.epochs] for epochs in assignment.epoch_ranges]
     return identity_digest([source_id, orders]), start, samples
 
 

@@ -136,14 +136,17 @@ class Assignment:
             raise UsageError("an assignment needs something to read")
         if min(self.steps, self.consumed_samples, self.skipped) < 0 or self.micro_batch_size < 1:
             raise UsageError("steps, consumed and skipped samples of an assignment are not negative")
-        for one in self.epoch_ranges:
-            if one.layout.ranks != self.ranks or one.per_epoch % self.micro_batch_size:
+        for epoch_range in self.epoch_ranges:
+            if epoch_range.layout.ranks != self.ranks or epoch_range.per_epoch % self.micro_batch_size:
                 raise UsageError(
-                    f"{one.per_epoch} samples for each of {one.layout.ranks} ranks do not fit {self.ranks} "
-                    f"ranks with micro-batches of {self.micro_batch_size}"
+                    f"{epoch_range.per_epoch} samples for each of {epoch_range.layout.ranks} ranks do "
+                    f"not fit {self.ranks} ranks with micro-batches of {self.micro_batch_size}"
                 )
-        for one, following in zip(self.epoch_ranges, self.epoch_ranges[1:], strict=False):
-            if one.epochs is None or following.first_epoch < one.first_epoch + one.epochs:
+        for epoch_range, following in zip(self.epoch_ranges, self.epoch_ranges[1:], strict=False):
+            if (
+                epoch_range.epochs is None
+                or following.first_epoch < epoch_range.first_epoch + epoch_range.epochs
+            ):
                 raise UsageError("the epochs of an assignment do not ascend")
         available = available_steps(
             self.epoch_ranges,
@@ -220,17 +223,17 @@ class Assignment:
     def at(self, ranks: Integers, local: Integers, key_of: KeyOf | None = None) -> Integers:
         """Return the id at each local index of each rank (equal shapes ``(n,)``, trusted)."""
         result = np.empty(local.shape, dtype=np.int64)
-        for one, epoch, which, within in self._epochs(local):
-            result[which] = one.order.ids(one.layout.at(ranks[which], within), epoch, key_of)
+        for epoch_range, epoch, which, within in self._epochs(local):
+            result[which] = epoch_range.order.ids(epoch_range.layout.at(ranks[which], within), epoch, key_of)
         return result
 
     def repeated(self, ranks: Integers, local: Integers) -> NDArray[np.bool_]:
         """Return which local indices read again what was read in the same epoch, as padding."""
         result = np.zeros(local.shape, dtype=np.bool_)
-        for one, _, which, within in self._epochs(local):
-            if not repeats_any(one.layout):
+        for epoch_range, _, which, within in self._epochs(local):
+            if not repeats_any(epoch_range.layout):
                 continue
-            rank_found, local_found = one.layout.locate(one.layout.at(ranks[which], within))
+            rank_found, local_found = epoch_range.layout.locate(epoch_range.layout.at(ranks[which], within))
             result[which] = (rank_found != ranks[which]) | (local_found != within)
         return result
 
@@ -241,15 +244,15 @@ class Assignment:
             IndexError: No pass has this epoch.
         """
         base = -self.skipped
-        for one in self.epoch_ranges:
-            if one.has_epoch(epoch):
+        for epoch_range in self.epoch_ranges:
+            if epoch_range.has_epoch(epoch):
                 break
-            base += one.per_rank
+            base += epoch_range.per_rank
         else:
             raise IndexError(f"no epoch {epoch} is read")
-        positions = one.order.positions(ids, epoch, key_of)
-        ranks, within = one.layout.locate(np.maximum(positions, 0))
-        local = base + (epoch - one.first_epoch) * one.per_epoch + within
+        positions = epoch_range.order.positions(ids, epoch, key_of)
+        ranks, within = epoch_range.layout.locate(np.maximum(positions, 0))
+        local = base + (epoch - epoch_range.first_epoch) * epoch_range.per_epoch + within
         read = (positions >= 0) & (ranks >= 0) & (local >= 0) & (local < self.samples_per_rank)
         timeline = self.timeline
         steps = timeline.step_of(np.where(read, local, 0) * self.ranks + self.consumed_samples)
@@ -260,21 +263,26 @@ class Assignment:
 
     def tail(self, epoch: int, key_of: KeyOf | None = None) -> Intervals:
         """Return the ids that no rank reads in an epoch, were all of it read."""
-        one = self._pass_of(epoch)
-        return Intervals.of_members(one.order.ids(_members(one.layout.dropped()), epoch, key_of))
+        epoch_range = self._range_of(epoch)
+        return Intervals.of_members(
+            epoch_range.order.ids(_members(epoch_range.layout.dropped()), epoch, key_of)
+        )
 
     def repeats(self, epoch: int, key_of: KeyOf | None = None) -> tuple[Integers, Integers]:
         """Return the ids that are read again in an epoch, and how many times each, were all of it read."""
-        one = self._pass_of(epoch)
-        again = [one.layout.positions(rank, first, count) for rank, first, count in repeats(one.layout)]
+        epoch_range = self._range_of(epoch)
+        again = [
+            epoch_range.layout.positions(rank, first, count)
+            for rank, first, count in repeats(epoch_range.layout)
+        ]
         positions = np.concatenate([np.empty(0, dtype=np.int64), *again])
-        ids, times = np.unique(one.order.ids(positions, epoch, key_of), return_counts=True)
+        ids, times = np.unique(epoch_range.order.ids(positions, epoch, key_of), return_counts=True)
         return ids, times.astype(np.int64)
 
-    def _pass_of(self, epoch: int) -> EpochRange:
-        for one in self.epoch_ranges:
-            if one.has_epoch(epoch):
-                return one
+    def _range_of(self, epoch: int) -> EpochRange:
+        for epoch_range in self.epoch_ranges:
+            if epoch_range.has_epoch(epoch):
+                return epoch_range
         raise IndexError(f"no epoch {epoch} is read")
 
     def _epochs(self, local: Integers) -> Iterator[tuple[EpochRange, int, Integers | slice, Integers]]:
@@ -282,19 +290,24 @@ class Assignment:
         if not local.size:
             return
         local = local + self.skipped
-        for one in self.epoch_ranges:
+        for epoch_range in self.epoch_ranges:
             least, most = int(local.min()), int(local.max())
-            epoch = least // one.per_epoch
-            if least >= 0 and most < min((epoch + 1) * one.per_epoch, one.per_rank):
+            epoch = least // epoch_range.per_epoch
+            if least >= 0 and most < min((epoch + 1) * epoch_range.per_epoch, epoch_range.per_rank):
                 # All of them, as nearly always: nothing is looked for and nothing gathered.
-                yield one, one.first_epoch + epoch, slice(None), local - epoch * one.per_epoch
+                yield (
+                    epoch_range,
+                    epoch_range.first_epoch + epoch,
+                    slice(None),
+                    local - epoch * epoch_range.per_epoch,
+                )
                 return
-            here = np.flatnonzero((local >= 0) & (local < one.per_rank))
-            epochs, within = np.divmod(local[here], one.per_epoch)
+            here = np.flatnonzero((local >= 0) & (local < epoch_range.per_rank))
+            epochs, within = np.divmod(local[here], epoch_range.per_epoch)
             for epoch in np.unique(epochs):
                 chosen = epochs == epoch
-                yield one, one.first_epoch + int(epoch), here[chosen], within[chosen]
-            local = local - one.per_rank
+                yield epoch_range, epoch_range.first_epoch + int(epoch), here[chosen], within[chosen]
+            local = local - epoch_range.per_rank
 
 
 def available_steps(
@@ -319,7 +332,10 @@ def available_steps(
         UsageError: A global batch size in use is not divisible by micro batch size x data-parallel size.
     """
     ranks = epoch_ranges[0].layout.ranks
-    left = min(sum(one.per_rank for one in epoch_ranges) - skipped, ENDLESS // (2 * ranks)) * ranks
+    left = (
+        min(sum(epoch_range.per_rank for epoch_range in epoch_ranges) - skipped, ENDLESS // (2 * ranks))
+        * ranks
+    )
     stop = consumed_samples + max(left, 0)
     group = ranks * micro_batch_size
     timeline = schedule.timeline(group, consumed_samples, stop=stop, steps=steps)

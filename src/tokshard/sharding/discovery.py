@@ -336,10 +336,10 @@ def _refuse_twice(source: SampleSource) -> None:
     if source.kind == "blend":
         return
     seen = set()
-    for one in source.datasets:
-        identity = (realpath(idx_path(one.prefix)), one.index and one.index.files.hash)
+    for dataset in source.datasets:
+        identity = (realpath(idx_path(dataset.prefix)), dataset.index and dataset.index.files.hash)
         if identity in seen:
-            raise UsageError(f"{one.prefix} is named twice: its samples would be read twice in an epoch")
+            raise UsageError(f"{dataset.prefix} is named twice: its samples would be read twice in an epoch")
         seen.add(identity)
 
 
@@ -394,16 +394,18 @@ def _indexes(
     paths: Sequence[str], requested: RequestedSamples, snapshots: DatasetSnapshots
 ) -> dict[str, SampleSource]:
     named = [_descriptions(path, requested) for path in paths]
-    names = [name for name in SPLITS if any(name in one for one in named) and requested.includes(name)]
+    names = [
+        name for name in SPLITS if any(name in by_split for by_split in named) and requested.includes(name)
+    ]
     sources = {}
     for name in names:
         references = []
-        for path, one in zip(paths, named, strict=True):
-            if name not in one:
+        for path, by_split in zip(paths, named, strict=True):
+            if name not in by_split:
                 raise InputError(
                     f"{path} has no index of {name}, but others have", hint="choose with --split"
                 )
-            prefix, file = one[name]
+            prefix, file = by_split[name]
             description = _gpt_description(file)
             entry = CacheEntry.of(description, os.path.dirname(file))
             if entry.description_path != file:
@@ -413,7 +415,9 @@ def _indexes(
                     hint=_NAMED_INDEX,
                 )
             references.append(snapshots.indexed(prefix, entry, description))
-        sources[name] = SampleSource("index", name, sum(one.samples for one in references), tuple(references))
+        sources[name] = SampleSource(
+            "index", name, sum(reference.samples for reference in references), tuple(references)
+        )
     return {name: source for name, source in sources.items() if source.total}
 
 
@@ -479,7 +483,7 @@ def _document_sources(
             references.append(
                 snapshot.reference(first=part.start, samples=len(part), fingerprint=snapshot.fingerprint)
             )
-        total = sum(one.samples for one in references)
+        total = sum(reference.samples for reference in references)
         if total:
             sources[name] = SampleSource("documents", name, total, tuple(references))
     return sources

@@ -193,7 +193,7 @@ class ReadSummary:
             return None
         ranges = {}
         for field in fields(cls):
-            values = [getattr(one, field.name) for one in reads]
+            values = [getattr(read, field.name) for read in reads]
             present = [value for value in values if value is not None]
             ranges[field.name] = (
                 ReadRange(min(present), sum(present) / len(present), max(present)) if present else None

@@ -49,7 +49,7 @@ class SourceCount:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the samples read, planned and unread are all samples."""
+        """True if the samples read, planned and unread are all samples."""
         return self.samples == self.read_earlier + self.read + self.planned + self.unread
 
 
@@ -75,12 +75,12 @@ class StreamProof:
     def total(self) -> SourceCount:
         """The sums over all datasets."""
         names = [field.name for field in fields(SourceCount)]
-        return SourceCount(**{name: sum(getattr(one, name) for one in self.sources) for name in names})
+        return SourceCount(**{name: sum(getattr(source, name) for source in self.sources) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
 class Reweighting:
-    """How the order of a re-weighted blend was made.
+    """Record of the order of a re-weighted blend.
 
     Raises:
         UsageError: There is not one number of each kind for each source.
@@ -170,7 +170,7 @@ class StoppedPlan:
 
 def stops_of(history: Iterable[StoppedPlan], stream: str) -> tuple[StoppedStream, ...]:
     """Return where a stream was stopped, oldest first."""
-    return tuple(one.streams[stream] for one in history if stream in one.streams)
+    return tuple(plan.streams[stream] for plan in history if stream in plan.streams)
 
 
 def reweighting_of(stops: Iterable[StoppedStream]) -> Reweighting | None:

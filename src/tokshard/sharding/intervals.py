@@ -177,8 +177,8 @@ def is_partition(parts: Sequence[Intervals], length: int) -> bool:
         >>> is_partition([odd, rest], 5), is_partition([odd, odd], 5)
         (True, False)
     """
-    starts = np.concatenate([one.starts for one in parts])
-    stops = np.concatenate([one.stops for one in parts])
+    starts = np.concatenate([part.starts for part in parts])
+    stops = np.concatenate([part.stops for part in parts])
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
     # Side by side without a gap or an overlap, from the first number to the last.

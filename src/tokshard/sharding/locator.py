@@ -36,8 +36,8 @@ class Locator:
 
     def __init__(self, source: SampleSource) -> None:
         self.source = source
-        self._samples = np.array([one.samples for one in source.datasets], dtype=np.int64)
-        self._firsts = np.array([one.first for one in source.datasets], dtype=np.int64)
+        self._samples = np.array([dataset.samples for dataset in source.datasets], dtype=np.int64)
+        self._firsts = np.array([dataset.first for dataset in source.datasets], dtype=np.int64)
         self._bounds = source.bounds if source.order is None else None
         self._arrays: tuple[NDArray[Any], NDArray[Any]] | None = None
 

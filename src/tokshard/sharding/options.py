@@ -17,7 +17,7 @@ DEFAULT_BLOCK = 65536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRequest:
-    """How one stream is to be read.
+    """Request for one stream.
 
     Attributes:
         mode: One of :data:`~tokshard.sharding.planning.MODES`.
@@ -79,7 +79,7 @@ class StreamRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What is asked of a whole plan.
+    """Request for a whole plan.
 
     Attributes:
         train: How training is read. Validation and testing follow it in mode, tail, micro batch size and
@@ -158,7 +158,7 @@ def consumed_valid_samples(name: str, names: Sequence[str], counts: Sequence[int
     Raises:
         UsageError: There are more or fewer counts than validation sets.
     """
-    sets = [one for one in names if one.partition(".")[0] == "valid"]
+    sets = [stream for stream in names if stream.partition(".")[0] == "valid"]
     if len(counts) not in {0, 1, len(sets)}:
         raise UsageError(
             f"{len(counts)} counts of consumed validation samples are given, "

@@ -39,7 +39,7 @@ _STREAM_NAME = re.compile(r"train|test|valid(\.[0-9]{1,5})?")
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What is read for one purpose, with its own count of consumed samples.
+    """Samples for one purpose (training, validation or testing), with a count of consumed samples.
 
     Attributes:
         source: What the sample ids refer to.
@@ -83,7 +83,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Document):
-    """What all ranks of a job read.
+    """Samples that all ranks of a job read.
 
     Attributes:
         tool: The program that made it.

@@ -46,7 +46,7 @@ from tokshard.sharding.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Who reads.
+    """Data-parallel ranks and their batch sizes.
 
     Attributes:
         ranks: The data-parallel size.
@@ -325,8 +325,8 @@ def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Str
         sort_key=None if request.bucket_buffer is None else request.sort_key or source.sort_keys[0],
         boundaries=request.boundaries,
     )
-    for one in stream.assignment.epoch_ranges:
-        check_partition(one.layout)
+    for epochs in stream.assignment.epoch_ranges:
+        check_partition(epochs.layout)
     return stream
 
 
@@ -371,7 +371,7 @@ def sample_order(source: SampleSource, world: World, request: StreamRequest) -> 
 
 
 def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
-    sizes = None if source.order is not None else tuple(one.samples for one in source.datasets)
+    sizes = None if source.order is not None else tuple(dataset.samples for dataset in source.datasets)
     if shuffle == "shards" and (sizes is None or len(sizes) == 1):
         what = "a blend mixes its datasets" if sizes is None else "there is only one dataset"
         raise UsageError(

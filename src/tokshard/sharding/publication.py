@@ -144,7 +144,7 @@ def _entries(plan: Plan) -> tuple[RankEntry, ...]:
 
     entries = [RankEntry.of(plan, rank) for rank in range(plan.topology.world_size)]
     return tuple(
-        replace(entry, streams={name: with_bytes(name, one) for name, one in entry.streams.items()})
+        replace(entry, streams={name: with_bytes(name, stream) for name, stream in entry.streams.items()})
         for entry in entries
     )
 

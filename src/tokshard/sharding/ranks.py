@@ -109,7 +109,7 @@ class RankStream:
 
 @dataclass(frozen=True, slots=True)
 class RankEntry:
-    """What one rank reads."""
+    """Samples that one rank reads."""
 
     rank: Annotated[int, Key("rank", "Rank in the whole job.", minimum=0)]
     coordinates: Annotated[Coordinates, Key("coordinates", "Place in the grid of parallel dimensions.")]
@@ -132,7 +132,9 @@ class RankEntry:
                 data_parallel_rank=place.dp,
                 steps=stream.assignment.steps,
                 samples=stream.assignment.samples_per_rank,
-                positions=tuple(RankPositions.of(one, place.dp) for one in stream.assignment.epoch_ranges),
+                positions=tuple(
+                    RankPositions.of(epochs, place.dp) for epochs in stream.assignment.epoch_ranges
+                ),
                 reads=ranges_of(stream.assignment, stream.source, place.dp) if needs else (),
             )
         return cls(rank, place, streams)
@@ -144,7 +146,7 @@ class RankEntry:
                 stream,
                 reads=None
                 if stream.reads is None
-                else tuple(replace(one, bytes=None) for one in stream.reads),
+                else tuple(replace(read, bytes=None) for read in stream.reads),
             )
             for name, stream in self.streams.items()
         }

@@ -50,7 +50,7 @@ _MOVED_HINT = "where the data has moved, map its old place to the new one (roots
 
 @dataclass(frozen=True, slots=True)
 class FileFingerprint:
-    """What is remembered of a file.
+    """Size and sampled digest of a file.
 
     Attributes:
         size_bytes: Its size.
@@ -397,24 +397,24 @@ class SampleSource:
     def __post_init__(self) -> None:
         if not 0 < len(self.datasets) <= MAX_DATASETS:
             raise UsageError(f"a source of kind {self.kind!r} has 1 to {MAX_DATASETS} datasets")
-        for one in self.datasets:
-            if (one.index is None) != (self.kind == "documents"):
-                raise UsageError(f"{one.prefix} does not fit a source of kind {self.kind}")
-            if one.index is not None and one.samples > one.index.epochs.samples:
+        for dataset in self.datasets:
+            if (dataset.index is None) != (self.kind == "documents"):
+                raise UsageError(f"{dataset.prefix} does not fit a source of kind {self.kind}")
+            if dataset.index is not None and dataset.samples > dataset.index.epochs.samples:
                 raise UsageError(
-                    f"{one.samples} samples of {one.prefix} are more than the "
-                    f"{one.index.epochs.samples} of its index"
+                    f"{dataset.samples} samples of {dataset.prefix} are more than the "
+                    f"{dataset.index.epochs.samples} of its index"
                 )
-        if self.order is None and self.total != sum(one.samples for one in self.datasets):
+        if self.order is None and self.total != sum(dataset.samples for dataset in self.datasets):
             raise UsageError(f"{self.total} is not the sum of the samples of the datasets")
         if self.order is not None and (self.kind, self.order.kind) != ("blend", "BlendedDataset"):
             raise UsageError("only a blend has an order of its own")
-        if len({(one.sequence_length, one.extra_token) for one in self._epochs}) > 1:
+        if len({(epochs.sequence_length, epochs.extra_token) for epochs in self._epochs}) > 1:
             raise UsageError("the indexes of a source have samples of different lengths")
 
     @property
     def _epochs(self) -> tuple[EpochPlan, ...]:
-        return tuple(one.index.epochs for one in self.datasets if one.index is not None)
+        return tuple(dataset.index.epochs for dataset in self.datasets if dataset.index is not None)
 
     @property
     def sequence_length(self) -> int | None:
@@ -423,19 +423,19 @@ class SampleSource:
 
     @property
     def extra_token(self) -> bool:
-        """Whether a sample has one token more, so that every token has its next as label."""
+        """True if a sample has one more token, so that each token has the next one as its label."""
         return bool(self._epochs) and self._epochs[0].extra_token
 
     @property
     def bounds(self) -> NDArray[np.int64]:
-        """Where each dataset's ids begin, and the total: int64 of shape (datasets + 1,).
+        """The first id of each dataset, and the total: int64 of shape (datasets + 1,).
 
         Raises:
             UsageError: It is a blend, whose ids are mixed.
         """
         if self.order is not None:
             raise UsageError("the ids of a blend are not numbered dataset by dataset")
-        sizes = [one.samples for one in self.datasets]
+        sizes = [dataset.samples for dataset in self.datasets]
         return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
     @property

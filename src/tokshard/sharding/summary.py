@@ -74,8 +74,10 @@ class Composition:
 
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Return (step, description) for people."""
-        buckets = [one for one in self.transforms if isinstance(one, Bucketing)]
-        others = [_transform(one) for one in self.transforms if not isinstance(one, Bucketing)]
+        buckets = [transform for transform in self.transforms if isinstance(transform, Bucketing)]
+        others = [
+            _transform(transform) for transform in self.transforms if not isinstance(transform, Bucketing)
+        ]
         return (
             ("pack", self._pack()),
             ("blend", self._blend()),
@@ -124,7 +126,7 @@ def _layout(layout: Layout) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EpochCoverage:
-    """What is read in each epoch of a range, if all of it is read."""
+    """Samples read in each epoch of a range, if all of it is read."""
 
     first_epoch: Annotated[int, Key("first_epoch", "First epoch.", minimum=0)]
     epochs: Annotated[int | None, Key("epochs", "Number of epochs; null for no end.", minimum=1)]
@@ -145,7 +147,7 @@ class EpochCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What an assignment reads."""
+    """Samples that an assignment reads."""
 
     steps: Annotated[int, Key("steps", "Number of steps, the same on every rank.", minimum=0)]
     samples_per_rank: Annotated[int, Key("samples_per_rank", "Samples that each rank reads.", minimum=0)]
@@ -162,7 +164,7 @@ def coverage_of(assignment: Assignment) -> Coverage:
     Raises:
         IntegrityError: See :func:`check_partition`.
     """
-    per_rank = sum(one.per_rank for one in assignment.epoch_ranges)
+    per_rank = sum(epoch_range.per_rank for epoch_range in assignment.epoch_ranges)
     read = assignment.samples_per_rank
     endless = per_rank >= ENDLESS
     return Coverage(
@@ -170,7 +172,9 @@ def coverage_of(assignment: Assignment) -> Coverage:
         samples_per_rank=read,
         reads=read * assignment.ranks,
         left=None if endless else (per_rank - assignment.skipped - read) * assignment.ranks,
-        epoch_ranges=tuple(_epoch_coverage(assignment, one) for one in assignment.epoch_ranges),
+        epoch_ranges=tuple(
+            _epoch_coverage(assignment, epoch_range) for epoch_range in assignment.epoch_ranges
+        ),
     )
 
 
@@ -205,15 +209,15 @@ def check_partition(layout: Layout) -> tuple[int, int]:
     return read, dropped
 
 
-def _epoch_coverage(assignment: Assignment, one: EpochRange) -> EpochCoverage:
-    read, dropped = check_partition(one.layout)
-    repeated = sum(count for _, _, count in repeats(one.layout))
+def _epoch_coverage(assignment: Assignment, epoch_range: EpochRange) -> EpochCoverage:
+    read, dropped = check_partition(epoch_range.layout)
+    repeated = sum(count for _, _, count in repeats(epoch_range.layout))
     cheap = not any(
         isinstance(transform, Bucketing)
         or (isinstance(transform, TorchPermutation) and transform.length > _LONGEST_TABLE)
-        for transform in one.order.transforms
+        for transform in epoch_range.order.transforms
     )
-    epoch = one.first_epoch
+    epoch = epoch_range.first_epoch
     dropped_ids = assignment.tail(epoch) if cheap and dropped <= LISTED else None
     repeated_ids = None
     if cheap and repeated <= LISTED:
@@ -221,11 +225,11 @@ def _epoch_coverage(assignment: Assignment, one: EpochRange) -> EpochCoverage:
         repeated_ids = tuple(zip(ids.tolist(), times.tolist(), strict=True))
     return EpochCoverage(
         first_epoch=epoch,
-        epochs=one.epochs,
-        positions=one.layout.samples,
+        epochs=epoch_range.epochs,
+        positions=epoch_range.layout.samples,
         read=read,
         dropped=dropped,
-        dropped_positions=one.layout.dropped(),
+        dropped_positions=epoch_range.layout.dropped(),
         dropped_ids=dropped_ids,
         repeated=repeated,
         repeated_ids=repeated_ids,
