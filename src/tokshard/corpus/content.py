@@ -1,4 +1,4 @@
-"""What a file holds, told by its first bytes and never by its name."""
+"""Format and compression of a file, recognized by its first bytes and never by its name."""
 
 from __future__ import annotations
 

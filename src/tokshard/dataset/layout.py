@@ -63,7 +63,7 @@ DTYPES: Mapping[int, np.dtype[Any]] = MappingProxyType(
     }
 )
 """The dtype of each code. The two floating-point codes are part of the format and can be read and
-merged; nothing in tokshard writes tokens of these types anew."""
+merged; nothing in tokshard writes tokens of these types."""
 
 UINT16_VOCABULARY_LIMIT = 65500
 

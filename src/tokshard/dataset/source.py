@@ -133,7 +133,7 @@ class MappedTokens:
 
 
 class FileTokens:
-    """Tokens read anew at each access."""
+    """Tokens read from the file at each access."""
 
     def __init__(self, file: DataFile, dtype: np.dtype[Any]) -> None:
         self._file = file

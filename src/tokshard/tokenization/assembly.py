@@ -4,9 +4,9 @@ The work directory of a run holds, for each field ``K``, the append-only files `
 ``K.lengths`` (i32) and ``K.sequences`` (u32), and for all fields together ``offsets`` (i64),
 ``rejected.jsonl`` and the journal ``units.jsonl``. The journal has one line for each assembled unit, and
 a *checkpoint* line from time to time, which says how long each file was when everything before it had
-been forced to the disk. A run goes on from the last checkpoint; the parts of later units are still
+been forced to the disk. A run continues from the last checkpoint; the parts of later units are still
 there, because a part is removed only after the checkpoint that covers it. Each line holds its own digest:
-a run goes on from the last checkpoint before a damaged line, and makes again what came after.
+a run continues from the last checkpoint before a damaged line, and repeats what came after.
 
 Tokens may have been written to their place in ``K.bin`` by those who encoded them, see
 :mod:`tokshard.tokenization.encoded_unit`. So that file is cut to its size at the very end only.
@@ -203,7 +203,7 @@ class Assembly:
         self._uncommitted_bytes += len(place)
 
     def stage(self, plan: BuildPlan, parameters: TokenizeParameters) -> list[Manifest]:
-        """Write every output's files into the work directory; return the manifests. All units are there."""
+        """Write every output's files into the work directory; return the manifests. All are assembled."""
         for file in self._token_files.values():
             file.cut()
         self._begin_checkpoint()

@@ -1,1 +1,1 @@
-"""Where units are encoded: in this process, in worker processes, on a Ray cluster."""
+"""Execution of units: in this process, in worker processes, on a Ray cluster."""

@@ -375,7 +375,7 @@ def _environment() -> dict[str, str]:
     return {
         # Nothing here uses BLAS, but numpy's starts threads that spin for a while.
         "OPENBLAS_NUM_THREADS": "1",
-        # Batches are freed and asked for again: the heap keeps them, or each costs its page faults anew.
+        # Batches are freed and asked for again: the heap keeps them, or each costs new page faults.
         "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
         **os.environ,
