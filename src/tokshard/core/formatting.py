@@ -72,16 +72,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}%"
 
 
-def number_range(first: int, stop: int) -> str:
-    """Return the numbers from ``first`` to before ``stop``.
-
-    Example:
-        >>> number_range(5, 6), number_range(0, 2000)
-        ('5', '0 to 1,999')
-    """
-    return count(first) if stop == first + 1 else f"{count(first)} to {count(stop - 1)}"
-
-
 def listed(items: Sequence[object], limit: int) -> str:
     """Return a list in words, cut after some items.
 

@@ -9,7 +9,7 @@ from tokshard.blending.document import BlendDocument
 from tokshard.core.presentation import Section
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import OutputExistsError, StorageError, UsageError
-from tokshard.inspection import facts
+from tokshard.inspection import facts, plan_facts
 from tokshard.inspection.datasets import (
     DatasetSummary,
     DocumentSummary,
@@ -113,7 +113,7 @@ def describe(
         InputError, UsageError, IntegrityError, StorageError: See :func:`inspect`.
     """
     if isinstance(options, Plan):
-        return facts.describe_plan(options, charts=charts)
+        return plan_facts.describe_plan(options, charts=charts)
     if isinstance(options, BlendDocument):
         return facts.describe_blend(options)
     options = _options(options)
@@ -198,7 +198,7 @@ def _described(  # noqa: PLR0911 - one for each kind
     if found.kind == "blend":
         return facts.describe_blend(BlendDocument.read(found.path))
     if found.kind == "plan" and not options.questions:
-        return facts.describe_plan(read_plan(found.path))
+        return plan_facts.describe_plan(read_plan(found.path))
     summary = inspect(options)
     match summary:
         case DatasetSummary():
@@ -213,9 +213,9 @@ def _described(  # noqa: PLR0911 - one for each kind
         case IndexSummary():
             return facts.describe_index(summary)
         case RankSummary():
-            return facts.describe_rank(read_rank(found.path, options.rank)[0], summary)
+            return plan_facts.describe_rank(read_rank(found.path, options.rank)[0], summary)
         case PlanSampleSummary():
-            return facts.describe_places(summary.stream, summary.places)
+            return plan_facts.describe_places(summary.stream, summary.places)
     raise AssertionError(summary)
 
 
