@@ -20,6 +20,7 @@ from tokshard.comparison.report import (
     SourceDifference,
     SplitDifference,
     different_fields,
+    report_of,
 )
 from tokshard.core.codec import encode
 from tokshard.errors import InputError, UsageError
@@ -98,7 +99,7 @@ def _fields(found: Sequence[Difference]) -> tuple[FieldDifference, ...]:
 def _diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
     fields = different_fields(encode(a.builder), encode(b.builder))
     parts = [_diff_split(a.splits[name], b.splits[name]) for name in a.splits if name in b.splits]
-    return DiffReport.of("blend", fields, parts, (a.splits, b.splits))
+    return report_of("blend", fields, parts, (a.splits, b.splits))
 
 
 def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
@@ -169,10 +170,10 @@ def _diff_caches(a: str, b: str) -> DiffReport:
     if single[0] != single[1]:
         raise UsageError("cannot compare a description with a whole cache")
     if single[0]:
-        return DiffReport.of("cache", (), [_diff_entries(_entry(a), _entry(b))])
+        return report_of("cache", (), [_diff_entries(_entry(a), _entry(b))])
     first, second = _entries(a), _entries(b)
     parts = [_diff_entries(first[name], second[name]) for name in first if name in second]
-    return DiffReport.of("cache", (), parts, (first, second))
+    return report_of("cache", (), parts, (first, second))
 
 
 @dataclass(frozen=True, slots=True)

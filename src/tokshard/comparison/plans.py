@@ -19,6 +19,7 @@ from tokshard.comparison.report import (
     StepDifference,
     StreamDifference,
     different_fields,
+    report_of,
 )
 from tokshard.core.codec import encode
 from tokshard.sharding.assignment import Assignment
@@ -60,7 +61,7 @@ def diff_plans(
     options = options or DiffOptions()
     parts = tuple(_diff_stream(a, b, name, options, entries) for name in a.streams if name in b.streams)
     fields = different_fields(encode(a.topology), encode(b.topology))
-    return DiffReport.of("plan", fields, parts, (a.streams, b.streams), same_plan=a.plan_id == b.plan_id)
+    return report_of("plan", fields, parts, (a.streams, b.streams), same_plan=a.plan_id == b.plan_id)
 
 
 def _diff_stream(a: Plan, b: Plan, name: str, options: DiffOptions, entries: int) -> StreamDifference:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import Document, Key
 
@@ -155,18 +155,17 @@ class DiffReport(Document):
     only_in_a: Annotated[tuple[str, ...], Key("only_in_a", "Names of those that only A has.")]
     only_in_b: Annotated[tuple[str, ...], Key("only_in_b", "Names of those that only B has.")]
 
-    @classmethod
-    def of(
-        cls,
-        kind: ProductKind,
-        fields: tuple[FieldDifference, ...],
-        parts: Sequence[StreamDifference | SplitDifference | IndexDifference],
-        names: tuple[Collection[str], Collection[str]] = ((), ()),
-        *,
-        same_plan: bool | None = None,
-    ) -> Self:
-        """Return the report of the parts that both have, given the names of all parts of A and of B."""
-        only_in_a = tuple(name for name in names[0] if name not in names[1])
-        only_in_b = tuple(name for name in names[1] if name not in names[0])
-        reads_same = not only_in_a and not only_in_b and all(part.reads_same for part in parts)
-        return cls(kind, reads_same, same_plan, fields, tuple(parts), only_in_a, only_in_b)
+
+def report_of(
+    kind: ProductKind,
+    fields: tuple[FieldDifference, ...],
+    parts: Sequence[StreamDifference | SplitDifference | IndexDifference],
+    names: tuple[Collection[str], Collection[str]] = ((), ()),
+    *,
+    same_plan: bool | None = None,
+) -> DiffReport:
+    """Return the report of the parts that both have, given the names of all parts of A and of B."""
+    only_in_a = tuple(name for name in names[0] if name not in names[1])
+    only_in_b = tuple(name for name in names[1] if name not in names[0])
+    reads_same = not only_in_a and not only_in_b and all(part.reads_same for part in parts)
+    return DiffReport(kind, reads_same, same_plan, fields, tuple(parts), only_in_a, only_in_b)

@@ -148,7 +148,7 @@ def plan_epochs(
 
 
 def warnings_of(plan: EpochPlan) -> list[str]:
-    """Return what a user should know about a legal plan, one sentence each.
+    """Return the warnings about a legal plan, one sentence each.
 
     Example:
         >>> warnings_of(plan_epochs(sequences=4, tokens_per_epoch=100, sequence_length=512, num_samples=1))

@@ -49,7 +49,7 @@ Specs = Mapping[str, ArraySpec]
 
 
 def default_directory(path_prefix: str) -> str:
-    """Return where Megatron keeps the indexes of a dataset when it is given no ``--data-cache-path``.
+    """Return the directory of a dataset's indexes without ``--data-cache-path``, Megatron's default.
 
     Example:
         >>> default_directory("data/web")
@@ -92,7 +92,7 @@ class IndexOrigin:
         )
 
     def difference_from(self, earlier: IndexOrigin) -> str | None:
-        """Return how an entry with another origin was built, None if its content would be the same."""
+        """Return the difference of an entry with another origin, None if its content would be the same."""
         if changes := self.dataset.changes_since(earlier.dataset):
             return f"was built from another content of the dataset: {', '.join(changes)}"
         for option, then, now in (

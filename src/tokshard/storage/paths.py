@@ -17,7 +17,7 @@ _LOCAL_SCHEMES = frozenset({"file", "local"})
 
 
 def scheme_of(path: str) -> str | None:
-    """Return what stands before ``://``, or None for a path.
+    """Return the scheme of a URL, or None for a path.
 
     Example:
         >>> scheme_of("s3://bucket/web.jsonl"), scheme_of("data/web.jsonl")
@@ -128,7 +128,7 @@ def check_plain_name(name: str, source: str) -> str:
 
 
 def user_cache_directory() -> str:
-    """Return where this user's programs keep what they can make again, as far as it is tokshard's.
+    """Return tokshard's directory in the user's cache.
 
     It is ``TOKSHARD_CACHE_DIR``, or ``tokshard`` in ``XDG_CACHE_HOME`` or in ``~/.cache``.
 

@@ -91,14 +91,14 @@ class Provenance:
         return all(entry.format == INDEXED for entry in self._manifest.inputs)
 
     def origins(self, documents: Integers) -> list[DocumentOrigin]:
-        """Return where documents come from."""
+        """Return the origins of documents."""
         units = self._units.of_documents(documents).tolist()
         return [
             self._origin(document, unit) for document, unit in zip(documents.tolist(), units, strict=True)
         ]
 
     def matches(self, item: TraceItem) -> list[ItemMatch]:
-        """Return what the dataset has of a line or a byte of a file; nothing if the file is no input.
+        """Return the matches of a line or a byte of a file; none if the file is no input of the dataset.
 
         An item that names a document matches where that dataset was merged into this one without a
         manifest.

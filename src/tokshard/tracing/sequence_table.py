@@ -28,7 +28,7 @@ _SPARSE = 16
 
 
 def find(array: NDArray[Any], wanted: Integers) -> tuple[Integers, Integers]:
-    """Return where an array holds one of some numbers, and which; see :func:`find_in_blocks`.
+    """Return the places in an array that hold one of some numbers, and which; see :func:`find_in_blocks`.
 
     Example:
         >>> places, which = find(np.array([7, 1, 9, 7], np.int32), np.array([7, 9]))
@@ -42,7 +42,7 @@ def find(array: NDArray[Any], wanted: Integers) -> tuple[Integers, Integers]:
 def find_in_blocks(
     size: int, block_of: Callable[[int, int], NDArray[Any]], wanted: Integers
 ) -> tuple[Integers, Integers]:
-    """Return where one of some numbers stands in an array that is made block by block.
+    """Return the places of some numbers in an array that is made block by block.
 
     Args:
         size: The length of the array.
@@ -217,7 +217,7 @@ class SequenceTable:
         return lengths
 
     def tokens_before(self, sequences: Integers, documents: Integers) -> Integers:
-        """Return how many tokens of its document precede each sequence."""
+        """Return the number of tokens of its document before each sequence."""
         firsts, _ = self.sequences_of(documents)
         begins = self._pointers[np.minimum(firsts, self.sequence_count - 1)]
         tokens: Integers = (self._pointers[sequences] - begins) // self._itemsize

@@ -104,7 +104,7 @@ def _read_positions(assignment: Assignment) -> Intervals:
 
 
 def count_before(earlier: Sequence[StoppedStream], stopped: Assignment, step: int) -> list[int] | None:
-    """Return how many samples of each dataset plans before the stopped one read of the epoch under way.
+    """Count the samples of each dataset that plans before the stopped one read of the epoch under way.
 
     Returns:
         The counts of the proof of the stop before; None where that was in another epoch, or not at all.

@@ -153,7 +153,7 @@ def _missing_package(url: str, scheme: str, error: ImportError) -> UsageError:
 
 
 class ShortAnswerError(Exception):
-    """A store answered with fewer bytes than it was asked for; worth another try."""
+    """A store answered with fewer bytes than requested; worth another try."""
 
 
 def setting(variable: str, default: int) -> int:
@@ -171,7 +171,7 @@ def setting(variable: str, default: int) -> int:
 
 
 def timeout_seconds() -> int:
-    """Return how long a store may stay silent: ``TOKSHARD_REMOTE_TIMEOUT``, or 30 seconds."""
+    """Return the timeout of requests in seconds: ``TOKSHARD_REMOTE_TIMEOUT``, or 30."""
     return max(1, setting(TIMEOUT_VARIABLE, _DEFAULT_TIMEOUT_SECONDS))
 
 

@@ -125,7 +125,7 @@ class RemoteFile:
     Holds no connection: it may be used by any number of threads, and sent to other processes.
 
     Args:
-        status: What is known of it; by default the store is asked.
+        status: Its status if it is known; by default it is requested.
 
     Attributes:
         version: Its version, see :class:`RemoteStatus`.

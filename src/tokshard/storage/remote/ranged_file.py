@@ -221,7 +221,7 @@ class RangedFile:
     """A remote file as it was when it was opened: to threads, and to forked processes, like a local one.
 
     Args:
-        status: What the store has said of it; by default it is asked. Another version is never read.
+        status: Its status if it is known; by default it is requested. Another version is never read.
 
     Raises:
         MissingFileError: There is no such file.
