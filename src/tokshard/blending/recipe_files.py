@@ -172,10 +172,6 @@ def read_recipe(path: str) -> BlendRecipe:
 def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
     """Return the recipe that a TOML text says.
 
-    Args:
-        text: The content of a recipe file.
-        path: Its name, for errors.
-
     Raises:
         InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
         UsageError: What it says cannot be meant.

@@ -27,12 +27,7 @@ _LINE_SECONDS = 30.0
 
 
 def make_meter(*, quiet: bool, animated: bool) -> Progress:
-    """Return what listens to progress.
-
-    Args:
-        quiet: Whether to say nothing at all.
-        animated: Whether a bar is wanted where stderr is a terminal.
-    """
+    """Return what listens to progress."""
     if quiet:
         return SilentProgress()
     if animated and sys.stderr.isatty():
@@ -144,14 +139,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 class CommandRun:
-    """The common part of a command: its event log, progress, warnings and result.
-
-    Args:
-        log: The event log.
-        as_json: Whether the result is printed as JSON.
-        quiet: Whether only errors are printed, and JSON if asked for.
-        animated: Whether progress may be drawn as a bar.
-    """
+    """The common part of a command: its event log, progress, warnings and result."""
 
     def __init__(self, log: EventLog, *, as_json: bool, quiet: bool, animated: bool) -> None:
         self.log = log
@@ -195,14 +183,6 @@ def command_run(
     no_progress: bool = False,
     log_json: str | None = None,
 ) -> Iterator[CommandRun]:
-    """Run the block as a command: errors in it become messages and exit codes.
-
-    Args:
-        command: Its name, for the event log.
-        as_json: The value of ``--json``.
-        quiet: The value of ``--quiet``.
-        no_progress: The value of ``--no-progress``.
-        log_json: The value of ``--log-json``.
-    """
+    """Run the block as a command: errors in it become messages and exit codes."""
     with failures.reported(as_json=as_json), events.recorded(log_json, command) as log:
         yield CommandRun(log, as_json=as_json, quiet=quiet, animated=not no_progress)

@@ -164,12 +164,7 @@ class FileSink:
 
 
 class EventLog:
-    """Writes the events of one run of a command.
-
-    Args:
-        sink: Where they go; None for nowhere.
-        command: The command, for example ``"merge"``.
-    """
+    """Writes the events of one run of a command."""
 
     def __init__(self, sink: Sink | None, command: str) -> None:
         self._sink = sink

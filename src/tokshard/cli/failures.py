@@ -80,11 +80,7 @@ class ErrorReport(Problem, Document):
 
 @contextmanager
 def reported(*, as_json: bool = False) -> Iterator[None]:
-    """Turn errors inside the block into messages and exit codes.
-
-    Args:
-        as_json: Whether to describe an error on stdout as a JSON document, too.
-    """
+    """Turn errors inside the block into messages and exit codes."""
     try:
         with _stoppable():
             yield
@@ -113,12 +109,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def report_parser(error: Any, *, as_json: bool) -> int:
-    """Report an error of the option parser; return the exit code.
-
-    Args:
-        error: A :data:`PARSER_ERROR`.
-        as_json: Whether to describe it on stdout as a JSON document, too.
-    """
+    """Report an error of the option parser; return the exit code."""
     error.show()
     if not as_json:
         return UsageError.exit_code

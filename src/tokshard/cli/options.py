@@ -356,13 +356,6 @@ def ray_options(
 ) -> RayOptions | None:
     """Return which Ray cluster to use; None for this machine.
 
-    Args:
-        executor: The value of ``--executor``.
-        address: The value of ``--ray-address``, if given.
-        cpus_per_task: The value of ``--ray-cpus-per-task``, if given.
-        retries: The value of ``--ray-retries``, if given.
-        workers: With Ray the most tasks at a time.
-
     Raises:
         UsageError: A value cannot be meant, or is for a cluster that is not to be used.
     """

@@ -148,12 +148,6 @@ def page(
 
     It needs nothing but itself, and cannot get at anything else: its policy forbids every script and every
     request, and allows the one style sheet by its digest.
-
-    Args:
-        title: The product as the user named it.
-        subtitle: The kind of the product.
-        sections: The description of the product.
-        verification: A verify report, whose findings are listed.
     """
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

@@ -196,12 +196,6 @@ def inspect_sample(
 def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = None) -> SamplePlace:
     """Return the dataset of a sample, and where it is read first in an epoch.
 
-    Args:
-        plan: The plan.
-        stream: The stream.
-        sample: The id of the sample.
-        epoch: The epoch; None for the first one that is read.
-
     Raises:
         UsageError: There is no such stream, sample or epoch.
     """

@@ -118,14 +118,7 @@ def _examine_source(
 
 @dataclass(frozen=True, slots=True)
 class BlendProblem:
-    """A claim of a blend that does not hold.
-
-    Attributes:
-        code: The code of the finding.
-        path: The file.
-        field: What in the document does not hold.
-        message: One sentence.
-    """
+    """A claim of a blend that does not hold."""
 
     code: str
     path: str
@@ -134,18 +127,16 @@ class BlendProblem:
 
 
 def recheck(document: BlendDocument) -> list[BlendProblem]:
-    """Check a blend: the sources are those that were blended, the order follows from the weights, and
-    every figure of the certificate is measured again.
+    """Check every claim of a blend against the files; return those that do not hold.
 
-    Memory does not depend on the size of the blend, except for a byte for each sample of one source.
-
-    Returns:
-        All that does not hold; empty if everything does.
-    """  # noqa: D205 - one sentence
-    findings: list[BlendProblem] = []
+    The sources must be those that were blended, and the order must follow from the weights; every figure of
+    the certificate is measured again. Memory does not depend on the size of the blend, except for a byte for
+    each sample of one source.
+    """
+    problems: list[BlendProblem] = []
     for split in document.splits.values():
-        findings += _check_split(document, split)
-    return findings
+        problems += _check_split(document, split)
+    return problems
 
 
 def _check_split(document: BlendDocument, split: BlendSplit) -> list[BlendProblem]:

@@ -91,9 +91,6 @@ def scan_tokens(
 ) -> TokenTally:
     """Read all tokens and hold them against the rules.
 
-    Returns:
-        What was counted.
-
     Raises:
         IntegrityError, StorageError: The ``.bin`` cannot be read to its end.
     """

@@ -179,10 +179,6 @@ def count_reads(plan: Plan, name: str) -> Iterator[str]:
     A byte for each sample of the source is held. Where a blend was weighted anew, samples come again in
     another lap, so that positions of the order are counted and not samples of datasets.
 
-    Args:
-        plan: The plan.
-        name: The name of the stream.
-
     Yields:
         A phrase for each thing that is wrong.
 
