@@ -43,7 +43,8 @@ def test_a_blend_is_planned_and_shown(mixture, tmp_path):
     assert done.stderr == ""
     shown = run("inspect", tmp_path / "plan").stdout
     assert "single, tail drop: 60 positions over 2 ranks by 2 in turn, 30 each" in shown
-    assert "dp rank 1 │AAAAAAAAAAAABBBBAAAAAAAAAAAAAAAABBBBAAAAAAAAAAAAAAAABBBBAAAA│" in shown
+    bar = shown.partition("dp rank 1 │")[2].partition("│")[0]  # as wide as the paths leave room for
+    assert re.sub(r"(.)\1+", r"\1", bar) == "ABABABA"
 
 
 def test_the_result_as_json(mixture, tmp_path):
