@@ -1,4 +1,4 @@
-"""docs/reliability.md: each cited promise is on the page, and each test that the page names exists."""
+"""Pages for maintainers: cited promises are defined, and the tests and files that pages name exist."""
 
 import re
 from pathlib import Path
@@ -29,3 +29,11 @@ def test_every_test_named_on_the_page_exists():
     named = re.findall(r"`(tests/[\w/.]+)`", PAGE)
     assert len(named) > 30
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_file_named_on_the_page_of_the_architecture_exists():
+    text = (ROOT / "docs/architecture.md").read_text()
+    named = re.findall(r"`((?:\w+/)+[\w.]+\.py)`", text)
+    assert len(named) > 40
+    found = [ROOT / ("" if name.startswith("tests/") else "src/tokshard") / name for name in named]
+    assert [str(path) for path in found if not path.is_file()] == []
