@@ -46,6 +46,7 @@ PUBLIC = [
     "IndexedDataset",
     "IndexedDatasetBuilder",
     "InspectOptions",
+    "LineLog",
     "MergeDryRun",
     "MergeOptions",
     "MergeReport",

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from tokshard.sharding.replan.job import dry_run_replan, replan
     from tokshard.sharding.replan.options import ReplanOptions
     from tokshard.sharding.staging import StagingReport, stage_plan
+    from tokshard.storage.line_log import LineLog
     from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
     from tokshard.tokenization.job_array.job_files import array_job_file
     from tokshard.tokenization.job_array.options import ArrayOptions, ArrayTask
@@ -129,6 +130,7 @@ __all__ = [
     "IndexedDataset",
     "IndexedDatasetBuilder",
     "InspectOptions",
+    "LineLog",
     "MergeDryRun",
     "MergeOptions",
     "MergeReport",
@@ -242,6 +244,7 @@ _HOMES = {
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
     "InspectOptions": "tokshard.inspection.options",
+    "LineLog": "tokshard.storage.line_log",
     "MergeDryRun": "tokshard.dataset.merge.job",
     "MergeOptions": "tokshard.dataset.merge.options",
     "MergeReport": "tokshard.dataset.merge.job",

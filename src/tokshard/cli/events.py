@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -15,13 +14,13 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+import tokshard
 from tokshard.cli import failures, terminal
 from tokshard.cli.failures import Problem
 from tokshard.core.codec import Document, Key
 from tokshard.core.formatting import visible
 from tokshard.core.progress import Progress, ProgressUpdate
-from tokshard.errors import OutputExistsError, StorageError
-from tokshard.storage import syscalls
+from tokshard.errors import StorageError
 from tokshard.version import __version__
 
 _BEGINNING = b'{"schema": "tokshard.event/'
@@ -121,46 +120,24 @@ class StderrSink:
 
 
 class FileSink:
-    """Appends lines to a file, each at once and whole, so that a kill leaves all but the last.
-
-    Args:
-        path: The file. Where it exists it must be an event log: nobody's data gets our lines.
-
-    Raises:
-        OutputExistsError: There is a file that is no event log.
-        StorageError: It cannot be opened.
-    """
+    """Appends lines to a file; see :class:`tokshard.LineLog`."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor = syscalls.open_for_append(path)
-        size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, len(_BEGINNING), 0) != _BEGINNING:
-            syscalls.close(self._descriptor, path)
-            raise OutputExistsError(
-                f"{path} is there already and no event log", hint="name another file with --log-json"
-            )
-        # Several commands may share a log: the kernel puts each line behind all that is there.
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            self.write("")  # ends the line that a killed run has left
+        self._log = tokshard.LineLog(path, _BEGINNING)
 
     def write(self, line: str) -> None:
         """Write a line; a log that cannot be written any more is given up, and that is told once."""
-        if self._descriptor < 0:
+        if not self._log.is_open:
             return
         try:
-            syscalls.write(self._descriptor, line.encode("ascii") + b"\n", self._path)
+            self._log.write(line)
         except StorageError as error:
             terminal.tell(f"warning: {visible(error.message)}: the event log ends here")
             self.close()
 
     def close(self) -> None:
         """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._log.close()
 
 
 class EventLog:

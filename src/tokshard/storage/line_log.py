@@ -1,0 +1,64 @@
+"""Logs of lines that several processes append to, such as the event log of ``--log-json``."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from tokshard.errors import OutputExistsError
+from tokshard.storage import syscalls
+
+
+class LineLog:
+    """A file to which lines are appended, each at once and whole, so that a kill leaves all but the last.
+
+    Several processes may append to one log at the same time.
+
+    Args:
+        path: The file, which is made where it does not exist.
+        beginning: The bytes that an existing file must begin with: no other file gets our lines.
+
+    Raises:
+        OutputExistsError: The file exists and begins with something else.
+        StorageError: It cannot be opened.
+
+    Example::
+
+        log = LineLog("events.jsonl", b'{"schema": "tokshard.event/')
+        log.write('{"schema": "tokshard.event/1", "event": "started"}')
+        log.close()
+    """
+
+    def __init__(self, path: str, beginning: bytes) -> None:
+        self._path = path
+        self._descriptor = syscalls.open_for_append(path)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, len(beginning), 0) != beginning:
+            self.close()
+            raise OutputExistsError(
+                f"{path} is there already and no event log", hint="name another file with --log-json"
+            )
+        # The kernel puts each line behind all that was written until then.
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            self.write("")  # ends the line that a killed run has left
+
+    @property
+    def is_open(self) -> bool:
+        """True until :meth:`close`."""
+        return self._descriptor >= 0
+
+    def write(self, line: str) -> None:
+        """Append a line of ASCII, given without its end.
+
+        Raises:
+            StorageError: The disk is full or broken.
+        """
+        syscalls.write(self._descriptor, line.encode("ascii") + b"\n", self._path)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.is_open:
+            os.close(self._descriptor)
+            self._descriptor = -1
