@@ -71,7 +71,8 @@ def test_spans_of_samples_are_those_found_token_by_token(built, data):
     ]
     assert as_tuples(found.nonempty()) == expected
     for owner, sample in enumerate(samples):
-        sequences, first, counts = spans.of_sample(sample)
+        sequences, first, counts, tokens = spans.of_sample(sample)
+        assert tokens == sum(counts)
         mine = [span[1:] for span in as_tuples(found) if span[0] == owner]
         firsts = [first, *[0] * (len(counts) - 1)]
         assert mine == list(zip(sequences.tolist(), firsts, counts, strict=True))

@@ -141,9 +141,9 @@ class GPTSamples:
 
     def _fill(self, row: NDArray[np.int64], sample: int) -> tuple[NDArray[np.uint32], list[int]]:
         # Returns the sequences that the tokens come from and the pieces' lengths.
-        sequences, first, counts = self.spans.of_sample(sample)
-        filled = sum(counts)
-        row[filled:] = self.pad_id
+        sequences, first, counts, filled = self.spans.of_sample(sample)
+        if filled < len(row):
+            row[filled:] = self.pad_id
         if self._mapped is None:
             self._read_pieces(row, sequences, first, counts)
         elif filled >= _TOKENS_WORTH_A_COPY * len(counts):

@@ -100,6 +100,8 @@ class SampleSpans:
             )
         self._plan = plan
         self._extra = int(plan.extra_token)
+        self._sample_tokens = plan.sample_tokens
+        self._least_tokens = plan.sample_tokens if plan.drop_last_partial else 0
         # Indexing a memmap object takes several times as long as indexing the array below it.
         # Unsigned, so that a negative entry of a damaged index is out of range and not counted from the end.
         self._documents = np.asarray(index.document_index, np.int32).view(np.uint32)
@@ -107,19 +109,19 @@ class SampleSpans:
         self._order = np.asarray(index.shuffle_index)
         self._lengths = np.asarray(lengths)
 
-    def of_sample(self, sample: int) -> tuple[NDArray[np.uint32], int, list[int]]:
+    def of_sample(self, sample: int) -> tuple[NDArray[np.uint32], int, list[int], int]:
         """Return the spans of one sample: those of :meth:`of_samples`, about 20 times as fast for one.
 
         Returns:
             The sequences, uint32 of shape (spans,); the first token of the first span, counted from the
-            beginning of its sequence (all others begin at 0); and the number of tokens of each span.
+            beginning of its sequence (all others begin at 0); the number of tokens of each span; and their
+            sum.
 
         Raises:
             IndexError: The sample does not exist.
             IntegrityError: The index does not fit the dataset.
         """
-        plan = self._plan
-        if not 0 <= sample < plan.samples:
+        if not 0 <= sample < self._plan.samples:
             raise self._missing(sample)
         try:
             row = int(self._order[sample])
@@ -134,10 +136,9 @@ class SampleSpans:
         counts[-1] = stop
         counts[0] -= offset
         tokens = sum(counts)
-        fits = fits and counts[0] >= 0 and tokens <= plan.sample_tokens
-        if not fits or (tokens < plan.sample_tokens and plan.drop_last_partial):
+        if not (fits and counts[0] >= 0 and self._least_tokens <= tokens <= self._sample_tokens):
             raise self._misfit("sample", sample)
-        return sequences, offset, counts
+        return sequences, offset, counts, tokens
 
     def of_samples(self, samples: Integers) -> Spans:
         """Return the spans of samples, sample by sample, each sample's in the order of its tokens.
