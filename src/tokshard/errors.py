@@ -53,7 +53,7 @@ class TokshardError(Exception):
 
 
 class UnfinishedError(TokshardError):
-    """A run that many tasks work on cannot be put together yet.
+    """A run shared by many tasks cannot be assembled yet.
 
     Args:
         message: One sentence that names what lacks.
@@ -79,7 +79,7 @@ class UnfinishedError(TokshardError):
 
 
 class UsageError(TokshardError, ValueError):
-    """An option or argument that cannot be meant."""
+    """An invalid option or argument."""
 
     exit_code = 2
 

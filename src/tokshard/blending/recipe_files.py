@@ -34,7 +34,7 @@ def read_arguments(arguments: Sequence[str]) -> BlendRecipe:
             file of words (``@file``), or weights and prefixes, or prefixes alone.
 
     Raises:
-        UsageError: They cannot be meant.
+        UsageError: They are invalid.
         InputError: A file cannot be read or used.
     """
     if len(arguments) == 1:
@@ -164,7 +164,7 @@ def read_recipe(path: str) -> BlendRecipe:
     Raises:
         MissingFileError: There is no such file.
         InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
-        UsageError: What it says cannot be meant.
+        UsageError: Its content is invalid.
     """
     return parse_recipe(read_text(path, "recipe"), path)
 
@@ -174,7 +174,7 @@ def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
 
     Raises:
         InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
-        UsageError: What it says cannot be meant.
+        UsageError: Its content is invalid.
 
     Example:
         >>> recipe = parse_recipe('''

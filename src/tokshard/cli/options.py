@@ -357,7 +357,7 @@ def ray_options(
     """Return which Ray cluster to use; None for this machine.
 
     Raises:
-        UsageError: A value cannot be meant, or is for a cluster that is not to be used.
+        UsageError: A value is invalid, or is for a cluster that is not used.
     """
     given = {"--ray-address": address, "--ray-cpus-per-task": cpus_per_task, "--ray-retries": retries}
     if executor is ExecutorKind.local:

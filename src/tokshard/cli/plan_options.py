@@ -1,4 +1,4 @@
-"""The options of ``shard-plan``: what they are called, and what is said of each."""
+"""Declarations of the options of ``shard-plan``."""
 
 from __future__ import annotations
 

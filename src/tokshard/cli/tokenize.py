@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _ARRAYS_PANEL = "Job arrays"
-# What is said of the array, and not of the work of a task.
+# Options of the array, not of the work of a task.
 _OWN_OPTIONS = frozenset({"array_task", "tasks", "emit", "image", "as_json", "dry_run"})
 
 
