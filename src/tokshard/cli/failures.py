@@ -9,14 +9,12 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from tokshard.cli import terminal
-from tokshard.core.codec import Document, Key
 from tokshard.core.formatting import visible
 from tokshard.errors import Cancelled, StorageError, TokshardError, UsageError
 
@@ -24,58 +22,6 @@ BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
 PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """The base of the option parser's errors: typer has no public name for it."""
-
-
-@dataclass(frozen=True)
-class MissingUnitsDetail:
-    """Units of one input that are not finished."""
-
-    input: Annotated[str, Key("input", "The input.")]
-    units: Annotated[tuple[int, ...], Key("units", "The numbers of the units.", minimum=0)]
-    open_from: Annotated[
-        int | None,
-        Key(
-            "open_from",
-            "The first unit that may exist or not, of a compressed input that nobody has read to its end.",
-            minimum=0,
-        ),
-    ]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """An error, in a document or an event."""
-
-    error: Annotated[str, Key("error", "The class of the error in `tokshard.errors`, or that of a bug.")]
-    message: Annotated[str, Key("message", "One sentence that names what, where and the value.")]
-    hint: Annotated[str | None, Key("hint", "What to do next.")]
-    exit_code: Annotated[int, Key("exit_code", "The exit code of the command.", minimum=1, maximum=255)]
-    path: Annotated[str | None, Key("path", "The file.", omit_none=True)] = None
-    line: Annotated[int | None, Key("line", "The line or row, from 1.", minimum=1, omit_none=True)] = None
-    offset: Annotated[int | None, Key("offset", "The byte offset.", minimum=0, omit_none=True)] = None
-    reason: Annotated[
-        str | None, Key("reason", "The reason of a bad record: docs/bad-records.md.", omit_none=True)
-    ] = None
-    field: Annotated[str | None, Key("field", "The field of a format.", omit_none=True)] = None
-    differences: Annotated[
-        tuple[str, ...] | None,
-        Key("differences", "What differs from the run that cannot be resumed.", omit_none=True),
-    ] = None
-    missing: Annotated[
-        tuple[MissingUnitsDetail, ...] | None,
-        Key("missing", "The units of a job array that are not finished.", omit_none=True),
-    ] = None
-    tasks: Annotated[
-        tuple[int, ...] | None,
-        Key("tasks", "With `--tasks`: the tasks of the array with missing units.", minimum=0, omit_none=True),
-    ] = None
-
-
-@dataclass(frozen=True)
-class ErrorReport(Problem, Document):
-    """An error of any command with `--json`, on stdout where the result would have been."""
-
-    SCHEMA = "tokshard.error/1"
 
 
 @contextmanager
@@ -117,7 +63,7 @@ def report_parser(error: Any, *, as_json: bool) -> int:
     ours = UsageError(error.format_message(), hint=f"see {command} --help")
     try:
         with reported():
-            terminal.say_json(ErrorReport(**details_of(ours)).to_json())
+            _print_json(ours)
     except typer.Exit as stop:
         return stop.exit_code
     return ours.exit_code
@@ -147,24 +93,6 @@ def exit_code_of(error: BaseException) -> int:
     return _BROKEN_PIPE_EXIT_CODE if isinstance(error, BrokenPipeError) else BUG_EXIT_CODE
 
 
-def details_of(error: TokshardError) -> dict[str, Any]:
-    """Return everything that an error says, as the fields of a :class:`Problem`."""
-    value: dict[str, Any] = {
-        "error": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "exit_code": error.exit_code,
-    }
-    for name in ("path", "line", "offset", "reason", "field", "differences", "tasks"):
-        value[name] = getattr(error, name, None)
-    missing = getattr(error, "missing", None)
-    if missing is not None:
-        value["missing"] = tuple(
-            MissingUnitsDetail(units["input"], tuple(units["units"]), units["open_from"]) for units in missing
-        )
-    return value
-
-
 def command_line() -> str:
     """Return the command that is running, as it can be typed again."""
     return shlex.join(["tokshard", *sys.argv[1:]])
@@ -175,7 +103,13 @@ def _report(error: TokshardError, *, as_json: bool) -> None:
     if error.hint:
         terminal.tell(f"hint: {visible(error.hint)}")
     if as_json:
-        terminal.say_json(ErrorReport(**details_of(error)).to_json())
+        _print_json(error)
+
+
+def _print_json(error: TokshardError) -> None:
+    from tokshard.cli.documents import ErrorReport, details_of
+
+    terminal.say_json(ErrorReport(**details_of(error)).to_json())
 
 
 def _cancelled(number: int) -> Cancelled:
