@@ -27,8 +27,25 @@ DOCUMENT_NAME = "blend.json"
 HASH = "[0-9a-f]{32}"
 
 
+class CacheEntryNames:
+    """The names of the files of a cache entry, by the path prefix ``index`` that they share."""
+
+    __slots__ = ()
+    index: str
+
+    @property
+    def hash(self) -> str:
+        """The hash in the names of the files."""
+        return os.path.basename(self.index).partition("-")[0]
+
+    @property
+    def description(self) -> str:
+        """The path of the description."""
+        return f"{self.index}-description.txt"
+
+
 @dataclass(frozen=True, slots=True)
-class BlendSource:
+class BlendSource(CacheEntryNames):
     """A source of a split, and the index that it is read by.
 
     Attributes:
@@ -54,16 +71,6 @@ class BlendSource:
     ]
 
     @property
-    def hash(self) -> str:
-        """The hash in the names of its index files."""
-        return _hash_of(self.index)
-
-    @property
-    def description(self) -> str:
-        """The path of the index's description."""
-        return f"{self.index}-description.txt"
-
-    @property
     def document_index(self) -> str:
         """The path of its document index."""
         return f"{self.index}-document_index.npy"
@@ -80,7 +87,7 @@ class BlendSource:
 
 
 @dataclass(frozen=True, slots=True)
-class BlendOrderFiles:
+class BlendOrderFiles(CacheEntryNames):
     """The files that hold the order of a blended split.
 
     Attributes:
@@ -101,16 +108,6 @@ class BlendOrderFiles:
         Key("weights", "Weights in the hash: normalized; the samples of each source in an exhaustive blend."),
     ]
     size: Annotated[int | None, Key("size", "Size in the hash; null in an exhaustive blend.", minimum=0)]
-
-    @property
-    def hash(self) -> str:
-        """The hash in the names of the files."""
-        return _hash_of(self.index)
-
-    @property
-    def description(self) -> str:
-        """The path of the blend's description."""
-        return f"{self.index}-description.txt"
 
     @property
     def dataset_index(self) -> str:
@@ -313,10 +310,6 @@ def _with_paths(
         for name, split in document.splits.items()
     }
     return replace(document, cache_directory=data(document.cache_directory), splits=splits)
-
-
-def _hash_of(index: str) -> str:
-    return os.path.basename(index).partition("-")[0]
 
 
 def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
