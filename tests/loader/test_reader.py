@@ -34,7 +34,7 @@ def test_the_least_recently_read_is_closed(uses, capacity):
     for place, micro_batch in enumerate(uses):
         shards.begin(place)
         for number in micro_batch:
-            assert shards.use(number) == number
+            assert shards.get(number) == number
             if number not in recent:
                 expected.append(number)
             recent = [*(one for one in recent if one != number), number][-capacity:]
@@ -62,7 +62,7 @@ def test_shards_read_one_after_the_other_are_opened_once(sizes, capacity, micro,
         )
         shards.begin(number)
         for one in dict.fromkeys(batch):
-            assert shards.use(one) == one
+            assert shards.get(one) == one
             assert len(shards) <= capacity
             while wanted and data.draw(st.booleans()):
                 later = wanted.pop(0)
@@ -81,7 +81,7 @@ def test_one_thread_opens_and_the_others_wait():
         return number
 
     shards, found = OpenShards(opener, 2), []
-    threads = [threading.Thread(target=lambda: found.append(shards.use(3))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(shards.get(3))) for _ in range(4)]
     for thread in threads:
         thread.start()
     gate.set()
@@ -101,9 +101,9 @@ def test_what_fails_to_open_is_tried_again():
 
     shards = OpenShards(opener, 2)
     with pytest.raises(OSError, match="once"):
-        shards.use(0)
+        shards.get(0)
     assert len(shards) == 0
-    assert shards.use(0) == 7
+    assert shards.get(0) == 7
 
 
 @pytest.mark.parametrize("readahead", [0, 1, 3])

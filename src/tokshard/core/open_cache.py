@@ -46,28 +46,37 @@ class OpenCache(Generic[KeyT, Opened]):
     def get(self, key: KeyT) -> Opened:
         """Return the open thing of a key, opened if need be; raises what the opener raises."""
         with self._lock:
-            entry = self._entries.get(key)
-            is_new = entry is None
-            if entry is None:
-                entry = self._entries[key] = Future()
-            self._entries.move_to_end(key)
+            entry, is_new = self._entry(key)
+            self._touch(key)
             while len(self._entries) > self._capacity:
-                self._entries.popitem(last=False)
-        if is_new:
-            self._open(key, entry)
-        return entry.result()
+                del self._entries[self._next_dropped()]
+        return self._opened(key, entry, is_new=is_new)
 
     def clear(self) -> None:
         """Drop everything."""
         with self._lock:
             self._entries.clear()
 
-    def _open(self, key: KeyT, entry: Future[Opened]) -> None:
-        try:
-            entry.set_result(self._opener(key))
-        except BaseException as error:
-            with self._lock:
-                if self._entries.get(key) is entry:
-                    del self._entries[key]
-            entry.set_exception(error)
-            raise
+    # Subclasses with another order override these two; both are called with the lock held.
+
+    def _touch(self, key: KeyT) -> None:
+        self._entries.move_to_end(key)
+
+    def _next_dropped(self) -> KeyT:
+        return next(iter(self._entries))
+
+    def _entry(self, key: KeyT) -> tuple[Future[Opened], bool]:
+        is_new = key not in self._entries
+        return self._entries.setdefault(key, Future()), is_new
+
+    def _opened(self, key: KeyT, entry: Future[Opened], *, is_new: bool) -> Opened:
+        if is_new:
+            try:
+                entry.set_result(self._opener(key))
+            except BaseException as error:
+                with self._lock:
+                    if self._entries.get(key) is entry:
+                        del self._entries[key]
+                entry.set_exception(error)
+                raise
+        return entry.result()

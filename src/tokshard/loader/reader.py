@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokshard.core.open_cache import OpenCache
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
@@ -76,14 +74,7 @@ class Shard:
         return self.samples.spans.of_samples(samples).extents(table)
 
 
-@dataclass(slots=True)
-class _Entry:
-    # ``round`` is None until the dataset has been read from.
-    opening: Future[Shard]
-    round: int | None
-
-
-class OpenShards:
+class OpenShards(OpenCache[int, Shard]):
     """The open datasets, by their numbers; threads may share it.
 
     Opening costs a pass over the ``.idx`` file. Where there are more datasets than may be open, the one
@@ -97,31 +88,17 @@ class OpenShards:
     """
 
     def __init__(self, opener: Callable[[int], Shard], capacity: int) -> None:
-        self._opener = opener
-        self._capacity = max(1, capacity)
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
+        super().__init__(opener, max(1, capacity))
         self._round = 0
         self._micro_batch = -1
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        # The round of the last read, by dataset; an open one without it was opened ahead and not read yet.
+        self._last_read: dict[int, int] = {}
 
     def begin(self, micro_batch: int) -> None:
         """Begin to read a micro-batch: what earlier ones have read may be closed for opening ahead."""
         with self._lock:
             self._round += 1
             self._micro_batch = micro_batch
-
-    def use(self, number: int) -> Shard:
-        """Return a dataset to read from, opened if need be."""
-        with self._lock:
-            entry, is_new = self._entry(number)
-            if is_new:
-                self._close_for(number, reading=True)
-            entry.round = self._round
-            self._entries.move_to_end(number)
-        return self._opened(number, entry, is_new=is_new)
 
     def ahead(self, number: int, micro_batch: int) -> Shard | None:
         """Return a dataset that a later micro-batch will read from.
@@ -132,48 +109,27 @@ class OpenShards:
         """
         with self._lock:
             if number not in self._entries:
-                late = micro_batch <= self._micro_batch
-                if late or not self._close_for(number, reading=False):
+                if micro_batch <= self._micro_batch or not self._make_room():
                     return None
+                self._last_read.pop(number, None)
             entry, is_new = self._entry(number)
         return self._opened(number, entry, is_new=is_new)
 
-    def close(self) -> None:
-        """Let go of all datasets."""
-        with self._lock:
-            self._entries.clear()
-
-    def _entry(self, number: int) -> tuple[_Entry, bool]:
-        entry = self._entries.get(number)
-        if entry is not None:
-            return entry, False
-        self._entries[number] = entry = _Entry(Future(), None)
-        return entry, True
-
-    def _close_for(self, number: int, *, reading: bool) -> bool:
-        while len(self._entries) - (number in self._entries) >= self._capacity:
-            others = [other for other in self._entries if other != number]
-            done = [other for other in others if self._is_done(other, reading=reading)]
-            if not done and not reading:
+    def _make_room(self) -> bool:
+        while len(self._entries) >= self._capacity:
+            done = (n for n in self._entries if self._last_read.get(n, self._round) < self._round)
+            if (number := next(done, None)) is None:
                 return False
-            del self._entries[(done or others)[0]]
+            del self._entries[number]
         return True
 
-    def _is_done(self, number: int, *, reading: bool) -> bool:
-        last = self._entries[number].round
-        return last is not None and (reading or last < self._round)
+    def _touch(self, key: int) -> None:
+        super()._touch(key)
+        self._last_read[key] = self._round
 
-    def _opened(self, number: int, entry: _Entry, *, is_new: bool) -> Shard:
-        if is_new:
-            try:
-                entry.opening.set_result(self._opener(number))
-            except BaseException as error:
-                with self._lock:
-                    if self._entries.get(number) is entry:
-                        del self._entries[number]
-                entry.opening.set_exception(error)
-                raise
-        return entry.opening.result()
+    def _next_dropped(self) -> int:
+        others = list(self._entries)[:-1]  # the last one is being read
+        return next((number for number in others if number in self._last_read), others[0])
 
 
 class Readahead:
@@ -292,7 +248,7 @@ class MicroBatchReader:
 
     def close(self) -> None:
         """Close all datasets; what is read next opens them again."""
-        self._shards.close()
+        self._shards.clear()
 
     def _tokens(self, selected: SampleRefs) -> NDArray[np.int64]:
         groups = selected.by_dataset()
@@ -314,13 +270,13 @@ class MicroBatchReader:
     def _documents(self, selected: SampleRefs) -> list[NDArray[np.generic]]:
         found: dict[int, NDArray[np.generic]] = {}
         for dataset, places in selected.by_dataset().items():
-            shard = self._shards.use(dataset)
+            shard = self._shards.get(dataset)
             shard.expect(selected.samples[places])
             found |= {place: shard.dataset.document_tokens(int(selected.samples[place])) for place in places}
         return [found[place] for place in range(len(found))]
 
     def _samples(self, dataset: int, numbers: NDArray[np.int64]) -> GPTSamples:
-        shard = self._shards.use(dataset)
+        shard = self._shards.get(dataset)
         if shard.samples is None:
             raise UsageError("the samples of this stream are documents")
         shard.expect(numbers)
