@@ -26,7 +26,10 @@ from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader import BatchOptions, RankLoader
 from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.locator import Locator
+from tokshard.sharding.plan import read_plan
+from tokshard.sharding.publication import write_plan
 from tokshard.sharding.ranks import read_rank
+from tokshard.sharding.replan.job import ReplanRequest, continue_plan
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.testing import assert_same_after_restore
@@ -288,6 +291,39 @@ def test_a_plan_goes_on_where_the_one_before_it_stopped(blend):
     assert (new.position, new.consumed_samples) == (0, 12)
     with pytest.raises(ResumeMismatchError, match="goes on from 12 consumed samples, but the state is at 8"):
         new.load_state_dict(state | {"consumed_samples": 8})
+
+
+@pytest.fixture(scope="module")
+def long_blend(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("long_blend")
+    return directory, source_of(directory, datasets=3, documents=180, weights=[0.5, 0.3, 0.2], size=192)
+
+
+@pytest.mark.parametrize("mode", ["single", "cyclic", "contiguous", "sequential", "chunked"])
+def test_a_state_goes_on_in_the_plan_that_was_made_for_it(long_blend, mode):
+    directory, source = long_blend
+    path = plan_for(directory, source=source, topology=Topology(6), micro=1, batch=24, mode=mode)
+    consumed, seen = 0, []
+    state = None
+    for ranks, steps in ((6, 3), (4, 2), (12, 3)):
+        if state is not None:
+            target = os.path.join(directory, f"{mode}-{ranks}")
+            request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks))
+            write_plan(continue_plan(read_plan(path), request, target), target)
+            with pytest.raises(ResumeMismatchError, match="goes on from"):
+                open_plan(target, 0).load_state_dict(state | {"consumed_samples": consumed - 24})
+            path = target
+        loaders = [open_plan(path, rank) for rank in range(ranks)]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+            assert loader.consumed_samples == consumed
+            for _ in range(loader.micro_batches(steps - 1).stop):
+                seen += loader.sample_ids(loader.position)
+                next(loader)
+        state, consumed = loaders[-1].state_dict(), loaders[-1].consumed_samples
+        assert consumed == len(seen)
+    assert sorted(seen) == list(range(192))
 
 
 def test_pipeline_stages_and_tensor_ranks_get_what_they_need(blend):
