@@ -26,7 +26,7 @@ from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import reweighting_of, stops_of
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
-from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.replan.proof import count_datasets, data_identity_of
@@ -273,8 +273,7 @@ class _StreamReader:
         self.stream: Stream = plan.streams[name]
         self.assignment: Assignment = self.stream.assignment
         self._locator = Locator(self.stream.source)
-        key = self.stream.sort_key
-        self._key_of = None if key is None else open_sort_key(self.stream.source, key)
+        self._key_of = self.stream.open_sort_key()
         record = reweighting_of(stops_of(plan.history, name))
         self._source_epochs = None if record is None else open_start(self.stream.source, record)[1]
 
@@ -406,6 +405,6 @@ class StraightRun:
 
     def count(self, stream: Stream, start: int, stop: int) -> NDArray[np.int64]:
         """Count the samples of each dataset between two numbers of consumed samples."""
-        key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+        key_of = stream.open_sort_key()
         run = Intervals.of([(start + self.shift, max(start, stop) + self.shift)])
         return count_datasets(Locator(stream.source), self.order, run, self.epoch, key_of)

@@ -10,7 +10,7 @@ import numpy as np
 from tokshard.core.codec import Document, Key
 from tokshard.errors import TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.ranks import RankEntry, RankStream, read_rank
 from tokshard.sharding.summary import Composition, Coverage, coverage_of
@@ -18,8 +18,6 @@ from tokshard.sharding.topology import Coordinates, Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from tokshard.sharding.order import KeyOf
 
     Integers = NDArray[np.int64]
 
@@ -205,7 +203,7 @@ def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = Non
     chosen = found.assignment.epoch_ranges[0].first_epoch if epoch is None else epoch
     ids = np.array([sample], dtype=np.int64)
     try:
-        location = found.assignment.locate(ids, chosen, _key_of(found))
+        location = found.assignment.locate(ids, chosen, found.open_sort_key())
     except IndexError as error:
         raise UsageError(f"{stream}: {error}") from error
     rank, step, row = (int(part[0]) for part in (location.rank, location.step, location.row))
@@ -282,7 +280,7 @@ def _stream_summary(stream: Stream) -> StreamSummary:
 def _places_of_rank(stream: Stream, rank: int, local: Integers) -> tuple[SamplePlace, ...]:
     if not local.size:
         return ()
-    ids = stream.assignment.at(np.full(local.shape, rank, dtype=np.int64), local, _key_of(stream))
+    ids = stream.assignment.at(np.full(local.shape, rank, dtype=np.int64), local, stream.open_sort_key())
     epochs = epochs_of(stream.assignment, local)
     rows = zip(ids.tolist(), epochs.tolist(), local.tolist(), strict=True)
     return tuple(_place(stream, sample, epoch, (rank, index)) for sample, epoch, index in rows)
@@ -316,10 +314,6 @@ def _stream(plan: Plan, name: str) -> Stream:
     if name not in plan.streams:
         raise UsageError(f"the plan has no stream {name!r}, but {', '.join(plan.streams)}")
     return plan.streams[name]
-
-
-def _key_of(stream: Stream) -> KeyOf | None:
-    return None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +352,9 @@ def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid | None:
         return None
     first = np.array([assignment.first_local(step) for step in columns], dtype=np.int64)
     local = np.tile(first, len(rows))
-    ids = assignment.at(np.repeat(np.array(rows, dtype=np.int64), len(columns)), local, _key_of(stream))
+    ids = assignment.at(
+        np.repeat(np.array(rows, dtype=np.int64), len(columns)), local, stream.open_sort_key()
+    )
     datasets, unknown = None, None
     try:
         datasets = _rows(Locator(stream.source).locate(ids)[0], len(rows))

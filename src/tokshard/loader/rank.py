@@ -11,7 +11,7 @@ from tokshard.loader.assembly import BatchOptions, MicroBatch
 from tokshard.loader.reader import MicroBatchReader, Readahead, make_assembly, open_shards
 from tokshard.loader.schedule import LoaderState, MicroBatchSchedule, consumption_order, position_of
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.ranks import check_rank, read_rank
 
@@ -83,7 +83,7 @@ class RankLoader:
         topology, options, settings = self.plan.topology, self.options, self._settings
         planned = self.plan.streams[self.stream]
         source, place = planned.source, topology.coordinates(self.rank)
-        key_of = None if planned.sort_key is None else open_sort_key(source, planned.sort_key)
+        key_of = planned.open_sort_key()
         self._schedule = MicroBatchSchedule(planned.assignment, place.dp, Locator(source), key_of)
         fields = topology.needs(self.rank, boundaries=planned.boundaries or options.cu_seqlens)
         assembly = make_assembly(source, fields, options, topology, place)

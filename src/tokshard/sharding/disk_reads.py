@@ -14,7 +14,7 @@ from tokshard.core.codec import Document, Key
 from tokshard.core.open_cache import OpenCache
 from tokshard.errors import UsageError
 from tokshard.gpt_index.spans import SampleSpans, document_extents
-from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.options import SimulateOptions
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.sources import DatasetReference, SampleSource
@@ -272,8 +272,7 @@ class Simulation:
         self.nodes = _readers_of_nodes(plan, self.stream, ranks_per_node)
         self._bandwidth = bandwidth
         self._reader = ExtentReader(self.stream.source)
-        key = self.stream.sort_key
-        self._key_of = None if key is None else open_sort_key(self.stream.source, key)
+        self._key_of = self.stream.open_sort_key()
 
     def steps(self, first: int, stop: int) -> Iterator[StepReads]:
         """Yield the reads of each step from ``first`` to ``stop - 1``.

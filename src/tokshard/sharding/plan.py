@@ -11,19 +11,23 @@ import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from tokshard.core.codec import SHA256, Document, Key, Tool, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import StoppedPlan
+from tokshard.sharding.locator import open_sort_key
 from tokshard.sharding.order import Bucketing
 from tokshard.sharding.sources import PathResolver, SampleSource
 from tokshard.sharding.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
 from tokshard.storage.small_files import read_json_object
+
+if TYPE_CHECKING:
+    from tokshard.sharding.order import KeyOf
 
 PLAN_NAME = "plan.json"
 
@@ -79,6 +83,13 @@ class Stream:
                 f"samples of kind {self.source.kind} have no sort key {self.sort_key!r}",
                 hint=f"possible: {', '.join(self.source.sort_keys)}",
             )
+
+    def open_sort_key(self) -> KeyOf | None:
+        """Return the function from sample ids to the keys that bucketing sorts by; None without bucketing.
+
+        See :func:`~tokshard.sharding.locator.open_sort_key`.
+        """
+        return None if self.sort_key is None else open_sort_key(self.source, self.sort_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.reader import require_files
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.locator import open_sort_key
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.sources import SampleSource
 from tokshard.storage.fs import exists, realpath
@@ -98,9 +97,7 @@ class TracedStream:
     @cached_property
     def key_of(self) -> KeyOf | None:
         """The sort keys of its samples, where the plan sorts them."""
-        if self.stream is None or self.stream.sort_key is None:
-            return None
-        return open_sort_key(self.source, self.stream.sort_key)
+        return None if self.stream is None else self.stream.open_sort_key()
 
 
 @dataclass(frozen=True, slots=True)

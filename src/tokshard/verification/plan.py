@@ -13,7 +13,7 @@ from tokshard.errors import InputError, IntegrityError, MissingFileError, Storag
 from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.history import reweighting_of, stops_of
-from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
 from tokshard.sharding.ranks import check_ranks, rank_name, read_rank
 from tokshard.sharding.replan.proof import verify_replan
@@ -189,7 +189,7 @@ def count_reads(plan: Plan, name: str) -> Iterator[str]:
     stream = plan.streams[name]
     weighted = reweighting_of(stops_of(plan.history, name)) is not None
     locator = None if weighted or stream.source.order is None else Locator(stream.source)
-    key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+    key_of = stream.open_sort_key()
     sizes = [dataset.samples for dataset in stream.source.datasets]
     bounds = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
     for place, epochs in enumerate(stream.assignment.epoch_ranges):

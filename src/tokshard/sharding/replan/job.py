@@ -21,7 +21,7 @@ from tokshard.sharding.history import (
     stops_of,
 )
 from tokshard.sharding.layouts import Blocked
-from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.options import consumed_valid_samples
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, Stream, read_plan
@@ -198,7 +198,7 @@ def _continued(stop: _Stop, steps: int | None) -> _Continued:
     after = continue_assignment(stopped, step, stop.world, stop.schedule, stop.policy, steps=steps)
     for _, message in continuation_problems(stopped, step, after):
         raise UsageError(f"cannot continue the plan: {message}")
-    key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+    key_of = stream.open_sort_key()
     before = count_before(stop.earlier, stopped, step)
     proof = prove_remainder(stopped, step, after, Locator(stream.source), before, key_of)
     changed = replace(stream, assignment=after, mode=stop.policy.mode, tail=stop.policy.tail)

@@ -16,7 +16,7 @@ from tokshard.errors import IntegrityError, TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import SourceCount, StoppedStream, StreamProof, stops_of
 from tokshard.sharding.intervals import BLOCK, Intervals, is_partition
-from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.replan.remainder import Remainder
@@ -289,7 +289,7 @@ def _is_rest(stopped: Assignment, step: int, remainder: Remainder, order: Sample
 
 def _remainder_problems(stream: Stream, stops: Sequence[StoppedStream], *, deep: bool) -> Iterator[Problem]:
     last, after = stops[-1], stream.assignment
-    key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+    key_of = stream.open_sort_key()
     before = count_before(stops[:-1], last.assignment, last.step)
     proof = prove_remainder(last.assignment, last.step, after, Locator(stream.source), before, key_of)
     if proof != last.proof:

@@ -25,7 +25,7 @@ from tokshard.errors import IntegrityError, UsageError
 from tokshard.index_cache.npy import map_npy, write_npy
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.history import Reweighting, StoppedStream, reweighting_of
-from tokshard.sharding.locator import Locator, open_sort_key
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.publication import LOCK_NAME
 from tokshard.sharding.replan.source_progress import (
     SourceEpochTable,
@@ -338,5 +338,5 @@ def source_progress_of(
     """Return the progress of the datasets of a stream after some of its steps."""
     record = reweighting_of(stops)
     start = None if record is None else open_start(stream.source, record)
-    key_of = None if stream.sort_key is None else open_sort_key(stream.source, stream.sort_key)
+    key_of = stream.open_sort_key()
     return source_progress_after(stream.assignment, step, Locator(stream.source), start, key_of)
