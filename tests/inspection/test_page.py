@@ -30,8 +30,6 @@ from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
 from tokshard.inspection.job import write_inspection_page
 from tokshard.inspection.options import InspectOptions
 from tokshard.inspection.page import Markup, bars, page, tag, text
-from tokshard.verification.job import verify
-from tokshard.verification.options import VerifyOptions
 
 # All that pages are made of: none of these can run or load anything.
 HTML = {
@@ -192,8 +190,7 @@ def test_findings_are_listed_with_their_place():
 
 
 def test_what_verify_finds_is_on_the_page(products, tmp_path):
-    options = VerifyOptions(products["dataset"], level="digest")
-    found = page_of(products["dataset"], tmp_path, verify=lambda: verify(options))
+    found = page_of(products["dataset"], tmp_path, verify="digest")
     assert "No problems found at level digest." in found.texts
 
 

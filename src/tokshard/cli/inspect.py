@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import tokshard
-from tokshard import InspectOptions, VerifyOptions
+from tokshard import InspectOptions
 from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.options import AsJson
@@ -96,9 +96,7 @@ def inspect(
             path, document, tokenizer, multimodal, rank, step, index, sample, shard, epoch, stream
         )
         if html is not None:
-            wanted = None if verify is None else VerifyOptions(path, verify, tokenizer=tokenizer)  # type: ignore[arg-type]
-            check = None if wanted is None else lambda: tokshard.verify(wanted)
-            tokshard.write_inspection_page(html, options, verify=check)
+            tokshard.write_inspection_page(html, options, verify=verify)  # type: ignore[arg-type]
         elif verify is not None:
             raise UsageError("--verify needs --html FILE", hint="give --html FILE, or use tokshard verify")
         if as_json:

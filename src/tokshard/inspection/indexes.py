@@ -18,7 +18,7 @@ from tokshard.index_cache.description import BlendedDescription, Description, GP
 from tokshard.index_cache.entry import CacheEntry, Condition, Examination, Sidecar, examine
 from tokshard.index_cache.npy import map_npy
 from tokshard.inspection.datasets import LengthSummary
-from tokshard.inspection.recognition import entries_in, entries_of
+from tokshard.verification.recognition import entries_in, entries_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

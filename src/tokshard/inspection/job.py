@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from tokshard.blending.document import BlendDocument
 from tokshard.core.presentation import Section
@@ -29,7 +28,7 @@ from tokshard.inspection.indexes import (
     inspect_index,
 )
 from tokshard.inspection.options import InspectOptions
-from tokshard.inspection.page import MARK, Verification, page
+from tokshard.inspection.page import MARK, page
 from tokshard.inspection.plans import (
     PlanSampleSummary,
     PlanSummary,
@@ -37,10 +36,12 @@ from tokshard.inspection.plans import (
     inspect_rank,
     inspect_sample,
 )
-from tokshard.inspection.recognition import Recognized, recognize
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.ranks import read_rank
 from tokshard.storage.files import write_atomically
+from tokshard.verification import job as verification_job
+from tokshard.verification.options import Level, VerifyOptions
+from tokshard.verification.recognition import Recognized, recognize
 
 Summary = (
     DatasetSummary
@@ -124,7 +125,7 @@ def write_inspection_page(
     path: str | os.PathLike[str],
     options: str | os.PathLike[str] | InspectOptions,
     *,
-    verify: Callable[[], Verification] | None = None,
+    verify: Level | None = None,
     counted_tokens: int = COUNTED_TOKENS,
 ) -> None:
     """Write the description of a product with charts: one HTML file that needs no other, and no network.
@@ -132,13 +133,15 @@ def write_inspection_page(
     Args:
         path: The file. An older page is replaced; any other file is kept.
         options: The options, or just a path; the page shows the whole product.
-        verify: Returns a verify report whose findings are listed.
+        verify: The level at which the product is also verified, see :class:`tokshard.VerifyOptions`; the page
+            lists the findings.
         counted_tokens: Tokens of a dataset that are counted at most; see
             :func:`~tokshard.inspection.frequencies.count_tokens`.
 
     Raises:
         OutputExistsError: The file exists and is no page of tokshard.
-        UsageError: The path cannot be a file, or an option shows a part of the product only.
+        UsageError: The path cannot be a file, an option shows a part of the product only, or there is no such
+            level.
         InputError, IntegrityError, StorageError: See :func:`inspect`.
     """
     path, options = os.fspath(path), _options(options)
@@ -147,11 +150,12 @@ def write_inspection_page(
             f"a page shows the whole product, but --{options.questions[0]} shows a part",
             hint=f"leave out --{options.questions[0]}",
         )
+    to_verify = None if verify is None else VerifyOptions(options.path, verify, tokenizer=options.tokenizer)
     _check_target(path)
     found = _recognized(options)
-    verification = None if verify is None else verify()
+    report = None if to_verify is None else verification_job.verify(to_verify)
     sections = _described(found, options, counted_tokens)
-    content = page(os.fspath(options.path), _KINDS[found.kind], sections, verification)
+    content = page(os.fspath(options.path), _KINDS[found.kind], sections, report)
     write_atomically(path, content.encode())
 
 

@@ -21,7 +21,6 @@ import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import Table, count, counted, visible
@@ -36,6 +35,7 @@ from tokshard.core.presentation import (
     Section,
     Span,
 )
+from tokshard.verification.report import VerifyReport
 from tokshard.version import __version__
 
 MARK = (
@@ -129,20 +129,8 @@ figure { margin: .75rem 0; }
 _SHOWN_FINDINGS = 1000
 
 
-class Verification(Protocol):
-    """The part of a verify report that is on a page."""
-
-    @property
-    def level(self) -> str:
-        """How thoroughly was looked."""
-
-    @property
-    def findings(self) -> Sequence[Finding]:
-        """Everything that was found."""
-
-
 def page(
-    title: str, subtitle: str, sections: Sequence[Section], verification: Verification | None = None
+    title: str, subtitle: str, sections: Sequence[Section], verification: VerifyReport | None = None
 ) -> str:
     """Return a page.
 
@@ -214,7 +202,7 @@ def _table(
     return tag("div", whole, class_="scroll")
 
 
-def _findings(report: Verification) -> Markup:
+def _findings(report: VerifyReport) -> Markup:
     found, title = report.findings, tag("h2", "Verification")
     if not found:
         nothing = f"No problems found at level {report.level}."

@@ -13,7 +13,6 @@ from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
 from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.index_cache.entry import CacheEntry
-from tokshard.inspection.recognition import Recognized, entries_in, entries_of, recognize
 from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs
@@ -34,6 +33,7 @@ from tokshard.verification.context import CountingRunner, VerifyContext
 from tokshard.verification.dataset import verify_dataset
 from tokshard.verification.options import VerifyOptions
 from tokshard.verification.plan import verify_plan, verify_rank
+from tokshard.verification.recognition import Recognized, entries_in, entries_of, recognize
 from tokshard.verification.report import VerifiedProduct, VerifyReport
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokshard.errors import InputError, UsageError
-from tokshard.inspection.recognition import entries_in, entries_of, recognize
+from tokshard.verification.recognition import entries_in, entries_of, recognize
 
 HASH = "0123456789abcdef" * 2
 STEM = f"{HASH}-GPTDataset-train"
