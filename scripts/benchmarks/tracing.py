@@ -189,9 +189,9 @@ def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray
 def write_world(directory: Path, count: int) -> None:
     """Write two datasets, their blend and a plan."""
     from tokshard.blending.order import build_exhaustive_blending_indices
-    from tokshard.sharding.options import PlanRequest, StreamRequest
     from tokshard.sharding.planning import plan_shards
     from tokshard.sharding.publication import write_plan
+    from tokshard.sharding.requests import PlanRequest, StreamRequest
     from tokshard.sharding.sources import SampleSource
     from tokshard.sharding.topology import Topology
 

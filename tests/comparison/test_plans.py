@@ -10,7 +10,8 @@ from tokshard.comparison.plans import StraightRun, diff_plans
 from tokshard.comparison.report import FieldDifference, StepDifference
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, continue_plan
+from tokshard.sharding.replan.job import continue_plan
+from tokshard.sharding.requests import ReplanRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 

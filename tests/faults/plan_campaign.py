@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.replanned_plans import write_blend
 from tokshard.errors import MissingFileError, TokshardError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
 from tokshard.sharding.ranks import read_rank
-from tokshard.sharding.replan.job import ReplanRequest, continue_plan
+from tokshard.sharding.replan.job import continue_plan
+from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.verification.job import verify

@@ -23,10 +23,10 @@ from tokshard.inspection.plans import (
     read_grid,
 )
 from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 

@@ -29,7 +29,8 @@ from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.ranks import read_rank
-from tokshard.sharding.replan.job import ReplanRequest, continue_plan
+from tokshard.sharding.replan.job import continue_plan
+from tokshard.sharding.requests import ReplanRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.testing import assert_same_after_restore

@@ -16,8 +16,9 @@ from tokshard.gpt_index.samples import GPTSamples
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.disk_reads import PAGE_BYTES, ExtentReader, Extents, ReadSummary, Simulation
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.options import PlanRequest, SimulateOptions, StreamRequest
+from tokshard.sharding.options import SimulateOptions
 from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 

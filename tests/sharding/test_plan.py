@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.sharding.history import StoppedPlan
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
+from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.summary import Composition
 from tokshard.sharding.topology import Topology
@@ -134,7 +134,7 @@ def test_every_changed_field_is_refused_unless_nothing_depends_on_it(kind):
 
 def test_every_missing_and_every_additional_field_is_refused():
     value = written(small_plan(shuffle="shards"))
-    free = {"options", "tool", "fingerprint"}
+    free = {"tool", "fingerprint"}
     for path in leaves(value):
         inner = value
         for step in path:
@@ -167,9 +167,9 @@ def test_a_stream_taken_away_changes_the_plan():
     "name", ["evaluation", "valid.", "valid.x", "train.0", "../train", "", "valid.123456"]
 )
 def test_streams_have_known_names(name):
-    stream = small_plan().streams["train"]
+    plan = small_plan()
     with pytest.raises(UsageError, match="a stream cannot be named"):
-        Plan(Topology(4, tensor=2), {name: stream})
+        Plan(plan.topology, {name: plan.streams["train"]}, plan.options)
 
 
 @pytest.mark.parametrize(
@@ -218,12 +218,16 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         small_plan(boundaries=True),
         small_plan(consumed_samples=2),
         small_plan(steps=3),
-        Plan(Topology(8, tensor=4), first.streams),
-        Plan(first.topology, {"train": first.streams["train"]}),
+        Plan(Topology(8, tensor=4), first.streams, first.options),
+        Plan(first.topology, {"train": first.streams["train"]}, first.options),
     ]
     assert len({one.plan_id for one in [first, *different]}) == len(different) + 1
     same = Plan(
-        first.topology, first.streams, {"asked": "otherwise"}, (StoppedPlan("a" * 64, {}),), ("careful",)
+        first.topology,
+        first.streams,
+        ReplanRequest(consumed_samples=7),
+        (StoppedPlan("a" * 64, {}),),
+        ("careful",),
     )
     assert same.plan_id == first.plan_id
 
@@ -248,15 +252,16 @@ def test_a_moved_plan_reads_the_data_that_moved_with_it_and_maps_the_rest(tmp_pa
 
 
 def test_a_stream_whose_parts_do_not_fit_is_refused():
-    stream = small_plan(bucket_buffer=20).streams["train"]
+    plan = small_plan(bucket_buffer=20)
+    stream = plan.streams["train"]
     with pytest.raises(UsageError, match="does not fit 64"):
         Stream(document_source([64]), stream.assignment, sort_key="length")
     with pytest.raises(UsageError, match="what to sort by"):
         Stream(stream.source, stream.assignment)
     with pytest.raises(UsageError, match="data-parallel size is 4"):
-        Plan(Topology(4), {"train": stream})
+        Plan(Topology(4), {"train": stream}, plan.options)
     with pytest.raises(UsageError, match="without anything"):
-        Plan(Topology(4), {})
+        Plan(Topology(4), {}, plan.options)
 
 
 @given(st.binary(max_size=300))

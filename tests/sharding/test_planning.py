@@ -12,7 +12,6 @@ from support.sample_sources import document_source, everything, index_source
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Striped
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import MODES as ALL_MODES
 from tokshard.sharding.plan import SHUFFLES
@@ -24,6 +23,7 @@ from tokshard.sharding.planning import (
     plan_stream,
     shuffle_links,
 )
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.summary import LISTED, check_partition, coverage_of
 from tokshard.sharding.topology import Topology

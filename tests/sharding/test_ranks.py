@@ -14,7 +14,6 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import PLAN_NAME, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
@@ -28,6 +27,7 @@ from tokshard.sharding.ranks import (
     rank_name,
     read_rank,
 )
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.storage.lock import WriterLock

@@ -11,8 +11,8 @@ from support.replanned_plans import write_blend
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.disk_reads import Simulation
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.staging import NodeStaging, find_files, write_lists
 from tokshard.sharding.topology import Topology

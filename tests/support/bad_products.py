@@ -17,11 +17,11 @@ from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.job import build_requests
 from tokshard.index_cache.options import IndexRequest
 from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, continue_plan
+from tokshard.sharding.replan.job import continue_plan
+from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.storage.digest import content_digest

@@ -12,9 +12,9 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import (
     CachedArrays,

@@ -17,9 +17,9 @@ from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.index_cache.npy import write_npy
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.options import StreamRequest
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.planning import plan_stream
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import (
     CachedArrays,
@@ -107,7 +107,7 @@ def data_of(source, stream=None, topology=None, stages=None):
     datasets = {one.prefix: False for one in source.datasets}
     if stream is None:
         return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
-    plan = Plan(topology, {"train": stream})
+    plan = Plan(topology, {"train": stream}, PlanRequest(train=StreamRequest()))
     stages = stages or (PlanStage(plan.plan_id, stream.assignment, stream.assignment.steps),)
     return TracedData(
         "plan", "here", {"train": TracedStream("train", source, stages, stream)}, datasets, plan

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from support import traced as support
 from tokshard.sharding.plan import Plan
-from tokshard.sharding.replan.job import ReplanRequest, continue_plan
+from tokshard.sharding.replan.job import continue_plan
+from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.tracing.job import TracedData, TracedStream, trace_items, trace_sample, trace_step
@@ -132,7 +133,7 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         )
         request = {"mode": "single", "epochs": 2, "shuffle": "samples", "tail": "drop", "per_epoch": True}
         stream = support.stream_of(source, 2, 2, 1, request)
-        first = Plan(Topology(2), {"train": stream})
+        first = Plan(Topology(2), {"train": stream}, PlanRequest(train=StreamRequest()))
         stop = data.draw(st.integers(1, stream.assignment.steps - 4))
         asked = ReplanRequest(
             consumed_samples=4 * stop, topology=Topology(4), schedule=BatchSchedule.constant(8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.ranks import RankEntry, RankStream, read_rank
+from tokshard.sharding.requests import PlanRequest, ReplanRequest
 from tokshard.sharding.summary import Composition, Coverage, coverage_of
 from tokshard.sharding.topology import Coordinates, Topology
 
@@ -67,7 +68,7 @@ class PlanSummary(Document):
     plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
     topology: Annotated[Topology, Key("topology", "The ranks of the job.")]
     data_parallel: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
-    options: Annotated[dict[str, Any], Key("options", "Options that the plan was made with.")]
+    options: Annotated[PlanRequest | ReplanRequest, Key("options", "Options that the plan was made with.")]
     continues: Annotated[tuple[str, ...], Key("continues", "Ids of the plans that it continues, in order.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
     streams: Annotated[dict[str, StreamSummary], Key("streams", "Streams by name: train, valid, test.")]

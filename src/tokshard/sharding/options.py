@@ -1,173 +1,14 @@
-"""Options of planning, and their meaning for each stream."""
+"""Options of planning, simulation and staging."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from tokshard.core.codec import encode
 from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
+from tokshard.sharding.requests import DEFAULT_BLOCK, PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import DEFAULT_ORDER, Topology
-
-DEFAULT_BLOCK = 65536
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRequest:
-    """Request for one stream.
-
-    Attributes:
-        mode: One of :data:`~tokshard.sharding.planning.MODES`.
-        tail: ``"drop"``, ``"pad"`` or ``"error"``.
-        shuffle: One of :data:`~tokshard.sharding.planning.SHUFFLES`.
-        seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
-        block: The samples of a block of the shuffle ``blocks``.
-        per_epoch: Whether each epoch is shuffled anew.
-        sharded: In mode ``cyclic``, whether each rank has its own block of the samples.
-        equal_counts: In mode ``cyclic`` without sharding, whether to cut a ragged end, where Megatron's
-            ranks would take different numbers of batches, instead of refusing it.
-        micro_batch_size: The samples of a micro-batch of one rank.
-        schedule: The global batch size over time; None for one micro-batch of each rank.
-        steps: The number of steps; None for all that the samples fill.
-        epochs: How often everything is read; None for once, or in mode ``cyclic`` with ``steps`` as often
-            as they need.
-        consumed_samples: What all ranks had read before step 0.
-        bucket_buffer: The samples of a bucketing window; None for no bucketing.
-        bucket_pack: How many similar samples come together; None for one micro-batch of each rank.
-        sort_key: What bucketing sorts by; None for the source's first one.
-        boundaries: See :class:`~tokshard.sharding.plan.Stream`.
-    """
-
-    mode: str = "single"
-    tail: str = "drop"
-    shuffle: str = "none"
-    seed: int = DEFAULT_SEED
-    block: int = DEFAULT_BLOCK
-    per_epoch: bool = False
-    sharded: bool = True
-    equal_counts: bool = False
-    micro_batch_size: int = 1
-    schedule: BatchSchedule | None = None
-    steps: int | None = None
-    epochs: int | None = None
-    consumed_samples: int = 0
-    bucket_buffer: int | None = None
-    bucket_pack: int | None = None
-    sort_key: str | None = None
-    boundaries: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "epochs", "block", "micro_batch_size", "bucket_buffer", "bucket_pack"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise UsageError(f"{name.replace('_', ' ')} is {number}, not 1 or more")
-        if min(self.seed, self.consumed_samples) < 0:
-            raise UsageError("the seed and the consumed samples are 0 or more")
-        if self.bucket_buffer is None and (self.bucket_pack, self.sort_key) != (None, None):
-            raise UsageError(
-                "bucketing needs the number of samples that it sorts at a time", hint="give --bucket-buffer"
-            )
-        if self.mode == "cyclic" and self.shuffle != "none":
-            raise UsageError(
-                f"mode cyclic has an order of its own: it cannot be shuffled by {self.shuffle}",
-                hint="use --mode single with --shuffle samples for a random order with a seed",
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """Request for a whole plan.
-
-    Attributes:
-        train: How training is read. Validation and testing follow it in mode, tail, micro batch size and
-            boundaries; they are read once, in the order of their ids or the mode's own, with a constant
-            batch size.
-        eval_global_batch_size: The samples of a step of validation and testing; None for the last one of
-            training.
-        eval_micro_batch_size: The samples of a micro-batch there; None for that of training.
-        full_validation: Whether every rank reads its share of validation sample by sample, all of it:
-            Megatron's ``--full-validation`` since 0.18.
-        consumed_valid_samples: What all ranks had read of each validation set before, in their order; one
-            number counts for all sets.
-    """
-
-    train: StreamRequest
-    eval_global_batch_size: int | None = None
-    eval_micro_batch_size: int | None = None
-    full_validation: bool = False
-    consumed_valid_samples: Sequence[int] = ()
-
-    def of_stream(self, name: str, names: Sequence[str], ranks: int) -> StreamRequest:
-        """Return how one of several streams is read.
-
-        Args:
-            name: The stream.
-            names: All streams.
-            ranks: The data-parallel size.
-
-        Raises:
-            UsageError: There are more or fewer counts of consumed samples than validation sets.
-        """
-        train = self.train
-        if name == "train":
-            return train
-        consumed = consumed_valid_samples(name, names, self.consumed_valid_samples) or 0
-        if self.full_validation and name != "test":
-            return StreamRequest(
-                mode="full-validation",
-                schedule=BatchSchedule.constant(ranks),
-                consumed_samples=consumed,
-                boundaries=train.boundaries,
-            )
-        size = self.eval_global_batch_size
-        if size is None and train.schedule is not None:
-            size = train.schedule.segments[-1][1]
-        return StreamRequest(
-            mode=train.mode,
-            tail=train.tail,
-            sharded=train.sharded,
-            equal_counts=train.equal_counts,
-            micro_batch_size=self.eval_micro_batch_size or train.micro_batch_size,
-            schedule=None if size is None else BatchSchedule.constant(size),
-            consumed_samples=consumed,
-            boundaries=train.boundaries,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as JSON values, for people who read a plan."""
-        train = {name: getattr(self.train, name) for name in self.train.__slots__}
-        schedule = self.train.schedule
-        return {
-            "train": train | {"schedule": None if schedule is None else encode(schedule)},
-            "eval_global_batch_size": self.eval_global_batch_size,
-            "eval_micro_batch_size": self.eval_micro_batch_size,
-            "full_validation": self.full_validation,
-            "consumed_valid_samples": list(self.consumed_valid_samples),
-        }
-
-
-def consumed_valid_samples(name: str, names: Sequence[str], counts: Sequence[int]) -> int | None:
-    """Return the consumed samples of a stream, given one count for all validation sets or one for each.
-
-    Returns:
-        None if it has no count.
-
-    Raises:
-        UsageError: There are more or fewer counts than validation sets.
-    """
-    sets = [stream for stream in names if stream.partition(".")[0] == "valid"]
-    if len(counts) not in {0, 1, len(sets)}:
-        raise UsageError(
-            f"{len(counts)} counts of consumed validation samples are given, "
-            f"but the validation sets are {len(sets)}",
-            hint="give one count for all sets, or one for each in their order",
-        )
-    if name not in sets or not counts:
-        return None
-    return counts[sets.index(name)] if len(counts) > 1 else counts[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +165,7 @@ class ShardPlanOptions:
         consumed_samples: Samples that all ranks had consumed before step 0.
         mode: One of :data:`~tokshard.sharding.plan.MODES`, but for ``"full-validation"``.
         data_sharding: In mode ``cyclic``, whether each rank has its own block of the samples.
-        equal_counts: See :class:`StreamRequest`.
+        equal_counts: See :class:`~tokshard.sharding.requests.StreamRequest`.
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
         shuffle_block: The samples of a block of the shuffle ``blocks``.
         shuffle_per_epoch: Whether each epoch is shuffled anew.
@@ -334,9 +175,9 @@ class ShardPlanOptions:
         bucket_pack: The similar samples that stay together; None for one micro-batch of each rank.
         bucket_by: The key that bucketing sorts by; None for the source's first one.
         document_boundaries: Whether every pipeline stage reads document boundaries.
-        eval_global_batch_size: See :class:`PlanRequest`.
-        eval_micro_batch_size: See :class:`PlanRequest`.
-        full_validation: See :class:`PlanRequest`.
+        eval_global_batch_size: See :class:`~tokshard.sharding.requests.PlanRequest`.
+        eval_micro_batch_size: See :class:`~tokshard.sharding.requests.PlanRequest`.
+        full_validation: See :class:`~tokshard.sharding.requests.PlanRequest`.
         consumed_valid_samples: Consumed samples of each validation set; one number counts for all.
         packed: Whether to write the manifests of all ranks into one file.
         force: Whether to replace another plan.

@@ -20,6 +20,7 @@ from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.locator import open_sort_key
 from tokshard.sharding.order import Bucketing
+from tokshard.sharding.requests import PlanRequest, ReplanRequest
 from tokshard.sharding.sources import PathResolver, SampleSource
 from tokshard.sharding.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
@@ -118,9 +119,7 @@ class Plan(Document):
     ] = field(default="", kw_only=True)
     topology: Annotated[Topology, Key("topology", "Ranks of the job.")]
     streams: Annotated[dict[str, Stream], Key("streams", "Streams, by name.")]
-    options: Annotated[dict[str, Any], Key("options", "Options that were given, for people.")] = field(
-        default_factory=dict
-    )
+    options: Annotated[PlanRequest | ReplanRequest, Key("options", "Options that were given, for people.")]
     history: Annotated[
         tuple[StoppedPlan, ...], Key("history", "Plans that this one continues, oldest first.")
     ] = ()

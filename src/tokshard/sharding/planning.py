@@ -33,10 +33,11 @@ from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.disk_reads import SimulationReport
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Layout, Striped
-from tokshard.sharding.options import PlanRequest, ShardPlanOptions, StreamRequest
+from tokshard.sharding.options import ShardPlanOptions
 from tokshard.sharding.order import Bucketing, SampleOrder, ShardShuffle, Shuffle, TorchPermutation, Transform
 from tokshard.sharding.plan import MODES, SHUFFLES, TAILS, Plan, Stream
 from tokshard.sharding.publication import PlanFiles, write_plan
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.staging import StagingReport
@@ -300,7 +301,7 @@ def plan_shards(sources: Mapping[str, SampleSource], topology: Topology, request
             streams[name] = plan_stream(source, ranks, request.of_stream(name, names, ranks))
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
-    return Plan(topology, streams, request.to_json(), (), _warnings(sources, topology))
+    return Plan(topology, streams, request, (), _warnings(sources, topology))
 
 
 def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Stream:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from support.replanned_plans import flat, plan_of, reads_of, samples_of, source_of, write_blend
 from tokshard.errors import UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.options import PlanRequest, StreamRequest
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, continue_plan
+from tokshard.sharding.replan.job import continue_plan
 from tokshard.sharding.replan.proof import verify_replan
+from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 

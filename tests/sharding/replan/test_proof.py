@@ -17,10 +17,11 @@ from tokshard.sharding.layouts import Striped
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import ReplanRequest, continue_plan
+from tokshard.sharding.replan.job import continue_plan
 from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.replan.reweighting import ReweightedOrder, write_order
 from tokshard.sharding.replan.source_progress import SourceEpochTable, progress_of_rows
+from tokshard.sharding.requests import ReplanRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from tokshard.core.codec import encode
 from tokshard.errors import UsageError
-from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.history import (
     Reweighting,
@@ -22,7 +21,6 @@ from tokshard.sharding.history import (
 )
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.options import consumed_valid_samples
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.planning import World, cyclic_order, layout_of, world_of
@@ -38,6 +36,7 @@ from tokshard.sharding.replan.reweighting import (
     source_progress_of,
     write_order,
 )
+from tokshard.sharding.requests import ReplanRequest, consumed_valid_samples
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Topology
@@ -46,32 +45,6 @@ from tokshard.storage import syscalls
 TRAIN = "train"
 FULL_VALIDATION = "full-validation"
 STRIPED_MODES = ("single", "sequential")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplanRequest:
-    """Continuation of a plan: :class:`ReplanOptions` with a topology and a schedule; None keeps a setting."""
-
-    consumed_samples: int
-    consumed_valid_samples: Sequence[int] = ()
-    topology: Topology | None = None
-    micro_batch_size: int | None = None
-    schedule: BatchSchedule | None = None
-    eval_micro_batch_size: int | None = None
-    eval_global_batch_size: int | None = None
-    mode: str | None = None
-    tail: str | None = None
-    sharded: bool | None = None
-    steps: int | None = None
-    blend: str | None = None
-    seed: int = DEFAULT_SEED
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the request as JSON values, for people who read a plan."""
-        value = {name: getattr(self, name) for name in self.__slots__}
-        value["topology"] = None if self.topology is None else encode(self.topology)
-        value["schedule"] = None if self.schedule is None else encode(self.schedule)
-        return value | {"consumed_valid_samples": list(self.consumed_valid_samples)}
 
 
 def replan(options: ReplanOptions) -> Plan:
@@ -100,21 +73,8 @@ def dry_run_replan(options: ReplanOptions) -> Plan:
     """Return what :func:`replan` would write; with new weights, the arrays of the new blend are written."""
     plan = read_plan(options.plan, roots=dict(options.moved))
     source = next(iter(plan.streams.values())).source
-    request = ReplanRequest(
-        consumed_samples=options.consumed_samples,
-        consumed_valid_samples=options.consumed_valid_samples,
-        topology=options.topology(plan.topology),
-        micro_batch_size=options.micro_batch_size,
-        schedule=options.batch_sizes.schedule(source.sequence_length),
-        eval_micro_batch_size=options.eval_micro_batch_size,
-        eval_global_batch_size=options.eval_global_batch_size,
-        mode=options.mode,
-        tail=options.tail,
-        sharded=options.data_sharding,
-        steps=options.steps,
-        blend=options.blend,
-        seed=options.seed,
-    )
+    schedule = options.batch_sizes.schedule(source.sequence_length)
+    request = options.request(options.topology(plan.topology), schedule)
     return continue_plan(plan, request, options.output)
 
 
@@ -179,7 +139,7 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
     return Plan(
         topology=topology,
         streams={name: continuation.stream for name, continuation in continued.items()},
-        options=request.to_json(),
+        options=request,
         history=(*plan.history, entry),
         warnings=tuple(warning for continuation in continued.values() for warning in continuation.warnings),
     )

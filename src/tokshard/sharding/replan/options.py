@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tokshard.core.path_mapping import PathMapping
-from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.options import BatchSizes, world_size_of
+from tokshard.sharding.requests import ReplanRequest
 
 if TYPE_CHECKING:
+    from tokshard.sharding.schedule import BatchSchedule
     from tokshard.sharding.topology import Topology
 
 
@@ -84,13 +85,7 @@ class ReplanOptions:
     force: bool = False
 
     def __post_init__(self) -> None:
-        counts = (self.consumed_samples, *self.consumed_valid_samples, self.seed)
-        if min(counts) < 0:
-            raise UsageError("consumed samples and the seed must be at least 0")
-        for name in ("steps", "micro_batch_size", "eval_micro_batch_size", "eval_global_batch_size"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise UsageError(f"{name.replace('_', ' ')} must be at least 1, got {number}")
+        self.request(None, None)
 
     def topology(self, old: Topology) -> Topology:
         """Return the topology of the plan with the sizes that are given.
@@ -117,3 +112,21 @@ class ReplanOptions:
             data_parallel = old.data_parallel
         world_size = world_size_of(self.world_size, data_parallel, model)
         return replace(old, world_size=world_size, **changes)  # type: ignore[arg-type]
+
+    def request(self, topology: Topology | None, schedule: BatchSchedule | None) -> ReplanRequest:
+        """Return how the plan continues, with the ranks and a schedule of the global batch size."""
+        return ReplanRequest(
+            consumed_samples=self.consumed_samples,
+            consumed_valid_samples=self.consumed_valid_samples,
+            topology=topology,
+            micro_batch_size=self.micro_batch_size,
+            schedule=schedule,
+            eval_micro_batch_size=self.eval_micro_batch_size,
+            eval_global_batch_size=self.eval_global_batch_size,
+            mode=self.mode,
+            tail=self.tail,
+            sharded=self.data_sharding,
+            steps=self.steps,
+            blend=self.blend,
+            seed=self.seed,
+        )

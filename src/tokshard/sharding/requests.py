@@ -1,0 +1,297 @@
+"""Requests that plans are made from: options with a topology and a schedule, as ``plan.json`` records them.
+
+:mod:`tokshard.loader` reads plans, so this module imports only what the loader needs anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from tokshard.core.codec import INTEGER_LIMIT, Key
+from tokshard.errors import UsageError
+from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.topology import Topology
+
+DEFAULT_BLOCK = 65536
+
+
+def _default_seed() -> int:
+    from tokshard.gpt_index.seed import DEFAULT_SEED
+
+    return DEFAULT_SEED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRequest:
+    """Request for one stream.
+
+    Attributes:
+        mode: One of :data:`~tokshard.sharding.plan.MODES`.
+        tail: ``"drop"``, ``"pad"`` or ``"error"``.
+        shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
+        seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
+        block: The samples of a block of the shuffle ``blocks``.
+        per_epoch: Whether each epoch is shuffled anew.
+        sharded: In mode ``cyclic``, whether each rank has its own block of the samples.
+        equal_counts: In mode ``cyclic`` without sharding, whether to cut a ragged end, where Megatron's
+            ranks would take different numbers of batches, instead of refusing it.
+        micro_batch_size: The samples of a micro-batch of one rank.
+        schedule: The global batch size over time; None for one micro-batch of each rank.
+        steps: The number of steps; None for all that the samples fill.
+        epochs: How often everything is read; None for once, or in mode ``cyclic`` with ``steps`` as often
+            as they need.
+        consumed_samples: What all ranks had read before step 0.
+        bucket_buffer: The samples of a bucketing window; None for no bucketing.
+        bucket_pack: How many similar samples come together; None for one micro-batch of each rank.
+        sort_key: What bucketing sorts by; None for the source's first one.
+        boundaries: See :class:`~tokshard.sharding.plan.Stream`.
+
+    Raises:
+        UsageError: A number is out of range, or options exclude each other.
+    """
+
+    mode: Annotated[str, Key("mode", "Mode.")] = "single"
+    tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.")] = "drop"
+    shuffle: Annotated[str, Key("shuffle", "Shuffle.")] = "none"
+    seed: Annotated[int, Key("seed", "Seed of shuffles and bucketing.", minimum=0)] = field(
+        default_factory=_default_seed
+    )
+    block: Annotated[int, Key("shuffle_block", "Samples of a block of the shuffle by blocks.", minimum=1)] = (
+        DEFAULT_BLOCK
+    )
+    per_epoch: Annotated[bool, Key("shuffle_per_epoch", "Whether each epoch has a shuffle of its own.")] = (
+        False
+    )
+    sharded: Annotated[
+        bool, Key("data_sharding", "Whether each rank has its own block of the samples in mode cyclic.")
+    ] = True
+    equal_counts: Annotated[
+        bool, Key("equal_counts", "Whether a ragged end is cut in mode cyclic without sharding.")
+    ] = False
+    micro_batch_size: Annotated[
+        int, Key("micro_batch_size", "Samples of a micro-batch of one rank.", minimum=1)
+    ] = 1
+    schedule: Annotated[
+        BatchSchedule | None,
+        Key("batch_schedule", "Global batch size over time; null for one micro-batch of each rank."),
+    ] = None
+    steps: Annotated[int | None, Key("steps", "Steps; null for all that the samples fill.", minimum=1)] = None
+    epochs: Annotated[
+        int | None, Key("epochs", "Epochs; null for one, or as many as the steps need.", minimum=1)
+    ] = None
+    consumed_samples: Annotated[
+        int, Key("consumed_samples", "Samples that all ranks had consumed before step 0.", minimum=0)
+    ] = 0
+    bucket_buffer: Annotated[
+        int | None, Key("bucket_buffer", "Samples of a bucketing window; null for no bucketing.", minimum=1)
+    ] = None
+    bucket_pack: Annotated[
+        int | None,
+        Key("bucket_pack", "Similar samples that stay together; null for the default.", minimum=1),
+    ] = None
+    sort_key: Annotated[str | None, Key("sort_key", "Key that bucketing sorts by; null for the default.")] = (
+        None
+    )
+    boundaries: Annotated[
+        bool, Key("document_boundaries", "Whether every pipeline stage reads document boundaries.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        _check_numbers(
+            self, 1, "steps", "epochs", "block", "micro_batch_size", "bucket_buffer", "bucket_pack"
+        )
+        _check_numbers(self, 0, "seed", "consumed_samples")
+        if self.bucket_buffer is None and (self.bucket_pack, self.sort_key) != (None, None):
+            raise UsageError(
+                "bucketing needs the number of samples that it sorts at a time", hint="give --bucket-buffer"
+            )
+        if self.mode == "cyclic" and self.shuffle != "none":
+            raise UsageError(
+                f"mode cyclic has an order of its own: it cannot be shuffled by {self.shuffle}",
+                hint="use --mode single with --shuffle samples for a random order with a seed",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """Request for a new plan.
+
+    Attributes:
+        train: How training is read. Validation and testing follow it in mode, tail, micro batch size and
+            boundaries; they are read once, in the order of their ids or the mode's own, with a constant
+            batch size.
+        eval_global_batch_size: The samples of a step of validation and testing; None for the last one of
+            training.
+        eval_micro_batch_size: The samples of a micro-batch there; None for that of training.
+        full_validation: Whether every rank reads its share of validation sample by sample, all of it:
+            Megatron's ``--full-validation`` since 0.18.
+        consumed_valid_samples: What all ranks had read of each validation set before, in their order; one
+            number counts for all sets.
+
+    Raises:
+        UsageError: A number is out of range.
+    """
+
+    TAG: ClassVar[tuple[str, str]] = ("request", "shard-plan")
+
+    train: Annotated[StreamRequest, Key("train", "Training; validation and testing follow it.")]
+    eval_global_batch_size: Annotated[
+        int | None,
+        Key(
+            "eval_global_batch_size",
+            "Global batch size of validation and testing; null for the last one of training.",
+            minimum=1,
+        ),
+    ] = None
+    eval_micro_batch_size: Annotated[
+        int | None,
+        Key(
+            "eval_micro_batch_size",
+            "Micro batch size of validation and testing; null for that of training.",
+            minimum=1,
+        ),
+    ] = None
+    full_validation: Annotated[
+        bool, Key("full_validation", "Whether ranks read validation sample by sample, all of it.")
+    ] = False
+    consumed_valid_samples: Annotated[
+        tuple[int, ...],
+        Key("consumed_valid_samples", "Consumed samples of each validation set, or one for all.", minimum=0),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, 1, "eval_global_batch_size", "eval_micro_batch_size")
+        _check_numbers(self, 0, "consumed_valid_samples")
+
+    def of_stream(self, name: str, names: Sequence[str], ranks: int) -> StreamRequest:
+        """Return how one of several streams is read.
+
+        Args:
+            name: The stream.
+            names: All streams.
+            ranks: The data-parallel size.
+
+        Raises:
+            UsageError: There are more or fewer counts of consumed samples than validation sets.
+        """
+        train = self.train
+        if name == "train":
+            return train
+        consumed = consumed_valid_samples(name, names, self.consumed_valid_samples) or 0
+        if self.full_validation and name != "test":
+            return StreamRequest(
+                mode="full-validation",
+                schedule=BatchSchedule.constant(ranks),
+                consumed_samples=consumed,
+                boundaries=train.boundaries,
+            )
+        size = self.eval_global_batch_size
+        if size is None and train.schedule is not None:
+            size = train.schedule.segments[-1][1]
+        return StreamRequest(
+            mode=train.mode,
+            tail=train.tail,
+            sharded=train.sharded,
+            equal_counts=train.equal_counts,
+            micro_batch_size=self.eval_micro_batch_size or train.micro_batch_size,
+            schedule=None if size is None else BatchSchedule.constant(size),
+            consumed_samples=consumed,
+            boundaries=train.boundaries,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanRequest:
+    """Request for a plan that continues another one; what is None stays as it is.
+
+    The attributes are those of :class:`~tokshard.sharding.replan.options.ReplanOptions`, with the topology
+    and the batch schedule that follow from them.
+
+    Raises:
+        UsageError: A number is out of range.
+    """
+
+    TAG: ClassVar[tuple[str, str]] = ("request", "replan")
+
+    consumed_samples: Annotated[
+        int, Key("consumed_samples", "Training samples that all ranks had consumed.", minimum=0)
+    ]
+    consumed_valid_samples: Annotated[
+        tuple[int, ...],
+        Key("consumed_valid_samples", "Consumed samples of each validation set, or one for all.", minimum=0),
+    ] = ()
+    topology: Annotated[Topology | None, Key("topology", "Ranks of the job; null as before.")] = None
+    micro_batch_size: Annotated[
+        int | None, Key("micro_batch_size", "Samples of a micro-batch; null as before.", minimum=1)
+    ] = None
+    schedule: Annotated[
+        BatchSchedule | None, Key("batch_schedule", "Global batch size over time; null as before.")
+    ] = None
+    eval_micro_batch_size: Annotated[
+        int | None,
+        Key(
+            "eval_micro_batch_size",
+            "Micro batch size of validation and testing; null as in training, or as before.",
+            minimum=1,
+        ),
+    ] = None
+    eval_global_batch_size: Annotated[
+        int | None,
+        Key(
+            "eval_global_batch_size",
+            "Global batch size of validation and testing; null as in training, or as before.",
+            minimum=1,
+        ),
+    ] = None
+    mode: Annotated[str | None, Key("mode", "Mode; null as before.")] = None
+    tail: Annotated[str | None, Key("tail", "Treatment of an incomplete final batch; null as before.")] = None
+    sharded: Annotated[
+        bool | None,
+        Key("data_sharding", "Whether each rank has its own block in mode cyclic; null as before."),
+    ] = None
+    steps: Annotated[
+        int | None, Key("steps", "Steps of training; null for as many as were left.", minimum=1)
+    ] = None
+    blend: Annotated[str | None, Key("blend", "Blend with new weights; null as before.")] = None
+    seed: Annotated[int, Key("seed", "Seed of source epochs that begin after the stop.", minimum=0)] = field(
+        default_factory=_default_seed
+    )
+
+    def __post_init__(self) -> None:
+        _check_numbers(
+            self, 1, "steps", "micro_batch_size", "eval_micro_batch_size", "eval_global_batch_size"
+        )
+        _check_numbers(self, 0, "consumed_samples", "consumed_valid_samples", "seed")
+
+
+def _check_numbers(request: Any, minimum: int, *names: str) -> None:
+    for name in names:
+        value = getattr(request, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and number < minimum:
+                raise UsageError(f"{name.replace('_', ' ')} is {number}, not {minimum} or more")
+            if number is not None and number >= INTEGER_LIMIT:  # the plan could not be read again
+                raise UsageError(f"{name.replace('_', ' ')} is {number}, not below 2**63")
+
+
+def consumed_valid_samples(name: str, names: Sequence[str], counts: Sequence[int]) -> int | None:
+    """Return the consumed samples of a stream, given one count for all validation sets or one for each.
+
+    Returns:
+        None if it has no count.
+
+    Raises:
+        UsageError: There are more or fewer counts than validation sets.
+    """
+    sets = [stream for stream in names if stream.partition(".")[0] == "valid"]
+    if len(counts) not in {0, 1, len(sets)}:
+        raise UsageError(
+            f"{len(counts)} counts of consumed validation samples are given, "
+            f"but the validation sets are {len(sets)}",
+            hint="give one count for all sets, or one for each in their order",
+        )
+    if name not in sets or not counts:
+        return None
+    return counts[sets.index(name)] if len(counts) > 1 else counts[0]
