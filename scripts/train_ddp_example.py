@@ -223,11 +223,11 @@ def check(consumed):
         f"in each of {len(both)} steps the 2 ranks read what was planned",
     )
     confirm(
-        all(not set(one["samples"]) & set(other["samples"]) for one, other in both),
+        all(not set(first["samples"]) & set(second["samples"]) for first, second in both),
         "they never read the same sample",
     )
     confirm(
-        all(one["gradients"] == other["gradients"] for one, other in both),
+        all(first["gradients"] == second["gradients"] for first, second in both),
         "their gradients were equal in every step, bit for bit",
     )
     read = [sample for step in kept + resumed for entry in step for sample in entry["samples"]]

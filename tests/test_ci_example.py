@@ -129,7 +129,11 @@ def test_all_steps_succeed_and_the_summary_says_so(runner):
     events = [
         json.loads(line) for line in (runner.directory / "reports/events.jsonl").read_text().splitlines()
     ]
-    assert [one["command"] for one in events if one["event"] == "finished"] == ["tokenize", "verify", "blend"]
+    assert [event["command"] for event in events if event["event"] == "finished"] == [
+        "tokenize",
+        "verify",
+        "blend",
+    ]
 
 
 def test_a_damaged_data_set_fails_its_step_and_is_annotated(runner):

@@ -49,7 +49,7 @@ def encode_share(name: str, tokenizer: str, texts: list[list[str]], gate: object
         library = tokenizers.Tokenizer.from_file(tokenizer)
 
         def encode(batch: list[str]) -> object:
-            return [one.ids for one in library.encode_batch_fast(batch, add_special_tokens=False)]
+            return [encoding.ids for encoding in library.encode_batch_fast(batch, add_special_tokens=False)]
 
     gate.wait()
     started = time.time()

@@ -58,7 +58,7 @@ def take(command: list[str], output: Path | None = None) -> Footprint:
             done, status, usage = os.wait4(process.pid, os.WNOHANG)
             if done:
                 break
-            held = [memory(one) for one in tree(process.pid)]
+            held = [memory(pid) for pid in tree(process.pid)]
             peak = max(peak, sum(whole for whole, _ in held))
             own = max(own, sum(part for _, part in held))
             time.sleep(_TICK_SECONDS)
@@ -82,10 +82,10 @@ def take(command: list[str], output: Path | None = None) -> Footprint:
 def tree(process: int) -> list[int]:
     """Return a process and all that come of it."""
     found = [process]
-    for one in found:
+    for pid in found:
         with suppress(OSError):
-            for task in os.listdir(f"/proc/{one}/task"):
-                found += map(int, Path(f"/proc/{one}/task/{task}/children").read_text().split())
+            for task in os.listdir(f"/proc/{pid}/task"):
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     return found
 
 

@@ -202,16 +202,17 @@ def compare(case: Case, options: argparse.Namespace, directory: str) -> None:
     for _ in range(options.rounds):
         for side, (python, program) in sides.items():
             found[side].append(measure(python, program, path, case.number))
-    if any(one.arrays != found["tokshard"][0].arrays for runs in found.values() for one in runs):
+    if any(run.arrays != found["tokshard"][0].arrays for runs in found.values() for run in runs):
         sys.exit(f"{case.name}: the arrays differ")
     print(f"\n{case.name}")
     results = {side: summary(runs) for side, runs in found.items()}
     last = results[list(results)[-1]]
-    for side, one in results.items():
+    for side, result in results.items():
         print(
-            f"  {side:<15}{one.seconds:9.3f} s {last.seconds / one.seconds:6.2f} x   "
-            f"peak {one.peak_bytes / 1e6:7.0f} MB {last.peak_bytes / one.peak_bytes:6.2f} x   "
-            f"added {one.added_bytes / 1e6:7.0f} MB {last.added_bytes / max(one.added_bytes, 1):6.2f} x",
+            f"  {side:<15}{result.seconds:9.3f} s {last.seconds / result.seconds:6.2f} x   "
+            f"peak {result.peak_bytes / 1e6:7.0f} MB {last.peak_bytes / result.peak_bytes:6.2f} x   "
+            f"added {result.added_bytes / 1e6:7.0f} MB "
+            f"{last.added_bytes / max(result.added_bytes, 1):6.2f} x",
             flush=True,
         )
 
@@ -219,9 +220,9 @@ def compare(case: Case, options: argparse.Namespace, directory: str) -> None:
 def summary(runs: list[Measurement]) -> Measurement:
     """Return the median of the times and the largest memories."""
     return Measurement(
-        statistics.median(one.seconds for one in runs),
-        max(one.peak_bytes for one in runs),
-        max(one.added_bytes for one in runs),
+        statistics.median(run.seconds for run in runs),
+        max(run.peak_bytes for run in runs),
+        max(run.added_bytes for run in runs),
         runs[0].arrays,
     )
 

@@ -74,9 +74,9 @@ def compare(contenders: list[Contender], rounds: int) -> dict[str, Result]:
     print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
     return {
         name: Result(
-            statistics.median(one.seconds for one in results),
-            statistics.median(one.cpu_seconds for one in results),
-            max(one.peak_bytes for one in results),
+            statistics.median(result.seconds for result in results),
+            statistics.median(result.cpu_seconds for result in results),
+            max(result.peak_bytes for result in results),
         )
         for name, results in found.items()
     }

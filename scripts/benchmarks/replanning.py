@@ -75,9 +75,10 @@ def main(arguments: list[str]) -> None:
         ours = contenders(directory, consumed, samples)
         results = compare(ours, options.rounds)
     print(f"\n{samples:,} samples of two datasets, {tracing.RANKS} ranks, {consumed:,} consumed")
-    for one in ours:
-        result = results[one.name]
+    for contender in ours:
+        result = results[contender.name]
         print(
-            f"  {one.name:<22} {result.seconds:6.2f} s {one.work / result.seconds / 1e6:7.1f} M samples/s "
+            f"  {contender.name:<22} {result.seconds:6.2f} s "
+            f"{contender.work / result.seconds / 1e6:7.1f} M samples/s "
             f"{result.cpu_seconds:6.2f} s CPU {result.peak_bytes / 1e6:6,.0f} MB"
         )

@@ -83,7 +83,9 @@ class Bench:
         taken = [take(command, output)]
         while taken[0].seconds < QUICK_SECONDS and len(taken) < self.options.rounds:
             taken.append(take(command, output))
-        values = {name: [getattr(one, name) for one in taken] for name in Footprint.__dataclass_fields__}
+        values = {
+            name: [getattr(footprint, name) for footprint in taken] for name in Footprint.__dataclass_fields__
+        }
         medians = {name: statistics.median(values[name]) for name in ("seconds", "cpu_seconds")}
         rest = {name: max(found) for name, found in values.items() if name not in medians}
         if stage in self.options.stages:
@@ -241,9 +243,9 @@ STAGES = tuple(stage for group in GROUPS for stage in group.stages)
 def summarise(points: list[Point]) -> Results:
     """Return what each stage costs: from the smallest to the largest size, and how time and memory grow."""
     results: Results = {}
-    for stage in dict.fromkeys(one.stage for one in points):
-        own = sorted((one for one in points if one.stage == stage), key=lambda one: one.size)
-        sizes, taken = [one.size for one in own], [one.footprint for one in own]
+    for stage in dict.fromkeys(point.stage for point in points):
+        own = sorted((point for point in points if point.stage == stage), key=lambda point: point.size)
+        sizes, taken = [point.size for point in own], [point.footprint for point in own]
         more = max(sizes[-1] - sizes[0], 1)
         each = {
             name: max(getattr(taken[-1], name) - getattr(taken[0], name), 0) / more
@@ -254,12 +256,12 @@ def summarise(points: list[Point]) -> Results:
             "from": sizes[0],
             "to": sizes[-1],
             "seconds": taken[-1].seconds,
-            "growth": slope(sizes, [one.seconds for one in taken]),
+            "growth": slope(sizes, [footprint.seconds for footprint in taken]),
             "time": each["seconds"],
             "cpu": each["cpu_seconds"],
             "peak": taken[-1].peak_bytes,
             "own": taken[-1].own_bytes,
-            "own growth": slope(sizes, [one.own_bytes for one in taken]),
+            "own growth": slope(sizes, [footprint.own_bytes for footprint in taken]),
             "own each": each["own_bytes"],
             "files": taken[-1].files,
             "written": each["written_bytes"],
@@ -341,7 +343,7 @@ def main(arguments: list[str]) -> None:
         page = options.write.read_text()
         options.write.write_text(recompute(with_results(page, results, where)))
     elif options.json:
-        rows = [{**asdict(one), **asdict(one.footprint)} for one in points]
+        rows = [{**asdict(point), **asdict(point.footprint)} for point in points]
         for row in rows:
             del row["footprint"]
         print(json.dumps({"machine": where, "points": rows, "stages": results}, indent=2))
@@ -356,13 +358,13 @@ def show(results: Results) -> None:
         f"{'stage':<18}{'each':<10}{'from':>12}{'to':>15}{'s':>9}{'growth':>8}{'ns each':>10}{'CPU ns':>10}"
         f"{'peak MB':>9}{'own MB':>8}{'growth':>8}{'B each':>8}{'files':>8}{'written B':>11}"
     )
-    for stage, one in results.items():
+    for stage, result in results.items():
         growth, own_growth = (
-            "-" if one[name] is None else f"{one[name]:.2f}" for name in ("growth", "own growth")
+            "-" if result[name] is None else f"{result[name]:.2f}" for name in ("growth", "own growth")
         )
         print(
-            f"{stage:<18}{one['unit']:<10}{one['from']:>12,}{one['to']:>15,}{one['seconds']:>9.2f}"
-            f"{growth:>8}{one['time'] * 1e9:>10,.4g}{one['cpu'] * 1e9:>10,.4g}"
-            f"{one['peak'] / 1e6:>9,.0f}{one['own'] / 1e6:>8,.0f}{own_growth:>8}"
-            f"{one['own each']:>8.2f}{one['files']:>8,}{one['written']:>11.2f}"
+            f"{stage:<18}{result['unit']:<10}{result['from']:>12,}{result['to']:>15,}{result['seconds']:>9.2f}"
+            f"{growth:>8}{result['time'] * 1e9:>10,.4g}{result['cpu'] * 1e9:>10,.4g}"
+            f"{result['peak'] / 1e6:>9,.0f}{result['own'] / 1e6:>8,.0f}{own_growth:>8}"
+            f"{result['own each']:>8.2f}{result['files']:>8,}{result['written']:>11.2f}"
         )

@@ -143,16 +143,16 @@ def main(arguments: list[str]) -> None:
 
 def show(work: list[Contender], results: dict[str, Result], density: float) -> None:
     """Print the table."""
-    base = next(one for one in work if one.name == "tokshard, fast encoder, 2")
+    base = next(contender for contender in work if contender.name == "tokshard, fast encoder, 2")
     base_speed = base.work / results[base.name].seconds
     print(
         f"{'contender, processes':<36}{'s':>8}{'CPU s':>8}{'MB/s':>8}{'Mtok/s':>8}{'peak MB':>9}{'ratio':>8}"
     )
-    for one in work:
-        result = results[one.name]
-        speed = one.work / result.seconds
+    for contender in work:
+        result = results[contender.name]
+        speed = contender.work / result.seconds
         print(
-            f"{one.name:<36}{result.seconds:>8.2f}{result.cpu_seconds:>8.2f}{speed / 1e6:>8.1f}"
+            f"{contender.name:<36}{result.seconds:>8.2f}{result.cpu_seconds:>8.2f}{speed / 1e6:>8.1f}"
             f"{speed * density / 1e6:>8.2f}{result.peak_bytes / 1e6:>9.0f}{base_speed / speed:>8.2f}"
         )
     print("ratio: how many times faster `tokshard, fast encoder, 2` is")

@@ -196,7 +196,7 @@ def write_world(directory: Path, count: int) -> None:
     from tokshard.sharding.topology import Topology
 
     references = tuple(reference(directory, number, size) for number, size in enumerate((count, count // 10)))
-    arrays = build_exhaustive_blending_indices(np.array([one.samples for one in references]))
+    arrays = build_exhaustive_blending_indices(np.array([dataset.samples for dataset in references]))
     names = ("dataset_index", "dataset_sample_index")
     order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
     source = SampleSource("blend", "train", len(arrays[0]), references, order)

@@ -53,11 +53,11 @@ def main(arguments: list[str]) -> None:
             ours = contenders(prefix)
             results = compare(ours, options.rounds)
         print(f"\n{name}: {ours[0].work / 1e9:.2f} GB")
-        for one in ours:
-            result = results[one.name]
-            speed = one.work / result.seconds / 1e6
+        for contender in ours:
+            result = results[contender.name]
+            speed = contender.work / result.seconds / 1e6
             ratio = results[CHECKSUM].seconds / result.seconds
             print(
-                f"  {one.name:<24} {result.seconds:6.2f} s {speed:7,.0f} MB/s "
+                f"  {contender.name:<24} {result.seconds:6.2f} s {speed:7,.0f} MB/s "
                 f"{result.cpu_seconds:6.2f} s CPU {result.peak_bytes / 1e6:5,.0f} MB {ratio:5.1f} x sha256sum"
             )

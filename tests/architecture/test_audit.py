@@ -128,7 +128,7 @@ class Watched:
 
 def violations(events, roots):
     """Return the events that nothing allows: roots are the directories that may change."""
-    return [one for one in events if not is_allowed(*one, roots)]
+    return [event for event in events if not is_allowed(*event, roots)]
 
 
 def is_allowed(event, directory, arguments, roots):
@@ -142,7 +142,7 @@ def is_allowed(event, directory, arguments, roots):
         return True  # a file that was opened before, and looked at then
     if event not in {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}:
         return False
-    paths = [os.path.join(directory, one) for one in arguments[: 2 if event == "os.rename" else 1]]
+    paths = [os.path.join(directory, argument) for argument in arguments[: 2 if event == "os.rename" else 1]]
     return all(path == os.devnull or any(is_inside(path, root) for root in roots) for path in paths)
 
 
@@ -226,7 +226,7 @@ def test_a_program_that_does_more_is_found_out(tmp_path, event):
     (watched.work / "victim").write_text("x")
     (watched.work / "allowed").mkdir()
     _, events = watched.run(PROBES[event])
-    assert event in {one for one, _, _ in violations(events, [str(watched.work / "allowed")])}
+    assert event in {name for name, _, _ in violations(events, [str(watched.work / "allowed")])}
 
 
 def test_a_way_out_by_a_link_is_found_out(tmp_path):

@@ -119,9 +119,9 @@ def test_the_tasks_of_one_job_step_share_the_work(cluster):
         "srun", "--ntasks=4", "--output=step-%t.json", "--error=step-%t.txt", "tokshard", *command, "--json"
     )
     reports = [json.loads(path.read_text()) for path in cluster.directory.glob("step-*.json")]
-    assert sorted(one["task"] for one in reports) == [0, 1, 2, 3]
-    assert {one["tasks"] for one in reports} == {4}
-    assert "published" in {one["state"] for one in reports}
+    assert sorted(report["task"] for report in reports) == [0, 1, 2, 3]
+    assert {report["tasks"] for report in reports} == {4}
+    assert "published" in {report["state"] for report in reports}
 
 
 def test_ids_of_an_array_that_are_no_range_are_refused(cluster):

@@ -20,7 +20,7 @@ MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 
 def listed(plan, start, epochs=None):
     """List (dataset, epoch, sample) of each step that begins at or after the start, with its bounds."""
-    one = plan.streams["train"].assignment
+    assignment = plan.streams["train"].assignment
     epochs = {} if epochs is None else epochs
     sizes = {each.prefix: each.samples for each in plan.streams["train"].source.datasets}
     steps = []
@@ -32,17 +32,17 @@ def listed(plan, start, epochs=None):
                 epoch, seen = epochs[path] = (epoch + 1, set())
             seen.add(sample)
             named.append((path, epoch, sample))
-        begin = one.consumed_after(step)
+        begin = assignment.consumed_after(step)
         if begin >= start:
-            steps.append((begin, one.consumed_after(step + 1), named))
+            steps.append((begin, assignment.consumed_after(step + 1), named))
     return steps
 
 
 def slow_difference(first, second):
     """Return (place of the first step that differs or None, counts by dataset)."""
     place = None
-    for number, (one, other) in enumerate(zip(first, second, strict=False)):
-        if (one[0], one[1], sorted(one[2])) != (other[0], other[1], sorted(other[2])):
+    for number, (a, b) in enumerate(zip(first, second, strict=False)):
+        if (a[0], a[1], sorted(a[2])) != (b[0], b[1], sorted(b[2])):
             place = number
             break
     where = {read: (begin, end) for begin, end, reads in second for read in reads}
@@ -67,7 +67,7 @@ def slow_difference(first, second):
 def check(a, b, epochs=None, entries=50):
     difference = diff_plans(a, b, entries=entries)
     stream = difference.parts[0]
-    start = max(one.streams["train"].assignment.consumed_samples for one in (a, b))
+    start = max(plan.streams["train"].assignment.consumed_samples for plan in (a, b))
     assert stream.start == start
     first, second = listed(a, start, None), listed(b, start, epochs)
     place, counts = slow_difference(first, second)
@@ -75,12 +75,12 @@ def check(a, b, epochs=None, entries=50):
         assert stream.first_step is None
     else:
         assert stream.first_step.consumed_samples == first[place][0]
-        last_a, last_b = (one.streams["train"].assignment.steps for one in (a, b))
+        last_a, last_b = (plan.streams["train"].assignment.steps for plan in (a, b))
         assert stream.first_step.a == last_a - len(first) + place
         assert stream.first_step.b == last_b - len(second) + place
-    for one in stream.sources:
+    for source in stream.sources:
         for kind in ("same", "moved", "added", "removed"):
-            assert getattr(one, kind) == counts.get((one.dataset, kind), 0)
+            assert getattr(source, kind) == counts.get((source.dataset, kind), 0)
     return stream
 
 
@@ -118,7 +118,7 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
     stream = check(plan, after)
     assert (stream.first_step, stream.compared) == (None, (288, 288))
     assert stream.sources[0].same == 192
-    assert {one.field: (one.a, one.b) for one in stream.fields} == {
+    assert {field.field: (field.a, field.b) for field in stream.fields} == {
         "data_parallel": (4, 6),
         "steps": (12, 8),
         "consumed_samples": (0, 96),
@@ -137,11 +137,11 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
 @pytest.mark.parametrize("steps", [(20, None), (None, 20), (7, 9)])
 def test_a_plan_that_ends_before_the_other_one_lacks_samples(steps):
     source = source_of(150, 250)
-    a, b = (plan_of(source, ranks, batch=8, steps=one) for ranks, one in zip((2, 4), steps, strict=True))
+    a, b = (plan_of(source, ranks, batch=8, steps=count) for ranks, count in zip((2, 4), steps, strict=True))
     stream = check(a, b)
     assert stream.first_step is None
     assert not diff_plans(a, b).reads_same
-    assert sum(one.moved for one in stream.sources) == 0
+    assert sum(counts.moved for counts in stream.sources) == 0
 
 
 def test_a_plan_that_begins_later_is_the_end_of_the_whole_one():
@@ -150,7 +150,7 @@ def test_a_plan_that_begins_later_is_the_end_of_the_whole_one():
     for pair in ((whole, late), (late, whole)):
         stream = check(*pair)
         assert stream.first_step is None
-        assert [(one.same, one.moved) for one in stream.sources] == [(70, 0), (250, 0)]
+        assert [(source.same, source.moved) for source in stream.sources] == [(70, 0), (250, 0)]
 
 
 def test_plans_are_straight_where_consumed_samples_are_places_of_one_order():
@@ -173,7 +173,7 @@ def test_comparing_can_stop_early():
     assert (stream.first_step, stream.sources) == (StepDifference(0, 0, 0), ())
     stream = diff_plans(a, b, DiffOptions(steps=5)).parts[0]
     assert stream.compared == (40, 40)
-    assert sum(one.removed + one.moved + one.same for one in stream.sources) == 40
+    assert sum(source.removed + source.moved + source.same for source in stream.sources) == 40
 
 
 def test_other_weights_add_and_remove_samples_by_source(tmp_path):
@@ -185,7 +185,7 @@ def test_other_weights_add_and_remove_samples_by_source(tmp_path):
     write_plan(after, tmp_path / "plan2")
     epochs = {}
     sizes = {each.prefix: each.samples for each in after.streams["train"].source.datasets}
-    for path, sample in (one for step in samples_of(plan, steps=5) for one in step):
+    for path, sample in (read for step in samples_of(plan, steps=5) for read in step):
         epochs.setdefault(path, (0, set()))[1].add(sample)
     stream = check(plan, after, epochs)
     web, code = stream.sources

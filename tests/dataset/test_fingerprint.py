@@ -48,7 +48,11 @@ def test_old_or_new_or_nothing(tmp_path, name, lines):
         for file in (".tokshard/manifest.json", ".idx"):
             if os.path.exists(prefix + file):
                 os.unlink(prefix + file)
-        for file in (".bin", ".idx", *(f".tokshard/{one}" for one in os.listdir(f"{source}.tokshard"))):
+        for file in (
+            ".bin",
+            ".idx",
+            *(f".tokshard/{sidecar}" for sidecar in os.listdir(f"{source}.tokshard")),
+        ):
             shutil.copy(source + file, tmp_path / "copy")
             os.rename(tmp_path / "copy", prefix + file)
 

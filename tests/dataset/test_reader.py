@@ -83,7 +83,7 @@ def test_a_data_set_that_is_replaced_while_it_is_opened_is_the_old_one_or_the_ne
         )
     ]
     assert len(found) > 30
-    assert all(one in (old.sequences, new.sequences) for one in found)
+    assert all(sequences in (old.sequences, new.sequences) for sequences in found)
     assert old.sequences in found
     assert new.sequences in found
 

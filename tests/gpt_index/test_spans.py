@@ -105,9 +105,9 @@ def test_the_two_ways_to_spans_of_samples_refuse_the_same_damage(built, data):
     damaged.flat[data.draw(st.integers(0, damaged.size - 1))] = data.draw(st.integers(-12, 40))
     spans = SampleSpans(replace(index, **{name: damaged}), lengths)
     for sample in range(len(index)):
-        one = counts_or_refusal(lambda k=sample: spans.of_sample(k)[2])
-        assert counts_or_refusal(lambda k=sample: spans.of_samples(np.array([k])).counts.tolist()) == one
-        assert isinstance(one, list) or one == f"sample {sample} of the index does not fit its dataset"
+        counts = counts_or_refusal(lambda k=sample: spans.of_sample(k)[2])
+        assert counts_or_refusal(lambda k=sample: spans.of_samples(np.array([k])).counts.tolist()) == counts
+        assert isinstance(counts, list) or counts == f"sample {sample} of the index does not fit its dataset"
 
 
 def counts_or_refusal(read):

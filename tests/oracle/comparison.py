@@ -89,14 +89,14 @@ def check_found(
     assert again.writes == []
     assert stamps(".") == before
     assert list(map(type, again.splits)) == list(map(type, theirs.splits))
-    for one, other in zip(
+    for expected, found in zip(
         theirs.gpt_datasets + theirs.blended_datasets,
         again.gpt_datasets + again.blended_datasets,
         strict=True,
     ):
-        assert len(one) == len(other)
-        for number in chosen(len(one)):
-            equal_samples(items(one, number), items(other, number))
+        assert len(expected) == len(found)
+        for number in chosen(len(expected)):
+            equal_samples(items(expected, number), items(found, number))
     for dataset in again.gpt_datasets:
         check_samples(configuration, dataset, cache_directory)
 
@@ -126,10 +126,10 @@ def check_samples(configuration: Configuration, dataset, cache_directory: str | 
         np.testing.assert_array_equal(batch, [samples.read(number).tokens for number in numbers])
 
 
-def equal_samples(one, other) -> None:
+def equal_samples(a, b) -> None:
     for name in ("tokens", "labels", "loss_mask", "position_ids"):
-        assert getattr(one, name).dtype == getattr(other, name).dtype
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+        assert getattr(a, name).dtype == getattr(b, name).dtype
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
 
 
 def campaign(configurations, megatron: Megatron, tmp_path) -> Counter:

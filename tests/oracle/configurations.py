@@ -243,7 +243,7 @@ def random_configuration(kind: str, number: int) -> Configuration:
     several, full = False, False
     if kind == "per-split":
         blends = [random_blend(draw, sources, given=draw.often(0.6)) for _ in SPLITS]
-        blends = [one if k == 0 or draw.often(0.7) else None for k, one in enumerate(blends)]
+        blends = [entry if k == 0 or draw.often(0.7) else None for k, entry in enumerate(blends)]
         blend_per_split = tuple(blends)
         several, full = draw.often(0.4), draw.often(0.3)
     else:

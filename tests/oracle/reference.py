@@ -51,8 +51,8 @@ class Outcome:
         """All GPTDataset objects."""
         found = []
         for split in self.splits:
-            for one in split if isinstance(split, list) else [split]:
-                found += getattr(one, "datasets", [one] if one is not None else [])
+            for dataset in split if isinstance(split, list) else [split]:
+                found += getattr(dataset, "datasets", [dataset] if dataset is not None else [])
         return found
 
     @property
@@ -204,8 +204,8 @@ def items(dataset, number: int) -> SimpleNamespace:
     The mask of the first sample that a dataset object reads is kept for all later ones and then changed in
     place, up to 0.19 at least: what the first pads, all others mask. So each sample is read as a first one.
     """
-    for one in getattr(dataset, "datasets", [dataset]):
-        one.masks_and_position_ids_are_cached = False
+    for part in getattr(dataset, "datasets", [dataset]):
+        part.masks_and_position_ids_are_cached = False
     names = ("tokens", "labels", "loss_mask", "position_ids")
     item = dataset[number]
     return SimpleNamespace(**{name: item[name].numpy() for name in names})

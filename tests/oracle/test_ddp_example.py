@@ -82,10 +82,10 @@ def test_each_rank_read_what_megatrons_sampler_gives_it(directory):
 
 
 def test_gradients_were_equal_on_both_ranks_and_new_at_every_step(both):
-    assert all(one["gradients"] == other["gradients"] for one, other in both)
-    assert len({one["gradients"] for one, _ in both}) == len(both)
+    assert all(first["gradients"] == second["gradients"] for first, second in both)
+    assert len({first["gradients"] for first, _ in both}) == len(both)
     # Of different samples: the ranks' own losses differ.
-    assert all(one["loss"] != other["loss"] for one, other in both)
+    assert all(first["loss"] != second["loss"] for first, second in both)
 
 
 def test_all_samples_are_in_the_model_once(kept, resumed):
@@ -99,14 +99,16 @@ def test_all_samples_are_in_the_model_once(kept, resumed):
 def test_the_training_went_on_where_the_checkpoint_was(both, kept, resumed):
     """The same steps with one rank have the losses that two ranks had: model, optimizer and data agree."""
     again = both[len(kept) :]
-    for (one, other), entry in zip(again, resumed, strict=False):
-        assert entry["consumed"] == one["consumed"]
-        assert sorted(entry["samples"]) == sorted(one["samples"] + other["samples"])
-        assert entry["loss"] == pytest.approx((one["loss"] + other["loss"]) / 2, abs=0.01)
+    for (first, second), entry in zip(again, resumed, strict=False):
+        assert entry["consumed"] == first["consumed"]
+        assert sorted(entry["samples"]) == sorted(first["samples"] + second["samples"])
+        assert entry["loss"] == pytest.approx((first["loss"] + second["loss"]) / 2, abs=0.01)
 
 
 def test_the_loss_fell(kept, resumed):
-    losses = [(one["loss"] + other["loss"]) / 2 for one, other in kept] + [entry["loss"] for entry in resumed]
+    losses = [(first["loss"] + second["loss"]) / 2 for first, second in kept] + [
+        entry["loss"] for entry in resumed
+    ]
     fifth = len(losses) // 5
     assert sum(losses[-fifth:]) / fifth < sum(losses[:fifth]) / fifth - 1
     assert sum(losses[fifth:][:fifth]) > sum(losses[-fifth:])

@@ -50,7 +50,7 @@ def test_the_golden_digests_are_megatrons(megatron, tmp_path):
             (f"{kind} {n}", megatrons_digests(megatron, kind, n, tmp_path / f"{kind}{n}"))
             for n in itertools.count()
         )
-        good = ((name, one) for name, one in candidates if one is not None)
+        good = ((name, digest) for name, digest in candidates if digest is not None)
         found.update(itertools.islice(good, wanted))
     assert len(found) == 50
     if os.environ.get("TOKSHARD_UPDATE_GOLDEN"):

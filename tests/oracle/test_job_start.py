@@ -134,11 +134,11 @@ def test_the_start_of_a_job_writes_nothing(prepared, megatron, monkeypatch):
     theirs, ours = tree("theirs"), tree("mix/cache")
     assert sum(line.startswith("open") for line in writes) == len(theirs) == 9 * 4 + 3 * 3
     assert theirs == {name: data for name, data in ours.items() if name in theirs}
-    for one, other in zip(datasets, again, strict=True):
-        assert len(one) == len(other)
-        for number in range(0, len(one), 7):
-            assert one[number]["dataset_id"] == other[number]["dataset_id"]
-            assert np.array_equal(one[number]["tokens"], other[number]["tokens"])
+    for dataset, other in zip(datasets, again, strict=True):
+        assert len(dataset) == len(other)
+        for number in range(0, len(dataset), 7):
+            assert dataset[number]["dataset_id"] == other[number]["dataset_id"]
+            assert np.array_equal(dataset[number]["tokens"], other[number]["tokens"])
     drawn = np.bincount([datasets[0][number]["dataset_id"] for number in range(len(datasets[0]))])
     assert np.abs(drawn / len(datasets[0]) - list(WEIGHTS.values())).max() < 3 / len(datasets[0])
 

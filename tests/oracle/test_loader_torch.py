@@ -313,9 +313,9 @@ def test_megatron_takes_the_external_iterator(monkeypatch, plans, megatron):
     train, valid, test = training.build_train_valid_test_data_iterators(lambda: (provided, None, None))
     assert valid is None
     assert test is None
-    assert all(equal(next(train), one) for one in expected[:3])
+    assert all(equal(next(train), batch) for batch in expected[:3])
     assert train.iterable.save_state()["consumed_samples"] == 24
-    assert all(equal(next(train), one) for one in expected[3:])
+    assert all(equal(next(train), batch) for batch in expected[3:])
     with pytest.raises(StopIteration):
         next(train)
 

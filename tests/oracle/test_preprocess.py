@@ -124,5 +124,5 @@ def test_megatron_reads_ours(megatron, tmp_path, inputs):
     assert len(dataset.document_indices) == len(texts) + 1
     expected = [[*library.encode(text, add_special_tokens=False).ids, eod] for text in texts if text]
     assert [dataset[k].tolist() for k in range(len(dataset))] == expected
-    assert dataset.sequence_lengths.tolist() == [len(one) for one in expected]
+    assert dataset.sequence_lengths.tolist() == [len(token_ids) for token_ids in expected]
     assert np.array_equal(dataset.get(3, 1, 2), expected[3][1:3])

@@ -91,9 +91,9 @@ def test_cyclic_is_the_random_sampler_over_epochs(samplers, sharded):
             skipped=consumed // ranks,
         )
         assert plan.steps == 5 * epoch[0] - consumed // world.group
-        for rank, one in enumerate(worlds):
+        for rank, arguments in enumerate(worlds):
             read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
-            assert read == cyclic(samplers, one, consumed, plan.steps)
+            assert read == cyclic(samplers, arguments, consumed, plan.steps)
         compared += 1
     assert compared >= 300
     assert bool(ragged) == (not sharded)
@@ -125,7 +125,8 @@ def test_the_twins_are_megatrons_samplers(megatron):
             assert twins.single(total, consumed, *world) == megatron.single(total, consumed, *world)
             for sharded in (True, False):
                 found, expected = (
-                    one.cyclic_epoch(total, started, *world, sharded) for one in (twins, megatron)
+                    implementation.cyclic_epoch(total, started, *world, sharded)
+                    for implementation in (twins, megatron)
                 )
                 assert found == expected
             options = (total, rank, ranks)

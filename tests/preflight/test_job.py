@@ -73,7 +73,9 @@ def prepare(launch: LaunchArguments, version="0.19", **changes) -> None:
 
 
 def codes(diagnosis, *severities) -> list[str]:
-    return [one.code for one in diagnosis.findings if not severities or one.severity in severities]
+    return [
+        finding.code for finding in diagnosis.findings if not severities or finding.severity in severities
+    ]
 
 
 def per_split(**changes) -> LaunchArguments:
@@ -110,9 +112,9 @@ def test_what_was_prepared_is_found_fresh(data, launch):
     assert "cache-missing" in codes(missing, "warning")
     prepare(launch)
     found = diagnose(launch)
-    assert {one.condition for one in found.lookups} == {"fresh"}
+    assert {lookup.condition for lookup in found.lookups} == {"fresh"}
     assert codes(found, "error") == []
-    assert {one.hash for one in found.lookups} == {name[:32] for name in os.listdir("cache")}
+    assert {lookup.hash for lookup in found.lookups} == {name[:32] for name in os.listdir("cache")}
     assert set(codes(found)) <= {"epochs", "unused-split", "blend"}
     assert found.is_healthy or launch.data_path == ("2", "data/web")
     assert found.tokenizer.label.startswith("Megatron 0.19")
@@ -132,8 +134,8 @@ def test_the_version_is_the_one_whose_files_are_there(data):
         HEALTHY,
         tokenizer=Candidate(TokenizerNames("file", path="mine"), identifiers_of_launch(HEALTHY, "0.17")),
     )
-    assert {one.condition for one in told.lookups} == {"missing"}
-    fields = {name for one in told.lookups if one.nearest for name in one.nearest.fields}
+    assert {lookup.condition for lookup in told.lookups} == {"missing"}
+    fields = {name for lookup in told.lookups if lookup.nearest for name in lookup.nearest.fields}
     assert fields == {
         "tokenizer.use_fast",
         "tokenizer.include_special_tokens",
@@ -160,11 +162,11 @@ def test_a_cache_of_another_tokenizer_is_not_taken_for_the_jobs(data):
         {"tokenizer_type": "SentencePieceTokenizer", "tokenizer_model": "/models/other"},
     ):
         other = diagnose(replace(HEALTHY, **changes))
-        assert {one.condition for one in other.lookups} == {"missing"}
+        assert {lookup.condition for lookup in other.lookups} == {"missing"}
         assert "tokenizer-unknown" in codes(other, "warning")
     moved = diagnose(replace(HEALTHY, tokenizer_model="/models/other"))
     assert moved.tokenizer.label == "Megatron 0.17"
-    fields = {name for one in moved.lookups if one.nearest for name in one.nearest.fields}
+    fields = {name for lookup in moved.lookups if lookup.nearest for name in lookup.nearest.fields}
     assert fields == {"tokenizer.tokenizer_path", "datasets.tokenizer.tokenizer_path"}
 
 
@@ -173,7 +175,7 @@ def test_neutral_names_are_those_of_no_job(data):
     config = BuilderConfig(sequence_length=16, sizes=sizes, split="9,1", tokenizer={"class": "tokshard"})
     build_blend(recipe_of_launch(HEALTHY, PathMapping()), config, "mix", cache_directory="cache")
     for launch in (HEALTHY, replace(HEALTHY, tokenizer_type=None, tokenizer_model=None)):
-        assert {one.condition for one in diagnose(launch).lookups} == {"missing"}
+        assert {lookup.condition for lookup in diagnose(launch).lookups} == {"missing"}
         assert not diagnose(launch).is_healthy
 
 
@@ -189,8 +191,8 @@ def test_each_state_of_the_cache_is_told(data):
     write_dataset("data/code", [9, *CODE])
     stale = diagnose(HEALTHY)
     assert "cache-stale" in codes(stale, "error")
-    assert {one.prefix for one in stale.lookups if one.condition == "stale"} == {"data/code"}
-    assert all(one.will_be_found for one in stale.lookups)
+    assert {lookup.prefix for lookup in stale.lookups if lookup.condition == "stale"} == {"data/code"}
+    assert all(lookup.will_be_found for lookup in stale.lookups)
 
 
 def test_one_defect_hides_no_other_split(data):
@@ -198,11 +200,11 @@ def test_one_defect_hides_no_other_split(data):
     launch = replace(HEALTHY, data_path=("data/few",), split="97,2,1")
     diagnosis = diagnose(launch)
     assert codes(diagnosis, "error") == ["data", "data"]
-    assert [one.message.split(":")[0] for one in diagnosis.findings if one.code == "data"] == [
+    assert [finding.message.split(":")[0] for finding in diagnosis.findings if finding.code == "data"] == [
         "data/few, valid",
         "data/few, test",
     ]
-    assert [one.split for one in diagnosis.lookups] == ["train", "valid", "test"]
+    assert [lookup.split for lookup in diagnosis.lookups] == ["train", "valid", "test"]
     assert [not part.sources for part in diagnosis.splits] == [False, True, True]
 
 
@@ -225,15 +227,17 @@ def test_defects_of_the_data_are_findings(data, changes, code, words):
     diagnosis = diagnose(replace(HEALTHY, **changes))
     assert not diagnosis.is_healthy
     assert [
-        words in one.message for one in diagnosis.findings if one.code == code and one.severity == "error"
+        words in finding.message
+        for finding in diagnosis.findings
+        if finding.code == code and finding.severity == "error"
     ] == [True]
 
 
 def test_without_a_cache_path_blends_are_rebuilt_everywhere(data):
     diagnosis = diagnose(replace(HEALTHY, data_cache_path=None))
     assert "no-cache-path" in codes(diagnosis, "warning")
-    assert [one.prefix for one in diagnosis.lookups] == ["data/web", "data/code"] * 2
-    assert {os.path.dirname(one.stem) for one in diagnosis.lookups} == {
+    assert [lookup.prefix for lookup in diagnosis.lookups] == ["data/web", "data/code"] * 2
+    assert {os.path.dirname(lookup.stem) for lookup in diagnosis.lookups} == {
         "data/web/cache/GPTDataset_indices",
         "data/code/cache/GPTDataset_indices",
     }
@@ -241,7 +245,7 @@ def test_without_a_cache_path_blends_are_rebuilt_everywhere(data):
 
 def test_several_epochs_are_told_as_they_are_read(data):
     launch = replace(HEALTHY, data_path=("data/web",), train_iters=None, train_samples=1600, split="1")
-    (finding,) = (one for one in diagnose(launch).findings if one.code == "epochs")
+    (finding,) = (finding for finding in diagnose(launch).findings if finding.code == "epochs")
     assert (finding.severity, finding.message) == (
         "note",
         f"train reads data/web {1600 * 16 / sum(WEB):.2f} times",
@@ -305,7 +309,7 @@ def test_jobs_without_indexes_look_nothing_up(data):
 )
 def test_each_rule_about_arguments(changes, expected):
     found = findings_of_arguments(replace(HEALTHY, **changes))
-    assert [(one.code, one.severity) for one in found] == expected
+    assert [(finding.code, finding.severity) for finding in found] == expected
 
 
 def test_the_nearest_description_differs_in_the_fewest_fields(tmp_path):
@@ -316,8 +320,10 @@ def test_the_nearest_description_differs_in_the_fewest_fields(tmp_path):
         "far": replace(wanted, num_samples=9, random_seed=2, sequence_length=65),
         "other-split": replace(wanted, index_split="valid"),
     }
-    for one in others.values():
-        (tmp_path / f"{one.hash()}-GPTDataset-{one.index_split}-description.txt").write_text(one.text())
+    for description in others.values():
+        (tmp_path / f"{description.hash()}-GPTDataset-{description.index_split}-description.txt").write_text(
+            description.text()
+        )
     (tmp_path / f"{'0' * 32}-GPTDataset-train-description.txt").write_text("{}")
     found = CachedDescriptions().nearest(wanted, str(tmp_path))
     assert Path(found.path).name.startswith(others["same-data"].hash())
@@ -340,7 +346,7 @@ def test_options_of_the_tokenizer_enter_its_identifiers():
     assert identifiers_of_launch(null, "0.19")["eod_id"] == "7"
     with pytest.raises(UsageError):
         identifiers_of_launch(null, "0.16")
-    labels = [one.names.label for one in candidates_of_launch(HEALTHY)]
+    labels = [candidate.names.label for candidate in candidates_of_launch(HEALTHY)]
     assert labels == [
         "Megatron main-20260822",
         "Megatron 0.19, 0.18",

@@ -44,17 +44,18 @@ def test_a_file_is_digested_across_read_boundaries(tmp_path, monkeypatch):
 @given(pieces=st.lists(st.binary(max_size=20), max_size=6))
 def test_the_piecewise_digest_is_the_digest_of_the_digests(pieces):
     digests = [xxhash.xxh3_128(piece) for piece in pieces]
-    expected = xxhash.xxh3_128(b"".join(one.digest() for one in digests)).hexdigest()
-    assert digest.piecewise_digest(one.hexdigest() for one in digests) == expected
+    expected = xxhash.xxh3_128(b"".join(piece_hash.digest() for piece_hash in digests)).hexdigest()
+    assert digest.piecewise_digest(piece_hash.hexdigest() for piece_hash in digests) == expected
 
 
 def test_the_piecewise_digest_sees_order_and_number_of_pieces():
-    one, two = digest.content_digest(b"1"), digest.content_digest(b"2")
+    first, second = digest.content_digest(b"1"), digest.content_digest(b"2")
     seen = {
-        digest.piecewise_digest(pieces) for pieces in ([], [one], [two], [one, two], [two, one], [one, one])
+        digest.piecewise_digest(pieces)
+        for pieces in ([], [first], [second], [first, second], [second, first], [first, first])
     }
     assert len(seen) == 6
-    assert digest.piecewise_digest([one, two]) == "0dc760cecc476072a538771d85e1d71e"
+    assert digest.piecewise_digest([first, second]) == "0dc760cecc476072a538771d85e1d71e"
 
 
 IDENTITIES = [
@@ -92,5 +93,5 @@ def reversed_keys(value):
     if isinstance(value, dict):
         return {key: reversed_keys(value[key]) for key in reversed(value)}
     if isinstance(value, list):
-        return [reversed_keys(one) for one in value]
+        return [reversed_keys(item) for item in value]
     return value

@@ -339,9 +339,9 @@ def test_a_directory_is_made_though_others_remove_what_it_lies_in(tmp_path):
     path = tmp_path / "a" / "b" / "c"
 
     def others():
-        for one in (path, path.parent, path.parent.parent):
-            if one.is_dir():
-                one.rmdir()
+        for directory in (path, path.parent, path.parent.parent):
+            if directory.is_dir():
+                directory.rmdir()
 
     def made():
         syscalls.make_directory(str(path))

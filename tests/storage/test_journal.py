@@ -39,8 +39,8 @@ def place(tmp_path):
 
 def checkpoints(path):
     return [
-        ([entry["n"] for entry in one.entries], one.sizes, one.journal_bytes)
-        for one in read_checkpoints(path)
+        ([entry["n"] for entry in checkpoint.entries], checkpoint.sizes, checkpoint.journal_bytes)
+        for checkpoint in read_checkpoints(path)
     ]
 
 
@@ -60,7 +60,7 @@ def test_a_checkpoint_in_the_background_covers_what_came_before_it(place, gate):
     assert (entries, sizes) == ([1], {"data": 3})
     assert end < os.path.getsize(path), "the second entry follows the checkpoint that does not cover it"
     journal.checkpoint(files)
-    assert [one[:2] for one in checkpoints(path)] == [([1], {"data": 3}), ([2], {"data": 7})]
+    assert [checkpoint[:2] for checkpoint in checkpoints(path)] == [([1], {"data": 3}), ([2], {"data": 7})]
     journal.close()
 
 
@@ -72,7 +72,7 @@ def test_what_follows_a_checkpoint_that_was_never_settled_is_lost(place, gate):
     journal.append({"n": 2})
     gate.set()
     journal.close()
-    assert [one[0] for one in checkpoints(path)] == [[1]]
+    assert [checkpoint[0] for checkpoint in checkpoints(path)] == [[1]]
     assert b'"n":2' not in Path(path).read_bytes()
 
 
@@ -84,7 +84,7 @@ def test_the_next_checkpoint_waits_for_the_one_under_way(place, gate):
         threading.Timer(0.02, gate.set).start()
         journal.begin_checkpoint(files)
     journal.settle()
-    assert [one[0] for one in checkpoints(path)] == [[0], [1], [2], [3]]
+    assert [checkpoint[0] for checkpoint in checkpoints(path)] == [[0], [1], [2], [3]]
     journal.close()
 
 
@@ -129,15 +129,15 @@ def test_a_journal_that_goes_while_it_is_read_is_whole_or_absent(place):
         inside=("storage/journal.py",),
         prepare=lambda: Path(path).write_bytes(content),
     )
-    assert {len(one) for one in found} == {0, 1}
+    assert {len(result) for result in found} == {0, 1}
 
 
 def test_a_journal_is_read_and_written_as_its_golden_file(tmp_path):
     path = str(tmp_path / "journal")
     shutil.copy(GOLDEN, path)
-    (one, two) = read_checkpoints(path)
-    assert (one.entries, one.sizes) == ([{"input": 0}, {"input": 1}], {"tokens": 3, "lengths": 8})
-    assert (two.entries, two.sizes, two.journal_bytes) == ([], {"tokens": 3}, os.path.getsize(path))
+    (first, second) = read_checkpoints(path)
+    assert (first.entries, first.sizes) == ([{"input": 0}, {"input": 1}], {"tokens": 3, "lengths": 8})
+    assert (second.entries, second.sizes, second.journal_bytes) == ([], {"tokens": 3}, os.path.getsize(path))
     lines = GOLDEN.read_bytes().splitlines(keepends=True)
     assert [JournalLine.from_bytes(line).to_bytes() for line in lines] == lines
 
@@ -162,4 +162,4 @@ def test_a_cut_or_damaged_line_ends_the_journal(place, line):
     journal.close()
     with open(path, "ab") as file:
         file.write(line + JournalLine(checkpoint={}).to_bytes())
-    assert [one[0] for one in checkpoints(path)] == [[0]]
+    assert [checkpoint[0] for checkpoint in checkpoints(path)] == [[0]]

@@ -27,8 +27,8 @@ def base(tmp_path, monkeypatch):
 def test_it_is_private_and_goes_with_all_that_is_in_it(base):
     with scratch_directory() as first, scratch_directory() as second:
         assert first != second
-        assert {Path(one).parent for one in (first, second)} == {base}
-        assert {os.stat(one).st_mode & 0o777 for one in (first, second)} == {0o700}
+        assert {Path(directory).parent for directory in (first, second)} == {base}
+        assert {os.stat(directory).st_mode & 0o777 for directory in (first, second)} == {0o700}
         Path(first, "file").write_bytes(b"x")
         Path(first, "folder").mkdir()
     assert names(base) == []

@@ -48,7 +48,7 @@ def records(seed: int, size_bytes: int) -> list[dict[str, str]]:
 
 
 def lines(seed: int, size_bytes: int) -> bytes:
-    return b"".join(json.dumps(one).encode() + b"\n" for one in records(seed, size_bytes))
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records(seed, size_bytes))
 
 
 def write_corpus(directory: Path) -> list[str]:
@@ -56,7 +56,7 @@ def write_corpus(directory: Path) -> list[str]:
     (directory / "a.jsonl").write_bytes(lines(1, 23_000))
     (directory / "b.jsonl.gz").write_bytes(gzip.compress(lines(2, 17_000), mtime=0))
     table = records(3, 9_000)
-    columns = {name: [one[name] for one in table] for name in ("text", "title")}
+    columns = {name: [record[name] for record in table] for name in ("text", "title")}
     pq.write_table(pa.table(columns), directory / "c.parquet", row_group_size=8)
     (directory / "d.jsonl").write_bytes(lines(4, 300))
     (directory / "e.jsonl.gz").write_bytes(gzip.compress(lines(5, 200), mtime=0))

@@ -35,10 +35,10 @@ def exhaustive(sizes):
     for step in range(sum(sizes)):
         scale = max(float(step), 1.0)
         best, source = -float("inf"), -1
-        for one, size in enumerate(sizes):
-            lag = weights[one] * scale - float(draws[one])
-            if draws[one] < size and lag > best:
-                best, source = lag, one
+        for candidate, size in enumerate(sizes):
+            lag = weights[candidate] * scale - float(draws[candidate])
+            if draws[candidate] < size and lag > best:
+                best, source = lag, candidate
         order.append(source)
         samples.append(draws[source])
         draws[source] += 1

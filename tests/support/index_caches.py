@@ -72,10 +72,10 @@ def written(value, depth=0):
         return '"' + "".join(map(_escaped, value)) + '"'
     inner, outer = "    " * (depth + 1), "    " * depth
     if isinstance(value, dict):
-        items = [f"{written(name)}: {written(one, depth + 1)}" for name, one in value.items()]
+        items = [f"{written(name)}: {written(member, depth + 1)}" for name, member in value.items()]
         begin, end = "{}"
     else:
-        items = [written(one, depth + 1) for one in value]
+        items = [written(element, depth + 1) for element in value]
         begin, end = "[]"
     if not items:
         return begin + end
@@ -99,7 +99,7 @@ def slow_arrays(request, lengths):
     """Build the three arrays by the slow twins of the index."""
     extra = int(request.extra_token)
     sequences = request.sequences(len(lengths))
-    tokens = sum(lengths[one] for one in sequences)
+    tokens = sum(lengths[sequence] for sequence in sequences)
     length = request.sequence_length
     epochs = slow_epochs(tokens, request.num_samples, length, extra)
     samples = slow_samples(epochs * tokens, length, extra, drop_last_partial=request.drops_last_partial)

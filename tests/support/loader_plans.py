@@ -98,7 +98,7 @@ def source_of(directory, *, datasets=1, documents=40, weights=None, size=None, k
         reference_of(directory, prefix, number=number, **options) for number, prefix in enumerate(prefixes)
     )
     if weights is None:
-        return SampleSource(kind, "train", sum(one.samples for one in references), references)
+        return SampleSource(kind, "train", sum(reference.samples for reference in references), references)
     arrays = build_blending_indices(np.array(weights), size)
     order = cached(
         directory,
@@ -116,7 +116,7 @@ def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
     if mode == "cyclic":
         order = cyclic_order(source.total, world, sharded=True)
     if "shuffle" in options:
-        shards = tuple(one.samples for one in source.datasets) if source.order is None else None
+        shards = tuple(dataset.samples for dataset in source.datasets) if source.order is None else None
         links = shuffle_links(options["shuffle"], source.total, 5, shard_sizes=shards, block=16)
         order = SampleOrder(source.total, links)
     tail = options.pop("tail", "drop")
@@ -148,10 +148,10 @@ def open_plan(path, rank=0, **settings):
     return RankLoader.open(path, rank, **settings)
 
 
-def same(one, other):
+def same(a, b):
     """Tell whether two micro-batches are equal: names, dtypes, shapes and values."""
-    return list(one) == list(other) and all(
-        one[name].dtype == other[name].dtype and np.array_equal(one[name], other[name]) for name in one
+    return list(a) == list(b) and all(
+        a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name]) for name in a
     )
 
 

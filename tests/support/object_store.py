@@ -328,7 +328,9 @@ class Bucket:
         status, content = self._ask("GET", f"/{self.name}?list-type=2")
         assert status == 200
         tree = ET.fromstring(content)
-        return sorted(one.text or "" for one in tree.iter() if one.tag.rpartition("}")[2] == "Key")
+        return sorted(
+            element.text or "" for element in tree.iter() if element.tag.rpartition("}")[2] == "Key"
+        )
 
     def contents(self) -> dict[str, bytes]:
         """Return all objects."""

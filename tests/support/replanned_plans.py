@@ -57,14 +57,19 @@ def plan_of(source, ranks, *, batch, size=1, tensor=1, **options) -> Plan:
 
 def reads_of(plan, name="train", steps=None):
     """List what all ranks read: for each step the ids, micro-batch by micro-batch and rank by rank."""
-    one = plan.streams[name].assignment
-    steps = one.steps if steps is None else steps
-    count = one.first_local(steps)
-    ranks = np.stack([one.ids(rank, 0, count) for rank in range(one.ranks)])
+    assignment = plan.streams[name].assignment
+    steps = assignment.steps if steps is None else steps
+    count = assignment.first_local(steps)
+    ranks = np.stack([assignment.ids(rank, 0, count) for rank in range(assignment.ranks)])
     found = []
     for step in range(steps):
-        here = ranks[:, one.first_local(step) : one.first_local(step + 1)]
-        found.append(here.reshape(one.ranks, -1, one.micro_batch_size).transpose(1, 0, 2).ravel().tolist())
+        here = ranks[:, assignment.first_local(step) : assignment.first_local(step + 1)]
+        found.append(
+            here.reshape(assignment.ranks, -1, assignment.micro_batch_size)
+            .transpose(1, 0, 2)
+            .ravel()
+            .tolist()
+        )
     return found
 
 
@@ -81,7 +86,7 @@ def samples_of(plan, name="train", steps=None):
 
 
 def flat(steps):
-    return [one for step in steps for one in step]
+    return [read for step in steps for read in step]
 
 
 def write_blend(directory, weights, samples, *, tokens, name="blend", cache="cache"):
@@ -89,7 +94,9 @@ def write_blend(directory, weights, samples, *, tokens, name="blend", cache="cac
     for prefix, count in tokens.items():
         if not (directory / f"{prefix}.idx").exists():
             write_dataset(str(directory / prefix), [7] * (count // 7), first_token=len(prefix) * 1000)
-    recipe = BlendRecipe(Mixture(tuple(Source(str(directory / one), weights[one]) for one in weights)))
+    recipe = BlendRecipe(
+        Mixture(tuple(Source(str(directory / source), weights[source]) for source in weights))
+    )
     config = BuilderConfig(
         sequence_length=8,
         sizes=Sizes(samples, 0, 0),

@@ -84,5 +84,7 @@ def index_source(samples, *, sequence_length=4096, datasets=1, blended=False, na
 
 def everything(stream, key_of=None):
     """Return what all data-parallel ranks read: int64 of shape (ranks, samples of a rank)."""
-    one = stream.assignment
-    return np.stack([one.ids(rank, 0, one.samples_per_rank, key_of) for rank in range(one.ranks)])
+    assignment = stream.assignment
+    return np.stack(
+        [assignment.ids(rank, 0, assignment.samples_per_rank, key_of) for rank in range(assignment.ranks)]
+    )

@@ -82,7 +82,7 @@ def bucketed(keys, pack, order):
     """Return whether an order of places is sorted by key but for packs and the members of packs."""
     packs = [sorted(keys[place] for place in order[at : at + pack]) for at in range(0, len(order), pack)]
     whole = len(order) // pack
-    return [key for one in sorted(packs[:whole]) + packs[whole:] for key in one] == sorted(
+    return [key for members in sorted(packs[:whole]) + packs[whole:] for key in members] == sorted(
         keys[place] for place in order
     )
 

@@ -27,7 +27,7 @@ TOKENIZER = str(SAMPLE / "tokenizer.json")
 
 def write_jsonl(path: Path, records: list) -> str:
     """Write records (or raw lines of bytes) as JSON lines; return the path."""
-    lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
+    lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     return str(path)
 

@@ -48,7 +48,9 @@ UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 def write_dataset(prefix, lengths):
     """Write a dataset in which the n-th token is n, so that a token tells its place."""
     tokens = iter(range(10**9))
-    Plain("int32", [[[next(tokens) for _ in range(size)] for size in one] for one in lengths]).write(prefix)
+    Plain("int32", [[[next(tokens) for _ in range(size)] for size in sizes] for sizes in lengths]).write(
+        prefix
+    )
     return prefix
 
 
@@ -94,8 +96,8 @@ def source_of(directory, worlds, *, blend=None, **options):
     )
     kind = "index" if "sequence_length" in options else "documents"
     if blend is None or kind == "documents":
-        return SampleSource(kind, "train", sum(one.samples for one in references), references)
-    size = min(blend, *(one.samples for one in references))
+        return SampleSource(kind, "train", sum(reference.samples for reference in references), references)
+    size = min(blend, *(reference.samples for reference in references))
     arrays = build_blending_indices(np.full(len(references), 1 / len(references)), size)
     names = ("dataset_index", "dataset_sample_index")
     order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
@@ -104,7 +106,7 @@ def source_of(directory, worlds, *, blend=None, **options):
 
 def data_of(source, stream=None, topology=None, stages=None):
     """Return what can be traced through: a plan of one stream, or the samples alone."""
-    datasets = {one.prefix: False for one in source.datasets}
+    datasets = {dataset.prefix: False for dataset in source.datasets}
     if stream is None:
         return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
     plan = Plan(topology, {"train": stream}, PlanRequest(train=StreamRequest()))
@@ -159,9 +161,9 @@ def bounds_of(worlds):
     """Return for each dataset the first token of each document and sequence, and the end."""
     found = []
     for lengths in worlds:
-        sequences = [size for one in lengths for size in one]
+        sequences = [size for sizes in lengths for size in sizes]
         edges = [0, *accumulate(sequences)]
-        counts = [0, *accumulate(len(one) for one in lengths)]
+        counts = [0, *accumulate(len(sizes) for sizes in lengths)]
         found.append(([edges[count] for count in counts], edges))
     return found
 
@@ -198,9 +200,9 @@ def slow_reads(assignment, key_of, steps=None):
                 local = np.array([first + row])
                 repeated = bool(assignment.repeated(np.array([rank]), local)[0])
                 epoch, within = 0, int(local[0]) + assignment.skipped
-                for one in assignment.epoch_ranges:
-                    if within < one.per_rank:
-                        epoch = one.first_epoch + within // one.per_epoch
+                for epoch_range in assignment.epoch_ranges:
+                    if within < epoch_range.per_rank:
+                        epoch = epoch_range.first_epoch + within // epoch_range.per_epoch
                         break
-                    within -= one.per_rank
+                    within -= epoch_range.per_rank
                 yield sample, epoch, step, rank, row, repeated, assignment.consumed_after(step + 1)

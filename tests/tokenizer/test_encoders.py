@@ -40,7 +40,7 @@ ragged = st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=4), max_size=8)
 
 
 def batch_of(lists):
-    flat = [index for one in lists for index in one]
+    flat = [index for token_ids in lists for index in token_ids]
     return EncodedBatch(np.array(flat, np.uint32), np.cumsum([0, *map(len, lists)], dtype=np.int64))
 
 

@@ -30,7 +30,10 @@ def test_the_choice_depends_on_nothing_but_the_position():
     offsets = np.arange(5_000_000, 9_000_000, 333)
     whole = offsets[equivalence.sample(offsets, 1, 0)]
     pieces = np.array_split(offsets, 97)
-    assert np.concatenate([one[equivalence.sample(one, 1, 0)] for one in pieces]).tolist() == whole.tolist()
+    assert (
+        np.concatenate([piece[equivalence.sample(piece, 1, 0)] for piece in pieces]).tolist()
+        == whole.tolist()
+    )
     assert whole.tolist() != offsets[equivalence.sample(offsets, 2, 0)].tolist()
 
 

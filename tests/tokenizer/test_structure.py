@@ -346,8 +346,8 @@ def test_a_post_processor_matters_only_where_it_applies(processor, tmp_path):
 
 
 def test_two_templates_are_refused():
-    one = template("a", "A", ids={"a": [97]})
-    definition = probe(post_processor=sequence(one, one, key="processors"))
+    processor = template("a", "A", ids={"a": [97]})
+    definition = probe(post_processor=sequence(processor, processor, key="processors"))
     fast = encode_by_fastokens(definition, ["x"], special_tokens=True)
     assert fast != encode_plainly(definition, ["x"], special_tokens=True)
     assert refusal(definition, special_tokens=True) is not None

@@ -36,7 +36,7 @@ few = settings(
 def made(directory, lengths, index, blend):
     """Return a source, or None where a dataset is too small for the index."""
     index = dict(index)
-    if index.get("sequence_length", 0) > min(sum(map(sum, one)) for one in lengths) - 1:
+    if index.get("sequence_length", 0) > min(sum(map(sum, documents)) for documents in lengths) - 1:
         index["sequence_length"] = 2
     return support.source_of(directory, lengths, blend=blend, **index)
 
@@ -44,8 +44,8 @@ def made(directory, lengths, index, blend):
 def everything(lengths, source):
     """Return an item for every document, and what it is."""
     return [
-        (TraceItem(f"{one.prefix}#{document}", "document", one.prefix, document), number, document)
-        for number, one in enumerate(source.datasets)
+        (TraceItem(f"{dataset.prefix}#{document}", "document", dataset.prefix, document), number, document)
+        for number, dataset in enumerate(source.datasets)
         for document in range(len(lengths[number]))
     ]
 
@@ -54,9 +54,9 @@ def found_by(report, items):
     """Return all reads of a report as a sorted list of tuples."""
     found = []
     for traced, (_, number, document) in zip(report.items, items, strict=True):
-        for one in traced.documents:
-            assert one.document == document
-            for r in one.reads:
+        for traced_document in traced.documents:
+            assert traced_document.document == document
+            for r in traced_document.reads:
                 where = (r.epoch, r.step, r.data_parallel_rank, r.row, r.repeated, r.seen)
                 piece = (number, document, r.sequence, r.first_token, r.stop_token)
                 found.append((r.sample, *piece, *where))
@@ -75,7 +75,7 @@ def test_samples_are_traced_there_and_back_as_the_twin_lists_them(lengths, index
             nowhere = (None, None, None, None, None, sample < consumed)
             expected += [(sample, *piece, *nowhere) for piece in pieces]
             forward = trace_sample(through, "train", sample).samples[0]
-            number = next(n for n, one in enumerate(source.datasets) if one.prefix == forward.dataset)
+            number = next(n for n, dataset in enumerate(source.datasets) if dataset.prefix == forward.dataset)
             assert [
                 (number, p.document, p.sequence, p.first_token, p.stop_token) for p in forward.pieces
             ] == pieces
@@ -87,7 +87,7 @@ def test_samples_are_traced_there_and_back_as_the_twin_lists_them(lengths, index
         for traced, (_, number, document) in zip(report.items, items, strict=True):
             assert traced.status == ("read" if traced.documents[0].reads else "unread")
             assert traced.documents[0].tokens == sum(lengths[number][document])
-            assert traced.seen == any(one.seen for one in traced.documents[0].reads)
+            assert traced.seen == any(read.seen for read in traced.documents[0].reads)
 
 
 @given(worlds, indexes, st.none() | st.integers(8, 60), support.requests, st.data())
@@ -112,16 +112,16 @@ def test_plans_of_all_modes_are_traced_there_and_back_as_the_twin_lists_them(
         ]
         report = trace_items(through, [item for item, _, _ in items], consumed_samples=consumed)
         assert found_by(report, items) == sorted(expected)
-        reads = [one for item in report.items for document in item.documents for one in document.reads]
-        assert all(one.micro_batch == one.row // size for one in reads)
-        assert {one.data_parallel_rank: one.ranks for one in report.ranks} == {
-            rank: (rank,) for rank in sorted({one.data_parallel_rank for one in reads})
+        reads = [read for item in report.items for document in item.documents for read in document.reads]
+        assert all(read.micro_batch == read.row // size for read in reads)
+        assert {rank.data_parallel_rank: rank.ranks for rank in report.ranks} == {
+            rank: (rank,) for rank in sorted({read.data_parallel_rank for read in reads})
         }
         step = data.draw(st.integers(0, stream.assignment.steps - 1))
         forward = trace_step(through, "train", step)
-        assert [(one.data_parallel_rank, one.row, one.sample) for one in forward.samples] == sorted(
-            (rank, row, sample) for sample, _, at, rank, row, _, _ in expected_reads if at == step
-        )
+        assert [
+            (sample.data_parallel_rank, sample.row, sample.sample) for sample in forward.samples
+        ] == sorted((rank, row, sample) for sample, _, at, rank, row, _, _ in expected_reads if at == step)
 
 
 @given(st.lists(support.documents, min_size=1, max_size=2), st.integers(0, 3), st.data())
@@ -140,7 +140,7 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         )
         second = continue_plan(first, asked, f"{directory}/second")
         stages, others = stages_of(second, "train")
-        assert ([one.plan_id for one in stages], others) == ([first.plan_id, second.plan_id], 0)
+        assert ([stage.plan_id for stage in stages], others) == ([first.plan_id, second.plan_id], 0)
         through = support.data_of(source, second.streams["train"], Topology(4), stages)
         items, consumed = everything(lengths, source), 4 * stop + 8
         pieces = [support.slow_pieces(lengths, source, sample) for sample in range(source.total)]
@@ -179,7 +179,7 @@ def test_a_stream_is_looked_through_alone_and_others_have_no_count_of_consumed_s
     both = TracedData("blend", "here", streams, through.datasets)
     item = TraceItem("x", "document", source.datasets[0].prefix, 0)
     every = trace_items(both, [item], consumed_samples=99).items[0].documents[0].reads
-    assert {(one.stream, one.seen) for one in every} == {("train", True), ("valid", None)}
+    assert {(read.stream, read.seen) for read in every} == {("train", True), ("valid", None)}
     alone = trace_items(both, [item], streams=["valid"], consumed_samples=0).items[0]
     assert alone.seen is False
-    assert {(one.stream, one.seen) for one in alone.documents[0].reads} == {("valid", False)}
+    assert {(read.stream, read.seen) for read in alone.documents[0].reads} == {("valid", False)}

@@ -53,7 +53,7 @@ def test_options_that_contradict_each_other_are_refused(options, message):
 
 def test_items_are_read_from_a_list_with_the_line_of_what_is_wrong():
     Path("list").write_text("# removal requests\n\na b.jsonl:3\n#\n#x#4\nC:\\x@0\n")
-    assert [(one.path, one.kind, one.number) for one in read_items("list")] == [
+    assert [(item.path, item.kind, item.number) for item in read_items("list")] == [
         ("a b.jsonl", "line", 3),
         ("#x", "document", 4),
         ("C:\\x", "offset", 0),

@@ -66,7 +66,7 @@ def tokenize(inputs, output, **options):
 def resolve(prefix, text):
     """Return (status, documents, detail) of an item."""
     found = trace_items(open_dataset(prefix), [parse_item(text)]).items[0]
-    return found.status, [one.document for one in found.documents], found.detail
+    return found.status, [document.document for document in found.documents], found.detail
 
 
 def check_both_ways(prefix, inputs, *, has_offsets=True):
@@ -85,9 +85,9 @@ def check_both_ways(prefix, inputs, *, has_offsets=True):
                 assert found == (path, line.number, line.offset if has_offsets else None, None)
                 document += 1
     report = trace_items(open_dataset(prefix), items)
-    found = [one.documents[0].document if one.documents else None for one in report.items]
+    found = [item.documents[0].document if item.documents else None for item in report.items]
     assert found == expected
-    assert [one.status == "found" for one in report.items] == [one is not None for one in expected]
+    assert [item.status == "found" for item in report.items] == [number is not None for number in expected]
     assert provenance.origins(np.arange(document))[-1].line is not None
 
 
@@ -121,9 +121,12 @@ def test_lines_are_not_guessed_where_some_are_blank_and_the_input_is_gone_or_cha
     tokenize(["a.jsonl"], "out")
     change("a.jsonl")
     origin = Provenance.open("out").origins(np.array([0]))[0]
-    assert (origin.line, origin.offset) == (None, next(one.offset for one in lines if one.text is not None))
+    assert (origin.line, origin.offset) == (
+        None,
+        next(line.offset for line in lines if line.text is not None),
+    )
     assert "blank lines" in origin.detail
-    good = next(one for one in lines if one.text is not None)
+    good = next(line for line in lines if line.text is not None)
     assert "FILE@OFFSET" in resolve("out", f"a.jsonl:{good.number}")[2]
     assert resolve("out", f"a.jsonl@{good.offset}") == ("found", [0], None)
 
@@ -134,7 +137,7 @@ def test_without_provenance_blank_lines_leave_only_documents():
     origin = Provenance.open("out").origins(np.array([0]))[0]
     assert (origin.path, origin.line, origin.offset) == ("a.jsonl", None, None)
     assert "without provenance" in origin.detail
-    good = next(one for one in lines if one.text is not None)
+    good = next(line for line in lines if line.text is not None)
     for mark in (f":{good.number}", f"@{good.offset}"):
         assert "without provenance" in resolve("out", f"a.jsonl{mark}")[2]
 
@@ -142,7 +145,7 @@ def test_without_provenance_blank_lines_leave_only_documents():
 def test_a_rejected_record_and_a_line_past_the_end_are_told_apart():
     lines = write_input("a.jsonl", 3)
     tokenize(["a.jsonl"], "out")
-    bad = next(one for one in lines if one.text is None)
+    bad = next(line for line in lines if line.text is None)
     for mark in (f":{bad.number}", f"@{bad.offset}"):
         status, documents, detail = resolve("out", f"a.jsonl{mark}")
         assert (status, documents) == ("rejected", [])
@@ -152,7 +155,7 @@ def test_a_rejected_record_and_a_line_past_the_end_are_told_apart():
     assert resolve("out", f"a.jsonl@{size}")[2] == f"a.jsonl has {size} bytes of text"
     assert resolve("out", f"a.jsonl@{lines[5].offset + 1}")[2].startswith("no record begins at byte")
     assert "no dataset is known to be made from b.jsonl" in resolve("out", "b.jsonl:1")[2]
-    count = sum(one.text is not None for one in lines)
+    count = sum(line.text is not None for line in lines)
     assert resolve("out", f"out#{count}")[2] == f"out has {count} documents, from 0"
     assert resolve("out", f"out.idx#{count - 1}") == ("found", [count - 1], None)
 
@@ -173,13 +176,13 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     Plain("uint16", [[[1, 2]], [], [[3], [4, 5]]]).write("foreign")
     merge(MergeOptions(["foreign", "part"], "merged"))
     merge(MergeOptions(["part", "foreign"], "other"))
-    count = sum(one.text is not None for one in lines)
+    count = sum(line.text is not None for line in lines)
     assert resolve("other", "foreign#2") == ("found", [count + 2], None)
     assert Provenance.open("other").origins(np.array([count + 1]))[0].item == "foreign#1"
     first, second = Provenance.open("merged").origins(np.array([2, 3]))
     assert (first.item, first.line, first.offset) == ("foreign#2", None, None)
     assert "another program" in first.detail
-    good = next(one for one in lines if one.text is not None)
+    good = next(line for line in lines if line.text is not None)
     # The provenance of one part is missing, so that none is kept; the units still tell the lines.
     assert (second.item, second.offset) == (f"a.jsonl:{good.number}", None)
     assert resolve("merged", f"a.jsonl:{good.number}") == ("found", [3], None)
@@ -194,7 +197,7 @@ def test_an_adopted_data_set_has_documents_and_no_lines():
     verify(VerifyOptions("foreign", adopt=True))
     provenance = Provenance.open("foreign")
     origins = provenance.origins(np.array([0, count - 1]))
-    assert [one.item for one in origins] == ["foreign#0", f"foreign#{count - 1}"]
+    assert [origin.item for origin in origins] == ["foreign#0", f"foreign#{count - 1}"]
     assert resolve("foreign", f"foreign#{count - 1}") == ("found", [count - 1], None)
     assert "1 of 1 were made by another program" in resolve("foreign", "a.jsonl:1")[2]
     merge(MergeOptions(["foreign"], "merged"))
@@ -211,7 +214,9 @@ def test_rows_of_a_table_are_traced_by_their_numbers():
         tokenize(["t.parquet"], "out", force=True, **options)
         rows = [number for number, text in enumerate(texts) if text is not None]
         origins = Provenance.open("out").origins(np.arange(len(rows)))
-        assert [(one.row, one.line, one.offset) for one in origins] == [(row, None, None) for row in rows]
+        assert [(origin.row, origin.line, origin.offset) for origin in origins] == [
+            (row, None, None) for row in rows
+        ]
         assert origins[7].item == f"t.parquet@{rows[7]}"
         assert resolve("out", f"t.parquet@{rows[7]}") == ("found", [7], None)
         assert resolve("out", f"t.parquet:{rows[7] + 1}") == ("found", [7], None)
@@ -234,9 +239,9 @@ def test_a_foreign_data_set_says_that_nothing_is_known_of_it():
 def test_a_document_comes_with_its_text_where_the_tokenizer_is_known():
     lines = write_input("a.jsonl", 3)
     tokenize(["a.jsonl"], "out")
-    good = [one for one in lines if one.text]
+    good = [line for line in lines if line.text]
     numbers = [
-        number for number, one in enumerate(line for line in lines if line.text is not None) if one.text
+        number for number, record in enumerate(line for line in lines if line.text is not None) if record.text
     ]
     found = trace_document(open_dataset("out"), numbers[4])
     assert found.text == good[4].text + "<|endoftext|>"

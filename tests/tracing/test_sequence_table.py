@@ -58,5 +58,5 @@ def test_ranges_are_spread_one_after_the_other(ranges):
 def test_pairs_are_all_that_share_a_key(left, right):
     found = pairs(np.array(left, np.int64), np.array(right, np.int64), 5)
     assert list(zip(*(side.tolist() for side in found), strict=True)) == [
-        (one, other) for other, key in enumerate(right) for one, same in enumerate(left) if same == key
+        (i, j) for j, key in enumerate(right) for i, same in enumerate(left) if same == key
     ]

@@ -25,7 +25,7 @@ from tokshard.verification.options import VerifyOptions
 
 
 def codes(report):
-    return {one.code for one in report.findings}
+    return {finding.code for finding in report.findings}
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
     report = verify(VerifyOptions(tmp_path / "merged", level="deep"))
     assert codes(report) <= {"vocabulary-unknown"}
     counts = read_manifest(str(tmp_path / "merged")).counts
-    assert counts.documents == sum(read_manifest(one).counts.documents for one in (adopted, other))
+    assert counts.documents == sum(read_manifest(prefix).counts.documents for prefix in (adopted, other))
 
 
 def test_an_adopted_data_set_is_replaced_only_when_forced(adopted, tmp_path):

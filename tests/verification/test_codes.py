@@ -17,7 +17,7 @@ from tokshard.verification.report import RULES
 
 
 def codes(report, *severities):
-    return {one.code for one in report.findings if one.severity in severities}
+    return {finding.code for finding in report.findings if finding.severity in severities}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
@@ -86,7 +86,7 @@ def test_the_doctors_codes_are_those_of_its_code():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 constants.add(node.value)
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {"Finding", "Finding.of_error"}:
-                called |= {one.value for one in node.args[:1] if isinstance(one, ast.Constant)}
+                called |= {argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)}
     listed = [code for code, *_ in rows(DOCTOR)]
     assert len(listed) == len(set(listed))
     assert called <= set(listed) <= constants

@@ -28,8 +28,8 @@ def small_pieces(monkeypatch):
 def slow_tally(documents, limit, eod):
     flat = [token for document in documents for sequence in document for token in sequence]
     ends = [[token for sequence in document for token in sequence] for document in documents]
-    filled = [(place, one) for place, one in enumerate(ends) if one]
-    without = [place for place, one in filled if one[-1] != eod]
+    filled = [(place, tokens) for place, tokens in enumerate(ends) if tokens]
+    without = [place for place, tokens in filled if tokens[-1] != eod]
     outside = [(place, token) for place, token in enumerate(flat) if token >= limit]
     return TokenTally(
         outside=len(outside),
@@ -52,14 +52,14 @@ def test_the_tally_is_that_of_a_slow_count(tmp_path, small_pieces, documents, li
     appended = right.documents - right.without_eod
     rules = TokenRules(limit, eod, True, right.eod - appended)
     assert scan_tokens(IndexedDataset(prefix), rules, findings, context) == right
-    found = {one.code for one in findings.findings}
+    found = {finding.code for finding in findings.findings}
     assert found == {
         *(["token-range"] if right.outside else []),
         *(["eod-missing"] if right.without_eod else []),
     }
     findings.findings.clear()
     scan_tokens(IndexedDataset(prefix), TokenRules(None, eod, None, right.eod + 1), findings, context)
-    assert [one.code for one in findings.findings] == ["eod-count"]
+    assert [finding.code for finding in findings.findings] == ["eod-count"]
 
 
 def test_negative_ids_are_out_of_range(tmp_path):

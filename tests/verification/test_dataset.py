@@ -81,7 +81,7 @@ def test_every_flip_of_every_file_is_found(prefix):
         count += 1
         findings = ProductFindings("dataset", prefix)
         dataset._examine_pieces(facts, facts.units, findings, context())
-        if [one.code for one in findings.findings] != ["bin-digest"]:
+        if [finding.code for finding in findings.findings] != ["bin-digest"]:
             missed.append((files[0].name, offset))
     assert missed == []
     assert count == SIZE

@@ -80,7 +80,7 @@ def test_odd_units(tmp_path):
     for odd in (2**62 - 1, 2**61, 2**53):
         for name in ("tokens", "documents", "sequences", "content_bytes"):
             changes = [{**json.loads(line), name: odd} for line in lines]
-            path.write_bytes(b"".join(json.dumps(one).encode() + b"\n" for one in changes))
+            path.write_bytes(b"".join(json.dumps(unit).encode() + b"\n" for unit in changes))
             assert not verify(VerifyOptions(prefix, level="deep")).is_sound
 
 

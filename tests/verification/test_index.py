@@ -90,7 +90,10 @@ def test_arbitrary_columns_are_sound_exactly_where_a_reader_takes_them(
     tmp_path, small_pieces, lengths, pointers, boundaries, size
 ):
     right = [2 * sum(lengths[:place]) for place in range(len(lengths))]
-    places = [pointers.draw(st.sampled_from([one, one, one, one + 2, 2**63 - 1, -(2**63)])) for one in right]
+    places = [
+        pointers.draw(st.sampled_from([pointer, pointer, pointer, pointer + 2, 2**63 - 1, -(2**63)]))
+        for pointer in right
+    ]
     content = raw_idx(8, lengths, places, boundaries)
     _, findings = examine(tmp_path / "x.idx", content, size, multimodal=False)
     assert (not findings) == is_readable(content, size, multimodal=False)

@@ -32,7 +32,7 @@ def write(path, lines, kind):
 
 
 def codes(report):
-    return {one.code for one in report.findings}
+    return {finding.code for finding in report.findings}
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_changes_are_found_in_every_kind_of_table(inside, kind, unit_bytes):
     run_tokenize([str(path)], "x", workers=1, unit_bytes=unit_bytes, on_error="skip")
     assert codes(verify(VerifyOptions("x", level="deep"))) == set()
     size = path.stat().st_size
-    write_table(path, [one and one.replace("record 9", "rexord 9") for one in texts], kind)
+    write_table(path, [text and text.replace("record 9", "rexord 9") for text in texts], kind)
     assert path.stat().st_size == size
     (finding,) = verify(VerifyOptions("x", level="deep")).findings
     assert (finding.code, finding.path) == ("input-changed", "a.table")

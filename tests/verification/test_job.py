@@ -30,7 +30,7 @@ from tokshard.verification.options import VerifyOptions
 
 
 def codes(report):
-    return {one.code for one in report.findings}
+    return {finding.code for finding in report.findings}
 
 
 class Listener(SilentProgress):
@@ -77,7 +77,9 @@ def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
     for offset in range(0, os.path.getsize(f"{prefix}.bin"), 7):
         flip(f"{prefix}.bin", offset)
         (finding,) = verify(prefix).findings
-        partly = [one.offset for one in verify(VerifyOptions(prefix, subset=Fraction(3, 10))).findings]
+        partly = [
+            finding.offset for finding in verify(VerifyOptions(prefix, subset=Fraction(3, 10))).findings
+        ]
         assert partly in ([], [finding.offset])
         found += partly
         flip(f"{prefix}.bin", offset)
@@ -100,18 +102,18 @@ def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
     Path(tmp_path / "model.bin").write_bytes(b"weights")
     os.makedirs(tmp_path / "half.tokshard/work")
     report = verify(VerifyOptions(tmp_path, recursive=True, level="structure"))
-    kinds = [one.kind for one in report.products]
+    kinds = [product.kind for product in report.products]
     assert {kind: kinds.count(kind) for kind in kinds} == {"dataset": 4, "index": 6, "blend": 1, "plan": 2}
     assert codes(report) == {"unverified", "unfinished"}
-    assert [one.path for one in report.products if not one.is_sound] == [str(tmp_path / "half")]
+    assert [product.path for product in report.products if not product.is_sound] == [str(tmp_path / "half")]
 
 
 def test_a_blend_brings_what_it_is_made_from(tmp_path):
     path = bad_products.sound_blend(tmp_path)
     alone, whole = verify(path), verify(VerifyOptions(path, recursive=True))
-    assert [one.kind for one in alone.products] == ["index"] * 6 + ["blend"]
-    assert [one.kind for one in whole.products] == ["dataset"] * 2 + ["index"] * 6 + ["blend"]
-    assert [one.kind for one in verify(f"{path}/blend.json").products] == ["index"] * 6 + ["blend"]
+    assert [product.kind for product in alone.products] == ["index"] * 6 + ["blend"]
+    assert [product.kind for product in whole.products] == ["dataset"] * 2 + ["index"] * 6 + ["blend"]
+    assert [product.kind for product in verify(f"{path}/blend.json").products] == ["index"] * 6 + ["blend"]
     shutil.rmtree(f"{path}/cache")
     assert codes(verify(VerifyOptions(path, recursive=True))) == {
         "unverified",
@@ -123,7 +125,7 @@ def test_a_blend_brings_what_it_is_made_from(tmp_path):
 def test_a_rank_brings_what_its_plan_reads(tmp_path):
     path = bad_products.sound_plan(tmp_path)
     report = verify(VerifyOptions(f"{path}/rank-00001.json", recursive=True))
-    assert [one.kind for one in report.products] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
+    assert [product.kind for product in report.products] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
     flip(tmp_path / "data/web.bin", 5)
     assert codes(verify(f"{path}/rank-00001.json")) == {"plan-file-changed"}
 
@@ -151,8 +153,10 @@ def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
             verify(thing)
     with pytest.raises(UsageError, match="neither a cache, nor a blend, nor a plan"):
         verify("data")
-    assert [one.path for one in verify(VerifyOptions("data", recursive=True)).products] == ["data/web"]
-    assert [one.path for one in verify("data/web.tokshard").products] == ["data/web"]
+    assert [product.path for product in verify(VerifyOptions("data", recursive=True)).products] == [
+        "data/web"
+    ]
+    assert [product.path for product in verify("data/web.tokshard").products] == ["data/web"]
 
 
 def test_the_progress_tells_of_every_byte_once(tmp_path, monkeypatch):
@@ -162,7 +166,7 @@ def test_the_progress_tells_of_every_byte_once(tmp_path, monkeypatch):
     monkeypatch.setattr("tokshard.verification.context._WORTH_THREADS_BYTES", 0)
     report = verify(VerifyOptions(prefix, workers=2), progress=threaded)
     for listener in (inline, threaded):
-        assert [one[0] for one in listener.heard][:: len(listener.heard) - 1] == ["start", "finish"]
+        assert [event[0] for event in listener.heard][:: len(listener.heard) - 1] == ["start", "finish"]
         done = [count for kind, count in listener.heard if kind == "update"]
         assert done == sorted(done)
         assert done[-1] == report.bytes_read
@@ -254,4 +258,4 @@ def test_a_product_that_is_made_anew_meanwhile_is_changed_or_sound(tmp_path, pro
     assert len(found) > 30
     sound = frozenset(codes(verify(VerifyOptions(path, workers=1))))
     assert set(found) <= {sound, sound | {"changed"}, frozenset({"changed"})}
-    assert any("changed" in one for one in found)
+    assert any("changed" in result for result in found)

@@ -47,7 +47,10 @@ def _install():
                 return
         elif not event.startswith(_WATCHED):
             return
-        texts = [os.fsdecode(one) if isinstance(one, bytes | os.PathLike) else str(one) for one in arguments]
+        texts = [
+            os.fsdecode(argument) if isinstance(argument, bytes | os.PathLike) else str(argument)
+            for argument in arguments
+        ]
         os.write(log, json.dumps([event, os.getcwd(), texts]).encode() + b"\n")
 
     sys.addaudithook(watch)

@@ -186,10 +186,10 @@ def test_text_is_no_multimodal_data_set():
 
 def test_more_than_pointers_can_address_is_refused():
     write(a=TEXT)
-    one = inputs.read_input("a", multimodal=False)
-    inputs.check_together([replace(one, bin_bytes=MAX_POINTER_BYTES - 8), one])
+    dataset = inputs.read_input("a", multimodal=False)
+    inputs.check_together([replace(dataset, bin_bytes=MAX_POINTER_BYTES - 8), dataset])
     with pytest.raises(InputError, match="more than the pointers of an index can address"):
-        inputs.check_together([replace(one, bin_bytes=MAX_POINTER_BYTES - 7), one])
+        inputs.check_together([replace(dataset, bin_bytes=MAX_POINTER_BYTES - 7), dataset])
 
 
 def test_an_existing_output_stays_unless_forced():

@@ -82,7 +82,7 @@ def test_worker_processes_read_ranges_through_a_network_that_fails(bucket: Bucke
     run_tokenize(str(tmp_path / "here.jsonl"), str(tmp_path / "local"), unit_bytes=100_000)
     run_tokenize(url, str(tmp_path / "remote"), unit_bytes=100_000, executor=ProcessPool(2))
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
-    ranges = [one.range for one in bucket.proxy.reads("there.jsonl") if one.range and one.range[1] > 512]
+    ranges = [read.range for read in bucket.proxy.reads("there.jsonl") if read.range and read.range[1] > 512]
     assert max(end - begin for begin, end in ranges) < 200_000, "a worker reads its unit, not the file"
 
 
@@ -99,7 +99,7 @@ def test_a_dropped_connection_costs_a_compressed_file_one_range(
     run_tokenize(url, str(tmp_path / "remote"))
     run_tokenize(str(tmp_path / "here.jsonl.gz"), str(tmp_path / "local"))
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
-    asked = sum(end - begin for begin, end in (one.range for one in bucket.proxy.reads() if one.range))
+    asked = sum(end - begin for begin, end in (read.range for read in bucket.proxy.reads() if read.range))
     assert asked <= len(content) + 2 * 20_000 + 512
 
 

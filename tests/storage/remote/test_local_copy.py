@@ -169,7 +169,7 @@ def test_what_a_store_has_said_a_moment_ago_is_not_asked_again(monkeypatch):
     url = put(b"x")
     asked = []
     real = objects.status
-    monkeypatch.setattr(objects, "status", lambda one: asked.append(one) or real(one))
+    monkeypatch.setattr(objects, "status", lambda path: asked.append(path) or real(path))
     monkeypatch.setattr(objects, "RECENT_SECONDS", 3600.0)
     assert [fs.exists(url), fs.isfile(url), fs.getsize(url)] == [True, True, 1]
     assert asked == [url]

@@ -33,7 +33,7 @@ def test_an_object_is_read_by_ranges_and_no_further(bucket: Bucket):
     assert file.read(3, 4) == CONTENT[3:7]
     assert file.read(len(CONTENT) - 6, 100) == CONTENT[-6:]
     assert file.read(len(CONTENT), 1) == b""
-    assert [one.range for one in bucket.proxy.reads()] == [(3, 7), (len(CONTENT) - 6, len(CONTENT))]
+    assert [read.range for read in bucket.proxy.reads()] == [(3, 7), (len(CONTENT) - 6, len(CONTENT))]
 
 
 def test_what_the_store_says_of_an_object(bucket: Bucket):
@@ -146,11 +146,11 @@ def test_a_remote_object_reads_like_a_file(bucket: Bucket, steps: list[tuple[str
         bucket.put("x.bin", CONTENT)
     with objects.open_binary(bucket.url + "/x.bin") as file:
         for step, number in steps:
-            for one in (file, twin):
+            for stream in (file, twin):
                 if step == "seek":
-                    one.seek(number)
+                    stream.seek(number)
                 elif step == "end":
-                    one.seek(-min(number, len(CONTENT)), io.SEEK_END)
+                    stream.seek(-min(number, len(CONTENT)), io.SEEK_END)
             if step == "read":
                 assert file.read(number) == twin.read(number)
             elif step == "line":

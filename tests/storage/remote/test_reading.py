@@ -106,7 +106,7 @@ def said(*arguments, there=None):
 
 def outside_of(bucket: Bucket, *suffixes: str):
     """Return the objects whose content was read, but those with the suffixes."""
-    return [one.key for one in bucket.proxy.reads() if not one.key.endswith(suffixes)]
+    return [read.key for read in bucket.proxy.reads() if not read.key.endswith(suffixes)]
 
 
 def forget():
@@ -158,8 +158,8 @@ def test_indexes_are_the_same_files(here, there):
 
 def test_the_hash_is_of_the_url_as_given(here, there):
     done = run("build-indices", f"{there}/web", *SIZES, "--cache-dir", "cache", "--json")
-    texts = [json.loads(one["description"]) for one in done.json["indices"]]
-    assert [one["dataset_path"] for one in texts] == [f"{there}/web"] * 3
+    texts = [json.loads(index["description"]) for index in done.json["indices"]]
+    assert [description["dataset_path"] for description in texts] == [f"{there}/web"] * 3
 
 
 def mixed(here, root, name, *, path_as=()):
@@ -177,11 +177,11 @@ def batches(plan, **options):
 
 
 def assert_same(found, expected):
-    assert [len(one) for one in found] == [len(one) for one in expected]
-    for one, right in zip(chain(*found), chain(*expected), strict=True):
-        assert one.keys() == right.keys()
+    assert [len(rank_batches) for rank_batches in found] == [len(rank_batches) for rank_batches in expected]
+    for batch, right in zip(chain(*found), chain(*expected), strict=True):
+        assert batch.keys() == right.keys()
         for name in right:
-            np.testing.assert_array_equal(one[name], right[name])
+            np.testing.assert_array_equal(batch[name], right[name])
 
 
 def test_blends_and_plans_are_the_same_and_loaders_read_the_same(here, there, bucket):
@@ -189,7 +189,7 @@ def test_blends_and_plans_are_the_same_and_loaders_read_the_same(here, there, bu
     remote = mixed(here, there, "remote", path_as=("--path-as", f"{there}={here}"))
     blends = [read_json_object(str(here / f"mix-{name}/blend.json")) for name in ("local", "remote")]
     assert blends[0]["id"] == blends[1]["id"]
-    assert [one["prefix"] for one in blends[1]["splits"]["train"]["sources"]] == [
+    assert [source["prefix"] for source in blends[1]["splits"]["train"]["sources"]] == [
         f"{there}/web",
         f"{there}/code",
     ]
@@ -201,8 +201,8 @@ def test_blends_and_plans_are_the_same_and_loaders_read_the_same(here, there, bu
     bucket.proxy.log.clear()
     assert_same(batches(remote), expected)
     assert outside_of(bucket, ".bin") == [], "indexes and manifests are on the disk already"
-    ranges = sorted(one.range for one in bucket.proxy.reads("web.bin"))
-    assert all(one[1] <= other[0] for one, other in pairwise(ranges)), "nothing is fetched twice"
+    ranges = sorted(read.range for read in bucket.proxy.reads("web.bin"))
+    assert all(before[1] <= after[0] for before, after in pairwise(ranges)), "nothing is fetched twice"
     for options in ({"readahead": 0}, {"mmap": False}, {"max_open_files": 6}):
         forget()
         assert_same(batches(remote, **options), expected)
@@ -270,9 +270,9 @@ def test_any_part_of_a_data_set_reads_as_it_does_on_a_disk(here, there, monkeypa
         np.testing.assert_array_equal(remote.get(number, offset), local.get(number, offset))
         assert pool.held_bytes <= (1 << 14) + (1 << 12)
     np.testing.assert_array_equal(remote.document_tokens(-1), local.document_tokens(-1))
-    for one, right in zip(remote[10:30], local[10:30], strict=True):
-        np.testing.assert_array_equal(one, right)
-    whole = [np.concatenate(list(one.token_blocks(3000))) for one in (remote, local)]
+    for sequence, right in zip(remote[10:30], local[10:30], strict=True):
+        np.testing.assert_array_equal(sequence, right)
+    whole = [np.concatenate(list(dataset.token_blocks(3000))) for dataset in (remote, local)]
     np.testing.assert_array_equal(*whole)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(remote))[5], local[5])
 
@@ -361,16 +361,16 @@ def test_verify_finds_one_flipped_bit_of_remote_tokens(here, there, bucket):
         else:
             bucket.put("data/web.bin", bytes(content))
     found = [run("verify", f"{root}/web", "--json") for root in (here, there)]
-    assert [one.returncode for one in found] == [1, 1]
-    local, remote = (one.json["products"][0]["findings"] for one in found)
-    assert [one["code"] for one in remote] == ["bin-digest"]
+    assert [done.returncode for done in found] == [1, 1]
+    local, remote = (done.json["products"][0]["findings"] for done in found)
+    assert [finding["code"] for finding in remote] == ["bin-digest"]
     assert json.loads(json.dumps(remote).replace(there, str(here))) == local
 
 
 def test_the_bytes_of_the_tokens_are_fetched_once_for_a_verification(there, bucket):
     assert run("verify", f"{there}/web").returncode == 0
     size = fs.getsize(f"{there}/web.bin")
-    assert sum(one.range[1] - one.range[0] for one in bucket.proxy.reads("web.bin")) == size
+    assert sum(read.range[1] - read.range[0] for read in bucket.proxy.reads("web.bin")) == size
 
 
 def in_fork(work):
