@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
-from tokshard.gpt_index.splits import DEFAULT_SPLIT, SPLITS, parse_split, whole_split
+from tokshard.gpt_index.splits import SPLITS, parse_split, whole_split
 
 
 def test_the_default_is_the_string_that_megatron_hashes():
-    split = parse_split(DEFAULT_SPLIT)
+    split = parse_split(megatron_defaults.SPLIT)
     assert split.text == "969, 30, 1"
     assert repr(split.matrix_json()) == "[[0, 0.969], [0.969, 0.999], [0.999, 1.0]]"
 

@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from tokshard.blending.options import DEFAULT_SURPLUS, BlendOptions
+from tokshard.blending.options import BlendOptions
 from tokshard.blending.plan import BlendPlan
 from tokshard.blending.recipe import Mixture, check_prefix
 from tokshard.blending.weights import BlendWeights
+from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import SPLITS
 
@@ -74,7 +75,7 @@ def emit_megatron_args(
         words += size_arguments
     elif config.sizes.train is not None:
         words += ["--train-samples", str(config.sizes.train)]
-    if config.surplus != DEFAULT_SURPLUS:
+    if config.surplus != megatron_defaults.SURPLUS:
         words += ["--mid-level-dataset-surplus", repr(config.surplus)]
     return words if cache_directory is None else [*words, "--data-cache-path", cache_directory]
 

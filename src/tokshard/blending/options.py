@@ -8,12 +8,12 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tokshard.core import megatron_defaults
 from tokshard.core.codec import Key
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
-from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.gpt_index.sizes import Sizes
-from tokshard.gpt_index.splits import DEFAULT_SPLIT, Split, parse_split
+from tokshard.gpt_index.splits import Split, parse_split
 from tokshard.index_cache.options import (
     DEFAULT_SPLIT_WARNING,
     NamingOptions,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tokshard.cluster.options import RayOptions
 
 CACHE_NAME = "cache"
-DEFAULT_SURPLUS = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +53,11 @@ class BuilderConfig:
     sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
     sizes: Annotated[Sizes, Key("sizes", "Samples asked for in each split; null for one epoch.")]
     tokenizer: Annotated[Any, Key("tokenizer", "Megatron's identifiers of the tokenizer.")]
-    split: Annotated[str, Key("split", "Split string.")] = DEFAULT_SPLIT
-    seed: Annotated[int, Key("seed", "Seed of all shuffles.", minimum=0)] = DEFAULT_SEED
+    split: Annotated[str, Key("split", "Split string.")] = megatron_defaults.SPLIT
+    seed: Annotated[int, Key("seed", "Seed of all shuffles.", minimum=0)] = megatron_defaults.SEED
     surplus: Annotated[
         float, Key("surplus", "Samples built beyond those asked for, as a fraction.", minimum=0)
-    ] = DEFAULT_SURPLUS
+    ] = megatron_defaults.SURPLUS
     extra_token: Annotated[
         bool, Key("extra_token", "Whether each sample has one more token, the last label.")
     ] = True
@@ -71,7 +70,9 @@ class BuilderConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.surplus < math.inf:
-            raise UsageError(f"the surplus is {self.surplus:g}", hint="use a fraction such as 0.005")
+            raise UsageError(
+                f"the surplus is {self.surplus:g}", hint=f"use a fraction such as {megatron_defaults.SURPLUS}"
+            )
         object.__setattr__(self, "surplus", float(self.surplus))  # an int would be another text in JSON
         self.shares  # noqa: B018 - raises for an invalid split string
 
@@ -224,16 +225,16 @@ class BlendOptions:
             )
         named = prefixes((recipe.mixture, *(recipe.per_split or ())))
         check_path_as(self.path_as, (*named, self.cache or ""))
-        seed = _first(self.seed, defaults.seed, like and like.random_seed, DEFAULT_SEED)
+        seed = _first(self.seed, defaults.seed, like and like.random_seed, megatron_defaults.SEED)
         identifiers = self.naming.identifiers()
         sizes = _first(self.num_samples, self.training.sizes, defaults.num_samples, Sizes(None, 0, 0))
         config = BuilderConfig(
             sequence_length=sequence_length,
             sizes=sizes,
             tokenizer=neutral_identifiers(named[0]) if identifiers is None else identifiers,
-            split=_first(split, like and like.split, DEFAULT_SPLIT),
+            split=_first(split, like and like.split, megatron_defaults.SPLIT),
             seed=seed,
-            surplus=_first(self.surplus, defaults.surplus, DEFAULT_SURPLUS),
+            surplus=_first(self.surplus, defaults.surplus, megatron_defaults.SURPLUS),
             path_as=self.path_as,
             extra_token=self.extra_token,
             drop_last_partial=self.drop_last_partial,

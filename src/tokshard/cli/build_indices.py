@@ -22,6 +22,7 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
+from tokshard.core import megatron_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +57,9 @@ def build_indices(
         typer.Option(
             "--surplus",
             metavar="FRACTION",
-            help="For a source of a blend: build this much more, as Megatron does (0.005).",
-            show_default="0",
+            help="For a source of a blend: build this much more, as Megatron does "
+            f"({megatron_defaults.SURPLUS}).",
+            show_default=f"{BuildIndicesOptions.surplus:g}",
             rich_help_panel=options.SIZE,
         ),
     ] = BuildIndicesOptions.surplus,

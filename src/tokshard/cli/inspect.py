@@ -14,7 +14,7 @@ from tokshard.cli.options import AsJson
 from tokshard.errors import UsageError
 
 
-def _of_plan(name: str, text: str, *, metavar: str = "N", shown: str | bool = False) -> Any:
+def _of_plan(name: str, text: str, *, metavar: str = "N", shown: str | bool = True) -> Any:
     return typer.Option(name, metavar=metavar, help=text, show_default=shown, rich_help_panel="Of a plan")
 
 
@@ -55,7 +55,7 @@ def inspect(
         _of_plan("--epoch", "Look for the sample in this epoch.", shown="the first one that is read"),
     ] = InspectOptions.epoch,
     stream: Annotated[
-        str, _of_plan("--stream", "Show this stream: train, valid or test.", metavar="NAME", shown="train")
+        str, _of_plan("--stream", "Show this stream: train, valid or test.", metavar="NAME")
     ] = InspectOptions.stream,
     html: Annotated[
         str | None,

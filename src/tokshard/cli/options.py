@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tokshard import RayOptions
+from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -111,13 +112,18 @@ SplitText = Annotated[
         "--split",
         metavar="TRAIN,VALID,TEST",
         help="Shares of the data.",
-        show_default="969, 30, 1",
+        show_default=megatron_defaults.SPLIT,
         rich_help_panel=INDEX,
     ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", help="Seed of all shuffles.", show_default="1234", rich_help_panel=INDEX),
+    typer.Option(
+        "--seed",
+        help="Seed of all shuffles.",
+        show_default=str(megatron_defaults.SEED),
+        rich_help_panel=INDEX,
+    ),
 ]
 ExtraToken = Annotated[
     bool,
@@ -164,15 +170,20 @@ Surplus = Annotated[
         "--surplus",
         metavar="FRACTION",
         help="Megatron's --mid-level-dataset-surplus: how much more is built of each source.",
-        show_default="0.005",
+        show_default=str(megatron_defaults.SURPLUS),
         rich_help_panel=SIZE,
     ),
 ]
 TrainIters = Annotated[int | None, _count("--train-iters", "Steps.", TRAINING)]
 TrainSamples = Annotated[int | None, _count("--train-samples", "Samples, instead of steps.", TRAINING)]
 GlobalBatchSize = Annotated[int | None, _count("--global-batch-size", "Samples of a step.", TRAINING)]
-EvalInterval = Annotated[int | None, _count("--eval-interval", "Steps between validations (1000).", TRAINING)]
-EvalIters = Annotated[int | None, _count("--eval-iters", "Steps of a validation (100).", TRAINING)]
+EvalInterval = Annotated[
+    int | None,
+    _count("--eval-interval", f"Steps between validations ({megatron_defaults.EVAL_INTERVAL}).", TRAINING),
+]
+EvalIters = Annotated[
+    int | None, _count("--eval-iters", f"Steps of a validation ({megatron_defaults.EVAL_ITERS}).", TRAINING)
+]
 EvalGlobalBatchSize = Annotated[
     int | None, _count("--eval-global-batch-size", "Samples of a validation step.", TRAINING)
 ]

@@ -18,17 +18,17 @@ _GOING_ON = "Going on from a plan"
 _LOOKING_AHEAD = "What it will read"
 
 
-def _number(*names: str, text: str, panel: str, shown: str | bool = False) -> Any:
+def _number(*names: str, text: str, panel: str, shown: str | bool = True) -> Any:
     return typer.Option(
         *names, parser=parse_count, metavar="N", help=text, show_default=shown, rich_help_panel=panel
     )
 
 
-def _choice(name: str, text: str, panel: str, default: str) -> Any:
-    return typer.Option(name, help=text, show_default=default, rich_help_panel=panel)
+def _choice(name: str, text: str, panel: str, *, shown: str | bool = True) -> Any:
+    return typer.Option(name, help=text, show_default=shown, rich_help_panel=panel)
 
 
-def _text(name: str, metavar: str, text: str, panel: str, *, shown: str | bool = False) -> Any:
+def _text(name: str, metavar: str, text: str, panel: str, *, shown: str | bool = True) -> Any:
     return typer.Option(name, metavar=metavar, help=text, show_default=shown, rich_help_panel=panel)
 
 
@@ -108,19 +108,19 @@ DataParallel = Annotated[
     int | None, _number("--data-parallel", text="Ranks that read different samples, instead.", panel=_RANKS)
 ]
 TensorParallel = Annotated[
-    int, _number("--tensor-parallel", "--tensor-model-parallel-size", text="Tensor.", panel=_RANKS, shown="1")
+    int,
+    _number("--tensor-parallel", "--tensor-model-parallel-size", text="Tensor.", panel=_RANKS),
 ]
 PipelineParallel = Annotated[
     int,
-    _number(
-        "--pipeline-parallel", "--pipeline-model-parallel-size", text="Pipeline.", panel=_RANKS, shown="1"
-    ),
+    _number("--pipeline-parallel", "--pipeline-model-parallel-size", text="Pipeline.", panel=_RANKS),
 ]
 ContextParallel = Annotated[
-    int, _number("--context-parallel", "--context-parallel-size", text="Context.", panel=_RANKS, shown="1")
+    int, _number("--context-parallel", "--context-parallel-size", text="Context.", panel=_RANKS)
 ]
 ExpertParallel = Annotated[
-    int, _number("--expert-parallel", "--expert-model-parallel-size", text="Expert.", panel=_RANKS, shown="1")
+    int,
+    _number("--expert-parallel", "--expert-model-parallel-size", text="Expert.", panel=_RANKS),
 ]
 ExpertTensorParallel = Annotated[
     int | None,
@@ -147,9 +147,9 @@ MtpStages = Annotated[
         "--mtp-stages", "N,...", "Pipeline stages with multi-token prediction: they read every field.", _RANKS
     ),
 ]
-Order = Annotated[str, _choice("--order", "Dimensions from the fastest.", _RANKS, "tp-cp-ep-dp-pp")]
+Order = Annotated[str, _choice("--order", "Dimensions from the fastest.", _RANKS)]
 MicroBatchSize = Annotated[
-    int, _number("--micro-batch-size", text="Samples of a rank at a time.", panel=_BATCHES, shown="1")
+    int, _number("--micro-batch-size", text="Samples of a rank at a time.", panel=_BATCHES)
 ]
 GlobalBatchSize = Annotated[
     int | None,
@@ -189,11 +189,9 @@ Epochs = Annotated[
     int | None, _number("--epochs", text="How often training data is read.", panel=_BATCHES, shown="1")
 ]
 ConsumedSamples = Annotated[
-    int, _number("--consumed-samples", text="Read before by all ranks.", panel=_BATCHES, shown="0")
+    int, _number("--consumed-samples", text="Read before by all ranks.", panel=_BATCHES)
 ]
-Mode = Annotated[
-    str, _choice("--mode", "single, cyclic, contiguous, sequential or chunked.", _ORDER, "single")
-]
+Mode = Annotated[str, _choice("--mode", "single, cyclic, contiguous, sequential or chunked.", _ORDER)]
 DataSharding = Annotated[
     bool, _switch("--data-sharding/--no-data-sharding", "cyclic: each rank has samples of its own.", _ORDER)
 ]
@@ -201,13 +199,11 @@ EqualCounts = Annotated[
     bool,
     _switch("--equal-counts", "cyclic without sharding: cut what Megatron gives to some ranks only.", _ORDER),
 ]
-Shuffle = Annotated[str, _choice("--shuffle", "none, shards, samples or blocks.", _ORDER, "none")]
-ShuffleBlock = Annotated[
-    int, _number("--shuffle-block", text="Samples of a block.", panel=_ORDER, shown="65536")
-]
+Shuffle = Annotated[str, _choice("--shuffle", "none, shards, samples or blocks.", _ORDER)]
+ShuffleBlock = Annotated[int, _number("--shuffle-block", text="Samples of a block.", panel=_ORDER)]
 ShufflePerEpoch = Annotated[bool, _switch("--shuffle-per-epoch", "Shuffle each epoch anew.", _ORDER)]
-Tail = Annotated[str, _choice("--tail", "What fills no batch: drop, pad or error.", _ORDER, "drop")]
-Seed = Annotated[int, _number("--seed", text="Of shuffles and buckets.", panel=_ORDER, shown="1234")]
+Tail = Annotated[str, _choice("--tail", "What fills no batch: drop, pad or error.", _ORDER)]
+Seed = Annotated[int, _number("--seed", text="Of shuffles and buckets.", panel=_ORDER)]
 BucketBuffer = Annotated[
     int | None, _number("--bucket-buffer", text="Sort so many samples at a time.", panel=_ORDER)
 ]
@@ -226,7 +222,7 @@ BucketBy = Annotated[
         "--bucket-by",
         "Of documents length or sequences, else pieces (of documents).",
         _ORDER,
-        "length, or pieces",
+        shown="length, or pieces",
     ),
 ]
 DocumentBoundaries = Annotated[
@@ -274,12 +270,10 @@ Staging = Annotated[
         _LOOKING_AHEAD,
     ),
 ]
-SimulateSteps = Annotated[
-    int, _number("--simulate-steps", text="In so many steps.", panel=_LOOKING_AHEAD, shown="10")
-]
-SimulateStream = Annotated[str, _choice("--simulate-stream", "Of this stream.", _LOOKING_AHEAD, "train")]
+SimulateSteps = Annotated[int, _number("--simulate-steps", text="In so many steps.", panel=_LOOKING_AHEAD)]
+SimulateStream = Annotated[str, _choice("--simulate-stream", "Of this stream.", _LOOKING_AHEAD)]
 RanksPerNode = Annotated[
-    int, _number("--ranks-per-node", text="Neighbouring ranks of a node.", panel=_LOOKING_AHEAD, shown="8")
+    int, _number("--ranks-per-node", text="Neighbouring ranks of a node.", panel=_LOOKING_AHEAD)
 ]
 Bandwidth = Annotated[
     int | None,

@@ -172,6 +172,11 @@ class Preset(StrEnum):
     megatron = "megatron"
 
 
+_ENCODER = EncoderChoice(TokenizeOptions.encoder)
+_DTYPE = Dtype(TokenizeOptions.dtype)
+_ON_ERROR = OnError(TokenizeOptions.on_error)
+
+
 def tokenize(
     context: typer.Context,
     inputs: Annotated[
@@ -197,7 +202,7 @@ def tokenize(
         list[str] | None,
         typer.Option(
             help="JSON field or column with the text; may be repeated.",
-            show_default="text",
+            show_default=",".join(TokenizeOptions.fields),
             rich_help_panel=_TEXT,
         ),
     ] = None,
@@ -206,7 +211,7 @@ def tokenize(
         typer.Option(
             "--append-eod/--no-append-eod",
             help="Append the EOD token to each document.",
-            show_default="on",
+            show_default="on" if TokenizeOptions.append_eod else "off",
             rich_help_panel=_TEXT,
         ),
     ] = None,
@@ -215,7 +220,7 @@ def tokenize(
         typer.Option(
             "--special-tokens/--no-special-tokens",
             help="Apply the tokenizer's post-processor (BOS and so on).",
-            show_default="off",
+            show_default="on" if TokenizeOptions.special_tokens else "off",
             rich_help_panel=_TEXT,
         ),
     ] = None,
@@ -240,13 +245,13 @@ def tokenize(
     encoder: Annotated[
         EncoderChoice,
         typer.Option(help="The encoder; both give the same tokens.", rich_help_panel=_TOKENIZER),
-    ] = EncoderChoice.auto,
+    ] = _ENCODER,
     dtype: Annotated[
         Dtype, typer.Option(help="Token type in the .bin file.", rich_help_panel=_TOKENIZER)
-    ] = Dtype.auto,
+    ] = _DTYPE,
     on_error: Annotated[
         OnError, typer.Option(help="What a bad record does.", rich_help_panel=_ERRORS)
-    ] = OnError.fail,
+    ] = _ON_ERROR,
     max_errors: Annotated[
         int | None,
         typer.Option(
@@ -261,7 +266,7 @@ def tokenize(
             parser=parse_bytes,
             metavar="SIZE",
             help="Longest record.",
-            show_default="64 MB",
+            show_default=f"{TokenizeOptions.max_document_bytes // 10**6} MB",
             rich_help_panel=_ERRORS,
         ),
     ] = TokenizeOptions.max_document_bytes,
@@ -274,17 +279,17 @@ def tokenize(
             parser=parse_bytes,
             metavar="SIZE",
             help="Input bytes of a unit of work.",
-            show_default="16 MiB",
+            show_default=f"{TokenizeOptions.unit_bytes >> 20} MiB",
             rich_help_panel=_RUN,
         ),
     ] = TokenizeOptions.unit_bytes,
     resume: Annotated[
         bool,
         typer.Option("--resume/--no-resume", help="Go on with an unfinished run.", rich_help_panel=_RUN),
-    ] = True,
+    ] = TokenizeOptions.resume,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing output.", rich_help_panel=_RUN)
-    ] = False,
+    ] = TokenizeOptions.force,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=_RUN)
     ] = False,
@@ -302,13 +307,13 @@ def tokenize(
         typer.Option(
             "--keep-local", help="Keep the local files of an uploaded output.", rich_help_panel=_RUN
         ),
-    ] = False,
+    ] = TokenizeOptions.keep_local,
     provenance: Annotated[
         bool,
         typer.Option(
             "--provenance/--no-provenance", help="Record where each document came from.", rich_help_panel=_RUN
         ),
-    ] = True,
+    ] = TokenizeOptions.provenance,
     preset: Annotated[
         Preset | None,
         typer.Option(
@@ -348,13 +353,15 @@ def tokenize(
         "tokenize", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
         like_megatron = preset is Preset.megatron
+        default_eod = TokenizeOptions.append_eod and not like_megatron
+        default_special = TokenizeOptions.special_tokens or like_megatron
         options = TokenizeOptions(
             inputs=inputs,
             output=output,
             tokenizer=tokenizer,
             eod=eod,
-            append_eod=append_eod if append_eod is not None else not like_megatron,
-            special_tokens=special_tokens if special_tokens is not None else like_megatron,
+            append_eod=default_eod if append_eod is None else append_eod,
+            special_tokens=default_special if special_tokens is None else special_tokens,
             fields=field or TokenizeOptions.fields,
             name_by_field=like_megatron,
             workers=workers,

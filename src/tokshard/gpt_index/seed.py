@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
 
-DEFAULT_SEED = 1234
+DEFAULT_SEED = megatron_defaults.SEED
 """Megatron's default."""
 
 MAX_SEED = 2**32 - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from tokshard.core import megatron_defaults
 from tokshard.core.codec import Key
 from tokshard.errors import UsageError
 
@@ -49,8 +50,8 @@ class TrainingArguments:
     global_batch_size: int
     train_iters: int | None = None
     train_samples: int | None = None
-    eval_interval: int | None = 1000
-    eval_iters: int = 100
+    eval_interval: int | None = megatron_defaults.EVAL_INTERVAL
+    eval_iters: int = megatron_defaults.EVAL_ITERS
     eval_global_batch_size: int | None = None
     start_eval_at_iter: int | None = None
     full_validation: bool = False

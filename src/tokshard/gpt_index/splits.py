@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
+from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
 
-SPLITS = ("train", "valid", "test")
-
-DEFAULT_SPLIT = "969, 30, 1"
-"""Megatron's split where none is given; it keeps 3.1% of the data from training."""
+TRAIN = "train"
+SPLITS = (TRAIN, "valid", "test")
 
 # Megatron takes every run of digits and dots for a number and skips everything else without a word.
 _MEGATRON_NUMBER = re.compile(r"[.0-9]+")
@@ -107,7 +106,7 @@ def parse_split(text: str) -> Split:
         tokshard.errors.UsageError: the split '99,-1,2' is not what it seems: Megatron would read 99, 1, 2
     """
     words: list[str] = _MEGATRON_NUMBER.findall(text)
-    hint = f"write one to three weights, for example {DEFAULT_SPLIT!r}"
+    hint = f"write one to three weights, for example {megatron_defaults.SPLIT!r}"
     if not words:
         raise UsageError(f"the split {text!r} holds no number", hint=hint)
     if len(words) > len(SPLITS):

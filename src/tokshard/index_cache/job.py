@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from tokshard.cluster.options import RayOptions
+from tokshard.core import megatron_defaults
 from tokshard.core.codec import Document, Key
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.progress import Progress
@@ -19,8 +20,7 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs, warnings_of
-from tokshard.gpt_index.seed import DEFAULT_SEED
-from tokshard.gpt_index.splits import DEFAULT_SPLIT, Split, parse_split, whole_split
+from tokshard.gpt_index.splits import Split, parse_split, whole_split
 from tokshard.index_cache.build_or_reuse import (
     LOCK_WAIT_SECONDS,
     Action,
@@ -280,7 +280,7 @@ def _requests(
     size: Mapping[str, int | None],
     tokenizer: Any,
 ) -> Iterator[IndexRequest]:
-    default_seed = like.random_seed if like else DEFAULT_SEED
+    default_seed = like.random_seed if like else megatron_defaults.SEED
     for name, samples in size.items():
         split = _split(options, like, name)
         if split is not None:
@@ -302,7 +302,7 @@ def _split(options: BuildIndicesOptions, like: JobSettings | None, name: str) ->
     # None if the job has no such split of this data.
     if options.split is None and like is not None and like.split is None:
         return whole_split(name) if name in like.num_samples else None
-    return parse_split(options.split or (like and like.split) or DEFAULT_SPLIT)
+    return parse_split(options.split or (like and like.split) or megatron_defaults.SPLIT)
 
 
 def _epoch_samples(

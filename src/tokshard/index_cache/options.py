@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tokshard.core import megatron_defaults
 from tokshard.core.codec import Key
 from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import DEFAULT_SEED, check_seed
@@ -23,7 +24,9 @@ MISSING_SIZE_HINT = (
     "give --num-samples 10M,20k (none is one epoch), --epochs 1, or the arguments of the job: "
     "--train-iters, --global-batch-size, --eval-interval, --eval-iters"
 )
-DEFAULT_SPLIT_WARNING = "the split is Megatron's '969, 30, 1', which keeps 3.1% of the data from training"
+DEFAULT_SPLIT_WARNING = (
+    f"the split is Megatron's {megatron_defaults.SPLIT!r}, which keeps 3.1% of the data from training"
+)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from tokshard.errors import UsageError
+from tokshard.gpt_index.splits import TRAIN
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class InspectOptions:
     sample: int | None = None
     shard: str | None = None
     epoch: int | None = None
-    stream: str = "train"
+    stream: str = TRAIN
 
     def __post_init__(self) -> None:
         asked = [name for name in ("step", "index", "sample", "shard") if getattr(self, name) is not None]

@@ -12,16 +12,15 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 from tokshard.blending import recipe_files
-from tokshard.blending.options import DEFAULT_SURPLUS, BuilderConfig
+from tokshard.blending.options import BuilderConfig
 from tokshard.blending.plan import SplitPlan, plan_blend, plan_requests, shortfall_of
 from tokshard.blending.recipe import BlendRecipe, Mixture
+from tokshard.core import megatron_defaults
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.findings import Finding
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, IntegrityError, MissingFileError, TokshardError, UsageError
-from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.gpt_index.sizes import Sizes
-from tokshard.gpt_index.splits import DEFAULT_SPLIT
 from tokshard.preflight.launch.arguments import LaunchArguments, findings_of_arguments
 from tokshard.preflight.launch.text import read_launch, read_launch_words
 from tokshard.preflight.lookups import CacheLookup, Candidate, JobCache, TokenizerNames, identifiers_of_launch
@@ -162,9 +161,9 @@ def _config(launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str
         sequence_length=launch.sequence_length,
         sizes=sizes,
         tokenizer={},
-        split=launch.split or DEFAULT_SPLIT,
-        seed=DEFAULT_SEED if launch.seed is None else launch.seed,
-        surplus=DEFAULT_SURPLUS if surplus is None else surplus,
+        split=launch.split or megatron_defaults.SPLIT,
+        seed=megatron_defaults.SEED if launch.seed is None else launch.seed,
+        surplus=megatron_defaults.SURPLUS if surplus is None else surplus,
         path_as=path_as,
     )
 

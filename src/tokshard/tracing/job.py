@@ -15,13 +15,14 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.reader import require_files
 from tokshard.errors import MissingFileError, UsageError
+from tokshard.gpt_index.splits import TRAIN
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.sources import SampleSource
 from tokshard.storage.fs import exists, realpath
 from tokshard.storage.paths import idx_path, strip_data_suffix
 from tokshard.tracing.contents import DatasetContents, StreamContents
-from tokshard.tracing.options import TRAIN, TraceItem, TraceOptions
+from tokshard.tracing.options import TraceItem, TraceOptions
 from tokshard.tracing.provenance import Provenance
 from tokshard.tracing.reads import DocumentId, PlanStage, find_reads, stages_of
 from tokshard.tracing.report import (

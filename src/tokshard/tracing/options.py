@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 ItemKind = Literal["line", "offset", "document"]
 TraceQuery = Literal["step", "sample", "document", "source"]
 
-TRAIN = "train"
-
 _FORM = re.compile(r"(.+)([:@#])([0-9]{1,18})", re.DOTALL)
 _KINDS: dict[str, ItemKind] = {":": "line", "@": "offset", "#": "document"}
 _HINT = "write FILE:LINE (lines from 1), FILE@OFFSET (bytes from 0; rows of tables) or PREFIX#DOCUMENT"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tokshard.core import megatron_defaults
 from tokshard.core.findings import Finding
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
-from tokshard.gpt_index.splits import DEFAULT_SPLIT, parse_split
+from tokshard.gpt_index.splits import parse_split
 
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -134,20 +135,23 @@ class LaunchArguments:
                 hint="add --global-batch-size, or --micro-batch-size and the number of processes",
             )
         phases = (self.phase_transition_iterations or "").replace(" ", "")
+        given = {
+            "train_iters": self.train_iters or self._steps_of_schedule(),
+            "train_samples": self.train_samples,
+            "eval_interval": self.eval_interval,
+            "eval_iters": self.eval_iters,
+            "eval_global_batch_size": self.eval_global_batch_size,
+            "start_eval_at_iter": self.start_eval_at_iter,
+            "iteration": self.iteration,
+        }
         return TrainingArguments(
             global_batch_size=batch,
-            train_iters=self.train_iters or self._steps_of_schedule(),
-            train_samples=self.train_samples,
-            eval_interval=1000 if self.eval_interval is None else self.eval_interval,
-            eval_iters=100 if self.eval_iters is None else self.eval_iters,
-            eval_global_batch_size=self.eval_global_batch_size,
-            start_eval_at_iter=self.start_eval_at_iter,
             full_validation=self.full_validation,
             skip_train=self.skip_train,
             phase_transition_iterations=tuple(
                 sorted(_whole("--phase-transition-iterations", step) for step in phases.split(",") if step)
             ),
-            iteration=self.iteration or 0,
+            **{name: value for name, value in given.items() if value is not None},
         )
 
     def sizes(self) -> Sizes:
@@ -365,14 +369,15 @@ def _split_string(launch: LaunchArguments) -> Iterator[Finding]:
             "default-split",
             "error",
             "--split is not given: Megatron has a default for --data-path alone, and will not start",
-            f"give --split; the default would be {DEFAULT_SPLIT!r}",
+            f"give --split; the default would be {megatron_defaults.SPLIT!r}",
         )
         return
     if launch.split is None:
         yield Finding(
             "default-split",
             "warning",
-            f"--split is not given, and the default {DEFAULT_SPLIT!r} keeps 3.1% of the data from training",
+            f"--split is not given, and the default {megatron_defaults.SPLIT!r} keeps 3.1% of the data from "
+            "training",
             "give --split 1,0,0 for training alone, or the shares that are wanted",
         )
         return

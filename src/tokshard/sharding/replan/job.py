@@ -11,6 +11,7 @@ import numpy as np
 
 from tokshard.core.codec import encode
 from tokshard.errors import UsageError
+from tokshard.gpt_index.splits import TRAIN
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.history import (
     Reweighting,
@@ -42,7 +43,6 @@ from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Topology
 from tokshard.storage import syscalls
 
-TRAIN = "train"
 FULL_VALIDATION = "full-validation"
 STRIPED_MODES = ("single", "sequential")
 
