@@ -30,9 +30,7 @@ from typing import Any
 WRITING_CALLS = (
     "create",
     "open_for_append",
-    "open_existing",
     "write",
-    "write_at",
     "copy_range",
     "truncate",
     "fsync",
@@ -152,10 +150,6 @@ def failing_hook(job: Job, k: int) -> Callable[[], None]:
                         if job.mode != "kill" and name == "write":
                             data = bytes(memoryview(arguments[1]).cast("B"))
                             os.write(arguments[0], data[: len(data) // 2])
-                        if job.mode != "kill" and name == "write_at":
-                            descriptor, buffer, offset, _ = arguments
-                            data = bytes(memoryview(buffer).cast("B"))
-                            os.pwrite(descriptor, data[: len(data) // 2], offset)
                         if job.mode != "kill" and name == "copy_range":
                             source, target, offset, size, path = arguments
                             original(source, target, offset, size // 2, path)

@@ -64,7 +64,7 @@ def first_failures(result: dict) -> str:
     return "\n".join(f"call {k}: {wrong}" for k, wrong in list(result["failures"].items())[:3])
 
 
-GROWING = ["write", "write_at", "create", "open_for_append", "open_existing", "make_directory"]
+GROWING = ["write", "create", "open_for_append", "make_directory"]
 CAMPAIGNS = {
     "plain": ({}, 5),
     "streamed": ({"arguments": STREAMED}, 13),
@@ -73,7 +73,7 @@ CAMPAIGNS = {
         14,
     ),
     "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 10),
-    "killed in the middle of a write": ({"mode": "half", "only": ["write", "write_at"]}, 2),
+    "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 2),
     "disk full": ({"mode": "enospc", "only": GROWING}, 3),
     "input/output error": ({"mode": "eio"}, 8),
     "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 2),

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from faults.campaign import outputs
+from faults.campaign import finished_units, outputs
 from support.tokenize_runs import run_tokenize
+from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import (
     IntegrityError,
     LockedError,
@@ -19,7 +20,9 @@ from tokshard.errors import (
     StorageError,
 )
 from tokshard.storage import syscalls
+from tokshard.storage.digest import content_digest
 from tokshard.tokenization import assembly
+from tokshard.tokenization import part as part_module
 from tokshard.tokenization.job import Workspace
 
 WORK = "out/x.tokshard/work"
@@ -115,6 +118,100 @@ def test_a_stream_shorter_than_the_journal_says(directory, monkeypatch):
         tokenize()
     assert "--no-resume" in caught.value.hint
     tokenize(resume=False)
+    assert outputs(["out/x"]) == expected
+
+
+class StopsAfter(SilentProgress):
+    """Stops the run at its n-th update."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def update(self, state: ProgressUpdate) -> None:
+        self.count -= 1
+        if self.count < 0:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def stop(directory, monkeypatch):
+    """Stop a run halfway; return how many units are finished, and the right outputs."""
+
+    def stop(checkpoint_units):
+        expected = expected_outputs()
+        monkeypatch.setattr(assembly, "CHECKPOINT_UNITS", checkpoint_units)
+        with pytest.raises(KeyboardInterrupt):
+            tokenize(progress=StopsAfter(10))
+        finished = finished_units("out/x")
+        assert len(finished) == 5
+        return len(finished), expected
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("damage", "checkpoint_units"),
+    [(damage, units) for damage in ("flip", "cut", "longer") for units in (3, 256)] + [("gone", 256)],
+)
+def test_tokens_behind_the_checkpoint_count_for_nothing(stop, damage, checkpoint_units):
+    finished, expected = stop(checkpoint_units)
+    covered = 0
+    for _, checkpoint in assembly.read_assembled(WORK, frozenset({"reference"})):
+        covered = checkpoint.sizes["0.bin"]
+    assert (covered > 0) == (checkpoint_units == 3)
+    tokens = Path(WORK, "0.bin")
+    content = tokens.read_bytes()
+    assert len(content) > covered
+    behind = {"flip": bytes(255 - byte for byte in content[covered:]), "longer": content[covered:] + content}
+    tokens.write_bytes(content[:covered] + behind.get(damage, b""))
+    if damage == "gone":
+        tokens.unlink()
+    assert tokenize().units_resumed == finished
+    assert outputs(["out/x"]) == expected
+
+
+def flip_a_token(path):
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+
+
+def change_the_version(path):
+    path.write_bytes(path.read_bytes()[:-1] + b"1")
+
+
+def take_the_tokens_out(path):
+    """Make the part one of an earlier tokshard, whose workers wrote tokens to their place in 0.bin."""
+    content = path.read_bytes()
+    length, _, _ = part_module._TAIL.unpack(content[-part_module._TAIL.size :])
+    end = len(content) - part_module._TAIL.size - length
+    footer = json.loads(content[end : end + length])
+    tokens = footer["streams"].pop("tokens.0")
+    size = sum(size for _, size in tokens["extents"])
+    footer["placed"] = {"tokens.0": {"offset": 80, "size_bytes": size, "xxh3_128": tokens["xxh3_128"]}}
+    changed = json.dumps(footer, separators=(",", ":")).encode()
+    digest = bytes.fromhex(content_digest(changed))
+    tail = part_module._TAIL.pack(len(changed), digest, part_module._MAGIC)
+    path.write_bytes(content[:end] + changed + tail)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, flip_a_token, change_the_version, take_the_tokens_out])
+def test_a_damaged_part_is_made_again_and_no_others(stop, damage):
+    finished, expected = stop(256)
+    _, second, *_ = sorted(Path(WORK, "parts").glob("*.part"))
+    damage(second)
+    assert tokenize().units_resumed == finished - 1
+    assert outputs(["out/x"]) == expected
+
+
+@pytest.mark.parametrize("checkpoint_units", [3, 256])
+def test_a_run_of_another_version_is_resumed_from_its_checkpoint(stop, checkpoint_units):
+    _, expected = stop(checkpoint_units)
+    for path in Path(WORK, "parts").glob("*.part"):
+        take_the_tokens_out(path)
+    with Path(WORK, "0.bin").open("ab") as file:
+        file.write(bytes(1000))
+    assert tokenize().units_resumed == (3 if checkpoint_units == 3 else 0)
     assert outputs(["out/x"]) == expected
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import subprocess
 import sys
@@ -56,8 +55,6 @@ def memory_use(directory, name, control=None):
             json.dumps({"arguments": arguments, "control": control}),
         ],
         cwd=directory,
-        # A worker may hold as little of what is encoded as one unit: how much, depends on the others' speed.
-        env={**os.environ, "PYTHONPATH": str(HERE / "shim"), "TOKSHARD_SHIM_HELD": "4000000"},
         capture_output=True,
         text=True,
         check=False,

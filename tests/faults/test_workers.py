@@ -182,6 +182,33 @@ def test_kill_dash_nine_of_the_main_process_takes_the_workers_along(directory, u
     chain.check_finished()
 
 
+# The k-th call of each worker. A unit takes six writes.
+CALLS = [
+    *((call, "kill") for call in ("create 2", "write 2", "write 8", "close 2", "replace 2")),
+    *((call, "full") for call in ("create 2", "write 2", "write 8")),
+]
+ANSWERS = {"kill": (8, "SIGKILL"), "full": (7, "No space left")}
+
+
+def test_workers_killed_or_out_of_space_at_each_of_their_calls_lose_nothing_finished(directory, undisturbed):
+    log = directory / "begun.txt"
+    finished: set[str] = set()
+    for call, what in CALLS:
+        log.unlink(missing_ok=True)
+        run = Run(TOKENIZE, directory, logging(directory, TOKSHARD_SHIM_CALL=f"{call} {what}")).start()
+        found, stderr = run.end()
+        status, words = ANSWERS[what]
+        assert (found, words in stderr) == (status, True), f"{call} {what}: {stderr}"
+        assert not finished & set(log.read_text().split()[::2])
+        assert finished <= finished_units(str(directory / "out/x"))
+        finished = finished_units(str(directory / "out/x"))
+    assert finished
+    log.unlink()
+    assert Run(TOKENIZE, directory, logging(directory)).start().end()[0] == 0
+    assert not finished & set(log.read_text().split()[::2])
+    assert output_of(directory) == undisturbed
+
+
 def test_a_runner_by_pool_is_caught(directory):
     program = [sys.executable, str(HERE / "controls/pool_runner.py")]
     run = Run(["corpus.jsonl", "out/parts"], directory, {"TOKENIZER": str(TOKENIZER)}, program).start()

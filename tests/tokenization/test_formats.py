@@ -17,7 +17,7 @@ def test_the_footer_of_a_part():
     footer = PartFooter.from_bytes(content, "part-1.json")
     assert footer.to_bytes() == content
     assert footer.header.key == UnitKey(1, 2)
-    assert footer.placed["tokens.0"].offset == 80
+    assert footer.streams["lengths.0"].extents == ((0, 12),)
 
 
 def test_an_assembled_unit_in_the_journal():

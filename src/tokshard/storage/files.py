@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import secrets
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -123,11 +122,6 @@ class AppendFile:
             raise
 
     def _cut_back(self) -> None:
-        if self._actual_size() > self.size_bytes:
-            syscalls.truncate(self._descriptor, self.size_bytes, self.path)
-        os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
-
-    def _actual_size(self) -> int:
         actual = os.fstat(self._descriptor).st_size
         if actual < self.size_bytes:
             raise IntegrityError(
@@ -135,7 +129,9 @@ class AppendFile:
                 path=self.path,
                 hint="start over with --no-resume",
             )
-        return actual
+        if actual > self.size_bytes:
+            syscalls.truncate(self._descriptor, self.size_bytes, self.path)
+        os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
 
     def write(self, buffer: syscalls.Buffer) -> None:
         """Append ``buffer``."""
@@ -166,42 +162,6 @@ class AppendFile:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             syscalls.close(descriptor, self.path)
-
-
-class SharedFile(AppendFile):
-    """A file that grows, and behind whose end other processes have begun to write.
-
-    Bytes after ``size_bytes`` are left alone until :meth:`cut`.
-    """
-
-    def _cut_back(self) -> None:
-        self._actual_size()
-        os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
-
-    def skip(self, count: int) -> None:
-        """Take in ``count`` bytes behind the end, which another process has written."""
-        self.size_bytes = os.lseek(self._descriptor, count, os.SEEK_CUR)
-
-    def check_size(self) -> None:
-        """Check that the file is at least as long as it should be."""
-        self._actual_size()
-
-    def cut(self) -> None:
-        """Cut off the bytes after the end."""
-        super()._cut_back()
-
-
-def write_at(path: str, buffers: Sequence[syscalls.Buffer], offset: int) -> None:
-    """Write buffers one after the other at a place of a file that is there already."""
-    descriptor = syscalls.open_existing(path)
-    try:
-        for buffer in buffers:
-            syscalls.write_at(descriptor, buffer, offset, path)
-            offset += memoryview(buffer).nbytes
-    except BaseException:
-        os.close(descriptor)
-        raise
-    syscalls.close(descriptor, path)
 
 
 def _check_size(descriptor: int, expected: int, path: str) -> None:

@@ -57,17 +57,8 @@ def create(path: str) -> int:
 def open_for_append(path: str) -> int:
     """Open a regular file of ours for writing, creating it where it is absent; all else is refused."""
     _refuse_url(path)
-    return _open_regular(path, os.O_RDWR | os.O_CREAT)
-
-
-def open_existing(path: str) -> int:
-    """Open a regular file of ours for writing; one that is absent is refused, as all else is."""
-    return _open_regular(path, os.O_WRONLY)
-
-
-def _open_regular(path: str, flags: int) -> int:
     with _translated("open", path):
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file")
@@ -80,15 +71,6 @@ def write(descriptor: int, buffer: Buffer, path: str) -> None:
     with _translated("write", path):
         while view:
             view = view[os.write(descriptor, view) :]
-
-
-def write_at(descriptor: int, buffer: Buffer, offset: int, path: str) -> None:
-    """Write all of ``buffer`` at a place of an open file, whose position is left alone."""
-    view = memoryview(buffer).cast("B")
-    with _translated("write", path):
-        while view:
-            written = os.pwrite(descriptor, view, offset)
-            view, offset = view[written:], offset + written
 
 
 def copy_range(source: int, target: int, offset: int, count: int, path: str) -> int:

@@ -7,9 +7,6 @@ a *checkpoint* line from time to time, which says how long each file was when ev
 been forced to the disk. A run continues from the last checkpoint; the parts of later units are still
 there, because a part is removed only after the checkpoint that covers it. Each line holds its own digest:
 a run continues from the last checkpoint before a damaged line, and repeats what came after.
-
-Tokens may have been written to their place in ``K.bin`` by those who encoded them, see
-:mod:`tokshard.tokenization.encoded_unit`. So that file is cut to its size at the very end only.
 """
 
 from __future__ import annotations
@@ -46,10 +43,9 @@ from tokshard.dataset.workdir import (
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord, piecewise_digest
-from tokshard.storage.files import AppendFile, SharedFile
+from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
-from tokshard.tokenization.encoded_unit import Placements
-from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts, UnitKey, token_file
+from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts, UnitKey, stream_names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,7 +126,7 @@ class Assembly:
         self._directory = directory
         self._input_names = input_names
         self._policy = policy
-        self._streams = _stream_names(field_count, offsets=offsets)
+        self._streams = {name: _file_name(name) for name in stream_names(field_count, offsets=offsets)}
         self.next = UnitKey(0, 0)
         self.counts = UnitCounts(fields=(FieldCounts(),) * field_count)
         self.input_bytes_done = 0
@@ -145,21 +141,10 @@ class Assembly:
                 self._advance(unit)
             sizes, journal_bytes = checkpoint.sizes, checkpoint.journal_bytes
         self._journal = Journal(os.path.join(directory, JOURNAL), journal_bytes)
-        self._token_files = {
-            stream: SharedFile(os.path.join(directory, token_file(stream)), sizes.get(token_file(stream), 0))
-            for stream in self._streams
-            if stream.startswith("tokens.")
-        }
         self._files = {
-            name: self._token_files.get(stream)
-            or AppendFile(os.path.join(directory, name), sizes.get(name, 0))
-            for stream, name in self._streams.items()
+            name: AppendFile(os.path.join(directory, name), sizes.get(name, 0))
+            for name in self._streams.values()
         }
-
-    def placements(self) -> Placements:
-        """Return the positions of the tokens of all units from :attr:`next` on, as they become known."""
-        files = self._token_files.values()
-        return Placements(self.next, [file.path for file in files], [file.size_bytes for file in files])
 
     def append(self, part: PartReader) -> None:
         """Append the part of the next unit.
@@ -176,9 +161,7 @@ class Assembly:
         rejected = part.read("rejected")
         self._check_policy(rejected)
         for stream, name in self._streams.items():
-            if stream in self._token_files and (place := part.placed(stream)) is not None:
-                self._skip(part, self._token_files[stream], place)
-            elif stream != "rejected":
+            if stream != "rejected":
                 for chunk in part.chunks(stream):
                     self._files[name].write(chunk)
                     self._uncommitted_bytes += len(chunk)
@@ -191,21 +174,8 @@ class Assembly:
         if len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES:
             self._begin_checkpoint()
 
-    def _skip(self, part: PartReader, file: SharedFile, place: range) -> None:
-        if place.start != file.size_bytes:
-            raise IntegrityError(
-                f"the tokens of unit {part.unit.index} of {self._input_names[part.unit.file]} were written "
-                f"to byte {place.start} of {file.path}, but belong to byte {file.size_bytes}",
-                path=file.path,
-                hint="an interrupted run gave earlier units another size; start over with --no-resume",
-            )
-        file.skip(len(place))
-        self._uncommitted_bytes += len(place)
-
     def stage(self, plan: BuildPlan, parameters: TokenizeParameters) -> list[Manifest]:
         """Write every output's files into the work directory; return the manifests. All are assembled."""
-        for file in self._token_files.values():
-            file.cut()
         self._begin_checkpoint()
         self._settle()
         inputs = _input_records(self, plan)
@@ -320,18 +290,10 @@ def _encoder_of(entry: dict[str, Any]) -> Any:
     return part.get("encoder") if isinstance(part, dict) else None
 
 
-def _stream_names(field_count: int, *, offsets: bool) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for k in range(field_count):
-        names |= {
-            f"tokens.{k}": token_file(f"tokens.{k}"),
-            f"lengths.{k}": f"{k}.lengths",
-            f"sequences.{k}": f"{k}.sequences",
-        }
-    if offsets:
-        names["offsets"] = "offsets"
-    names["rejected"] = "rejected.jsonl"
-    return names
+def _file_name(stream: str) -> str:
+    kind, _, k = stream.partition(".")
+    names = {"tokens": f"{k}.bin", "offsets": "offsets", "rejected": "rejected.jsonl"}
+    return names.get(kind, f"{k}.{kind}")
 
 
 # Staging

@@ -1,19 +1,28 @@
-"""The encoder of units: turns a unit of work into an encoded unit. Each worker has one."""
+"""The encoder of units: turns a unit of work into a part. Each worker has one."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from tokshard.corpus.records import DocumentBatch, RejectedRecord, read_documents
-from tokshard.corpus.units import Unit, unit_from_json
+from tokshard.corpus.units import LineUnit, Unit, unit_from_json
 from tokshard.dataset.plan import TokenizerIdentity
-from tokshard.tokenization.encoded_unit import EncodedUnit
+from tokshard.storage import syscalls
 from tokshard.tokenization.packing import PackedDocuments, pack_documents
-from tokshard.tokenization.part import UnitKey
+from tokshard.tokenization.part import (
+    FieldCounts,
+    PartHeader,
+    PartWriter,
+    UnitCounts,
+    UnitKey,
+    stream_names,
+)
 from tokshard.tokenizer import encoders, equivalence
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.tokenizer.structure import FastEncoderRefusedError
@@ -75,11 +84,6 @@ class Task:
     def key(self) -> UnitKey:
         """The unit."""
         return UnitKey.of(self.unit)
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome when its part is committed."""
-        return Outcome(self.key, self.unit.input_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the task as a message between processes."""
@@ -168,42 +172,54 @@ class UnitEncoder:
         """Load the reference encoder now, for the comparison of the fast one with it."""
         self._reference.load()
 
-    def encode(self, task: Task) -> Iterator[BatchProgress | EncodedUnit | Outcome]:
-        """Encode a unit.
+    def encode(self, task: Task) -> Iterator[BatchProgress | Outcome]:
+        """Encode a unit and commit its part.
+
+        Peak memory: a batch.
 
         Yields:
-            The size of each batch; last the encoded unit, to be committed, or the outcome if a record
-            was rejected that may not be.
+            The size of each batch; last the outcome. Nothing is committed if a record was rejected that
+            may not be.
+
+        Raises:
+            EncoderMismatchError: The fast encoder differs from the reference.
+            StorageError: The disk is full or broken. Nothing is committed.
         """
-        spec = self._spec
-        with EncodedUnit(
-            os.path.join(self.parts_directory, task.key.part_name),
-            task.unit,
-            fields=len(spec.fields),
-            item_bytes=self._dtype.itemsize,
-            keeps_offsets=spec.offsets,
-            encoder=self._encoder.name,
-        ) as unit:
-            for batch in read_documents(task.unit, spec.fields, max_document_bytes=spec.max_document_bytes):
-                tokens_before = unit.counts.tokens
-                self._encode_batch(batch, task, unit)
-                if spec.max_rejected is not None and len(unit.rejected) > spec.max_rejected:
-                    unit.discard()
-                    yield Outcome(task.key, 0, unit.rejected[spec.max_rejected])
+        import xxhash
+
+        spec, unit = self._spec, task.unit
+        counts = UnitCounts(fields=(FieldCounts(),) * len(spec.fields))
+        content_digest = xxhash.xxh3_128()
+        path = os.path.join(self.parts_directory, task.key.part_name)
+        with PartWriter(path, stream_names(len(spec.fields), offsets=spec.offsets)) as part:
+            for batch in read_documents(unit, spec.fields, max_document_bytes=spec.max_document_bytes):
+                packed, compared = self._encode_batch(batch, task)
+                added = _counts_of(batch, packed, compared)
+                counts += added
+                if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
+                    part.discard()
+                    yield Outcome(task.key, 0, batch.rejected[spec.max_rejected - counts.rejected_total])
                     return
-                yield BatchProgress(len(batch.raw), len(batch.offsets), unit.counts.tokens - tokens_before)
-        yield unit
+                content_digest.update(batch.raw)
+                _write_batch(part, batch, packed, offsets=spec.offsets)
+                yield BatchProgress(len(batch.raw), len(batch.offsets), added.tokens)
+            part.finish(
+                PartHeader(
+                    file=unit.file,
+                    unit=unit.index,
+                    last=unit.last,
+                    encoder=self._encoder.name,
+                    input_bytes=unit.input_bytes,
+                    content_xxh3_128=content_digest.hexdigest(),
+                    counts=counts,
+                )
+            )
+        if isinstance(unit, LineUnit) and unit.temporary:
+            syscalls.unlink(unit.path)
+        yield Outcome(task.key, unit.input_bytes)
 
-    def encode_to_part(self, task: Task) -> Iterator[BatchProgress | Outcome]:
-        """Encode a unit and commit its part, with the tokens in it; the outcome comes last."""
-        for event in self.encode(task):
-            if isinstance(event, EncodedUnit):
-                event.commit()
-                yield task.outcome
-            else:
-                yield event
-
-    def _encode_batch(self, batch: DocumentBatch, task: Task, unit: EncodedUnit) -> None:
+    def _encode_batch(self, batch: DocumentBatch, task: Task) -> tuple[list[PackedDocuments], int]:
+        # Each field, and how many documents both encoders have encoded.
         compared = 0
         fields: list[PackedDocuments] = []
         for texts, sequences in zip(batch.texts, batch.sequences_per_document, strict=True):
@@ -223,7 +239,36 @@ class UnitEncoder:
                     append_eod=self._spec.append_eod,
                 )
             )
-        unit.add(batch, fields, compared)
+        return fields, compared
+
+
+def _counts_of(batch: DocumentBatch, fields: Sequence[PackedDocuments], compared: int) -> UnitCounts:
+    return UnitCounts(
+        records=batch.records,
+        documents=len(batch.offsets),
+        lines=batch.lines,
+        blank_lines=batch.blank_lines,
+        content_bytes=len(batch.raw),
+        compared=compared,
+        rejected=dict(Counter(record.reason for record in batch.rejected)),
+        fields=tuple(packed.counts for packed in fields),
+    )
+
+
+def _write_batch(
+    part: PartWriter, batch: DocumentBatch, fields: Sequence[PackedDocuments], *, offsets: bool
+) -> None:
+    for k, packed in enumerate(fields):
+        part.write(f"tokens.{k}", packed.tokens.data)
+        part.write(f"lengths.{k}", packed.lengths.data)
+        part.write(f"sequences.{k}", packed.sequences.data)
+    if offsets:
+        part.write("offsets", batch.offsets.data)
+    lines = (
+        json.dumps([record.offset, record.line, record.reason, record.detail, record.excerpt]) + "\n"
+        for record in batch.rejected
+    )
+    part.write("rejected", "".join(lines).encode("ascii"))
 
 
 class _LateReference:

@@ -12,9 +12,6 @@ XXH3-128 (16 bytes), and the magic ``TOKPART3``. The data consists of named
 ``rejected``       JSON lines, one for each rejected record
 =================  =========================================================
 
-Streams of tokens may be *placed* instead: they lie where they belong in the output, in the file ``K.bin``
-beside the directory of the parts, and the footer says where.
-
 A part is not forced to the disk: its footer holds the digest of each stream, which are checked before a
 run uses what an earlier one has left, so a part that a power cut has damaged is just made again.
 """
@@ -26,10 +23,10 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.corpus.units import Unit
@@ -72,14 +69,10 @@ class UnitKey:
         return UnitKey(self.file + 1, 0) if last else UnitKey(self.file, self.index + 1)
 
 
-def token_file(stream: str) -> str:
-    """Return the name of the output file in which a stream of tokens belongs.
-
-    Example:
-        >>> token_file("tokens.0")
-        '0.bin'
-    """
-    return f"{int(stream.removeprefix('tokens.'))}.bin"
+def stream_names(field_count: int, *, offsets: bool) -> list[str]:
+    """Return the names of a part's streams."""
+    names = [f"{kind}.{k}" for k in range(field_count) for kind in ("tokens", "lengths", "sequences")]
+    return [*names, *(["offsets"] if offsets else []), "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +148,6 @@ class StreamEntry:
     ]
     xxh3_128: Annotated[str, Key("xxh3_128", "Digest of the stream.", pattern=XXH3_128)]
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the stream."""
-        return sum(size for _, size in self.extents)
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedStream:
-    """A stream of tokens that is stored at its final position in the output, outside of the part."""
-
-    offset: Annotated[int, Key("offset", "Where it begins in the output, in bytes.", minimum=0)]
-    size_bytes: Annotated[int, Key("size_bytes", "Its size.", minimum=0)]
-    xxh3_128: Annotated[str, Key("xxh3_128", "Digest of the stream.", pattern=XXH3_128)]
-
 
 @dataclass(frozen=True, slots=True)
 class PartHeader:
@@ -198,18 +177,18 @@ class PartFooter(Document):
     IS_PUBLISHED = False
 
     header: Annotated[PartHeader, Key("header", "The unit and its counts.")]
-    streams: Annotated[dict[str, StreamEntry], Key("streams", "The streams in the part.")]
-    placed: Annotated[dict[str, PlacedStream], Key("placed", "The streams stored in the output.")]
+    streams: Annotated[dict[str, StreamEntry], Key("streams", "The streams.")]
 
 
 class PartWriter:
     """Writes the part of one unit; a context manager that commits the file when left normally."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, streams: Iterable[str]) -> None:
+        import xxhash
+
         self._file = AtomicFile(path, durable=False)
-        self._extents: dict[str, list[tuple[int, int]]] = {}
-        self._digests: dict[str, Any] = {}
-        self._placed: dict[str, PlacedStream] = {}
+        self._extents: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
+        self._digests = {stream: xxhash.xxh3_128() for stream in self._extents}
 
     def __enter__(self) -> Self:
         self._file.__enter__()
@@ -217,29 +196,19 @@ class PartWriter:
 
     def write(self, stream: str, buffer: Buffer) -> None:
         """Append ``buffer`` to one of the part's streams."""
-        import xxhash
-
-        if stream not in self._digests:
-            self._digests[stream] = xxhash.xxh3_128()
-            self._extents[stream] = []
         size = memoryview(buffer).nbytes
         if size:
             self._digests[stream].update(buffer)
             self._extents[stream].append((self._file.size_bytes, size))
             self._file.write(buffer)
 
-    def place(self, stream: str, buffers: Sequence[Buffer], offset: int) -> None:
-        """Note that a stream of tokens, made of ``buffers``, lies in the output from ``offset`` on."""
-        size = sum(memoryview(buffer).nbytes for buffer in buffers)
-        self._placed[stream] = PlacedStream(offset, size, content_digest(*buffers))
-
     def finish(self, header: PartHeader) -> None:
         """Write the footer."""
         streams = {
-            name: StreamEntry(tuple(self._extents[name]), self._digests[name].hexdigest())
-            for name in self._extents
+            name: StreamEntry(tuple(extents), self._digests[name].hexdigest())
+            for name, extents in self._extents.items()
         }
-        content = PartFooter(header, streams, self._placed).to_json()
+        content = PartFooter(header, streams).to_json()
         footer = json.dumps(content, separators=(",", ":")).encode()
         self._file.write(footer)
         self._file.write(_TAIL.pack(len(footer), bytes.fromhex(content_digest(footer)), _MAGIC))
@@ -273,44 +242,40 @@ class PartReader:
         self.header = footer.header
         self.unit = footer.header.key
         self._streams = footer.streams
-        self._placed = footer.placed
 
     def digest(self, stream: str) -> str:
         """Return the recorded XXH3-128 of a stream."""
-        return (self._placed.get(stream) or self._streams[stream]).xxh3_128
-
-    @property
-    def token_bytes(self) -> tuple[int, ...]:
-        """The bytes of each field's tokens, wherever they are stored."""
-        names = (f"tokens.{k}" for k in range(len(self.header.counts.fields)))
-        return tuple((self._placed.get(name) or self._streams[name]).size_bytes for name in names)
-
-    def placed(self, stream: str) -> range | None:
-        """Return the bytes of the output that hold the stream; None if the part holds it."""
-        entry = self._placed.get(stream)
-        return None if entry is None else range(entry.offset, entry.offset + entry.size_bytes)
+        return self._streams[stream].xxh3_128
 
     def chunks(self, stream: str) -> Iterator[memoryview]:
-        """Yield a stream that is not placed in pieces of at most 1 MiB, and check its digest at the end.
+        """Yield a stream in pieces of at most 1 MiB, and check its digest at the end.
 
         Each piece is valid until the next is asked for: they share one buffer, which stays in the cache.
 
         Raises:
             IntegrityError: The stream is not what was written.
         """
-        return self._checked(self._descriptor, self._streams[stream].extents, stream)
+        import xxhash
+
+        state = xxhash.xxh3_128()
+        for offset, size in self._streams[stream].extents:
+            for position in range(offset, offset + size, _COPY_BYTES):
+                wanted = memoryview(self._buffer)[: offset + size - position]
+                chunk = wanted[: os.preadv(self._descriptor, [wanted], position)]
+                state.update(chunk)
+                yield chunk
+        if state.hexdigest() != self.digest(stream):
+            raise IntegrityError(f"{self.path}: the stream {stream} is damaged", path=self.path, field=stream)
 
     def read(self, stream: str) -> bytes:
         """Return a whole stream; see :meth:`chunks`."""
         return b"".join(bytes(chunk) for chunk in self.chunks(stream))
 
     def verify(self) -> None:
-        """Check the digest of every stream, the placed ones where they are stored."""
+        """Check the digest of every stream."""
         for stream in self._streams:
             for _ in self.chunks(stream):
                 pass
-        for stream in self._placed:
-            self._verify_placed(stream)
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -323,39 +288,6 @@ class PartReader:
 
     def __exit__(self, *arguments: object) -> None:
         self.close()
-
-    def _verify_placed(self, stream: str) -> None:
-        work_directory = os.path.dirname(os.path.dirname(self.path))
-        entry = self._placed[stream]
-        try:
-            descriptor = os.open(
-                os.path.join(work_directory, token_file(stream)),
-                os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-            )
-        except OSError as error:
-            raise IntegrityError(
-                f"{self.path}: the tokens cannot be read: {error}", path=self.path
-            ) from error
-        try:
-            for _ in self._checked(descriptor, [(entry.offset, entry.size_bytes)], stream):
-                pass
-        finally:
-            os.close(descriptor)
-
-    def _checked(
-        self, descriptor: int, extents: Iterable[tuple[int, int]], stream: str
-    ) -> Iterator[memoryview]:
-        import xxhash
-
-        state = xxhash.xxh3_128()
-        for offset, size in extents:
-            for position in range(offset, offset + size, _COPY_BYTES):
-                wanted = memoryview(self._buffer)[: offset + size - position]
-                chunk = wanted[: os.preadv(descriptor, [wanted], position)]
-                state.update(chunk)
-                yield chunk
-        if state.hexdigest() != self.digest(stream):
-            raise IntegrityError(f"{self.path}: the stream {stream} is damaged", path=self.path, field=stream)
 
     def _read_footer(self) -> PartFooter:
         size = os.fstat(self._descriptor).st_size

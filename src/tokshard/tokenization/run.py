@@ -155,8 +155,6 @@ class UnitEncoding:
     """The encoding of the units that are not finished; parts are appended to the assembly in order."""
 
     def __init__(self, job: TokenizeJob, assembly: Assembly, progress: Progress) -> None:
-        from tokshard.tokenization.encoded_unit import HeldUnit
-
         self._job = job
         self._assembly = assembly
         self._progress = progress
@@ -165,10 +163,8 @@ class UnitEncoding:
         self._ready: set[UnitKey] = set()
         self._documents = assembly.counts.documents
         self._tokens = assembly.counts.tokens
-        self._placements = assembly.placements()
         for part in job.workspace.usable_parts(assembly.next, job.accepted_encoders):
             self._ready.add(part.unit)
-            self._placements.locate(HeldUnit(part.unit, part.header.last, part.token_bytes))
             self._documents += part.header.counts.documents
             self._tokens += part.header.counts.tokens
             self.bytes_done += part.header.input_bytes
@@ -191,7 +187,7 @@ class UnitEncoding:
                 is_done=lambda key: key < self._assembly.next or key in self._ready,
                 streams=job.workers,
             ) as feed,
-            closing(executor.run(job.encoding, job.workspace.parts, feed, self._placements)) as events,
+            closing(executor.run(job.encoding, job.workspace.parts, feed)) as events,
         ):
             for event in events:
                 if isinstance(event, BatchProgress):

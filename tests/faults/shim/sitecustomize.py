@@ -3,8 +3,7 @@
 TOKSHARD_SHIM says what happens before the unit of index TOKSHARD_SHIM_UNIT (of each unit, if that is
 unset): raise, abort, exit, sleep, hold (until the process is ended), late (it waits until six are begun), or
 nothing. TOKSHARD_SHIM_LOG is a file that gets a line for each part that is begun: its name, and the process.
-TOKSHARD_SHIM_HELD is how many encoded bytes a worker may hold. TOKSHARD_SHIM_MAIN is set where the main
-process shall misbehave, which encodes small inputs itself.
+TOKSHARD_SHIM_MAIN is set where the main process shall misbehave, which encodes small inputs itself.
 """
 
 import errno
@@ -37,10 +36,6 @@ def _begun():
 
 
 def _install():
-    if held := os.environ.get("TOKSHARD_SHIM_HELD"):
-        from tokshard.tokenization import encoded_unit
-
-        encoded_unit.HELD_BYTES = int(held)  # before the worker's module takes it over
     from tokshard.tokenization.encoder import UnitEncoder
 
     original = UnitEncoder.encode
@@ -69,7 +64,7 @@ def _fail_at(name, k, what):
     def wrapped(*arguments):
         count = seen[os.getpid()] = seen.get(os.getpid(), 0) + 1
         if count == int(k):
-            if name in ("write", "write_at"):  # half of it
+            if name == "write":  # half of it
                 data = bytes(memoryview(arguments[1]).cast("B"))
                 original(arguments[0], data[: len(data) // 2], *arguments[2:])
             if what == "kill":

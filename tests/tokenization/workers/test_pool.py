@@ -20,9 +20,7 @@ from support.unit_feeds import PATIENCE_SECONDS, Fed
 from tokshard import errors
 from tokshard.core.worker_errors import WorkerCrashError, error_from_json, error_to_json
 from tokshard.corpus.units import LineUnit
-from tokshard.tokenization.encoded_unit import Placements
 from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task
-from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.workers.executor import InlineExecutor
 from tokshard.tokenization.workers.pool import ForkServer, ProcessPool, Worker, to_line
 
@@ -48,13 +46,6 @@ class Notes:
             raise KeyError("enough")
 
 
-class Never:
-    """Finds no position of any unit."""
-
-    def locate(self, unit) -> list:
-        return []
-
-
 class Work:
     """Inputs, a specification for them, and a directory for the parts."""
 
@@ -64,7 +55,7 @@ class Work:
         self.parts = folder / "parts"
         self.spec = job_of([str(path) for path in paths], "x", **options).encoding
 
-    def run(self, executor, notes=None, placements=None, spec=None, **options) -> dict[str, str]:
+    def run(self, executor, notes=None, spec=None, **options) -> dict[str, str]:
         """Run; return the digests of the parts."""
         for path in self.parts.glob("*"):
             path.unlink()
@@ -73,7 +64,7 @@ class Work:
         notes = notes or Notes()
         with (
             Fed(self.paths, self.folder / "raw", **options).feed as feed,
-            closing(executor.run(spec or self.spec, str(self.parts), feed, placements)) as events,
+            closing(executor.run(spec or self.spec, str(self.parts), feed)) as events,
         ):
             for event in events:
                 if isinstance(event, BatchProgress):
@@ -104,41 +95,6 @@ def test_every_unit_becomes_the_same_part_once(work, name):
         path.stat().st_size for path in work.paths
     )
     assert not os.listdir(work.folder / "raw")
-
-
-@pytest.mark.parametrize("name", EXECUTORS)
-def test_units_that_are_never_given_a_place_are_committed_in_the_end(work, name):
-    assert work.run(EXECUTORS[name](), placements=Never(), unit_bytes=500) == work.run(
-        InlineExecutor(), unit_bytes=500
-    )
-
-
-def tokens_in_parts(folder: Path) -> bytes:
-    """The tokens of all parts in unit order, wherever they lie."""
-    found = []
-    for path in sorted((folder / "parts").iterdir()):
-        with PartReader(str(path)) as part:
-            part.verify()
-            if (place := part.placed("tokens.0")) is None:
-                found.append(part.read("tokens.0"))
-            else:
-                found.append((folder / "0.bin").read_bytes()[place.start : place.stop])
-    return b"".join(found)
-
-
-@pytest.mark.parametrize("name", EXECUTORS)
-def test_placed_tokens_are_those_of_whole_parts_in_their_order(work, name):
-    work.run(InlineExecutor(), unit_bytes=500)
-    expected = tokens_in_parts(work.folder)
-    path = work.folder / "0.bin"
-    path.touch()
-    placements = Placements(UnitKey(0, 0), [str(path)], [0])
-    work.run(EXECUTORS[name](), placements=placements, unit_bytes=500)
-    assert tokens_in_parts(work.folder) == expected
-    with PartReader(str(work.parts / "000000-000000000.part")) as first:
-        assert first.placed("tokens.0") is not None
-    if name == "one":  # units come in order, so that each finds its place at once
-        assert path.read_bytes() == expected
 
 
 def test_workers_have_the_memory_of_one_process_and_no_thread_is_there_when_they_are_forked(work):

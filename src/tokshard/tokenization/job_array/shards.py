@@ -239,8 +239,7 @@ class TaskShard:
                 is_done=self._needs_nothing,
                 streams=self._job.workers,
             ) as feed,
-            # The assembly's files are only for who holds the lock alone: tokens stay in their parts.
-            closing(executor.run(self._job.encoding, self._workspace.parts, feed, None)) as events,
+            closing(executor.run(self._job.encoding, self._workspace.parts, feed)) as events,
         ):
             for event in events:
                 if isinstance(event, BatchProgress):

@@ -6,8 +6,7 @@ socket that is its stdin, one JSON object a message; with the order for a worker
 which the job will speak to that worker, by lines of JSON. When the job goes away, the sockets end, the
 forkserver ends its workers and itself, and each worker ends itself.
 
-A worker keeps no state that matters: it may be killed at any moment. An encoded unit is *held* in memory
-until the job knows the position of its tokens, and the next unit is encoded meanwhile.
+A worker keeps no state that matters: it may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import gc
 import importlib
 import json
 import os
-import queue
 import selectors
 import signal
 import socket
@@ -28,9 +26,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from tokshard.core.worker_errors import error_to_json
-from tokshard.tokenization.encoded_unit import HELD_BYTES, EncodedUnit, Placement
 from tokshard.tokenization.encoder import EncodingSpec, Outcome, Task, UnitEncoder
-from tokshard.tokenization.part import UnitKey
 from tokshard.tokenization.workers.pool import MESSAGE_BYTES, Message, to_line
 from tokshard.tokenizer import libraries
 
@@ -163,74 +159,21 @@ class _ForkServer:
 
 def work(encoder: UnitEncoder, connection: socket.socket) -> NoReturn:
     """Run the worker loop until the job closes the connection."""
-    lines: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_listen, args=(connection, lines), daemon=True).start()
     channel = _Channel(connection)
     threading.Thread(target=channel.beat, daemon=True).start()
     try:
         channel.send({"pid": os.getpid()})
-        state = WorkerState(encoder, channel, lines)
-        while True:
-            state.handle(lines.get())
+        with connection.makefile("rb") as tasks:
+            for line in tasks:
+                for event in encoder.encode(Task.from_json(json.loads(line))):
+                    if isinstance(event, Outcome):
+                        channel.send({"outcome": event.to_json()})
+                    else:
+                        channel.send({"progress": event})
     except BaseException as error:  # noqa: BLE001 - the job raises it
         channel.send({"error": error_to_json(error)})
         os._exit(1)
-
-
-def _listen(connection: socket.socket, lines: queue.Queue[bytes]) -> None:
-    with connection.makefile("rb") as stream:
-        for line in stream:
-            lines.put(line)
     os._exit(0)
-
-
-class WorkerState:
-    """The state of a worker: its encoder, the messages that wait, and the units that it holds."""
-
-    def __init__(self, encoder: UnitEncoder, channel: _Channel, lines: queue.Queue[bytes]) -> None:
-        self._encoder = encoder
-        self._channel = channel
-        self._lines = lines
-        self._held: dict[UnitKey, tuple[Task, EncodedUnit]] = {}
-
-    def handle(self, line: bytes) -> None:
-        """Handle a message of the job."""
-        message = json.loads(line)
-        if "task" in message:
-            self._encode(Task.from_json(message["task"]))
-        elif "place" in message:
-            placement = Placement.from_json(message["place"])
-            self._commit(placement.key, placement)
-        elif "commit" in message:
-            self._commit(UnitKey(*message["commit"]))
-
-    def _encode(self, task: Task) -> None:
-        for event in self._encoder.encode(task):
-            if isinstance(event, EncodedUnit):
-                self._hold(task, event)
-            elif isinstance(event, Outcome):
-                self._channel.send({"outcome": event.to_json()})
-            else:
-                self._channel.send({"progress": event})
-                while not self._lines.empty():  # positions only: the next task comes when this one is held
-                    self.handle(self._lines.get())
-
-    def _hold(self, task: Task, unit: EncodedUnit) -> None:
-        while (
-            self._held
-            and sum(held.held_bytes for _, held in self._held.values()) + unit.held_bytes > HELD_BYTES
-        ):
-            self._commit(next(iter(self._held)))
-        self._held[task.key] = task, unit
-        self._channel.send({"held": unit.held.to_json()})
-        if not unit.is_held:
-            self._commit(task.key)
-
-    def _commit(self, key: UnitKey, placement: Placement | None = None) -> None:
-        if (held := self._held.pop(key, None)) is not None:
-            task, unit = held
-            unit.commit(placement)
-            self._channel.send({"outcome": task.outcome.to_json()})
 
 
 class _Channel:

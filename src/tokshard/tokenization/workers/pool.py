@@ -20,17 +20,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from tokshard.core.worker_errors import error_from_json
 from tokshard.errors import WorkerError
 
 if TYPE_CHECKING:
-    from tokshard.tokenization.encoded_unit import Placement, Placements
     from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task
     from tokshard.tokenization.options import TokenizeOptions
-    from tokshard.tokenization.part import UnitKey
     from tokshard.tokenization.workers.executor import Events
     from tokshard.tokenization.workers.feed import Feed
 
@@ -87,10 +84,10 @@ class ProcessPool:
     def __exit__(self, *arguments: object) -> None:
         self.end()
 
-    def run(
-        self, spec: EncodingSpec, parts_directory: str, feed: Feed, placements: Placements | None
-    ) -> Events:
+    def run(self, spec: EncodingSpec, parts_directory: str, feed: Feed) -> Events:
         """See :class:`~tokshard.tokenization.workers.executor.Executor`."""
+        from tokshard.tokenization.encoder import Outcome
+
         forkserver = self.start()
         events = self._events
         feed.wake = lambda: events.put((None, None))
@@ -100,10 +97,13 @@ class ProcessPool:
             while True:
                 self._hand_out(feed, forkserver)
                 if feed.exhausted and not any(worker.task for worker in self._workers):
-                    self._commit_held()
-                    if not any(worker.held for worker in self._workers):
-                        return
-                yield from self._handle(placements)
+                    return
+                event = self._next_event()
+                if isinstance(event, Outcome) and event.refused is None:
+                    # Before the job assembles the part, which may take long.
+                    self._hand_out(feed, forkserver)
+                if event is not None:
+                    yield event
         finally:
             self.end()
 
@@ -120,14 +120,8 @@ class ProcessPool:
             worker.heard = self._listened_seconds
             worker.give(task)
 
-    def _commit_held(self) -> None:
-        for worker in self._workers:
-            for key, (task, told) in worker.held.items():
-                if not told:
-                    worker.held[key] = task, True
-                    worker.send({"commit": [key.file, key.index]})
-
-    def _handle(self, placements: Placements | None) -> Iterator[BatchProgress | Outcome]:
+    def _next_event(self) -> BatchProgress | Outcome | None:
+        # None if a second has passed, or there may be something else to do.
         try:
             source, message = self._events.get(timeout=_LISTEN_SECONDS)
         except queue.Empty:
@@ -135,6 +129,7 @@ class ProcessPool:
         now = time.monotonic()
         self._listened_seconds += min(now - self._looked, _LISTEN_SECONDS)
         self._looked = now
+        event = None
         if source is not None:
             if message is None:
                 raise source.death()
@@ -142,7 +137,7 @@ class ProcessPool:
                 raise error_from_json(message["error"])
             if isinstance(source, Worker):
                 source.heard = self._listened_seconds
-                yield from self._handle_worker(source, message, placements)
+                event = source.take_in(message)
             elif "refused" in message:
                 raise _cannot_start(message["refused"])
             else:  # the forkserver is alive, and workers that it has not forked yet are not silent
@@ -150,42 +145,11 @@ class ProcessPool:
                     if worker.pid is None:
                         worker.heard = self._listened_seconds
         self._check_silence()
-
-    def _handle_worker(
-        self, worker: Worker, message: Message, placements: Placements | None
-    ) -> Iterator[BatchProgress | Outcome]:
-        from tokshard.tokenization.encoded_unit import HeldUnit
-        from tokshard.tokenization.encoder import BatchProgress, Outcome
-
-        if "pid" in message:
-            worker.pid = message["pid"]
-        elif "progress" in message:
-            yield BatchProgress(*message["progress"])
-        elif "held" in message and worker.task is not None:
-            unit = HeldUnit.from_json(message["held"])
-            worker.held[unit.key] = worker.task, False
-            worker.task = None  # it gets the next one before anything is assembled, which may take long
-            if placements is None:
-                self._commit_held()
-            else:
-                for placement in placements.locate(unit):
-                    self._send_placement(placement)
-        elif "outcome" in message:
-            outcome = Outcome.from_json(message["outcome"])
-            if worker.held.pop(outcome.key, None) is None:
-                worker.task = None
-            yield outcome
-
-    def _send_placement(self, placement: Placement) -> None:
-        for worker in self._workers:
-            if (held := worker.held.get(placement.key)) is not None:
-                worker.held[placement.key] = held[0], True
-                worker.send({"place": placement.to_json()})
+        return event
 
     def _check_silence(self) -> None:
         for worker in self._workers:
-            at_work = worker.task is not None or worker.held
-            if at_work and self._listened_seconds - worker.heard > self._silence_seconds:
+            if worker.task and self._listened_seconds - worker.heard > self._silence_seconds:
                 raise worker.silence(self._silence_seconds)
 
 
@@ -194,7 +158,7 @@ class Worker:
 
     Attributes:
         pid: Its process id, as soon as it is known.
-        held: The units that it holds, and whether it has been told to commit them.
+        task: What it encodes; None while it waits for work.
         heard: When it last sent something, in seconds of listening.
     """
 
@@ -202,7 +166,6 @@ class Worker:
         self.number = number
         self.pid: int | None = None
         self.task: Task | None = None
-        self.held: dict[UnitKey, tuple[Task, bool]] = {}
         self.heard = 0.0
         self._connection = connection
         self._status: int | None = None
@@ -212,7 +175,17 @@ class Worker:
     def give(self, task: Task) -> None:
         """Send a task."""
         self.task = task
-        self.send({"task": task.to_json()})
+        self.send(task.to_json())
+
+    def take_in(self, message: Message) -> BatchProgress | Outcome | None:
+        """Record what it has sent; return that if it is for the job."""
+        from tokshard.tokenization.encoder import BatchProgress, Outcome
+
+        if "outcome" in message:
+            self.task = None
+            return Outcome.from_json(message["outcome"])
+        self.pid = message.get("pid", self.pid)
+        return BatchProgress(*message["progress"]) if "progress" in message else None
 
     def send(self, message: Message) -> None:
         """Send a message; if the process is gone, the listening thread will notice."""
@@ -255,8 +228,7 @@ class Worker:
         return WorkerError(f"{who} has not answered for {seconds:g} s {self._at_work()}", hint=_RESUME)
 
     def _at_work(self) -> str:
-        held = [task for task, _ in self.held.values()]
-        task = self.task or next(iter(held), None)
+        task = self.task
         return "while it waited for work" if task is None else f"at unit {task.unit.index} of {task.name}"
 
 

@@ -35,7 +35,6 @@ from tokshard.storage.files import remove_tree, write_atomically
 from tokshard.storage.fs import abspath
 from tokshard.storage.paths import is_remote
 from tokshard.storage.scratch import scratch_directory
-from tokshard.tokenization.encoded_unit import Placements
 from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task, UnitEncoder
 from tokshard.tokenization.part import UnitKey
 from tokshard.tokenization.workers.executor import Events
@@ -64,13 +63,7 @@ class RayExecutor:
     def __init__(self, options: RayOptions) -> None:
         self._options = options
 
-    def run(
-        self,
-        spec: EncodingSpec,
-        parts_directory: str,
-        feed: Feed,
-        placements: Placements | None,  # noqa: ARG002 - tokens stay in their parts
-    ) -> Events:
+    def run(self, spec: EncodingSpec, parts_directory: str, feed: Feed) -> Events:
         """See :class:`~tokshard.tokenization.workers.executor.Executor`."""
         feed.leave_streams()
         parts = _IncomingParts(parts_directory)
@@ -270,7 +263,7 @@ def _encode(
     if "task" in arguments:
         task = Task.from_json(arguments["task"])
         _check_input(task.unit.path, arguments["size_bytes"], host)
-        yield from encoder.encode_to_part(task)
+        yield from encoder.encode(task)
         return
     described = arguments["stream"]
     stream = StreamInput(**{**described, "file": CorpusFile(**described["file"])})
@@ -310,7 +303,7 @@ def encode_stream(
         directory,
         skip=lambda index: not wanted(index),
     ):
-        for event in encoder.encode_to_part(Task(unit, stream.file.path, stream.compare_below)):
+        for event in encoder.encode(Task(unit, stream.file.path, stream.compare_below)):
             yield event
             if isinstance(event, Outcome) and event.refused is not None:
                 return

@@ -1,0 +1,101 @@
+"""The encoder of units: parts do not depend on batches, and nothing is left of a unit that is given up."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
+from tokshard.corpus.records import read_documents
+from tokshard.corpus.units import LineUnit
+from tokshard.tokenization import encoder as encoder_module
+from tokshard.tokenization.encoder import BatchProgress, Outcome, Task, UnitEncoder
+from tokshard.tokenization.part import PartReader, UnitKey
+
+FIELDS = ("text", "title")
+
+
+@pytest.fixture
+def encode(tmp_path, monkeypatch):
+    """Encode a unit of two fields, of which three records are bad; yield the events."""
+    records = [{"text": f"{k} " + "word " * (k % 7), "title": f"t{k}"} for k in range(60)]
+    for bad in (20, 30, 31):
+        records[bad]["title"] = None
+    source = write_jsonl(tmp_path / "corpus.jsonl", records)
+    (tmp_path / "parts").mkdir()
+    unit = LineUnit(0, 0, True, source, 0, os.path.getsize(source), input_bytes=7)
+
+    def encode(batch_bytes, **options):
+        options = {"tokenizer": TOKENIZER, "encoder": "reference", "fields": FIELDS, **options}
+        encoder = UnitEncoder(
+            job_of(source, str(tmp_path / "x"), **options).encoding, str(tmp_path / "parts")
+        )
+        smaller = partial(read_documents, batch_bytes=batch_bytes)
+        monkeypatch.setattr(encoder_module, "read_documents", smaller)
+        return encoder.encode(Task(unit, source, 0))
+
+    return encode
+
+
+def part_of(folder: Path) -> tuple:
+    with PartReader(str(folder / "parts/000000-000000000.part")) as part:
+        part.verify()
+        names = [f"{kind}.{k}" for kind in ("tokens", "lengths", "sequences") for k in range(2)]
+        return part.header, {name: part.read(name) for name in [*names, "offsets", "rejected"]}
+
+
+def test_the_part_of_a_unit_does_not_depend_on_its_batches(tmp_path, encode):
+    *batches, outcome = encode(1 << 20, on_error="skip")
+    assert outcome == Outcome(UnitKey(0, 0), 7)
+    assert len(batches) == 1
+    header, streams = part_of(tmp_path)
+    assert [field.tokens * 2 for field in header.counts.fields] == [
+        len(streams[f"tokens.{k}"]) for k in range(2)
+    ]
+    assert len(streams["rejected"].splitlines()) == header.counts.rejected_total == 3
+    assert batches == [BatchProgress(header.counts.content_bytes, 57, header.counts.tokens)]
+    *batches, outcome = encode(300, on_error="skip")
+    assert outcome == Outcome(UnitKey(0, 0), 7)
+    assert len(batches) > 5
+    assert [sum(numbers) for numbers in zip(*batches, strict=True)] == [
+        header.counts.content_bytes,
+        57,
+        header.counts.tokens,
+    ]
+    assert part_of(tmp_path) == (header, streams)
+
+
+@pytest.mark.parametrize("batch_bytes", [100, 300, 1 << 20])
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_the_first_record_that_may_not_be_rejected_ends_the_unit(tmp_path, encode, batch_bytes, allowed):
+    *_, outcome = encode(batch_bytes, on_error="skip", max_errors=allowed)
+    assert outcome.input_bytes == 0
+    assert outcome.refused.line == (21, 31, 32)[allowed]
+    assert not os.listdir(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("batch_bytes", [300, 1 << 20])
+def test_nothing_is_left_of_a_unit_that_fails(tmp_path, encode, batch_bytes, monkeypatch):
+    original, seen = encoder_module.pack_documents, []
+
+    def fail(*arguments, **options):
+        seen.append(1)
+        if len(seen) == (4 if batch_bytes == 300 else 2):
+            raise ZeroDivisionError
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(encoder_module, "pack_documents", fail)
+    with pytest.raises(ZeroDivisionError):
+        list(encode(batch_bytes, on_error="skip"))
+    assert not os.listdir(tmp_path / "parts")
+
+
+def test_nothing_is_left_of_a_unit_that_is_stopped(tmp_path, encode):
+    with closing(encode(300, on_error="skip")) as events:
+        next(events)
+        assert len(os.listdir(tmp_path / "parts")) == 1
+    assert not os.listdir(tmp_path / "parts")
