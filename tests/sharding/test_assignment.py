@@ -144,7 +144,7 @@ def test_assignments_survive_json_and_other_json_is_an_integrity_error():
     plan = assignment_of("cyclic", cyclic_order(203, world, sharded=True), world, epochs=5, schedule=SCHEDULE)
     value = json.loads(json.dumps(encode(plan)))
     assert decode(Assignment, value, "plan.json") == plan
-    one = value["epoch_ranges"][0]
+    epoch_range = value["epoch_ranges"][0]
     wrong = [
         None,
         {},
@@ -153,10 +153,10 @@ def test_assignments_survive_json_and_other_json_is_an_integrity_error():
         value | {"epoch_ranges": [None]},
         value | {"steps": "5"},
         value | {"steps": 10**9},
-        value | {"epoch_ranges": [one | {"epochs": "x"}]},
+        value | {"epoch_ranges": [epoch_range | {"epochs": "x"}]},
         value | {"batch_schedule": None},
-        value | {"epoch_ranges": [one | {"epochs": 0}]},
-        value | {"epoch_ranges": [one | {"order": None}]},
+        value | {"epoch_ranges": [epoch_range | {"epochs": 0}]},
+        value | {"epoch_ranges": [epoch_range | {"order": None}]},
         value | {"micro_batch_size": 0},
     ]
     for case in wrong:
@@ -221,7 +221,7 @@ def test_a_remainder_in_a_later_epoch_leaves_the_epochs_after_it():
     assert rest.epoch == 2
     assert rest.seen.count == 7 * 8
     assert rest.unread.count == 203 - 56
-    assert [(one.first_epoch, one.epochs) for one in rest.following] == [(3, 2)]
+    assert [(epoch_range.first_epoch, epoch_range.epochs) for epoch_range in rest.following] == [(3, 2)]
     at_boundary = Remainder.after(plan, 50)
     assert at_boundary.epoch == 2
     assert at_boundary.order == order

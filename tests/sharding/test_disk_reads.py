@@ -33,7 +33,7 @@ def source(tmp_path):
 
 def test_the_pieces_of_a_sample_hold_its_tokens(source):
     reader, locator = ExtentReader(source), Locator(source)
-    readers = [GPTSamples(one.open_dataset(), one.open_index()) for one in source.datasets]
+    readers = [GPTSamples(reference.open_dataset(), reference.open_index()) for reference in source.datasets]
     for number in range(300):
         ids = np.array([number])
         (dataset,), (sample,) = locator.locate(ids)
@@ -67,10 +67,10 @@ def test_more_data_sets_than_files_may_be_open_are_followed(tmp_path):
 
 def test_pieces_do_not_depend_on_how_many_data_sets_are_open(source):
     ids = np.random.RandomState(1).permutation(source.total)[:60].reshape(20, 3)
-    one, all_of_them = ExtentReader(source, capacity=1), ExtentReader(source)
+    reader, all_of_them = ExtentReader(source, capacity=1), ExtentReader(source)
     for some in ids:
         for found, expected in zip(
-            columns(one.extents(some)), columns(all_of_them.extents(some)), strict=True
+            columns(reader.extents(some)), columns(all_of_them.extents(some)), strict=True
         ):
             assert found.tolist() == expected.tolist()
 
@@ -79,7 +79,7 @@ def slow_pages(pieces):
     return len(
         {
             (dataset, byte // PAGE_BYTES)
-            for dataset, first, size in zip(*(one.tolist() for one in columns(pieces)), strict=True)
+            for dataset, first, size in zip(*(column.tolist() for column in columns(pieces)), strict=True)
             for byte in range(first, first + size)
         }
     )
@@ -109,19 +109,19 @@ def test_steps_ranks_and_nodes_add_up(source):
     plan = plan_shards({"train": source}, topology, PlanRequest(train=train))
     simulation = Simulation(plan, "train", ranks_per_node=8, bandwidth=1e6)
     loads = list(simulation.steps(3, 5))
-    assert [one.step for one in loads] == [3, 4]
-    for one in loads:
-        assert [rank.samples for rank in one.ranks] == [4] * 8
-        assert [rank.size_bytes for rank in one.ranks] == [4 * 9 * 2] * 8
+    assert [load.step for load in loads] == [3, 4]
+    for load in loads:
+        assert [rank.samples for rank in load.ranks] == [4] * 8
+        assert [rank.size_bytes for rank in load.ranks] == [4 * 9 * 2] * 8
         # 8 ranks of a node are 4 of data parallelism, and of each the first of the 2 tensor ranks reads.
-        assert [node.samples for node in one.nodes] == [4 * 4] * 4
-        for number, node in enumerate(one.nodes):
-            reads = [simulation.extents(rank, one.step)[1] for rank in set(simulation.nodes[number])]
+        assert [node.samples for node in load.nodes] == [4 * 4] * 4
+        for number, node in enumerate(load.nodes):
+            reads = [simulation.extents(rank, load.step)[1] for rank in set(simulation.nodes[number])]
             assert node.pages == slow_pages(Extents.joined(reads))
             assert node.seconds == node.pages * PAGE_BYTES / 1e6
             assert node.size_bytes == 4 * 4 * 9 * 2
             assert node.files in {2 + 5, 2 + 10}
-    summary = ReadSummary.of([rank for one in loads for rank in one.ranks])
+    summary = ReadSummary.of([rank for load in loads for rank in load.ranks])
     assert astuple(summary.samples) == (4, 4, 4)
     assert ReadSummary.of([next(Simulation(plan, "train").steps(0, 1)).ranks[0]]).seconds is None
     assert ReadSummary.of([]) is None

@@ -38,7 +38,7 @@ def plain_forward(element, length, key):
             return element
 
 
-def one(key):
+def key_array(key):
     return np.full(1, key, dtype=np.uint64)
 
 
@@ -50,14 +50,14 @@ def test_mix_gives_the_published_stream_of_splitmix64():
 @given(st.integers(1, 5000) | st.integers(1, MAX_LENGTH), KEYS, st.data())
 def test_the_bijection_is_its_definition_and_can_be_inverted(length, key, data):
     elements = data.draw(st.lists(st.integers(0, length - 1), min_size=1, max_size=20))
-    found = Bijection(length).forward(np.array(elements), one(key))
+    found = Bijection(length).forward(np.array(elements), key_array(key))
     assert found.tolist() == [plain_forward(element, length, key) for element in elements]
-    assert Bijection(length).inverse(found, one(key)).tolist() == elements
+    assert Bijection(length).inverse(found, key_array(key)).tolist() == elements
 
 
 def test_the_bijection_is_one_for_every_small_length():
     for length in [*range(1, 300), 1023, 1024, 1025, 65_537]:
-        found = Bijection(length).forward(np.arange(length), one(length * 77))
+        found = Bijection(length).forward(np.arange(length), key_array(length * 77))
         assert np.array_equal(np.sort(found), np.arange(length))
 
 
@@ -88,7 +88,7 @@ def test_every_order_of_five_comes_about_equally_often():
 
 
 def test_neighbours_of_a_million_are_spread_evenly():
-    found = Bijection(10**6).forward(np.arange(64_000), one(3))
+    found = Bijection(10**6).forward(np.arange(64_000), key_array(3))
     bins = np.bincount(found // 15_625, minlength=64)
     # 63 degrees of freedom, sampled without replacement: about 59, and never far from it.
     assert 20 < float(((bins - 1000) ** 2 / 1000).sum()) < 120

@@ -95,11 +95,11 @@ CHANGES = [None, True, -1, 0, 1, 2, 7, 2**62, 2**63 - 1, 10**30, 1.5, "", "x", "
 def leaves(value, path=()):
     yield path
     if isinstance(value, dict):
-        for name, one in value.items():
-            yield from leaves(one, (*path, name))
+        for name, member in value.items():
+            yield from leaves(member, (*path, name))
     elif isinstance(value, list):
-        for place, one in enumerate(value):
-            yield from leaves(one, (*path, place))
+        for place, element in enumerate(value):
+            yield from leaves(element, (*path, place))
 
 
 def changed(value, path, new):
@@ -221,7 +221,7 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         Plan(Topology(8, tensor=4), first.streams, first.options),
         Plan(first.topology, {"train": first.streams["train"]}, first.options),
     ]
-    assert len({one.plan_id for one in [first, *different]}) == len(different) + 1
+    assert len({plan.plan_id for plan in [first, *different]}) == len(different) + 1
     same = Plan(
         first.topology,
         first.streams,
@@ -240,7 +240,7 @@ def test_a_moved_plan_reads_the_data_that_moved_with_it_and_maps_the_rest(tmp_pa
     (tmp_path / "old").rename(tmp_path / "new")
     found = read_plan(tmp_path / "new")
     assert found.plan_id == plan.plan_id
-    prefixes = [one.prefix for one in found.streams["train"].source.datasets]
+    prefixes = [dataset.prefix for dataset in found.streams["train"].source.datasets]
     assert prefixes == [str(tmp_path / "new/data/web"), str(tmp_path / "new/data/code")]
     assert found.streams["train"].source.datasets[0].open_dataset().document_count == 60
     write_plan(plan, tmp_path / "elsewhere")

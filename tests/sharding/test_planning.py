@@ -85,9 +85,13 @@ def test_every_sample_is_read_once_apart_from_the_tail(mode, shuffle, tail, buck
         assert dropped.size == covered.dropped == max(0, total - steps * batch)
         if not bucket:
             assert [
-                one for pair in covered.dropped_ids.to_json_value() for one in range(*pair)
+                sample_id for pair in covered.dropped_ids.to_json_value() for sample_id in range(*pair)
             ] == dropped.tolist()
-            again = [(int(one), int(count) - 1) for one, count in zip(ids, times, strict=True) if count > 1]
+            again = [
+                (int(sample_id), int(count) - 1)
+                for sample_id, count in zip(ids, times, strict=True)
+                if count > 1
+            ]
             assert list(covered.repeated_ids) == again
 
 
@@ -236,8 +240,12 @@ def test_streams_have_batches_and_counters_of_their_own():
     train = StreamRequest(micro_batch_size=2, schedule=BatchSchedule.constant(20), consumed_samples=40)
     plan = plan_of(sources, 2, train, eval_global_batch_size=4, consumed_valid_samples=(8, 4))
     found = {
-        name: (one.assignment.consumed_samples, one.assignment.steps, one.assignment.timeline.batch_size(0))
-        for name, one in plan.streams.items()
+        name: (
+            stream.assignment.consumed_samples,
+            stream.assignment.steps,
+            stream.assignment.timeline.batch_size(0),
+        )
+        for name, stream in plan.streams.items()
     }
     assert found == {"train": (40, 3, 20), "valid.0": (8, 8, 4), "valid.1": (4, 6, 4), "test": (0, 5, 4)}
     with pytest.raises(UsageError, match=r"3 counts .* the validation sets are 2"):

@@ -56,7 +56,9 @@ def edit(path, change):
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_plan_that_is_written_in_another_form_is_there_all_the_while(tmp_path, packed):
     plan = a_plan()
-    prepare, rewrite = (partial(write_plan, plan, tmp_path, packed=one) for one in (packed, not packed))
+    prepare, rewrite = (
+        partial(write_plan, plan, tmp_path, packed=is_packed) for is_packed in (packed, not packed)
+    )
     found = []
     assert all(
         interleaved(
@@ -67,7 +69,7 @@ def test_a_plan_that_is_written_in_another_form_is_there_all_the_while(tmp_path,
     found += interleaved(
         lambda: read_rank(tmp_path, 5), rewrite, inside=("sharding/ranks.py",), prepare=prepare
     )
-    assert all(one == (plan, 5) for one in found)
+    assert all(result == (plan, 5) for result in found)
     assert (tmp_path / PACKED_NAME).exists() is packed
     assert (tmp_path / rank_name(5)).exists() is not packed
 
@@ -188,12 +190,12 @@ def test_byte_ranges_hold_exactly_the_documents_that_a_rank_reads(tmp_path, mode
     locator = Locator(sources[name])
     for rank, ids in enumerate(everything(plan.streams["train"])):
         where = zip(*map(np.ndarray.tolist, locator.locate(ids)), strict=True)
-        slow = b"".join(datasets[dataset].document_tokens(one).tobytes() for dataset, one in where)
+        slow = b"".join(datasets[dataset].document_tokens(document).tobytes() for dataset, document in where)
         manifest = json.loads((tmp_path / "plan" / rank_name(rank)).read_text())
         fast = b""
-        for one in manifest["streams"]["train"]["reads"]:
-            with open(f"{prefixes[one['dataset']]}.bin", "rb") as file:
-                fast += file.read()[slice(*one["bytes"])]
+        for read in manifest["streams"]["train"]["reads"]:
+            with open(f"{prefixes[read['dataset']]}.bin", "rb") as file:
+                fast += file.read()[slice(*read["bytes"])]
         assert fast == slow
 
 

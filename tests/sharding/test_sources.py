@@ -48,11 +48,11 @@ def test_documents_are_numbered_through_the_data_sets(sizes, first):
         return
     source = document_source(sizes, firsts=[first] * len(sizes))
     datasets, documents = Locator(source).locate(all_ids(source))
-    slow = [(number, first + one) for number, size in enumerate(sizes) for one in range(size)]
+    slow = [(number, first + document) for number, size in enumerate(sizes) for document in range(size)]
     assert list(zip(datasets.tolist(), documents.tolist(), strict=True)) == slow
     ends = list(accumulate(sizes))
     assert source.bounds.tolist() == [0, *ends]
-    assert datasets.tolist() == [bisect_right(ends, one) for one in range(source.total)]
+    assert datasets.tolist() == [bisect_right(ends, sample_id) for sample_id in range(source.total)]
 
 
 @pytest.mark.parametrize("ids", [[-1], [5], [0, 5], [2**40]])
@@ -74,8 +74,8 @@ def test_a_blend_is_located_by_its_arrays(tmp_path):
 def test_a_sample_of_a_blend_that_no_data_set_has_is_an_error(tmp_path):
     source = blend_sources(tmp_path)["train"]
     fewer = tuple(
-        type(one)(**{**{name: getattr(one, name) for name in one.__slots__}, "samples": 3})
-        for one in source.datasets
+        type(dataset)(**{**{name: getattr(dataset, name) for name in dataset.__slots__}, "samples": 3})
+        for dataset in source.datasets
     )
     damaged = SampleSource("blend", "train", source.total, fewer, source.order)
     with pytest.raises(IntegrityError, match=r"is sample 3 of dataset"):
@@ -102,10 +102,10 @@ def test_several_indexes_are_numbered_through(tmp_path):
     for prefix in prefixes:
         assert run("build-indices", prefix, "--seq-length", 8, "--split", "1", "--epochs", 1).returncode == 0
     source = open_sources(prefixes, RequestedSamples())["train"]
-    sizes = [one.samples for one in source.datasets]
+    sizes = [dataset.samples for dataset in source.datasets]
     assert (source.kind, source.total) == ("index", sum(sizes))
     datasets, samples = Locator(source).locate(all_ids(source))
-    assert samples.tolist() == [one for size in sizes for one in range(size)]
+    assert samples.tolist() == [sample for size in sizes for sample in range(size)]
     assert np.bincount(datasets).tolist() == sizes
 
 
@@ -113,11 +113,11 @@ def test_sort_keys_are_what_the_samples_turn_out_to_be(tmp_path):
     prefixes = document_prefixes(tmp_path)
     documents = open_sources(prefixes, RequestedSamples(documents=True))["train"]
     datasets = [IndexedDataset(prefix) for prefix in prefixes]
-    lengths = [len(one.document_tokens(k)) for one in datasets for k in range(one.document_count)]
+    lengths = [len(dataset.document_tokens(k)) for dataset in datasets for k in range(dataset.document_count)]
     assert open_sort_key(documents, "length")(all_ids(documents)).tolist() == lengths
     assert set(open_sort_key(documents, "sequences")(all_ids(documents)).tolist()) == {1}
     blend = blend_sources(tmp_path)["train"]
-    readers = [GPTSamples(one.open_dataset(), one.open_index()) for one in blend.datasets]
+    readers = [GPTSamples(dataset.open_dataset(), dataset.open_index()) for dataset in blend.datasets]
     where = zip(*Locator(blend).locate(all_ids(blend)), strict=True)
     pieces = [len(readers[dataset].read(int(sample)).lengths) for dataset, sample in where]
     assert open_sort_key(blend, "pieces")(all_ids(blend)).tolist() == pieces
@@ -138,7 +138,7 @@ def test_the_id_of_a_source_says_what_is_read_and_not_where_it_lies(tmp_path):
     other = open_sources([str(first / "data/code")], RequestedSamples(documents=True))["train"]
     assert other.id != source(first).id
     rest = open_sources([str(first / "data/web")], RequestedSamples(documents=True, split="50,50"))
-    assert len({one.id for one in [*rest.values(), source(first)]}) == 3
+    assert len({stream.id for stream in [*rest.values(), source(first)]}) == 3
 
 
 def test_shares_of_documents_are_disjoint_and_complete(tmp_path):
@@ -158,7 +158,7 @@ def test_named_splits_choose_streams(tmp_path):
     assert list(open_sources([mix], RequestedSamples())) == ["train", "valid", "test"]
     assert list(open_sources([mix], RequestedSamples(split="test,train"))) == ["train", "test"]
     documents = open_sources(document_prefixes(tmp_path), RequestedSamples(documents=True, split="valid"))
-    assert [(name, one.total) for name, one in documents.items()] == [("valid", 108)]
+    assert [(name, source.total) for name, source in documents.items()] == [("valid", 108)]
     with pytest.raises(UsageError, match="no split 'tarin'"):
         open_sources([mix], RequestedSamples(split="tarin"))
     with pytest.raises(UsageError, match="for --documents only"):
@@ -218,10 +218,12 @@ def test_an_index_of_other_data_is_refused(tmp_path):
 def test_without_digests_the_same_is_found(tmp_path):
     prefix = built_index(tmp_path, "--num-samples", "50")
     quick, slow = (open_sources([prefix], RequestedSamples(digests=digests)) for digests in (False, True))
-    assert {name: one.id for name, one in quick.items()} == {name: one.id for name, one in slow.items()}
+    assert {name: source.id for name, source in quick.items()} == {
+        name: source.id for name, source in slow.items()
+    }
     documents = [
-        open_sources([prefix], RequestedSamples(documents=True, digests=one))["train"]
-        for one in (False, True)
+        open_sources([prefix], RequestedSamples(documents=True, digests=digests))["train"]
+        for digests in (False, True)
     ]
     assert documents[0].id == documents[1].id
     assert documents[0].total == 60
@@ -354,7 +356,7 @@ def test_stored_paths_open_again(parts, inside):
 
 def test_the_longest_root_decides_and_only_whole_names_count():
     places = PathResolver("/p", PathMapping((("/data", "/mnt"), ("/data/web/", "/fast/web/"))))
-    found = [places.opened(one) for one in ("/data/web/x", "/data/code", "/database/x", "/data", "rel")]
+    found = [places.opened(path) for path in ("/data/web/x", "/data/code", "/database/x", "/data", "rel")]
     assert found == ["/fast/web/x", "/mnt/code", "/database/x", "/mnt", "/p/rel"]
 
 

@@ -34,8 +34,8 @@ def test_every_byte_that_a_node_reads_is_in_its_ranges(plan):
     nodes = find_files(plan, "train", 2, 5, ranks_per_node=4)
     assert len(nodes) == 2
     for node, readers in zip(nodes, simulation.nodes, strict=True):
-        ranges = {one.path: one.ranges for one in node.files}
-        assert sorted(ranges) == [one.path for one in node.files]
+        ranges = {file.path: file.ranges for file in node.files}
+        assert sorted(ranges) == [file.path for file in node.files]
         used = set()
         for rank in readers:
             for step in (2, 3, 4):
@@ -49,16 +49,16 @@ def test_every_byte_that_a_node_reads_is_in_its_ranges(plan):
                     assert inside[1] - inside[0] == size - 1
         assert sum(path.endswith(".bin") for path in ranges) == len(used)
         assert sum(path.endswith(".npy") for path in ranges) == 2 + 3 * len(used)
-        for one in node.files:
-            if not one.path.endswith(".bin"):
-                assert one.ranges.to_json_value() == [[0, one.size_bytes]]
+        for file in node.files:
+            if not file.path.endswith(".bin"):
+                assert file.ranges.to_json_value() == [[0, file.size_bytes]]
         assert 0 < node.read_bytes < node.size_bytes
 
 
 def test_ranges_are_one_where_they_are_close_and_apart_where_they_are_not(plan):
     simulation = Simulation(plan, "train", ranks_per_node=8)
     (node,) = find_files(plan, "train", 2, 3, ranks_per_node=8)
-    ranges = {one.path: one.ranges.to_json_value() for one in node.files}
+    ranges = {file.path: file.ranges.to_json_value() for file in node.files}
     runs = {}
     for rank in set(simulation.nodes[0]):
         _, pieces = simulation.extents(rank, 2)
@@ -83,13 +83,15 @@ def test_the_lists_are_what_rsync_and_s5cmd_take(plan, tmp_path):
     names = write_lists(nodes, tmp_path / "lists", remote="s3://bucket/data/")
     assert len(names) == 9
     listed = (tmp_path / "lists/node-0001.files").read_text().splitlines()
-    assert listed == [one.path for one in nodes[1].files]
+    assert listed == [file.path for file in nodes[1].files]
     commands = (tmp_path / "lists/node-0001.s5cmd").read_text().splitlines()
     assert commands == [f'cp "s3://bucket/data{path}" "{path}"' for path in listed]
     value = json.loads((tmp_path / "lists/node-0001.json").read_text())
     assert (value["schema"], value["plan_id"], value["node"]) == ("tokshard.staging/1", plan.plan_id, 1)
-    assert [one["path"] for one in value["files"]] == listed
-    assert value["read_bytes"] == sum(stop - first for one in value["files"] for first, stop in one["ranges"])
+    assert [file["path"] for file in value["files"]] == listed
+    assert value["read_bytes"] == sum(
+        stop - first for file in value["files"] for first, stop in file["ranges"]
+    )
     assert not any(name.endswith(".s5cmd") for name in write_lists(nodes, tmp_path / "x"))
 
 

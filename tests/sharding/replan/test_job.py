@@ -59,11 +59,11 @@ def test_24_then_16_then_48_ranks_read_every_sample_once_through_files(tmp_path,
         assert verify_replan(plan, parent=parent, deep=True) == []
         proof = plan.history[-1].streams["train"].proof
         assert (proof.total.read_earlier + proof.total.read, proof.total.samples) == (len(read), 2201)
-        assert [one.samples for one in proof.sources] == [1499, 1, 701]
+        assert [source.samples for source in proof.sources] == [1499, 1, 701]
         planned = flat(reads_of(plan))
         assert len(planned) == proof.total.planned == 2201 - len(read) - proof.total.unread
         assert len(set(read) | set(planned)) == len(read) + len(planned) == 2201 - 2201 % 48
-    assert [one.plan_id for one in plan.history][-1] == parent.plan_id
+    assert [stopped.plan_id for stopped in plan.history][-1] == parent.plan_id
     assert len(plan.history) == 3
 
 
@@ -104,7 +104,7 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
         assert not set(read) & set(planned)
         assert len(set(planned)) == len(planned)
         proof = after.history[-1].streams["train"].proof
-        of_epoch = {one for epoch, one in read + planned if epoch == proof.epoch}
+        of_epoch = {sample_id for epoch, sample_id in read + planned if epoch == proof.epoch}
         assert len(of_epoch) == proof.total.samples - proof.total.unread
         assert proof.total.samples == total
         for number, count in enumerate(proof.sources):
@@ -119,16 +119,16 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
 
 def with_epochs(plan, steps):
     """List (epoch, id) of what is read in the first steps, by the definition of local indices."""
-    one = plan.streams["train"].assignment
+    assignment = plan.streams["train"].assignment
     found = []
-    for local in range(one.first_local(steps)):
-        place, epoch = local + one.skipped, None
-        for each in one.epoch_ranges:
+    for local in range(assignment.first_local(steps)):
+        place, epoch = local + assignment.skipped, None
+        for each in assignment.epoch_ranges:
             if place < each.per_rank:
                 epoch = each.first_epoch + place // each.per_epoch
                 break
             place -= each.per_rank
-        found += [(epoch, int(one.ids(rank, local, 1)[0])) for rank in range(one.ranks)]
+        found += [(epoch, int(assignment.ids(rank, local, 1)[0])) for rank in range(assignment.ranks)]
     return found
 
 
@@ -250,8 +250,8 @@ def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_pat
         third, ReplanRequest(consumed_samples=80, topology=Topology(8)), tmp_path / "plan4"
     )
     assert samples_of(fourth)[0] == samples_of(third)[1]
-    for one, parent in ((second, plan), (third, second), (fourth, third)):
-        assert verify_replan(one, parent=parent, deep=True) == []
+    for child, parent in ((second, plan), (third, second), (fourth, third)):
+        assert verify_replan(child, parent=parent, deep=True) == []
     write_plan(fourth, tmp_path / "plan4")
     assert read_plan(tmp_path / "plan4") == fourth
 
@@ -271,9 +271,9 @@ def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path, mode)
         assert verify_replan(after, parent=plan, deep=True) == []
         plan = after
     read += flat(samples_of(plan))
-    for one in plan.streams["train"].source.datasets:
-        times = np.zeros(one.samples, dtype=int)
-        np.add.at(times, [sample for path, sample in read if path == one.prefix], 1)
+    for dataset in plan.streams["train"].source.datasets:
+        times = np.zeros(dataset.samples, dtype=int)
+        np.add.at(times, [sample for path, sample in read if path == dataset.prefix], 1)
         assert times.max() - times.min() <= 1
         assert times.max() >= 2
 

@@ -49,14 +49,14 @@ def with_history(plan, change):
 
 
 def codes(plan, **options):
-    return {one.code for one in verify_replan(plan, **options)}
+    return {finding.code for finding in verify_replan(plan, **options)}
 
 
 def rest_of(pairs, consumed=96, total=400):
     kept = Intervals.of(pairs)
     order = SampleOrder(total, (Selection(total, kept),))
-    one = EpochRange(order, Striped(kept.count, 2, 1, kept.count // 8 * 4))
-    return Assignment((one,), 1, BatchSchedule.constant(8), kept.count // 8, consumed)
+    epoch_range = EpochRange(order, Striped(kept.count, 2, 1, kept.count // 8 * 4))
+    return Assignment((epoch_range,), 1, BatchSchedule.constant(8), kept.count // 8, consumed)
 
 
 def test_a_right_proof_has_no_findings(stopped, after):
@@ -81,15 +81,15 @@ def test_other_samples_than_the_unread_ones_are_found(assignment, expected):
     found = with_train(after, assignment)
     assert codes(found) == expected
     if assignment.epoch_ranges[0].order.ids(np.array([0]), 0)[0] < 96:
-        assert any("was read before" in one.message for one in verify_replan(found, deep=True))
+        assert any("was read before" in finding.message for finding in verify_replan(found, deep=True))
 
 
 def test_an_epoch_that_is_read_again_is_found(after):
-    one = after.streams["train"].assignment
-    first, second = one.epoch_ranges
-    again = replace(one, epoch_ranges=(first, replace(second, epochs=2)))
+    assignment = after.streams["train"].assignment
+    first, second = assignment.epoch_ranges
+    again = replace(assignment, epoch_ranges=(first, replace(second, epochs=2)))
     assert codes(with_train(after, again)) == {"read-twice"}
-    again = replace(one, epoch_ranges=(second,), steps=5)
+    again = replace(assignment, epoch_ranges=(second,), steps=5)
     assert "wrong-count" in codes(with_train(after, again))
 
 
@@ -131,11 +131,11 @@ def rewritten(mixed, change):
     (continued,) = after.history
     stopped = continued.streams["train"]
     record = stopped.reweighting
-    arrays = {name: np.array(one) for name, one in stream.source.order.open().items()}
+    arrays = {name: np.array(array) for name, array in stream.source.order.open().items()}
     for name in ("unread", "source_epochs"):
         arrays[name] = np.load(stream.source.order.path(name))
     change(arrays)
-    sizes = [one.index.epochs.samples for one in stream.source.datasets]
+    sizes = [dataset.index.epochs.samples for dataset in stream.source.datasets]
     table = SourceEpochTable(arrays["source_epochs"], stream.source.total)
     order = ReweightedOrder(arrays["dataset_index"], arrays["dataset_sample_index"], table)
     progress = progress_of_rows(arrays["unread"], sizes, record.next_source_epochs, "unread")
@@ -197,7 +197,7 @@ def test_files_that_have_changed_are_found(mixed):
 
 def test_rows_that_cannot_be_are_integrity_errors():
     good = np.array([[0, 0, 2, 5], [0, 1, 0, 7], [1, 0, 3, 4]], dtype=np.int64)
-    assert [one.unread for one in progress_of_rows(good, [7, 9], [2, 1], "f")] == [10, 1]
+    assert [row.unread for row in progress_of_rows(good, [7, 9], [2, 1], "f")] == [10, 1]
     for place, value in [((0, 0), -1), ((0, 0), 2), ((0, 2), 5), ((1, 3), 8), ((1, 1), 2), ((2, 0), 0)]:
         wrong = good.copy()
         wrong[place] = value

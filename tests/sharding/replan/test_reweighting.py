@@ -50,23 +50,29 @@ def test_sources_are_drawn_from_their_next_unread_sample_on_and_then_epoch_by_ep
         ):
             drawn[source].append((epoch, sample))
         for source, found in zip(sources, drawn, strict=True):
-            queue = [(one.epoch, sample) for one in source.open_epochs for sample in members(one.unread)]
+            queue = [
+                (open_epoch.epoch, sample)
+                for open_epoch in source.open_epochs
+                for sample in members(open_epoch.unread)
+            ]
             assert found[: len(queue)] == queue[: len(found)]
             later = found[len(queue) :]
             for number in range(0, len(later), source.samples):
                 epoch = later[number : number + source.samples]
-                assert {one for one, _ in epoch} == {source.next_epoch + number // source.samples}
+                assert {epoch_number for epoch_number, _ in epoch} == {
+                    source.next_epoch + number // source.samples
+                }
                 assert len({sample for _, sample in epoch}) == len(epoch)
                 assert {sample for _, sample in epoch} <= set(range(source.samples))
 
 
 def test_source_epochs_are_orders_of_their_own():
-    one = SourceProgress(1000, (), 3)
+    progress = SourceProgress(1000, (), 3)
     draws = np.arange(2000)
-    first = one.samples_of(draws, seed=1, source=0)
+    first = progress.samples_of(draws, seed=1, source=0)
     assert not np.array_equal(first[:1000], first[1000:])
-    assert not np.array_equal(first, one.samples_of(draws, seed=2, source=0))
-    assert not np.array_equal(first, one.samples_of(draws, seed=1, source=1))
+    assert not np.array_equal(first, progress.samples_of(draws, seed=2, source=0))
+    assert not np.array_equal(first, progress.samples_of(draws, seed=1, source=1))
     later = SourceProgress(1000, (), 4)
     assert np.array_equal(first[1000:], later.samples_of(draws[:1000], seed=1, source=0))
     # Frozen: a plan that was written must be read the same for ever.
