@@ -42,7 +42,7 @@ def test_fields_are_those_of_the_slow_twin(case, reset_attention, data):
     )
     cp = data.draw(st.integers(0, context - 1))
     slices = context_slices(length, context, cp)
-    places = [place for one in slices for place in range(one.start, one.stop)]
+    places = [place for part in slices for place in range(part.start, part.stop)]
     batch = assembled(texts, length, extra, FIELDS[:-1], options, slices)
     wanted = ["tokens", "position_ids", "labels", "loss_mask", "attention_mask"]
     assert list(batch) == wanted + ["num_tokens"] * options.num_tokens
@@ -138,15 +138,15 @@ def test_options_that_cannot_be_meant_are_refused(options, message):
 def test_documents_are_padded_to_the_longest_and_its_multiple(documents, multiple, context, max_length, pad):
     multiple *= 2 * context if context > 1 else 1
     options = BatchOptions(pad_to_multiple=multiple, max_length=max_length, num_tokens=True, pad_id=pad)
-    arrays = [np.array(one, np.uint16) for one in documents]
+    arrays = [np.array(document, np.uint16) for document in documents]
     numbers, datasets = np.arange(len(arrays)), np.zeros(len(arrays), np.int16)
-    cut = [one[:max_length] for one in documents]
+    cut = [document[:max_length] for document in documents]
     length = max(-(-max(map(len, cut)) // multiple), 1) * multiple
     parts = []
     for cp in range(context):
         assembly = DocumentAssembly(FIELDS[:-1], options, context, cp)
         parts.append(assembly.micro_batch(arrays, numbers, datasets, Memory()))
-        assert parts[-1]["lengths"].tolist() == [len(one) for one in cut]
+        assert parts[-1]["lengths"].tolist() == [len(document) for document in cut]
     half = length // context // 2
 
     def whole(name):
@@ -154,22 +154,25 @@ def test_documents_are_padded_to_the_longest_and_its_multiple(documents, multipl
             return parts[0][name]
         return np.concatenate([parts[0][name][:, :half], parts[1][name], parts[0][name][:, half:]], axis=1)
 
-    for row, one in enumerate(cut):
-        clean = [0 if token == pad else token for token in one]
-        rest = [0] * (length - len(one))
-        labels, weights = [*clean[1:], 0][: len(one)], [float(token != pad) for token in one[1:]] + [0.0]
+    for row, document in enumerate(cut):
+        clean = [0 if token == pad else token for token in document]
+        rest = [0] * (length - len(document))
+        labels, weights = (
+            [*clean[1:], 0][: len(document)],
+            [float(token != pad) for token in document[1:]] + [0.0],
+        )
         assert whole("tokens")[row].tolist() == clean + rest
         assert whole("labels")[row].tolist() == labels + rest
-        assert whole("loss_mask")[row].tolist() == weights[: len(one)] + rest
+        assert whole("loss_mask")[row].tolist() == weights[: len(document)] + rest
         assert whole("position_ids")[row].tolist() == list(range(length))
-        assert parts[0]["num_tokens"][row] == sum(weights[: len(one)])
+        assert parts[0]["num_tokens"][row] == sum(weights[: len(document)])
 
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory):
     directory = tmp_path_factory.mktemp("documents")
     source = source_of(directory, datasets=3, documents=32, kind="documents")
-    return directory, source, [one for number in range(3) for one in some_documents(number, 32)]
+    return directory, source, [document for number in range(3) for document in some_documents(number, 32)]
 
 
 def bucketed(documents, ranks=2):
@@ -189,12 +192,12 @@ def test_documents_of_similar_length_come_together(documents):
             ids = loader.sample_ids(number)
             seen += ids
             padding += batch["tokens"].size - batch["lengths"].sum()
-            for row, one in enumerate(ids):
-                tokens = documents[2][one]
+            for row, sample_id in enumerate(ids):
+                tokens = documents[2][sample_id]
                 assert batch["tokens"][row, : len(tokens)].tolist() == tokens
-                owners = [one % 32] * len(tokens) + [-1] * (batch["tokens"].shape[1] - len(tokens))
+                owners = [sample_id % 32] * len(tokens) + [-1] * (batch["tokens"].shape[1] - len(tokens))
                 assert batch["document_ids"][row].tolist() == owners
-            assert batch["dataset_ids"].tolist() == [one // 32 for one in ids]
+            assert batch["dataset_ids"].tolist() == [sample_id // 32 for sample_id in ids]
     assert sorted(seen) == sorted(list(range(96)) * 2)
     plain = plan_for(documents[0], source=documents[1], topology=Topology(2), micro=4, epochs=2)
     unsorted = sum(

@@ -28,7 +28,7 @@ def test_arrays_that_somebody_holds_are_never_overwritten(steps):
             array[:] = number
             # A part of an array holds its memory as well as the whole.
             held.append((number, array[1:-1].reshape(1, -1)))
-        held = [one for place, one in enumerate(held) if place not in dropped]
+        held = [pair for place, pair in enumerate(held) if place not in dropped]
         assert all((part == owner).all() for owner, part in held)
 
 

@@ -41,7 +41,7 @@ def blend(tmp_path_factory):
     """Samples of a blend of three datasets, and their texts as GPTSamples reads them one by one."""
     directory = tmp_path_factory.mktemp("blend")
     source = source_of(directory, datasets=3, documents=90, weights=[0.5, 0.3, 0.2], size=96)
-    readers = [GPTSamples(one.open_dataset(), one.open_index()) for one in source.datasets]
+    readers = [GPTSamples(dataset.open_dataset(), dataset.open_index()) for dataset in source.datasets]
     located = zip(*Locator(source).locate(np.arange(source.total)), strict=True)
     texts = [readers[int(dataset)].read(int(sample)) for dataset, sample in located]
     return directory, source, texts
@@ -80,9 +80,9 @@ def test_micro_batches_are_the_samples_of_the_plan(blend, name, ranks):
             ids = loader.sample_ids(number)
             seen += ids
             assert list(batch) == ["tokens", "position_ids", "labels", "loss_mask"]
-            for row, one in enumerate(ids):
+            for row, sample_id in enumerate(ids):
                 options = {"extra": 1, "pad": -1, "eod": EOD, "eod_mask_loss": False}
-                text = blend[2][one].tokens.tolist()
+                text = blend[2][sample_id].tokens.tolist()
                 tokens, labels, mask, positions, _ = slow_inputs(text, reset_position_ids=True, **options)
                 for field, expected in zip(batch, (tokens, positions, labels, mask), strict=True):
                     assert batch[field][row].tolist() == expected
@@ -103,8 +103,10 @@ def test_samples_that_fill_the_last_batch_are_marked(blend, name):
             parts = [loader[number]["repeated"] for number in loader.micro_batches(step)]
             assert all((part.dtype, part.shape) == (np.bool_, (2,)) for part in parts)
             assert np.concatenate(parts).tolist() == whole.tolist()
-            ids = [one for number in loader.micro_batches(step) for one in loader.sample_ids(number)]
-            first_read += [one for one, again in zip(ids, whole, strict=True) if not again]
+            ids = [
+                sample_id for number in loader.micro_batches(step) for sample_id in loader.sample_ids(number)
+            ]
+            first_read += [sample_id for sample_id, again in zip(ids, whole, strict=True) if not again]
             marked += int(whole.sum())
     if name == "chunked":
         assert sorted(first_read) == list(range(total))
@@ -216,8 +218,8 @@ def test_what_there_is_not_raises(blend):
 
 def test_a_rank_opens_its_own_manifest(blend):
     path = planned(blend, "single", 3)
-    one = RankLoader.open(os.path.join(path, "rank-00002.json"))
-    assert same(one[1], open_plan(path, 2)[1])
+    loader = RankLoader.open(os.path.join(path, "rank-00002.json"))
+    assert same(loader[1], open_plan(path, 2)[1])
 
 
 @settings(max_examples=60, deadline=None)
@@ -243,7 +245,9 @@ def test_in_mode_single_a_state_goes_on_at_another_world_size(blend, data):
             numbers = [loader.micro_batches(step) for loader in loaders]
             for micro in zip(*numbers, strict=True):
                 found += [
-                    one for loader, m in zip(loaders, micro, strict=True) for one in loader.sample_ids(m)
+                    sample_id
+                    for loader, m in zip(loaders, micro, strict=True)
+                    for sample_id in loader.sample_ids(m)
                 ]
         return found
 
@@ -346,8 +350,8 @@ def test_a_plan_with_boundaries_gives_them_unasked(blend):
     path = plan_for(directory, source=source, topology=Topology(1), boundaries=True)
     loader = open_plan(path)
     for number, batch in zip(range(5), loader, strict=False):
-        for row, one in enumerate(loader.sample_ids(number)):
-            ends = np.cumsum(texts[one].lengths)[:-1]
+        for row, sample_id in enumerate(loader.sample_ids(number)):
+            ends = np.cumsum(texts[sample_id].lengths)[:-1]
             assert set(ends[ends < LENGTH]) | {0, LENGTH} == set(batch["cu_seqlens"][row].tolist())
     with pytest.raises(UsageError, match="comes with cu_seqlens"):
         open_plan(path, options=BatchOptions(create_attention_mask=True))
@@ -359,9 +363,9 @@ def test_context_parallel_ranks_together_have_every_token(blend):
     whole = plan_for(directory, source=source, topology=Topology(2))
     for dp in range(2):
         full = open_plan(whole, dp)[1]
-        zero, one = (open_plan(path, 2 * dp + cp)[1] for cp in range(2))
+        first, second = (open_plan(path, 2 * dp + cp)[1] for cp in range(2))
         for name in full:
-            parts = [zero[name][:, :2], one[name], zero[name][:, 2:]]
+            parts = [first[name][:, :2], second[name], first[name][:, 2:]]
             assert np.array_equal(np.concatenate(parts, axis=1), full[name])
 
 
@@ -373,8 +377,8 @@ def test_documents_are_told_by_data_set_and_number(blend):
     for number, batch in enumerate(loader):
         ids = loader.sample_ids(number)
         assert batch["dataset_ids"].tolist() == located[ids].tolist()
-        for row, one in enumerate(ids):
-            owners = np.repeat(texts[one].document_ids, texts[one].lengths)[:LENGTH]
+        for row, sample_id in enumerate(ids):
+            owners = np.repeat(texts[sample_id].document_ids, texts[sample_id].lengths)[:LENGTH]
             assert batch["document_ids"][row].tolist() == owners.tolist()
         assert batch["num_tokens"].tolist() == [LENGTH] * len(ids)
 
@@ -486,8 +490,8 @@ def test_reading_ahead_changes_nothing_and_its_thread_ends(blend):
     before = set(threading.enumerate())
     loader, plain = open_plan(path, 0, readahead=5, max_open_files=6), open_plan(path, 0, readahead=0)
     assert all(map(same, loader, plain))
-    threads = [one for one in threading.enumerate() if one not in before]
-    assert [one.name for one in threads] == ["tokshard-readahead"]
+    threads = [thread for thread in threading.enumerate() if thread not in before]
+    assert [thread.name for thread in threads] == ["tokshard-readahead"]
     del loader
     threads[0].join(240)
     assert not threads[0].is_alive()

@@ -37,7 +37,7 @@ def test_the_least_recently_read_is_closed(uses, capacity):
             assert shards.get(number) == number
             if number not in recent:
                 expected.append(number)
-            recent = [*(one for one in recent if one != number), number][-capacity:]
+            recent = [*(shard for shard in recent if shard != number), number][-capacity:]
             assert len(shards) == len(recent)
     assert opened == expected
 
@@ -61,8 +61,8 @@ def test_shards_read_one_after_the_other_are_opened_once(sizes, capacity, micro,
             max(number + 1, wanted[-1] + 1 if wanted else 0), min(number + 1 + ahead, len(batches))
         )
         shards.begin(number)
-        for one in dict.fromkeys(batch):
-            assert shards.get(one) == one
+        for shard in dict.fromkeys(batch):
+            assert shards.get(shard) == shard
             assert len(shards) <= capacity
             while wanted and data.draw(st.booleans()):
                 later = wanted.pop(0)
@@ -191,7 +191,10 @@ def test_what_comes_next_is_advised_once_and_in_order(jumps, ahead):
                 expected += range(reached, min(number + 1 + ahead, 30))
                 reached = number + 1 + ahead
             readahead.follow(number)
-            assert ahead // 2 <= len([one for one in expected if one > number]) or number + ahead >= 30
+            assert (
+                ahead // 2 <= len([micro_batch for micro_batch in expected if micro_batch > number])
+                or number + ahead >= 30
+            )
     advice.wait_for(len(expected))
     assert advice.seen == expected
 
