@@ -56,7 +56,9 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
             os.path.basename(split.order.dataset_index)
             == f"{description.hash()}-BlendedDataset-{name}-dataset_index.npy"
         )
-        assert [one.hash() for one in description.datasets] == [source.hash for source in split.sources]
+        assert [dataset.hash() for dataset in description.datasets] == [
+            source.hash for source in split.sources
+        ]
         assert recheck(document) == []
 
 
@@ -72,13 +74,16 @@ def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
         prefix: [1 + (7 * i + n) % 40 for i in range(count)]
         for n, (prefix, count) in enumerate(zip(sources, (60, 40, 50), strict=True))
     }
-    for place, (source, one) in enumerate(zip(split.sources, certificate.sources, strict=True)):
+    for place, (source, certified) in enumerate(zip(split.sources, certificate.sources, strict=True)):
         index = [np.load(path).tolist() for path in (source.document_index, source.shuffle_index)]
         right = covered(lengths[sources[place]], *index, order.count(place), 16)
-        assert {name: getattr(one, name) for name in right} == right
-        assert (one.samples, one.available) == (order.count(place), source.samples)
-        assert one.share == order.count(place) / len(order)
-        assert (one.largest_lag, one.largest_lead) == (pytest.approx(lag[place]), pytest.approx(lead[place]))
+        assert {name: getattr(certified, name) for name in right} == right
+        assert (certified.samples, certified.available) == (order.count(place), source.samples)
+        assert certified.share == order.count(place) / len(order)
+        assert (certified.largest_lag, certified.largest_lead) == (
+            pytest.approx(lag[place]),
+            pytest.approx(lead[place]),
+        )
 
 
 def test_a_second_run_finds_everything_and_writes_the_same_document(made, tmp_path):
@@ -166,7 +171,7 @@ def test_a_cap_of_whole_epochs_is_one_for_every_token(tmp_path):
     assert (capped.token_most, capped.document_most) == (2, 2)
     assert 1.9 < capped.epochs <= 2
     assert capped.share < capped.available / 500
-    shares = [one.weight for one in others]
+    shares = [source.weight for source in others]
     assert shares[0] / shares[1] == pytest.approx(1.5)
     assert recheck(document) == []
 

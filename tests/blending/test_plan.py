@@ -25,14 +25,15 @@ def weighted(sources, weights, **changes):
 
 def kinds(plan):
     return [
-        (split.name, split.kind, split.samples, [one.draws for one in split.sources]) for split in plan.splits
+        (split.name, split.kind, split.samples, [source.draws for source in split.sources])
+        for split in plan.splits
     ]
 
 
 def test_one_prefix_is_a_plain_data_set_and_with_a_weight_a_blend_of_one(sources):
     plan = plan_blend(parse_words(sources[:1]), config_for(20))
     assert [(split.kind, split.description()) for split in plan.splits] == [("single", None)] * 3
-    assert [one.request.num_samples for one in plan.splits[0].sources] == [20]
+    assert [source.request.num_samples for source in plan.splits[0].sources] == [20]
     plan = plan_blend(parse_words(["3", sources[0]]), config_for(20))
     assert [split.kind for split in plan.splits] == ["weighted"] * 3
     assert plan.splits[0].sources[0].request.num_samples == 21
@@ -45,21 +46,25 @@ def test_one_prefix_of_one_split_is_plain_even_with_a_weight(sources):
         ("train", "single", None),
         ("test", "exhaustive", None),
     ]
-    assert all(one.request.description().split_matrix is None for one in plan.splits[1].sources)
+    assert all(source.request.description().split_matrix is None for source in plan.splits[1].sources)
 
 
 def test_no_weights_are_in_proportion_or_all(sources):
     plan = plan_blend(parse_words(sources), config_for(50, None, 10_000, split="60,20,20"))
     train, valid, test = plan.splits
-    counts = [one.epochs.samples for one in train.sources]
-    assert (train.kind, train.samples, sum(one.draws for one in train.sources)) == ("proportional", 50, 50)
+    counts = [source.epochs.samples for source in train.sources]
+    assert (train.kind, train.samples, sum(source.draws for source in train.sources)) == (
+        "proportional",
+        50,
+        50,
+    )
     assert train.weights == tuple((np.array(counts) / sum(counts)).tolist())
     assert (valid.kind, valid.size, valid.weights) == (
         "exhaustive",
         None,
-        tuple(one.draws for one in valid.sources),
+        tuple(source.draws for source in valid.sources),
     )
-    assert (test.kind, test.size) == ("proportional", sum(one.epochs.samples for one in test.sources))
+    assert (test.kind, test.size) == ("proportional", sum(source.epochs.samples for source in test.sources))
     (warning,) = plan.warnings
     assert warning.startswith(f"test is asked for 10,000 samples and will have {test.size}: without weights")
 
@@ -69,9 +74,9 @@ def test_weights_make_megatrons_sizes(sources):
     train = plan.splits[0]
     shares = [1 / 7, 2 / 7, 4 / 7]
     assert train.size == train.samples == sum(math.ceil(100 * share) for share in shares) == 102
-    assert [one.request.num_samples for one in train.sources] == [16, 30, 59]
+    assert [source.request.num_samples for source in train.sources] == [16, 30, 59]
     drawn = greedy(list(train.weights), 102)[0]
-    assert [one.draws for one in train.sources] == [drawn.count(place) for place in range(3)]
+    assert [source.draws for source in train.sources] == [drawn.count(place) for place in range(3)]
 
 
 def test_the_outline_needs_no_data(sources):
@@ -81,8 +86,10 @@ def test_the_outline_needs_no_data(sources):
     real = ["0.7", sources[0], "0.3", sources[1]]
     plan = plan_blend(parse_words(real), config_for(100))
     outlines = plan_requests(parse_words(real), config_for(100))
-    assert [one.description().text() for one in outlines] == [one.description().text() for one in plan.splits]
-    assert [one for outline in outlines for one in outline.requests] == list(plan.requests)
+    assert [outline.description().text() for outline in outlines] == [
+        split.description().text() for split in plan.splits
+    ]
+    assert [request for outline in outlines for request in outline.requests] == list(plan.requests)
 
 
 def test_several_validation_sets_stay_apart(sources):
@@ -117,7 +124,7 @@ def test_a_data_set_named_twice_is_refused_or_gets_its_own_seed(sources, tmp_pat
             plan_blend(parse_words(words), config_for(20))
     recipe = with_own_seeds(parse_words(["1", sources[0], "2", sources[0]]), 1234)
     plan = plan_blend(recipe, config_for(20))
-    assert [one.request.seed for one in plan.splits[0].sources] == [1234, 1235]
+    assert [source.request.seed for source in plan.splits[0].sources] == [1234, 1235]
     for emit in (emit_megatron_args,):
         with pytest.raises(UsageError, match="seed of its own"):
             emit(plan)
@@ -174,7 +181,7 @@ def test_paths_of_the_training_run_enter_the_hash(sources):
     plan = plan_blend(
         parse_words(sources), config_for(20, path_as=((folder, "/data/v1"), (sources[2], "/other")))
     )
-    assert [one.request.training_path for one in plan.splits[0].sources] == [
+    assert [source.request.training_path for source in plan.splits[0].sources] == [
         "/data/v1/source0", "/data/v1/source1", "/other",
     ]  # fmt: skip
 
@@ -185,9 +192,9 @@ def test_epochs_are_reached_and_never_exceeded(sources, epochs):
         tuple(Source(prefix, epochs=count) for prefix, count in zip(sources, epochs, strict=True))
     )
     plan = plan_blend(BlendRecipe(mixture), config_for(None, split="100"))
-    for one, wanted in zip(plan.splits[0].sources, epochs, strict=True):
-        most = math.floor(wanted * one.epochs.tokens_per_epoch - 1) // 16
-        assert most - 2 <= one.draws <= most
+    for source, wanted in zip(plan.splits[0].sources, epochs, strict=True):
+        most = math.floor(wanted * source.epochs.tokens_per_epoch - 1) // 16
+        assert most - 2 <= source.draws <= most
     assert plan.config.sizes.train == plan.resolved[0].size
     with pytest.raises(UsageError, match="epochs of the recipe make"):
         plan_blend(BlendRecipe(mixture), config_for(7, split="100"))

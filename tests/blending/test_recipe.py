@@ -40,10 +40,10 @@ def test_the_number_of_sources_is_limited_by_name():
 
 
 def test_a_recipe_has_one_mixture_or_one_for_each_split():
-    one = Mixture((Source("a"),))
+    mixture = Mixture((Source("a"),))
     for arguments in (
         {},
-        {"mixture": one, "per_split": (one, None, None)},
+        {"mixture": mixture, "per_split": (mixture, None, None)},
         {"per_split": (None, None, None)},
     ):
         with pytest.raises(UsageError):

@@ -69,7 +69,7 @@ def test_each_form_has_its_reader(tmp_path):
         == parse_words(["0.7", "a", "0.3", "b"])
     )
     per_split = read_arguments([f"{tmp_path}/split.json"])
-    assert [one and pairs(one) for one in per_split.per_split] == [
+    assert [mixture and pairs(mixture) for mixture in per_split.per_split] == [
         [("a", 1.0), ("b", 2.0)],
         [("c", None), ("d", None)],
         None,

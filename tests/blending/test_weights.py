@@ -52,8 +52,8 @@ def test_no_source_is_drawn_beyond_its_cap_and_the_rest_keep_their_proportions(c
         assert cap is None or drawn.count(place) <= cap
     wanted = [weight ** (1 / temperature) for weight, _, _ in case]
     free = [place for place, cap in enumerate(caps) if cap is None]
-    for one, other in itertools.pairwise(free):
-        assert found.weights[one] / found.weights[other] == pytest.approx(wanted[one] / wanted[other])
+    for first, second in itertools.pairwise(free):
+        assert found.weights[first] / found.weights[second] == pytest.approx(wanted[first] / wanted[second])
 
 
 def test_shares_beyond_caps_go_to_the_others():
