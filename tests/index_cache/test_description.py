@@ -90,8 +90,9 @@ def test_the_text_is_the_json_of_megatron_and_can_be_read_back(description):
     fields |= {name: getattr(description, name) for name in names}
     if isinstance(description, BlendedDescription):
         fields["datasets"] = [
-            {"class": "GPTDataset"} | {name: getattr(one, name) for name in type(one).__dataclass_fields__}
-            for one in description.datasets
+            {"class": "GPTDataset"}
+            | {name: getattr(dataset, name) for name in type(dataset).__dataclass_fields__}
+            for dataset in description.datasets
         ]
     text = written(fields)
     assert description.text() == text
@@ -172,7 +173,7 @@ def test_files_of_both_kinds_are_read(tmp_path):
     (tmp_path / "0-description.txt").write_text("{}")
     (tmp_path / "notes.txt").write_text("x")
     found = dict(descriptions_in(str(tmp_path)))
-    assert found == {str(tmp_path / f"{digest}-description.txt"): one for digest, one in GOLDEN.items()}
+    assert found == {str(tmp_path / f"{digest}-description.txt"): golden for digest, golden in GOLDEN.items()}
     with pytest.raises(MissingFileError, match="there is no description "):
         read_description(str(tmp_path / "none.txt"))
     with pytest.raises(InputError, match="is a directory, and no description"):
@@ -195,8 +196,8 @@ def test_a_likeness_takes_the_sizes_of_the_other_splits_from_beside_it(tmp_path)
         sized("valid", 99, random_seed=8),
         sized("valid", 98, dataset_path="b"),
     ]
-    for one in beside:
-        (tmp_path / f"{one.hash()}-GPTDataset-description.txt").write_text(one.text())
+    for description in beside:
+        (tmp_path / f"{description.hash()}-GPTDataset-description.txt").write_text(description.text())
     likeness = settings_from_cache(str(tmp_path / f"{beside[0].hash()}-GPTDataset-description.txt"))
     assert (likeness.random_seed, likeness.sequence_length, likeness.split) == (7, 16, "9,1")
     assert likeness.tokenizer == TOKENIZER

@@ -166,7 +166,7 @@ def test_splits_without_a_share_are_left_out(prefix, directory):
     reports = build_requests(requests, cache_directory=directory)
     assert [report.request.split_name for report in reports] == ["train", "test"]
     per_split = splits_of(prefix, split=whole_split("valid"))
-    assert [one.request.split_name for one in examine_requests(per_split)] == ["valid"]
+    assert [report.request.split_name for report in examine_requests(per_split)] == ["valid"]
 
 
 def test_a_share_that_rounds_to_nothing_is_refused_before_anything_is_built(prefix, directory):
@@ -216,10 +216,10 @@ def test_each_data_set_is_opened_once(prefix, directory, tmp_path, monkeypatch):
     )
     other = write_dataset(str(tmp_path / "other"))
     requests = [
-        one
+        request
         for length in (4, 8, 16)
         for path in (prefix, other)
-        for one in splits_of(path, training_path=path, sequence_length=length)
+        for request in splits_of(path, training_path=path, sequence_length=length)
     ]
     assert set(actions(build_requests(requests, cache_directory=directory, workers=4))) == {"built"}
     assert sorted(opened) == sorted([prefix, other])
@@ -274,10 +274,10 @@ def test_a_rebuild_mends_what_only_digests_see(prefix, directory):
     path = Path(entry_for(request, directory).array_path("document_index"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert [one.action for one in build_requests([request], cache_directory=directory)] == ["found"]
-    assert [one.action for one in build_requests([request], cache_directory=directory, rebuild=True)] == [
-        "rebuilt"
-    ]
+    assert [report.action for report in build_requests([request], cache_directory=directory)] == ["found"]
+    assert [
+        report.action for report in build_requests([request], cache_directory=directory, rebuild=True)
+    ] == ["rebuilt"]
     assert path.read_bytes() == whole
 
 
@@ -354,10 +354,12 @@ def test_progress_ends_at_its_total_and_comes_from_the_calling_thread(prefix, di
     for work in (build_requests, examine_requests):
         listener = Listener()
         reports = work(requests, cache_directory=directory, progress=listener)
-        size = sum(os.path.getsize(one.entry.array_path(name)) for one in reports for name in entry.arrays)
+        size = sum(
+            os.path.getsize(report.entry.array_path(name)) for report in reports for name in entry.arrays
+        )
         assert listener.totals == [size]
         assert listener.updates[-1].bytes_done == size
-        assert listener.updates[-1].documents == sum(one.plan.documents for one in reports)
+        assert listener.updates[-1].documents == sum(report.plan.documents for report in reports)
         assert listener.threads == {threading.get_ident()}
         assert listener.finished == 1
 
@@ -440,7 +442,7 @@ def test_processes_that_build_the_same_build_it_once(prefix, directory, tmp_path
     done = [json.loads(out) for out, _ in answers]
     for split in range(3):
         wanted = ["found", "found", "rebuilt" if rebuild else "built"]
-        assert sorted(one[split] for one in done) == sorted(wanted)
+        assert sorted(actions_of_splits[split] for actions_of_splits in done) == sorted(wanted)
     assert states(requests, directory) == ["fresh"] * 3
     assert not [name for name in os.listdir(directory) if name.startswith(".") or name.endswith(".lock")]
 
