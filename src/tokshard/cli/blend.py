@@ -127,7 +127,7 @@ def blend(
         typer.Option(
             "--multiple-validation-sets", help="Keep validation sets apart.", rich_help_panel=_MIXTURE
         ),
-    ] = False,
+    ] = BlendOptions.multiple_validation_sets,
     unit: Annotated[
         Unit | None,
         typer.Option(
@@ -161,7 +161,7 @@ def blend(
             help="A dataset named twice gets a seed for each; not for Megatron.",
             rich_help_panel=_MIXTURE,
         ),
-    ] = False,
+    ] = BlendOptions.own_seeds,
     seq_length: options.SequenceLength = None,
     split: options.SplitText = None,
     seed: options.Seed = None,
@@ -176,8 +176,8 @@ def blend(
     eval_iters: options.EvalIters = None,
     eval_global_batch_size: options.EvalGlobalBatchSize = None,
     start_eval_at_iter: options.StartEvalAtIter = None,
-    full_validation: options.FullValidation = False,
-    skip_train: options.SkipTrain = False,
+    full_validation: options.FullValidation = TrainingOptions.full_validation,
+    skip_train: options.SkipTrain = TrainingOptions.skip_train,
     like: options.Like = None,
     tokenizer_identifiers: options.TokenizerIdentifiers = None,
     megatron: options.MegatronVersion = None,
@@ -205,11 +205,11 @@ def blend(
         ),
     ] = None,
     assert_hit: options.AssertHit = False,
-    rebuild: options.Rebuild = False,
+    rebuild: options.Rebuild = BlendOptions.rebuild,
     force: Annotated[
         bool,
         typer.Option("--force", help="Replace another blend at the output.", rich_help_panel=options.RUN),
-    ] = False,
+    ] = BlendOptions.force,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=options.RUN),
