@@ -235,7 +235,7 @@ def make_plans(api):
     assert api.shard_plan(plan).to_json()["schema"] == "tokshard.shard-plan/1"
     assert api.read_plan("plan").plan_id == api.dry_run_shard_plan(plan).plan_id
     replan = api.ReplanOptions(plan="plan", output="plan2", consumed_samples=80, data_parallel=4)
-    assert api.dry_run_replan(replan).plan_id == api.replan(replan).plan_id
+    assert api.dry_run_replan(replan).plan_id == api.replan(replan).plan.plan_id
     assert api.write_plan(api.read_plan("plan2"), "copied")
     assert api.simulate_plan("plan", api.SimulateOptions(steps=2)).to_json()["steps"]
     assert api.stage_plan("plan", api.StagingOptions(directory="staged", steps=2)).to_json()["nodes"]

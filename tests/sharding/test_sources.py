@@ -21,6 +21,7 @@ from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.index_cache.description import read_description
 from tokshard.index_cache.entry import CacheEntry
+from tokshard.index_cache.npy import write_npy
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.sources import BLOCK_BYTES, BLOCKS, FileFingerprint, PathResolver, SampleSource
@@ -286,6 +287,14 @@ def test_a_changed_array_is_noticed_when_it_is_opened(tmp_path, name):
     path.write_bytes(content)
     with pytest.raises(IntegrityError, match=f"{name}.npy has changed"):
         Locator(source).locate(np.array([0]))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (1,), (4080,), (4096 * 4 - 64, 2), (100_003,)])
+def test_the_fingerprint_of_an_array_is_that_of_its_file(tmp_path, shape):
+    array = np.arange(np.prod(shape), dtype=np.int64).reshape(shape) * 7919
+    path = str(tmp_path / "array.npy")
+    write_npy(path, array)
+    assert FileFingerprint.of_npy(array) == FileFingerprint.of(path)
 
 
 @given(size=st.integers(0, 3 * BLOCKS * BLOCK_BYTES), place=st.integers(0, 10**9))

@@ -27,7 +27,7 @@ from tokshard.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokshard import DiskReads, Plan, PlanFiles, ReadSummary, SimulationReport, StagingReport
+    from tokshard import DiskReads, Plan, ReadSummary, SimulationReport, StagingReport
 
 
 def shard_plan(
@@ -120,91 +120,82 @@ def shard_plan(
         if from_plan is not None:
             pairs = (pair.partition("=") for pair in moved or ())
             mapping = PathMapping.of((old, new) for old, _, new in pairs)
-            plan = tokshard.dry_run_replan(replan_options(from_plan, given, blend, mapping))
+            replanning = replan_options(from_plan, given, blend, mapping)
+            if dry_run:
+                report = looking.preview(tokshard.dry_run_replan(replanning), output)
+            else:
+                report = tokshard.replan(replanning, simulation=looking.simulate, staging=looking.staging)
         else:
             given.refuse(ONLY_FROM, "has a meaning with --from only")
-            plan = tokshard.dry_run_shard_plan(
-                ShardPlanOptions(
-                    sources=tuple(sources or ()),
-                    output=output,
-                    documents=documents,
-                    split=split,
-                    path_as=options.parse_path_as(path_as),
-                    digests=digests,
-                    world_size=world_size,
-                    data_parallel=data_parallel,
-                    tensor_parallel=tensor_parallel,
-                    pipeline_parallel=pipeline_parallel,
-                    context_parallel=context_parallel,
-                    expert_parallel=expert_parallel,
-                    expert_tensor_parallel=expert_tensor_parallel,
-                    virtual_pipeline=virtual_pipeline,
-                    mtp_stages=parse_stages(mtp_stages),
-                    order=order,
-                    micro_batch_size=micro_batch_size,
-                    batch_sizes=BatchSizes(
-                        global_batch_size=global_batch_size,
-                        step_batch_size_schedule=step_batch_size_schedule,
-                        rampup_batch_size=rampup_batch_size,
-                        decrease_if_needed=decrease_batch_size_if_needed,
-                    ),
-                    steps=steps,
-                    epochs=epochs,
-                    consumed_samples=consumed_samples,
-                    mode=mode,
-                    data_sharding=data_sharding,
-                    equal_counts=equal_counts,
-                    shuffle=shuffle,
-                    shuffle_block=shuffle_block,
-                    shuffle_per_epoch=shuffle_per_epoch,
-                    tail=tail,
-                    seed=seed,
-                    bucket_buffer=bucket_buffer,
-                    bucket_pack=bucket_pack,
-                    bucket_by=bucket_by,
-                    document_boundaries=document_boundaries,
-                    eval_global_batch_size=eval_global_batch_size,
-                    eval_micro_batch_size=eval_micro_batch_size,
-                    full_validation=full_validation,
-                    consumed_valid_samples=tuple(consumed_valid_samples or ()),
-                )
+            planning = ShardPlanOptions(
+                sources=tuple(sources or ()),
+                output=output,
+                documents=documents,
+                split=split,
+                path_as=options.parse_path_as(path_as),
+                digests=digests,
+                world_size=world_size,
+                data_parallel=data_parallel,
+                tensor_parallel=tensor_parallel,
+                pipeline_parallel=pipeline_parallel,
+                context_parallel=context_parallel,
+                expert_parallel=expert_parallel,
+                expert_tensor_parallel=expert_tensor_parallel,
+                virtual_pipeline=virtual_pipeline,
+                mtp_stages=parse_stages(mtp_stages),
+                order=order,
+                micro_batch_size=micro_batch_size,
+                batch_sizes=BatchSizes(
+                    global_batch_size=global_batch_size,
+                    step_batch_size_schedule=step_batch_size_schedule,
+                    rampup_batch_size=rampup_batch_size,
+                    decrease_if_needed=decrease_batch_size_if_needed,
+                ),
+                steps=steps,
+                epochs=epochs,
+                consumed_samples=consumed_samples,
+                mode=mode,
+                data_sharding=data_sharding,
+                equal_counts=equal_counts,
+                shuffle=shuffle,
+                shuffle_block=shuffle_block,
+                shuffle_per_epoch=shuffle_per_epoch,
+                tail=tail,
+                seed=seed,
+                bucket_buffer=bucket_buffer,
+                bucket_pack=bucket_pack,
+                bucket_by=bucket_by,
+                document_boundaries=document_boundaries,
+                eval_global_batch_size=eval_global_batch_size,
+                eval_micro_batch_size=eval_micro_batch_size,
+                full_validation=full_validation,
+                consumed_valid_samples=tuple(consumed_valid_samples or ()),
+                packed=packed,
+                force=force,
             )
-        run.warn(plan.warnings)
-        # Written, followed and staged before anything is printed.
-        reads = None if looking.simulate is None else tokshard.simulate_plan(plan, looking.simulate)
-        files = None if dry_run else tokshard.write_plan(plan, output, packed=packed, force=force)
-        lists = None if looking.staging is None else tokshard.stage_plan(plan, looking.staging)
-        if as_json:
-            terminal.say_json(ShardPlanReport.of(plan, output, files, reads, lists).to_json())
-        elif not quiet:
-            _show(plan, output, files, reads, lists, looking)
+            if dry_run:
+                report = looking.preview(tokshard.dry_run_shard_plan(planning), output)
+            else:
+                report = tokshard.shard_plan(planning, simulation=looking.simulate, staging=looking.staging)
+        run.warn(report.plan.warnings)
+        run.show(report, lambda report: _show(report, output, looking))
 
 
-def _show(
-    plan: Plan,
-    output: str,
-    files: PlanFiles | None,
-    reads: SimulationReport | None,
-    lists: StagingReport | None,
-    looking: LookAhead,
-) -> None:
-    _show_plan(plan, output, files)
-    if reads is not None:
-        show_simulation(reads)
-    if lists is not None and looking.staging is not None:
-        show_staging(lists, looking.staging)
-    if files is not None:
-        terminal.say(f"next: tokshard inspect {terminal.safe(output)}")
-
-
-def _show_plan(plan: Plan, output: str, files: PlanFiles | None) -> None:
+def _show(report: ShardPlanReport, output: str, looking: LookAhead) -> None:
+    plan, files = report.plan.opened_from(f"{output}/plan.json"), report.written
     rendering.show(tokshard.describe(plan, charts=False))
     show_proofs(plan)
     if files is None:
         terminal.say("nothing was written (--dry-run)")
-        return
-    size = f"{terminal.count(files.count)} files, {terminal.size(files.size_bytes)}"
-    terminal.say(f"{terminal.safe(output)}: {size}")
+    else:
+        size = f"{terminal.count(files.count)} files, {terminal.size(files.size_bytes)}"
+        terminal.say(f"{terminal.safe(output)}: {size}")
+    if report.simulation is not None:
+        show_simulation(report.simulation)
+    if report.staging is not None and looking.staging is not None:
+        show_staging(report.staging, looking.staging)
+    if files is not None:
+        terminal.say(f"next: tokshard inspect {terminal.safe(output)}")
 
 
 _SHOWN_NODES = 16
@@ -217,6 +208,11 @@ class LookAhead:
 
     simulate: SimulateOptions | None
     staging: StagingOptions | None
+
+    def preview(self, plan: Plan, output: str) -> ShardPlanReport:
+        """Return the report of a plan that is not written."""
+        reads = None if self.simulate is None else tokshard.simulate_plan(plan, self.simulate)
+        return ShardPlanReport.of(plan, output, None, reads)
 
 
 def look_ahead(

@@ -30,17 +30,17 @@ from tokshard.core.codec import Document, Key
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.disk_reads import SimulationReport
+from tokshard.sharding.disk_reads import SimulationReport, simulate_plan
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Layout, Striped
-from tokshard.sharding.options import ShardPlanOptions
+from tokshard.sharding.options import ShardPlanOptions, SimulateOptions, StagingOptions
 from tokshard.sharding.order import Bucketing, SampleOrder, ShardShuffle, Shuffle, TorchPermutation, Transform
 from tokshard.sharding.plan import MODES, SHUFFLES, TAILS, Plan, Stream
 from tokshard.sharding.publication import PlanFiles, write_plan
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
-from tokshard.sharding.staging import StagingReport
+from tokshard.sharding.staging import StagingReport, stage_plan
 from tokshard.sharding.summary import Coverage, check_partition, coverage_of
 from tokshard.sharding.topology import Topology
 
@@ -250,8 +250,18 @@ class ShardPlanReport(Document):
         return cls(plan.stored_in(output), coverage, written, simulation, staging)
 
 
-def shard_plan(options: ShardPlanOptions) -> ShardPlanReport:
+def shard_plan(
+    options: ShardPlanOptions,
+    *,
+    simulation: SimulateOptions | None = None,
+    staging: StagingOptions | None = None,
+) -> ShardPlanReport:
     """Plan the samples of every rank and write the plan; see :func:`write_plan`.
+
+    Args:
+        options: What to plan.
+        simulation: Steps whose disk reads the report counts; None for none.
+        staging: Staging lists to write; None for none.
 
     Raises:
         UsageError: Batches, the sequence length or the steps do not fit the ranks or the samples.
@@ -263,9 +273,30 @@ def shard_plan(options: ShardPlanOptions) -> ShardPlanReport:
 
         tokshard.shard_plan(ShardPlanOptions(sources=("mix",), output="plan", data_parallel=8))
     """
-    plan = dry_run_shard_plan(options)
-    written = write_plan(plan, options.output, packed=options.packed, force=options.force)
-    return ShardPlanReport.of(plan, options.output, written)
+    return publish_plan(
+        dry_run_shard_plan(options),
+        options.output,
+        packed=options.packed,
+        force=options.force,
+        simulation=simulation,
+        staging=staging,
+    )
+
+
+def publish_plan(
+    plan: Plan,
+    output: str,
+    *,
+    packed: bool,
+    force: bool,
+    simulation: SimulateOptions | None,
+    staging: StagingOptions | None,
+) -> ShardPlanReport:
+    """Simulate a plan, write it, and write its staging lists; return the report."""
+    reads = None if simulation is None else simulate_plan(plan, simulation)
+    written = write_plan(plan, output, packed=packed, force=force)
+    lists = None if staging is None else stage_plan(plan, staging)
+    return ShardPlanReport.of(plan, output, written, reads, lists)
 
 
 def dry_run_shard_plan(options: ShardPlanOptions) -> Plan:

@@ -64,6 +64,8 @@ def write_plan(
 
     Raises:
         UsageError: A file would be too large to be read back.
+        MissingFileError, IntegrityError: Files of a re-weighted blend belong into the directory, but do not
+            exist or differ: :func:`tokshard.replan` writes them.
         OutputExistsError: There is another plan.
         LockedError: Another process is writing a plan there.
         StorageError: The disk is full or broken. There is no plan then, or the old one.
@@ -71,6 +73,7 @@ def write_plan(
     place = os.fspath(directory)
     syscalls.make_directory(place)
     with WriterLock(os.path.join(place, LOCK_NAME)):
+        _check_own_arrays(plan, place)
         replaced = _refuse_other(plan, place, force=force)
         entries = _entries(plan)
         contents: dict[str, bytes]
@@ -97,6 +100,14 @@ def write_plan(
         contents[PLAN_NAME] = whole
         write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME])
     return PlanFiles(place, len(contents), sum(map(len, contents.values())), tuple(contents))
+
+
+def _check_own_arrays(plan: Plan, directory: str) -> None:
+    # A dry run of new weights has not written them, and the plan would seem complete without them.
+    for stream in plan.streams.values():
+        order = stream.source.order
+        if order is not None and os.path.abspath(order.directory) == os.path.abspath(directory):
+            order.check()
 
 
 def _write_together(directory: str, contents: dict[str, bytes]) -> None:

@@ -30,7 +30,7 @@ from tokshard.dataset.source import DataFile, open_data
 from tokshard.errors import IntegrityError, MissingFileError, StorageError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan
 from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.index_cache.npy import map_npy
+from tokshard.index_cache.npy import ArraySpec, map_npy
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import exists, relative_inside
 from tokshard.storage.paths import bin_path, idx_path, is_remote
@@ -72,6 +72,17 @@ class FileFingerprint:
             StorageError: It cannot be read.
         """
         return cls._of(_opened(path, f"{path} is not there"))
+
+    @classmethod
+    def of_npy(cls, array: NDArray[Any]) -> Self:
+        """Return the fingerprint of the ``.npy`` file of an array, which need not be written yet."""
+        header = ArraySpec.of(array).header()
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        size, skipped, digest = len(header) + data.size, len(header), hashlib.sha256()
+        for start, stop in _blocks(size):
+            digest.update(header[start:stop])
+            digest.update(data[max(start - skipped, 0) : max(stop - skipped, 0)].data)
+        return cls(size, digest.hexdigest())
 
     @classmethod
     def _of(cls, file: DataFile) -> Self:
@@ -258,12 +269,18 @@ class CachedArrays:
             MissingFileError: One does not exist.
             IntegrityError: One has changed since the plan was made, or is no whole array.
         """
-        self._check()
+        self.check()
         arrays = {name: map_npy(self.path(name)) for name in self.fingerprints}
-        self._check()  # what was mapped is what was checked, and not what has replaced it in between
+        self.check()  # what was mapped is what was checked, and not what has replaced it in between
         return arrays
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Check that the files are those that the plan was made for.
+
+        Raises:
+            MissingFileError: One does not exist.
+            IntegrityError: One has changed since the plan was made.
+        """
         for name, fingerprint in self.fingerprints.items():
             fingerprint.check(self.path(name))
 

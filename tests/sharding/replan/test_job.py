@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.replanned_plans import flat, plan_of, reads_of, samples_of, source_of, write_blend
-from tokshard.errors import UsageError
+from tokshard.errors import MissingFileError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
+from tokshard.sharding.options import SimulateOptions
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
-from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import continue_plan
+from tokshard.sharding.publication import LOCK_NAME, write_plan
+from tokshard.sharding.replan.job import continue_plan, dry_run_replan, replan
+from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
@@ -307,3 +310,32 @@ def test_counts_of_validation_sets_that_do_not_fit_are_refused():
     plan = plan_of(source_of(100), 2, batch=4)
     with pytest.raises(UsageError, match="2 counts"):
         continued(plan, 16, 2, consumed_valid_samples=(1, 2))
+
+
+def tree_of(directory):
+    return {path: path.read_bytes() if path.is_file() else None for path in directory.rglob("*")}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_dry_run_writes_nothing_and_is_the_plan_that_is_written(tmp_path, weighted):
+    write_plan(blended_plan(tmp_path, {"web": 0.7, "code": 0.3}, 120, 4, batch=8), tmp_path / "plan")
+    options = ReplanOptions(
+        plan=str(tmp_path / "plan"),
+        output=str(tmp_path / "plan2"),
+        consumed_samples=40,
+        data_parallel=2,
+        blend=f"0.25 {tmp_path}/web 0.75 {tmp_path}/code" if weighted else None,
+    )
+    before = tree_of(tmp_path)
+    dry = dry_run_replan(options)
+    assert tree_of(tmp_path) == before
+    if weighted:
+        with pytest.raises(MissingFileError, match=r"dataset_index\.npy is not there"):
+            write_plan(dry, options.output)
+        assert not [path for path in Path(options.output).iterdir() if path.name != LOCK_NAME]
+    report = replan(options, simulation=SimulateOptions(steps=2))
+    assert read_plan(options.output) == dry
+    assert report.plan == dry.stored_in(options.output)
+    assert report.coverage.keys() == dry.streams.keys()
+    assert (len(report.written.names), len(report.simulation.steps), report.staging) == (3, 2, None)
+    assert verify_replan(dry, parent=read_plan(options.plan), deep=True) == []

@@ -19,7 +19,7 @@ from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.replan.job import continue_plan
 from tokshard.sharding.replan.proof import verify_replan
-from tokshard.sharding.replan.reweighting import ReweightedOrder, write_order
+from tokshard.sharding.replan.reweighting import OrderFiles, ReweightedOrder
 from tokshard.sharding.replan.source_progress import SourceEpochTable, progress_of_rows
 from tokshard.sharding.requests import ReplanRequest
 from tokshard.sharding.schedule import BatchSchedule
@@ -139,7 +139,7 @@ def rewritten(mixed, change):
     table = SourceEpochTable(arrays["source_epochs"], stream.source.total)
     order = ReweightedOrder(arrays["dataset_index"], arrays["dataset_sample_index"], table)
     progress = progress_of_rows(arrays["unread"], sizes, record.next_source_epochs, "unread")
-    files, made = write_order(
+    made = OrderFiles.of(
         order,
         progress,
         record.weights,
@@ -148,8 +148,9 @@ def rewritten(mixed, change):
         stream="train",
         made_from="a test",
     )
-    history = replace(continued, streams={"train": replace(stopped, reweighting=made)})
-    source = replace(stream.source, order=files)
+    made.write()
+    history = replace(continued, streams={"train": replace(stopped, reweighting=made.record)})
+    source = replace(stream.source, order=made.blend)
     return Plan(after.topology, {"train": replace(stream, source=source)}, after.options, (history,))
 
 

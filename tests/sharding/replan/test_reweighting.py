@@ -1,5 +1,6 @@
 """Draws from sources with any progress, against queues of samples."""
 
+import os
 import random
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.replan import reweighting
-from tokshard.sharding.replan.reweighting import reweight, write_order
+from tokshard.sharding.replan.reweighting import OrderFiles, reweight
 from tokshard.sharding.replan.source_progress import (
     OpenEpoch,
     SourceEpochTable,
@@ -98,9 +99,12 @@ def golden_order():
 
 def test_the_files_of_a_reweighted_blend_are_frozen(tmp_path):
     order, progress, weights = golden_order()
-    files, record = write_order(
+    made = OrderFiles.of(
         order, progress, weights, 7, directory=str(tmp_path), stream="train", made_from="a test"
     )
+    assert not os.listdir(tmp_path)
+    made.write()
+    files, record = made.blend, made.record
     written = {path.name: path.read_bytes() for path in tmp_path.glob("*.npy")}
     assert written == {path.name: path.read_bytes() for path in GOLDEN.glob("*.npy")}
     assert len(written) == 4

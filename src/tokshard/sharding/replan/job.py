@@ -22,33 +22,49 @@ from tokshard.sharding.history import (
 )
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator
+from tokshard.sharding.options import SimulateOptions, StagingOptions
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, Stream, read_plan
-from tokshard.sharding.planning import World, cyclic_order, layout_of, world_of
-from tokshard.sharding.publication import write_plan
+from tokshard.sharding.planning import (
+    ShardPlanReport,
+    World,
+    cyclic_order,
+    layout_of,
+    publish_plan,
+    world_of,
+)
 from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.replan.proof import continuation_problems, count_before, prove_draws, prove_remainder
 from tokshard.sharding.replan.remainder import Remainder
 from tokshard.sharding.replan.reweighting import (
     BlendComponent,
+    OrderFiles,
     match_components,
     read_weights,
     reweight,
     source_progress_of,
-    write_order,
 )
 from tokshard.sharding.requests import ReplanRequest, consumed_valid_samples
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Topology
-from tokshard.storage import syscalls
 
 FULL_VALIDATION = "full-validation"
 STRIPED_MODES = ("single", "sequential")
 
 
-def replan(options: ReplanOptions) -> Plan:
+def replan(
+    options: ReplanOptions,
+    *,
+    simulation: SimulateOptions | None = None,
+    staging: StagingOptions | None = None,
+) -> ShardPlanReport:
     """Continue a plan for a new world size or with new weights, and write the new plan.
+
+    Args:
+        options: How it continues.
+        simulation: Steps of the new plan whose disk reads the report counts; None for none.
+        staging: Staging lists of the new plan to write; None for none.
 
     Raises:
         UsageError: The consumed samples are not at the end of a step, nothing is left, or sizes do not
@@ -60,22 +76,35 @@ def replan(options: ReplanOptions) -> Plan:
 
     Example::
 
-        plan = tokshard.replan(
-            ReplanOptions(plan="plan", output="plan2", consumed_samples=4096, world_size=16)
-        )
+        tokshard.replan(ReplanOptions(plan="plan", output="plan2", consumed_samples=4096, world_size=16))
     """
-    plan = dry_run_replan(options)
-    write_plan(plan, options.output, packed=options.packed, force=options.force)
-    return plan
+    plan, files = _plan_of(options)
+    if files is not None:
+        files.write()
+    return publish_plan(
+        plan,
+        options.output,
+        packed=options.packed,
+        force=options.force,
+        simulation=simulation,
+        staging=staging,
+    )
 
 
 def dry_run_replan(options: ReplanOptions) -> Plan:
-    """Return what :func:`replan` would write; with new weights, the arrays of the new blend are written."""
+    """Return the plan that :func:`replan` would write; nothing is written.
+
+    The samples of a plan with new weights cannot be read from it: their order would be in files beside it.
+    """
+    return _plan_of(options)[0]
+
+
+def _plan_of(options: ReplanOptions) -> tuple[Plan, OrderFiles | None]:
     plan = read_plan(options.plan, roots=dict(options.moved))
     source = next(iter(plan.streams.values())).source
     schedule = options.batch_sizes.schedule(source.sequence_length)
     request = options.request(options.topology(plan.topology), schedule)
-    return continue_plan(plan, request, options.output)
+    return _continuation(plan, request, options.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +127,7 @@ class _Continued:
     stream: Stream
     stopped: StoppedStream
     warnings: tuple[str, ...] = ()
+    files: OrderFiles | None = None
 
 
 def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]) -> Plan:
@@ -119,6 +149,15 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
         request = ReplanRequest(consumed_samples=4096, topology=Topology(16))
         write_plan(continue_plan(read_plan("plan"), request, "plan2"), "plan2")
     """
+    continued, files = _continuation(plan, request, directory)
+    if files is not None:
+        files.write()
+    return continued
+
+
+def _continuation(
+    plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]
+) -> tuple[Plan, OrderFiles | None]:
     topology = request.topology or plan.topology
     consumed_valid_samples(TRAIN, tuple(plan.streams), request.consumed_valid_samples)  # raises
     continued = {}
@@ -136,13 +175,14 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
     entry = StoppedPlan(
         plan.plan_id, {name: continuation.stopped for name, continuation in continued.items()}
     )
-    return Plan(
+    after = Plan(
         topology=topology,
         streams={name: continuation.stream for name, continuation in continued.items()},
         options=request,
         history=(*plan.history, entry),
         warnings=tuple(warning for continuation in continued.values() for warning in continuation.warnings),
     )
+    return after, continued[TRAIN].files if TRAIN in continued else None
 
 
 def _stop_of(name: str, stream: Stream, plan: Plan, topology: Topology, request: ReplanRequest) -> _Stop:
@@ -178,13 +218,13 @@ def _reweighted(stop: _Stop, plan: Plan, request: ReplanRequest, directory: str)
     pairs, warnings = read_weights(request.blend or "", stream.source, name)
     components = match_components(pairs, stream.source, source_progress_of(stream, step, stop.earlier))
     identity = {"plan_id": plan.plan_id, "stream": name, "step": step, "samples": samples}
-    source, record, proof = _blended(components, samples, request.seed, directory, name, identity)
+    source, files, proof = _blended(components, samples, request.seed, directory, name, identity)
     whole = _whole_epochs(SampleOrder(samples), 0, 1, world, stop.policy)
     after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed)
     if stream.sort_key is not None:
         warnings = (*warnings, "the new blend is read in its own order, without bucketing")
     changed = Stream(source, after, stop.policy.mode, stop.policy.tail, boundaries=stream.boundaries)
-    return _Continued(changed, stop.stopped(proof, record), warnings)
+    return _Continued(changed, stop.stopped(proof, files.record), warnings, files)
 
 
 def _blended(
@@ -194,19 +234,19 @@ def _blended(
     directory: str,
     name: str,
     identity: dict[str, Any],
-) -> tuple[SampleSource, Reweighting, StreamProof]:
+) -> tuple[SampleSource, OrderFiles, StreamProof]:
     weights = [component.weight for component in components]
     progress = [component.progress for component in components]
     drawn = sum(weight > 0 for weight in weights)
     order = reweight(weights[:drawn], progress[:drawn], samples, seed)
     datasets = tuple(component.reference for component in components)
     identity["datasets"] = [encode(reference.with_paths(lambda _: "")) for reference in datasets]
-    syscalls.make_directory(directory)
-    files, record = write_order(
+    files = OrderFiles.of(
         order, progress, weights, seed, directory=directory, stream=name, made_from=identity
     )
-    source = SampleSource("blend", name, samples, datasets, files)
-    return source, record, prove_draws(Locator(source), progress, order.source_epochs)
+    source = SampleSource("blend", name, samples, datasets, files.blend)
+    locator = Locator(source, (order.dataset_index, order.dataset_sample_index))
+    return source, files, prove_draws(locator, progress, order.source_epochs)
 
 
 def _world(

@@ -15,7 +15,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -41,7 +41,6 @@ from tokshard.sharding.sources import (
     DatasetReference,
     FileFingerprint,
     SampleSource,
-    array_path,
 )
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
@@ -258,55 +257,71 @@ def _source_epoch_rows(sources: NDArray[np.int16], progress: Sequence[SourceProg
     return rows
 
 
-def write_order(
-    order: ReweightedOrder,
-    progress: Sequence[SourceProgress],
-    weights: Sequence[float],
-    seed: int,
-    *,
-    directory: str,
-    stream: str,
-    made_from: Any,
-) -> tuple[CachedArrays, Reweighting]:
-    """Write the arrays of a re-weighted blend; each appears whole or not at all.
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderFiles:
+    """The files of a re-weighted blend, which :meth:`write` writes.
 
-    Temporary files of a killed run for the same arrays are removed.
-
-    ``made_from``, a JSON value that identifies what the files follow from, makes their names.
-
-    Raises:
-        LockedError: Another process is writing a plan there.
-        StorageError: The disk is full or broken.
+    Attributes:
+        blend: The two of Megatron's form, as a source refers to them.
+        record: Weights, seed and the other two files, as the history of a plan records them.
+        arrays: The content of each file, by the names of the arrays.
     """
-    identity = {"schema": SCHEMA, "from": made_from, "weights": list(weights), "seed": seed}
-    name = identity_digest(identity)[:_HASH_DIGITS]
-    split = stream.partition(".")[0]
 
-    def path(array: str) -> str:
-        return array_path(directory, name, "BlendedDataset", split, array)
+    blend: CachedArrays
+    record: Reweighting
+    arrays: dict[str, NDArray[Any]]
 
-    arrays: dict[str, NDArray[Any]] = {
-        "dataset_index": order.dataset_index,
-        "dataset_sample_index": order.dataset_sample_index,
-        "unread": progress_rows(progress),
-        "source_epochs": order.source_epochs.rows,
-    }
-    fingerprints = {}
-    with WriterLock(os.path.join(directory, LOCK_NAME)):
-        for left in os.listdir(directory):
-            if left.startswith(f".{name}-") and is_temporary(left):
-                syscalls.unlink(os.path.join(directory, left))
-        for array_name, array in arrays.items():
-            write_npy(path(array_name), array)
-            fingerprints[array_name] = FileFingerprint.of(path(array_name))
-    record = Reweighting(
-        weights=tuple(weights),
-        seed=seed,
-        next_source_epochs=tuple(of_source.next_epoch for of_source in progress),
-        unread=fingerprints.pop("unread"),
-        source_epochs=fingerprints.pop("source_epochs"),
-    )
-    return CachedArrays(directory, name, split, "BlendedDataset", fingerprints), record
+    @classmethod
+    def of(
+        cls,
+        order: ReweightedOrder,
+        progress: Sequence[SourceProgress],
+        weights: Sequence[float],
+        seed: int,
+        *,
+        directory: str,
+        stream: str,
+        made_from: Any,
+    ) -> Self:
+        """Return the files of an order in a directory; nothing is written.
+
+        ``made_from``, a JSON value that identifies what the files follow from, makes their names.
+        """
+        identity = {"schema": SCHEMA, "from": made_from, "weights": list(weights), "seed": seed}
+        arrays: dict[str, NDArray[Any]] = {
+            "dataset_index": order.dataset_index,
+            "dataset_sample_index": order.dataset_sample_index,
+            "unread": progress_rows(progress),
+            "source_epochs": order.source_epochs.rows,
+        }
+        fingerprints = {name: FileFingerprint.of_npy(array) for name, array in arrays.items()}
+        record = Reweighting(
+            weights=tuple(weights),
+            seed=seed,
+            next_source_epochs=tuple(of_source.next_epoch for of_source in progress),
+            unread=fingerprints.pop("unread"),
+            source_epochs=fingerprints.pop("source_epochs"),
+        )
+        name, split = identity_digest(identity)[:_HASH_DIGITS], stream.partition(".")[0]
+        return cls(CachedArrays(directory, name, split, "BlendedDataset", fingerprints), record, arrays)
+
+    def write(self) -> None:
+        """Write the files; each appears whole or not at all.
+
+        Temporary files of a killed run for the same files are removed.
+
+        Raises:
+            LockedError: Another process is writing a plan there.
+            StorageError: The disk is full or broken.
+        """
+        directory = self.blend.directory
+        syscalls.make_directory(directory)
+        with WriterLock(os.path.join(directory, LOCK_NAME)):
+            for left in os.listdir(directory):
+                if left.startswith(f".{self.blend.hash}-") and is_temporary(left):
+                    syscalls.unlink(os.path.join(directory, left))
+            for name, array in self.arrays.items():
+                write_npy(self.blend.path(name), array)
 
 
 def open_start(
