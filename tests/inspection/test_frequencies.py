@@ -41,9 +41,9 @@ def test_all_tokens_are_counted(directory, tokens):
     assert found.distinct == len(twin)
     descending = sorted(twin.items(), key=lambda pair: (-pair[1], pair[0]))
     ascending = sorted(twin.items(), key=lambda pair: (pair[1], pair[0]))
-    assert [(one.id, one.count) for one in found.head] == descending[:20]
+    assert [(token.id, token.count) for token in found.head] == descending[:20]
     # No token is in both lists.
-    assert [(one.id, one.count) for one in found.tail] == ascending[: min(20, max(0, len(twin) - 20))]
+    assert [(token.id, token.count) for token in found.tail] == ascending[: min(20, max(0, len(twin) - 20))]
     assert all(times == descending[rank - 1][1] for rank, times in found.curve)
     if twin:
         assert [rank for rank, _ in (found.curve[0], found.curve[-1])] == [1, len(twin)]
@@ -52,7 +52,7 @@ def test_all_tokens_are_counted(directory, tokens):
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "uint16"])
 def test_every_type_of_integers_is_counted(directory, dtype):
     found = count_tokens(dataset_of(directory, [1, 5, 5, 100], dtype=np.dtype(dtype)))
-    assert [(one.id, one.count, one.text) for one in found.head] == [
+    assert [(token.id, token.count, token.text) for token in found.head] == [
         (5, 2, None),
         (1, 1, None),
         (100, 1, None),
@@ -87,7 +87,7 @@ def test_tokens_are_shown_by_the_tokenizer(directory):
         dataset_of(directory, [65, 65, 66, 900]), tokenizer=load_tokenizer(None), vocabulary=257
     )
     # 900 is no token of it: it is listed all the same.
-    assert [(one.id, one.text) for one in found.head] == [(65, "A"), (66, "B"), (900, None)]
+    assert [(token.id, token.text) for token in found.head] == [(65, "A"), (66, "B"), (900, None)]
     assert found.vocabulary == 257
 
 

@@ -41,11 +41,11 @@ def test_an_index_is_counted(index):
         twin[last - first + 1] += 1
     pieces = found.statistics.sequences_per_sample
     assert (pieces.count, pieces.shortest, pieces.longest) == (twin.total(), min(twin), max(twin))
-    for one in pieces.bins:
-        assert one.count == sum(twin[size] for size in range(one.low, one.high + 1))
+    for bucket in pieces.bins:
+        assert bucket.count == sum(twin[size] for size in range(bucket.low, bucket.high + 1))
     assert (found.dataset_condition, found.detail) == ("unchanged", None)
     assert found.order is None
-    assert [one.shape for one in found.entry.arrays] == [documents.shape, rows.shape, shuffle.shape]
+    assert [array.shape for array in found.entry.arrays] == [documents.shape, rows.shape, shuffle.shape]
 
 
 def test_a_changed_data_set_is_told(index, tmp_path):
@@ -121,7 +121,7 @@ def test_a_cache_lists_all_its_indexes(tmp_path, monkeypatch):
     sizes = ("--seq-length", "16", "--split", "90,10,0", "--num-samples", "40,4,0")
     assert run("blend", "0.7", "data/web", "0.3", "data/code", *sizes, *NAMES, "-o", "mix").returncode == 0
     found = inspect_cache("mix/cache")
-    assert [(one.name, one.split, one.is_blend) for one in found.entries] == [
+    assert [(entry.name, entry.split, entry.is_blend) for entry in found.entries] == [
         ("data/code", "train", False),
         ("data/code", "valid", False),
         ("data/web", "train", False),
@@ -134,16 +134,18 @@ def test_a_cache_lists_all_its_indexes(tmp_path, monkeypatch):
     blend = found.entries[4]
     order = inspect_index(f"mix/cache/{blend.hash}-BlendedDataset-train-description.txt").order
     drawn = Counter(np.load(f"mix/cache/{blend.hash}-BlendedDataset-train-dataset_index.npy").tolist())
-    assert [(one.dataset_path, one.draws) for one in order.sources] == [
+    assert [(source.dataset_path, source.draws) for source in order.sources] == [
         ("data/web", drawn[0]),
         ("data/code", drawn[1]),
     ]
-    assert [one.share for one in order.sources] == [drawn[0] / 40, drawn[1] / 40]
+    assert [source.share for source in order.sources] == [drawn[0] / 40, drawn[1] / 40]
     lines = list(np.load(f"mix/cache/{blend.hash}-BlendedDataset-train-dataset_index.npy"))
-    for number, one in enumerate(order.sources):
-        worst = max(abs(one.weight * step - lines[:step].count(number)) for step in range(len(lines) + 1))
-        assert one.weight_error == pytest.approx(worst)
-    assert max(order.weight_error_curve) == pytest.approx(max(one.weight_error for one in order.sources))
+    for number, source in enumerate(order.sources):
+        worst = max(abs(source.weight * step - lines[:step].count(number)) for step in range(len(lines) + 1))
+        assert source.weight_error == pytest.approx(worst)
+    assert max(order.weight_error_curve) == pytest.approx(
+        max(source.weight_error for source in order.sources)
+    )
 
 
 def test_an_index_of_no_samples_is_shown(tmp_path):
@@ -169,9 +171,9 @@ def test_it_says_what_the_document_says(mix):
         found = inspect_blend(path).to_json()
         assert found["id"] == written["id"]
         assert (found["sequence_length"], found["seed"]) == (16, written["builder"]["seed"])
-        assert [one["name"] for one in found["splits"]] == list(written["splits"])
-        for one in found["splits"]:
-            assert one["certificate"] == written["splits"][one["name"]]["certificate"]
+        assert [split["name"] for split in found["splits"]] == list(written["splits"])
+        for split in found["splits"]:
+            assert split["certificate"] == written["splits"][split["name"]]["certificate"]
     json.dumps(found)
 
 

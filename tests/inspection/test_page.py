@@ -85,7 +85,7 @@ def test_pages_are_harmless_and_whole(products, tmp_path, kind):
 
 def test_the_policy_forbids_everything_but_the_one_style_sheet(products, tmp_path):
     found = page_of(products["blend"], tmp_path)
-    policy = next(one["content"] for one in found.of("meta") if "http-equiv" in one)
+    policy = next(attributes["content"] for attributes in found.of("meta") if "http-equiv" in attributes)
     style = re.search(r"<style>(.*?)</style>", found.content, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -103,7 +103,7 @@ def test_control_characters_and_marks_are_made_visible_and_letters_are_not():
     controls = [
         chr(code) for code in [*range(32), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F)]
     ]
-    assert all(str(text(one)).startswith("\\") for one in [*controls, "\u2066", "\ufeff", "\ud800"])
+    assert all(str(text(char)).startswith("\\") for char in [*controls, "\u2066", "\ufeff", "\ud800"])
     assert str(text("süß العربية 中文 👍 e\u0301")) == "süß العربية 中文 👍 e\u0301"
 
 
@@ -154,7 +154,7 @@ def test_the_longest_bar_fills_the_room_and_the_smallest_can_be_seen():
             )
         )
     )
-    assert [one["width"] for one in found.of("rect")] == ["1000", "500", "2", "0"]
+    assert [attributes["width"] for attributes in found.of("rect")] == ["1000", "500", "2", "0"]
 
 
 def test_lists_and_tables_hold_what_they_are_given():
@@ -169,7 +169,7 @@ def test_lists_and_tables_hold_what_they_are_given():
     ]
     first = found.texts.index("t")
     assert found.texts[first : first + 8] == ["t", "a", "1", visible(TEXT), "h", "i", visible(TEXT), "2"]
-    assert [one["class"] for one in found.of("td")] == ["name", "number"]
+    assert [attributes["class"] for attributes in found.of("td")] == ["name", "number"]
 
 
 class Report:
@@ -180,12 +180,12 @@ class Report:
 
 
 def test_findings_are_listed_with_their_place():
-    one = Finding("bin-digest", "error", f"bad {HOSTILE}", HOSTILE, path=HOSTILE, offset=7)
-    shown = "".join(Page(page("x", "y", [], Report([one]))).texts)
+    finding = Finding("bin-digest", "error", f"bad {HOSTILE}", HOSTILE, path=HOSTILE, offset=7)
+    shown = "".join(Page(page("x", "y", [], Report([finding]))).texts)
     for part in ("1 finding at level deep", "bin-digest", f"bad {SHOWN}", f"{SHOWN}, byte 7"):
         assert part in shown
     assert "No problems found" in page("x", "y", [], Report([]))
-    many = "".join(Page(page("x", "y", [], Report([one] * 2000))).texts)
+    many = "".join(Page(page("x", "y", [], Report([finding] * 2000))).texts)
     assert "2,000 findings at level deep, of which the first 1,000 are shown" in many
 
 

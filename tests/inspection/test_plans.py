@@ -77,9 +77,9 @@ def test_a_step_is_its_micro_batches_in_order(tmp_path):
     plan = plan_of(documents_in(tmp_path), micro_batch_size=2, schedule=BatchSchedule.constant(12))
     write_plan(plan, tmp_path / "plan")
     summary = inspect_rank(str(tmp_path / "plan"), 1, step=3)
-    rows = [(one.sample, one.micro_batch, one.row, one.step) for one in summary.places]
+    rows = [(place.sample, place.micro_batch, place.row, place.step) for place in summary.places]
     assert rows == [(38, 0, 0, 3), (39, 0, 1, 3), (44, 1, 0, 3), (45, 1, 1, 3)]
-    assert [one.index for one in summary.places] == [12, 13, 14, 15]
+    assert [place.index for place in summary.places] == [12, 13, 14, 15]
     assert summary.to_json()["schema"] == "tokshard.inspect-rank/1"
 
 
@@ -147,7 +147,7 @@ def test_the_summary_tells_shards_batches_and_tails(tmp_path):
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
     assert inspect(tmp_path).to_json()["schema"] == "tokshard.inspect-plan/1"
     stream = PlanSummary.of(plan).to_json()["streams"]["train"]
-    assert [(one["samples"], one["ids"]) for one in stream["shards"]] == [(7, [0, 7]), (4, [7, 11])]
+    assert [(shard["samples"], shard["ids"]) for shard in stream["shards"]] == [(7, [0, 7]), (4, [7, 11])]
     assert (stream["steps"], stream["batch_sizes"]) == (2, [[0, 0, 4]])
     (covered,) = stream["coverage"]["epoch_ranges"]
     assert (covered["read"], covered["dropped"], covered["dropped_ids"]) == (8, 3, [[8, 11]])
@@ -223,7 +223,7 @@ def test_it_shows_what_ranks_begin_with(plans, ranks, steps):
                 if stream.source.order is not None:
                     numbers = np.load(stream.source.order.path("dataset_index"))
                 else:
-                    numbers = np.repeat(range(2), [one.samples for one in stream.source.datasets])
+                    numbers = np.repeat(range(2), [dataset.samples for dataset in stream.source.datasets])
                 assert list(grid.datasets[row]) == numbers[twin].tolist()
             assert grid.unknown is None
 
