@@ -210,14 +210,16 @@ def test_skip_lists_every_rejected_record(tmp_path, unit_bytes):
     report = run_tokenize(str(path), str(tmp_path / "a"), on_error="skip", unit_bytes=unit_bytes)
     listed = [json.loads(line) for line in (tmp_path / "a.tokshard/rejected.jsonl").read_text().splitlines()]
     wanted = [
-        (one["line"], one["outcome"]) for one in expected if one["outcome"] not in {"accepted", "blank"}
+        (record["line"], record["outcome"])
+        for record in expected
+        if record["outcome"] not in {"accepted", "blank"}
     ]
-    assert [(one["line"], one["reason"]) for one in listed] == wanted
+    assert [(record["line"], record["reason"]) for record in listed] == wanted
     data = path.read_bytes()
     starts = [0, *(k + 1 for k, byte in enumerate(data) if byte == 10)]
-    assert [one["offset"] for one in listed] == [starts[line - 1] for line, _ in wanted]
+    assert [record["offset"] for record in listed] == [starts[line - 1] for line, _ in wanted]
     assert report.records == report.documents + sum(report.rejected.values())
-    accepted = [one["text"] for one in expected if one["outcome"] == "accepted"]
+    accepted = [record["text"] for record in expected if record["outcome"] == "accepted"]
     texts = [text if isinstance(text, list) else [text] for text in accepted]
     assert documents(tmp_path / "a") == [
         [
@@ -231,7 +233,7 @@ def test_skip_lists_every_rejected_record(tmp_path, unit_bytes):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_fail_names_the_first_bad_record(tmp_path, workers):
     path, expected = hostile()
-    first = next(one for one in expected if one["outcome"] not in {"accepted", "blank"})
+    first = next(record for record in expected if record["outcome"] not in {"accepted", "blank"})
     with pytest.raises(BadRecordError) as caught:
         run_tokenize(
             str(path), str(tmp_path / "a"), unit_bytes=200, executor=ProcessPool(workers), workers=workers
@@ -247,7 +249,7 @@ def test_fail_names_the_first_bad_record(tmp_path, workers):
 @pytest.mark.parametrize("unit_bytes", [1 << 24, 500])
 def test_max_errors_is_exact(tmp_path, unit_bytes):
     path, expected = hostile()
-    bad = [one for one in expected if one["outcome"] not in {"accepted", "blank"}]
+    bad = [record for record in expected if record["outcome"] not in {"accepted", "blank"}]
     options = {"on_error": "skip", "unit_bytes": unit_bytes}
     with pytest.raises(InputError, match=f"more than {len(bad) - 1} records.*:{bad[-1]['line']} "):
         run_tokenize(str(path), str(tmp_path / "a"), max_errors=len(bad) - 1, **options)

@@ -58,14 +58,14 @@ def parts(prefix="x"):
 def test_the_bytes_are_those_of_one_run(corpus, count, order):
     indices = range(count) if order == "forwards" else reversed(range(count))
     reports = [run_task(corpus, index, count) for index in indices]
-    states = [one.state for one in reports]
+    states = [report.state for report in reports]
     last = states.index("published")
     assert states == ["encoded"] * last + ["published"] + ["up-to-date"] * (count - 1 - last)
     assert last == count - 1 or count > 8  # more tasks than there are shares
     assert content("x") == expected(corpus)
     result = reports[last].result
-    assert sum(one.units for one in reports) == result.units
-    assert (sum(one.documents for one in reports), sum(one.tokens for one in reports)) == (
+    assert sum(report.units for report in reports) == result.units
+    assert (sum(report.documents for report in reports), sum(report.tokens for report in reports)) == (
         result.documents,
         result.outputs[0].tokens,
     )
@@ -74,7 +74,7 @@ def test_the_bytes_are_those_of_one_run(corpus, count, order):
 def test_several_fields_are_shared_too(corpus):
     for index in range(3):
         report = run_task(corpus, index, 3, fields=("text", "title"))
-    assert [one.prefix for one in report.result.outputs] == ["x_text_document", "x_title_document"]
+    assert [output.prefix for output in report.result.outputs] == ["x_text_document", "x_title_document"]
     run_tokenize(corpus, "y", fields=("text", "title"), **OPTIONS)
     for field in ("text", "title"):
         assert content(f"x_{field}_document") == content(f"y_{field}_document")
@@ -85,10 +85,10 @@ def test_the_number_of_tasks_may_change_and_nothing_is_encoded_twice(corpus):
     done = parts()
     second = [run_task(corpus, index, 3) for index in (2, 0)]
     assert set(done) <= set(parts())
-    assert sum(one.units for one in first + second) == len(parts())
+    assert sum(report.units for report in first + second) == len(parts())
     last = run_task(corpus, 1, 3)
     assert last.state == "published"
-    assert sum(one.units for one in [*first, *second, last]) == last.result.units
+    assert sum(report.units for report in [*first, *second, last]) == last.result.units
     assert content("x") == expected(corpus)
 
 
@@ -130,7 +130,7 @@ def test_what_lacks_a_part_is_named(corpus):
     assert "units lack a finished part: 0" in error.message
     assert "of a.jsonl; " in error.message
     assert set(error.tasks) >= {1}
-    named = {(one["input"], unit) for one in error.missing for unit in one["units"]}
+    named = {(missing["input"], unit) for missing in error.missing for unit in missing["units"]}
     have = {(int(name[:6]), int(name[7:16])) for name in parts()}
     assert named.isdisjoint((corpus[file], unit) for file, unit in have)
     assert ("a.jsonl", 0) in named
@@ -193,7 +193,7 @@ def test_a_damaged_part_is_named_and_made_again(corpus, damage):
         part.mkdir()
     with pytest.raises(UnfinishedError) as caught:
         finish(corpus, tasks=2)
-    assert [(one["input"], one["units"]) for one in caught.value.missing] == [("a.jsonl", [3])]
+    assert [(missing["input"], missing["units"]) for missing in caught.value.missing] == [("a.jsonl", [3])]
     if damage == "directory":
         part.rmdir()
     (task,) = caught.value.tasks
@@ -217,7 +217,7 @@ def test_units_of_an_encoder_that_is_not_accepted_any_more_are_made_again(corpus
 def test_an_ordinary_run_goes_on_where_tasks_have_stopped(corpus):
     done = [run_task(corpus, index, 4) for index in (0, 2)]
     report = run_tokenize(corpus, "x", **OPTIONS)
-    assert report.units_resumed == sum(one.units for one in done)
+    assert report.units_resumed == sum(task_report.units for task_report in done)
     assert content("x") == expected(corpus)
 
 
@@ -246,8 +246,8 @@ def test_tasks_go_on_where_an_ordinary_run_has_stopped(corpus, units):
         run_tokenize(corpus, "x", executor=stopping_after(units), **OPTIONS)
     reports = [run_task(corpus, index, 3) for index in range(3)]
     assert reports[-1].state == "published"
-    assert reports[-1].result.units == sum(one.units + one.units_resumed for one in reports)
-    assert sum(one.units_resumed for one in reports) >= units
+    assert reports[-1].result.units == sum(report.units + report.units_resumed for report in reports)
+    assert sum(report.units_resumed for report in reports) >= units
     assert content("x") == expected(corpus)
 
 
@@ -435,7 +435,7 @@ def test_a_task_waits_for_who_may_find_work_for_it_and_not_for_who_will_not(corp
     assert task.is_alive()
     lock.__exit__(None, None, None)
     task.join(60)
-    assert [one.state for one in reports] == ["published"]
+    assert [task_report.state for task_report in reports] == ["published"]
     assert content("x") == expected(corpus)
 
 

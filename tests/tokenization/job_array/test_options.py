@@ -70,6 +70,7 @@ def test_what_names_no_task_is_refused(text, environment, message):
 def test_the_tasks_of_a_slurm_array_are_all_shares(first, step, count):
     last = first + step * (count - 1)
     found = [
-        ArrayTask.parse("auto", slurm(one, first, last, step, count)) for one in range(first, last + 1, step)
+        ArrayTask.parse("auto", slurm(task, first, last, step, count))
+        for task in range(first, last + 1, step)
     ]
     assert found == [ArrayTask(index, count) for index in range(count)]

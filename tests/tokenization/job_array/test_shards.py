@@ -113,10 +113,12 @@ def test_a_stream_encoded_by_several_gives_the_parts_of_its_units(tmp_path, modu
         assert keys == sorted(keys)
     assert list(raw.iterdir()) == []
     found = sorted(parts.iterdir())
-    assert [one.name for one in found] == [UnitKey(0, index).part_name for index in range(len(found))]
+    assert [part_path.name for part_path in found] == [
+        UnitKey(0, index).part_name for index in range(len(found))
+    ]
     ends = []
-    for one in found:
-        with PartReader(str(one)) as part:
+    for part_path in found:
+        with PartReader(str(part_path)) as part:
             part.verify()
             ends.append(part.header.last)
     assert ends == [False] * (len(found) - 1) + [True]

@@ -108,7 +108,9 @@ def test_parts_come_back_where_their_directory_is_not_to_be_seen(tmp_path):
     aside = tmp_path / "aside"
     os.rename(work.parts.incoming, aside)
     answers = [
-        one for task in work.tasks for one in encode_on_node(task.arguments(), Path(TOKENIZER).read_bytes())
+        answer
+        for task in work.tasks
+        for answer in encode_on_node(task.arguments(), Path(TOKENIZER).read_bytes())
     ]
     os.rename(aside, work.parts.incoming)
     assert not os.listdir(work.parts.incoming)
