@@ -208,7 +208,7 @@ def judge(found: list[Output], new: list[Output], old: list[Output] | None) -> s
             if files not in whole:
                 return f"output {k} has a manifest but is neither the old nor the new dataset"
         elif files["bin"] is not None and files["idx"] is not None:
-            pairs = [(one["bin"], one["idx"]) for one in whole]
+            pairs = [(dataset["bin"], dataset["idx"]) for dataset in whole]
             if (files["bin"], files["idx"]) not in pairs:
                 return f"output {k}: .bin and .idx stand side by side and do not belong together"
     return None

@@ -102,7 +102,7 @@ def judge(job: IndexJob, new: dict[str, bytes], old: dict[str, bytes]) -> str | 
     for request in requests():
         files = [os.path.basename(path) for path in entry_for(request, CACHE).megatron_files]
         if all(name in found for name in files):
-            whole = [{name: one.get(name) for name in files} for one in (new, old)]
+            whole = [{name: cache_files.get(name) for name in files} for cache_files in (new, old)]
             if {name: found[name] for name in files} not in whole:
                 return f"{request.split_name}: all of Megatron's files are there and do not belong together"
     allowed = {"fresh", "missing"} | ({"stale"} if job.replacing else set())

@@ -80,12 +80,12 @@ def test_real_commands_with_workers_of_which_two_are_killed(tmp_path, monkeypatc
     for run_to_kill in first[1:3]:
         run_to_kill.wait_for_workers(1)  # or its end
         run_to_kill.process.kill()
-    ends = [one.end()[0] for one in first]
+    ends = [task.end()[0] for task in first]
     assert ends[0] == ends[3] == 0
     assert set(ends[1:3]) <= {-9, 0}
-    assert all(one.gone() for one in first)
+    assert all(task.gone() for task in first)
     second = [Run([*command, "--array-task", f"{index}/3"], tmp_path).start() for index in range(3)]
-    assert [one.end() for one in second if one.end()[0] != 0] == []
+    assert [task.end() for task in second if task.end()[0] != 0] == []
     assert Run(["tokenize", "corpus.jsonl", "-o", "local/x", *options], tmp_path).start().end()[0] == 0
     assert outputs(["out/x"]) == outputs(["local/x"])
     assert leftovers() == []

@@ -362,8 +362,8 @@ def test_a_main_process_that_was_suspended_does_not_blame_the_workers(directory,
     time.sleep(11)
     run.process.send_signal(signal.SIGCONT)
     assert run.end() == (0, "")
-    assert [{**one, "manifest.json": ""} for one in output_of(directory)] == [
-        {**one, "manifest.json": ""} for one in undisturbed
+    assert [{**files, "manifest.json": ""} for files in output_of(directory)] == [
+        {**files, "manifest.json": ""} for files in undisturbed
     ]
 
 
