@@ -49,14 +49,14 @@ def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
     )
     assert "mix/blend.json, mix/cache: 6 built in" in done.stdout
     certificate = json.loads((workshop / "mix/blend.json").read_text())["splits"]["train"]["certificate"]
-    assert [one["samples"] for one in certificate["sources"]] == [140, 60]
+    assert [source["samples"] for source in certificate["sources"]] == [140, 60]
     assert len(files_of(workshop / "mix/cache")) == 2 * (2 * 4 + 3)
     again = tokshard(*BLEND, *SPLIT, "--num-samples", "200,10", "-o", "mix", *NAMES, cwd=workshop)
     assert "mix/blend.json, mix/cache: 6 found in" in again.stdout
     command = re.search(r"^next: give the job (.*), and its whole command to", done.stdout, re.MULTILINE)[1]
     job = ("--train-iters", 50, "--global-batch-size", 4, "--eval-interval", 100, "--eval-iters", 2)
     seen = run("doctor", "--json", "pretrain_gpt.py", *shlex.split(command), *job, *JOB_TOKENIZER)
-    states = {(one["split"], one["prefix"]): one["condition"] for one in seen.json["lookups"]}
+    states = {(lookup["split"], lookup["prefix"]): lookup["condition"] for lookup in seen.json["lookups"]}
     assert {state for (split, _), state in states.items() if split == "train"} == {"fresh"}
 
 
@@ -157,16 +157,16 @@ def test_what_a_recipe_says_comes_before_what_another_cache_tells(workshop):
 def test_epochs_caps_amounts_and_temperature_are_understood(workshop):
     both = ("blend", "data/web", "data/code", "--seq-length", 16, "--split", "1", "--dry-run", "--json")
     sources = run(*both, "--epochs", 2).json["splits"][0]["sources"]
-    assert [one["draws"] for one in sources] == [1539 // 16, 959 // 16]
+    assert [source["draws"] for source in sources] == [1539 // 16, 959 // 16]
     sources = run(*both, "--max-epochs", 2, "--num-samples", 150, "--temperature", 1e9).json["splits"][0][
         "sources"
     ]
-    assert sum(one["draws"] for one in sources) >= 150
+    assert sum(source["draws"] for source in sources) >= 150
     assert sources[1]["draws"] <= 959 // 16 < 150 / 2
     amounts = ("blend", 1600, "data/web", 800, "data/code", "--unit", "tokens", *both[3:])
     plan = run(*amounts).json
     assert plan["schema"] == "tokshard.blend-dry-run/1"
-    assert [one["draws"] for one in plan["splits"][0]["sources"]] == [100, 50]
+    assert [source["draws"] for source in plan["splits"][0]["sources"]] == [100, 50]
 
 
 def test_a_dry_run_writes_nothing(workshop):

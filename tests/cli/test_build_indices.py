@@ -66,8 +66,8 @@ def test_all_sizes_and_lengths_are_combined(workshop):
     report = run(*BUILD, *sizes, "--split", "8,1,1", "--json", "--quiet", *NAMES).json
     assert report["schema"] == "tokshard.build-indices/1"
     assert (report["fresh"], report["megatron_names"]) == (True, True)
-    asked = [(one["sequence_length"], one["split"], one["num_samples"]) for one in report["indices"]]
-    epochs = [one[2] for one in asked if one[1] == "train"][2::3]
+    asked = [(index["sequence_length"], index["split"], index["num_samples"]) for index in report["indices"]]
+    epochs = [request[2] for request in asked if request[1] == "train"][2::3]
     assert asked == [
         (length, split, size)
         for length, three in ((16, epochs[0]), (32, epochs[1]))
@@ -81,10 +81,10 @@ def test_epochs_are_told_for_each_data_set_and_length(workshop):
     lines = [line for line in run(*command, *NAMES).stdout.splitlines() if "--train-samples" in line]
     built = run(*command, *NAMES, "--json").json
     wanted = []
-    for one in built["indices"]:
-        epochs = ("1 epoch of {} is", "2 epochs of {} are")[len(wanted) % 2].format(one["prefix"])
-        length = one["sequence_length"]
-        wanted.append(f"{epochs} --train-samples {one['num_samples']} with --seq-length {length}")
+    for built_index in built["indices"]:
+        epochs = ("1 epoch of {} is", "2 epochs of {} are")[len(wanted) % 2].format(built_index["prefix"])
+        length = built_index["sequence_length"]
+        wanted.append(f"{epochs} --train-samples {built_index['num_samples']} with --seq-length {length}")
     assert lines == wanted
     assert len(set(lines)) == 8
     names = ("prefix", "sequence_length")
@@ -99,15 +99,15 @@ def test_epochs_are_told_for_each_data_set_and_length(workshop):
 def test_training_arguments_make_megatrons_sizes(workshop):
     arguments = ("--train-iters", 25, "--global-batch-size", 4, "--eval-interval", 10, "--eval-iters", 3)
     report = run(*BUILD, *arguments, "--split", "8,1,1", "--json", *NAMES).json
-    assert [one["num_samples"] for one in report["indices"]] == [100, 36, 12]
+    assert [index["num_samples"] for index in report["indices"]] == [100, 36, 12]
     full = ("--full-validation", "--eval-global-batch-size", 2)
     report = run(*BUILD, *arguments, *full, "--split", "8,1,1", "--json", *NAMES).json
-    assert [one["num_samples"] for one in report["indices"]] == [100, None, 6]
+    assert [index["num_samples"] for index in report["indices"]] == [100, None, 6]
 
 
 def test_a_surplus_is_that_of_a_source(workshop):
     done = run(*BUILD, "--num-samples", 1001, "--surplus", 0.005, "--split", "1", "--json", *NAMES)
-    assert [one["num_samples"] for one in done.json["indices"]] == [1007]
+    assert [index["num_samples"] for index in done.json["indices"]] == [1007]
 
 
 def test_like_another_cache_the_names_are_its_own(workshop):
@@ -141,8 +141,8 @@ def test_the_hashed_path_may_be_another(workshop):
 def test_identifiers_come_from_a_file(workshop):
     (workshop / "tokenizer.json").write_text('{"class": "x.Y", "tokenizer_path": "ü"}')
     options = ("--tokenizer-identifiers", "tokenizer.json", "--num-samples", 10, "--split", "1", "--json")
-    one = run(*BUILD, *options).json["indices"][0]
-    assert json.loads(one["description"])["tokenizer"] == {"class": "x.Y", "tokenizer_path": "ü"}
+    index = run(*BUILD, *options).json["indices"][0]
+    assert json.loads(index["description"])["tokenizer"] == {"class": "x.Y", "tokenizer_path": "ü"}
 
 
 def test_assert_hit_tells_fresh_from_all_else(workshop):
@@ -159,7 +159,7 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
     victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     damaged = run(*BUILD, *options, "--assert-hit", "--json")
     assert (damaged.returncode, damaged.json["fresh"]) == (1, False)
-    assert [one["condition"] for one in damaged.json["indices"]] == ["damaged", "fresh"]
+    assert [index["condition"] for index in damaged.json["indices"]] == ["damaged", "fresh"]
     victim.write_bytes(content[:200])
     assert run(*BUILD, *options).returncode == 6
     assert run(*BUILD, *options, "--rebuild").returncode == 0

@@ -34,13 +34,13 @@ def test_blends_differ_by_source(here):
     value = done.json
     assert (value["kind"], value["reads_same"]) == ("blend", False)
     (train,) = value["parts"]
-    assert [one["field"] for one in train["fields"]] == [
+    assert [field["field"] for field in train["fields"]] == [
         "datasets[0].num_samples",
         "datasets[1].num_samples",
         "weights",
     ]
     assert train["first_sample"] == 0
-    assert sum(one["removed"] for one in train["sources"]) == 60
+    assert sum(source["removed"] for source in train["sources"]) == 60
     seeded = run("diff", "one", "three")
     assert "seed: 1 -> 2" in seeded.stdout
     assert "datasets[0].random_seed: 1 -> 2" in seeded.stdout

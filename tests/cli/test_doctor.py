@@ -106,11 +106,11 @@ def test_findings_are_logged(workshop):
     done = run("doctor", *JOB, *WEB, "--log-json", "log")
     assert done.returncode == 1
     events = [json.loads(line) for line in (workshop / "log").read_text().splitlines()]
-    assert [one for one in events if defects_of(one)] == []
-    assert [one["event"] for one in events] == ["started", "warning", "warning", "finished"]
+    assert [event for event in events if defects_of(event)] == []
+    assert [event["event"] for event in events] == ["started", "warning", "warning", "finished"]
     assert (events[1]["command"], events[-1]["exit_code"]) == ("doctor", 1)
-    for one in events[1:-1]:
-        assert f"warning: {one['message']}" in done.stdout
+    for event in events[1:-1]:
+        assert f"warning: {event['message']}" in done.stdout
 
 
 def test_what_a_pasted_script_is_given_later_is_a_note(workshop):

@@ -55,16 +55,16 @@ def test_a_run_is_logged_from_its_start_to_its_end(workshop, name):
     log = run(*LONG[name], "--log-json", "log")
     first = logged(workshop / "log")
     assert (log.returncode, log.stderr) == (0, plain.stderr)
-    assert [one["event"] for one in first if one["event"] in {"started", "finished"}] == [
+    assert [event["event"] for event in first if event["event"] in {"started", "finished"}] == [
         "started",
         "finished",
     ]
     assert (first[0]["event"], first[-1]["event"], first[-1]["exit_code"]) == ("started", "finished", 0)
-    assert [one for one in first if defects_of(one)] == []
-    assert {one["command"] for one in first} == {name}
-    seconds = [one["seconds"] for one in first]
+    assert [event for event in first if defects_of(event)] == []
+    assert {event["command"] for event in first} == {name}
+    seconds = [event["seconds"] for event in first]
     assert seconds == sorted(seconds)
-    warnings = [one["message"] for one in first if one["event"] == "warning"]
+    warnings = [event["message"] for event in first if event["event"] == "warning"]
     told = [
         line.removeprefix("warning: ") for line in log.stderr.splitlines() if line.startswith("warning: ")
     ]
@@ -73,23 +73,23 @@ def test_a_run_is_logged_from_its_start_to_its_end(workshop, name):
 
 @pytest.mark.parametrize("name", LONG)
 def test_quiet_quiets_the_terminal_and_not_the_log(workshop, name):
-    spoken, quiet = (workshop / one for one in ("spoken", "quiet"))
+    spoken, quiet = (workshop / log for log in ("spoken", "quiet"))
     run(*LONG[name], "--log-json", spoken)
     for path in workshop.glob("new*"):
         path.rename(workshop / f"old-{path.name}")
     done = run(*LONG[name], "--quiet", "--log-json", quiet)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    kinds = [[(one["event"], one.get("message")) for one in logged(path)] for path in (spoken, quiet)]
+    kinds = [[(event["event"], event.get("message")) for event in logged(path)] for path in (spoken, quiet)]
     assert (("progress", None) in kinds[0]) is (("progress", None) in kinds[1])
     # How often there is progress depends on how long it takes.
-    assert [one for one in kinds[0] if one[0] != "progress"] == [
-        one for one in kinds[1] if one[0] != "progress"
+    assert [event for event in kinds[0] if event[0] != "progress"] == [
+        event for event in kinds[1] if event[0] != "progress"
     ]
 
 
 def test_progress_ends_with_the_totals_of_the_report(workshop):
     done = run(*LONG["tokenize"], "--json", "--log-json", "log")
-    progress = [one for one in logged(workshop / "log") if one["event"] == "progress"]
+    progress = [event for event in logged(workshop / "log") if event["event"] == "progress"]
     assert progress[0]["bytes_done"] == 0
     last, report = progress[-1], done.json
     assert last["bytes_done"] == last["bytes_total"] == report["input_bytes"]
@@ -118,7 +118,7 @@ def test_a_failure_says_what_the_command_says(workshop):
 
 def test_a_wrong_option_is_a_failure_too(workshop):
     assert run("tokenize", "x.jsonl", "--max-errors", 3, "--log-json", "log").returncode == 2
-    assert [one["event"] for one in logged(workshop / "log")] == ["started", "failed"]
+    assert [event["event"] for event in logged(workshop / "log")] == ["started", "failed"]
 
 
 def test_runs_are_put_behind_each_other(workshop):
@@ -130,7 +130,7 @@ def test_runs_are_put_behind_each_other(workshop):
     lines = (workshop / "log").read_text().splitlines()
     whole = [json.loads(line) for line in lines if line.endswith("}")]
     assert len(whole) == len(lines) - 1
-    assert [one["event"] for one in whole].count("finished") == 3
+    assert [event["event"] for event in whole].count("finished") == 3
 
 
 @pytest.mark.parametrize("content", [b"x", b'{"text": "a corpus"}\n', b'{"schema": "tokshard.error/1"}\n'])
@@ -217,13 +217,13 @@ def test_progress_comes_at_most_once_a_second_and_nothing_is_lost(tmp_path, monk
         listener.message("waiting")
         listener.finish()
     written = logged(tmp_path / "log")
-    progress = [one for one in written if one["event"] == "progress"]
+    progress = [event for event in written if event["event"] == "progress"]
     assert heard == list(range(100))
     assert len(progress) in {10, 11, 12}
     assert (progress[0]["bytes_done"], progress[-1]["bytes_done"]) == (2, 99)
     gaps = [later["seconds"] - sooner["seconds"] for sooner, later in pairwise(progress)]
     assert all(gap >= 0.999 for gap in gaps[:-1])
-    assert [one["event"] for one in written if one["event"] != "progress"] == [
+    assert [event["event"] for event in written if event["event"] != "progress"] == [
         "started",
         "message",
         "finished",

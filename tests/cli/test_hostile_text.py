@@ -120,9 +120,9 @@ def test_nothing_that_a_terminal_acts_upon_is_shown(shown):
     for command, done in shown:
         for text in (done.stdout, done.stderr):
             acting = {
-                one
-                for one in text
-                if one != "\n" and unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+                char
+                for char in text
+                if char != "\n" and unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
             }
             assert acting == set(), command
 

@@ -34,7 +34,7 @@ def test_a_data_set(dataset):
     for name in ("documents", "sequences", "tokens", "dtype", "empty_documents"):
         assert found[name] == manifest["dataset"][name]
     lengths = found["document_lengths"]
-    assert sum(one["count"] for one in lengths["bins"]) == lengths["count"] == found["documents"]
+    assert sum(bucket["count"] for bucket in lengths["bins"]) == lengths["count"] == found["documents"]
     assert lengths["total"] == found["tokens"]
     assert found["ends_with_eod"] == 1.0
     shown = tokshard("inspect", dataset)

@@ -89,7 +89,7 @@ def test_a_terminal_gets_colours_and_nothing_else(products):
     drawn = on_a_terminal("inspect", products["dataset"])
     sequences = set(re.findall("\x1b.{0,8}?[a-zA-Z]", drawn))
     assert sequences
-    assert all(re.fullmatch(r"\x1b\[[0-9;]*m", one) for one in sequences)
+    assert all(re.fullmatch(r"\x1b\[[0-9;]*m", sequence) for sequence in sequences)
     without = re.sub(r"\x1b\[[0-9;]*m", "", drawn).replace("\r\n", "\n")
     check_screen(without)
     assert SHOWN in without
@@ -101,13 +101,13 @@ def test_colours_can_be_refused(products):
 
 def test_an_index_is_shown_by_its_hash(products):
     listed = json_of(tokshard("inspect", products["cache"], "--json"))["entries"]
-    for one, text in ((listed[0], "Sequences per sample"), (listed[-1], "Weight error")):
-        done = tokshard("inspect", f"{products['cache']}/{one['hash']}")
+    for entry, text in ((listed[0], "Sequences per sample"), (listed[-1], "Weight error")):
+        done = tokshard("inspect", f"{products['cache']}/{entry['hash']}")
         assert done.returncode == 0
         check_screen(done.stdout)
-        assert one["hash"] in done.stdout
+        assert entry["hash"] in done.stdout
         assert text in done.stdout
-    assert [one["blend"] for one in listed] == sorted(one["blend"] for one in listed)
+    assert [entry["blend"] for entry in listed] == sorted(entry["blend"] for entry in listed)
 
 
 def test_what_verify_finds_is_listed(products, tmp_path):

@@ -65,7 +65,7 @@ def test_bars_fill_the_room_and_no_more(lines, columns):
 @given(st.floats(0, 1), st.integers(1, 80))
 def test_a_bar_is_as_long_as_its_share_to_an_eighth(share, cells):
     drawn = rendering.bar(share, cells)
-    eighths = 8 * drawn.count("█") + sum(" ▏▎▍▌▋▊▉".index(one) for one in drawn if one != "█")
+    eighths = 8 * drawn.count("█") + sum(" ▏▎▍▌▋▊▉".index(char) for char in drawn if char != "█")
     assert eighths == max(round(share * cells * 8), 1 if share else 0)
 
 

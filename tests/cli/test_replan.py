@@ -43,9 +43,9 @@ def test_everything_that_is_given_changes_and_nothing_else(here):
     done = replan("--consumed-samples", 40, *options, "--global-batch-size", 4, "--steps", 5, "-o", "plan2")
     assert done.returncode == 0, done.stderr
     plan = read_plan("plan2")
-    one = plan.streams["train"].assignment
+    assignment = plan.streams["train"].assignment
     assert (plan.topology.world_size, plan.topology.tensor, plan.topology.pipeline) == (8, 2, 2)
-    assert (one.ranks, one.micro_batch_size, one.steps) == (2, 2, 5)
+    assert (assignment.ranks, assignment.micro_batch_size, assignment.steps) == (2, 2, 5)
     again = run("shard-plan", "--from", "plan2", "--consumed-samples", 48, "--steps", 3, "-o", "plan3")
     assert again.returncode == 0, again.stderr
     third = read_plan("plan3")
@@ -59,8 +59,8 @@ def test_a_plan_continues_with_other_weights(here):
     done = replan("--consumed-samples", 40, "--blend", words, "--seed", 7, "-o", "plan2", "--json")
     assert done.returncode == 0, done.stderr
     counts = done.json["plan"]["history"][0]["streams"]["train"]["proof"]["sources"]
-    assert [one["read"] for one in counts] == [28, 12]
-    assert [one["planned"] + one["planned_later"] for one in counts] == [12, 44]
+    assert [count["read"] for count in counts] == [28, 12]
+    assert [count["planned"] + count["planned_later"] for count in counts] == [12, 44]
     assert done.json["plan"]["history"][0]["streams"]["train"]["reweighting"]["seed"] == 7
     assert run("verify", "plan2").returncode == 0
     compared = run("diff", "plan", "plan2", "--json")
@@ -79,7 +79,7 @@ def test_disk_reads_are_counted_and_listed(here):
     assert done.json["simulation"]["rank"]["samples"]["most"] == 2
     assert done.json["simulation"]["steps"][0]["nodes"][1]["samples"] == 4
     assert done.json["simulation"]["steps"][0]["nodes"][1]["seconds"] > 0
-    assert [one["node"] for one in done.json["staging"]["nodes"]] == [0, 1]
+    assert [node["node"] for node in done.json["staging"]["nodes"]] == [0, 1]
     listed = (here / "lists/node-0001.files").read_text().splitlines()
     assert str(here / "data/web.bin") in listed
     shown = run("shard-plan", *arguments, *options, *lists)

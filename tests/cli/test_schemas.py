@@ -197,18 +197,18 @@ def test_a_schema_is_one_and_describes_every_field(name):
         if "properties" in part:
             assert "additionalProperties" in part, part
             assert part["required"] or part["properties"]
-            undescribed = [key for key, one in part["properties"].items() if not one.get("description")]
+            undescribed = [key for key, schema in part["properties"].items() if not schema.get("description")]
             assert not undescribed or "$ref" in part["properties"][undescribed[0]], (name, undescribed)
 
 
 def parts_of(value):
     if isinstance(value, dict):
         yield value
-        for one in value.values():
-            yield from parts_of(one)
+        for part in value.values():
+            yield from parts_of(part)
     elif isinstance(value, list):
-        for one in value:
-            yield from parts_of(one)
+        for part in value:
+            yield from parts_of(part)
 
 
 def test_the_page_lists_every_schema():
@@ -232,7 +232,7 @@ def test_every_published_schema_is_seen_in_these_runs(printed, written):
 
 
 def test_a_field_that_is_missing_unknown_or_of_another_kind_is_seen(printed, written):
-    for document in {one["schema"]: one for one in printed + written}.values():
+    for document in {document["schema"]: document for document in printed + written}.values():
         for name in document.keys() - OPTIONAL - {"schema"}:
             without = {key: value for key, value in document.items() if key != name}
             assert defects_of(without), (document["schema"], name)
@@ -241,7 +241,7 @@ def test_a_field_that_is_missing_unknown_or_of_another_kind_is_seen(printed, wri
 
 
 def test_an_unknown_field_deep_inside_is_seen(printed):
-    certificate = next(one for one in printed if one["schema"] == "tokshard.blend-report/1")
+    certificate = next(document for document in printed if document["schema"] == "tokshard.blend-report/1")
     changed = copy.deepcopy(certificate)
     changed["blend"]["splits"]["train"]["certificate"]["sources"][0]["surprise"] = 1
     assert defects_of(changed)
@@ -251,5 +251,5 @@ def test_an_unknown_field_deep_inside_is_seen(printed):
 
 
 def test_the_events_of_all_kinds_are_seen(written):
-    events = {one["event"] for one in written if one["schema"] == "tokshard.event/1"}
+    events = {document["event"] for document in written if document["schema"] == "tokshard.event/1"}
     assert events >= {"started", "progress", "warning", "finished", "failed"}

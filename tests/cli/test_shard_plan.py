@@ -190,12 +190,12 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
         "blocks",
         "sequences",
     )
-    (one,) = train.assignment.epoch_ranges
-    bucketing, shuffle, shards = one.order.transforms
+    (epoch_range,) = train.assignment.epoch_ranges
+    bucketing, shuffle, shards = epoch_range.order.transforms
     assert (bucketing.buffer, bucketing.pack, bucketing.seed) == (24, 6, 99)
     assert (shuffle.window, shuffle.seed, shuffle.per_epoch) == (16, 99, True)
     assert shards.sizes == tuple(reference.samples for reference in train.source.datasets)
-    assert (one.epochs, train.assignment.consumed_samples) == (3, 6)
+    assert (epoch_range.epochs, train.assignment.consumed_samples) == (3, 6)
     topology = found.topology
     assert (topology.virtual_pipeline, topology.mtp_stages, topology.expert) == (2, (0, 1), 3)
     assert (train.boundaries, valid.boundaries) == (True, True)

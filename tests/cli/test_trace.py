@@ -58,13 +58,13 @@ def test_a_step_of_a_rank_is_what_the_loader_reads_and_its_text_is_in_the_lines_
     batches = [loader[number] for number in loader.micro_batches(11)]
     rows = [row.tolist() for batch in batches for row in batch["tokens"]]
     assert len(found["samples"]) == len(rows) == 4
-    for one, row in zip(found["samples"], rows, strict=True):
-        assert one["data_parallel_rank"] == 2
-        text = "".join(piece["text"] for piece in one["pieces"])
+    for sample, row in zip(found["samples"], rows, strict=True):
+        assert sample["data_parallel_rank"] == 2
+        text = "".join(piece["text"] for piece in sample["pieces"])
         read = b"".join(b"<|endoftext|>" if token == 256 else bytes([token]) for token in row)
         # Pieces may begin or end within a character, which is a replacement character in their texts.
         assert text.replace("\ufffd", "")[:40] in read.decode("utf-8", "replace").replace("\ufffd", "")
-        for piece in one["pieces"]:
+        for piece in sample["pieces"]:
             origin = piece["origin"]
             record = json.loads(Path(origin["path"]).read_bytes().splitlines()[origin["line"] - 1])
             tokens = [*record["text"].encode(), 256][piece["first_token"] : piece["stop_token"]]
@@ -79,22 +79,22 @@ def test_a_line_is_traced_to_the_steps_that_are_traced_back_to_it():
     ((item,), plan_id) = found["items"], json.loads(Path("plan/plan.json").read_bytes())["plan_id"]
     assert (item["status"], found["plan_id"]) == ("read", plan_id)
     reads = item["documents"][0]["reads"]
-    assert {one["stream"] for one in reads} == {"train"}
-    for one in reads:
-        assert one["seen"] == (16 * (one["step"] + 1) <= 500)
+    assert {read["stream"] for read in reads} == {"train"}
+    for read in reads:
+        assert read["seen"] == (16 * (read["step"] + 1) <= 500)
         rank = next(
-            of["ranks"][0] for of in found["ranks"] if of["data_parallel_rank"] == one["data_parallel_rank"]
+            of["ranks"][0] for of in found["ranks"] if of["data_parallel_rank"] == read["data_parallel_rank"]
         )
-        back = trace("--plan", "plan", "--step", one["step"], "--rank", rank, "--json").json["samples"]
+        back = trace("--plan", "plan", "--step", read["step"], "--rank", rank, "--json").json["samples"]
         piece = next(
             piece
             for sample in back
-            if (sample["row"], sample["sample"]) == (one["row"], one["sample"])
+            if (sample["row"], sample["sample"]) == (read["row"], read["sample"])
             for piece in sample["pieces"]
-            if piece["sequence"] == one["sequence"]
+            if piece["sequence"] == read["sequence"]
         )
         assert (piece["origin"]["path"], piece["origin"]["line"]) == ("stories.jsonl", 17)
-        assert (piece["first_token"], piece["stop_token"]) == (one["first_token"], one["stop_token"])
+        assert (piece["first_token"], piece["stop_token"]) == (read["first_token"], read["stop_token"])
 
 
 def test_a_list_gives_a_row_of_csv_for_each_reading_and_for_what_has_none():
@@ -106,11 +106,11 @@ def test_a_list_gives_a_row_of_csv_for_each_reading_and_for_what_has_none():
     for item in found["items"]:
         mine = [row for row in rows if row["item"] == item["item"]]
         assert {row["status"] for row in mine} == {item["status"]}
-        reads = [one for document in item["documents"] for one in document["reads"]]
+        reads = [read for document in item["documents"] for read in document["reads"]]
         assert len(mine) == max(1, len(reads))
-        for row, one in zip(mine, reads, strict=False):
+        for row, read in zip(mine, reads, strict=False):
             names = ("stream", "sample", "step", "data_parallel_rank", "row", "first_token")
-            assert [row[name] for name in names] == [str(one[name]) for name in names]
+            assert [row[name] for name in names] == [str(read[name]) for name in names]
             assert (row["repeated"], row["seen"]) == ("false", "")
     assert [item["status"] for item in found["items"]] == ["read", "not-found", "read", "not-found"]
 
@@ -154,19 +154,19 @@ def test_a_plan_of_another_mixture_is_traced_from_its_stop_on_and_says_so():
 
     def places(found):
         """Return what a report says of parts of documents and steps, counted from the start."""
-        reads = [one for item in found["items"] for part in item["documents"] for one in part["reads"]]
+        reads = [read for item in found["items"] for part in item["documents"] for read in part["reads"]]
         start = {found["plan_id"]: 0 if found is before else 10}
         return sorted(
-            (start.get(one["plan_id"], 0) + one["step"], one["dataset_sample"], one["first_token"])
-            for one in reads
+            (start.get(read["plan_id"], 0) + read["step"], read["dataset_sample"], read["first_token"])
+            for read in reads
         )
 
     assert places(same) == places(before)
     assert min(places(mixed))[0] >= 10
     for item in mixed["items"]:
-        for one in item["documents"][0]["reads"]:
-            back = trace("--plan", "plan2", "--step", one["step"], "--json").json["samples"]
-            assert (one["sample"], one["dataset_sample"], one["data_parallel_rank"], one["row"]) in {
+        for read in item["documents"][0]["reads"]:
+            back = trace("--plan", "plan2", "--step", read["step"], "--json").json["samples"]
+            assert (read["sample"], read["dataset_sample"], read["data_parallel_rank"], read["row"]) in {
                 (got["sample"], got["dataset_sample"], got["data_parallel_rank"], got["row"]) for got in back
             }
 
@@ -181,8 +181,8 @@ def test_a_plan_is_traced_whose_data_has_moved(tmp_path):
     assert "/gone" in refused.stderr
     moved = trace(*question, "--moved", f"/gone={tmp_path}").json
     here = trace("--plan", "plan", "--step", "0", "--json").json
-    places = [one["pieces"][0]["origin"] for one in moved["samples"]]
-    assert places == [one["pieces"][0]["origin"] for one in here["samples"]]
+    places = [sample["pieces"][0]["origin"] for sample in moved["samples"]]
+    assert places == [sample["pieces"][0]["origin"] for sample in here["samples"]]
 
 
 @pytest.mark.parametrize(
