@@ -314,7 +314,7 @@ def test_a_lost_node_costs_only_its_unfinished_units(nodes, tmp_path, traffic):
     report = tokenize(inputs, tmp_path / "ray/out", nodes.executor(), unit_bytes=150_000)
     held.end()
     assert files_of(tmp_path / "ray/out") == files_of(tmp_path / "local/out")
-    encoded = Counter(tuple(answer["outcome"]["key"]) for answer in traffic.answers)
+    encoded = Counter(tuple(answer["outcome"]["key"].values()) for answer in traffic.answers)
     assert len(encoded) == report.units
     assert max(encoded.values()) == 1, "nothing that had been answered was encoded again"
     assert traffic.losses, "the node had been given something"

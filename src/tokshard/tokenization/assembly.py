@@ -11,7 +11,7 @@ a run continues from the last checkpoint before a damaged line, and repeats what
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -158,14 +158,13 @@ class Assembly:
             self._settle()
         if part.unit != self.next:
             raise IntegrityError(f"{part.path} is the part of {part.unit}, not of {self.next}")
-        rejected = part.read("rejected")
-        self._check_policy(rejected)
+        self._check_policy(part)
         for stream, name in self._streams.items():
             if stream != "rejected":
                 for chunk in part.chunks(stream):
                     self._files[name].write(chunk)
                     self._uncommitted_bytes += len(chunk)
-        self._files[self._streams["rejected"]].write(self._rejected_lines(rejected))
+        self._files[self._streams["rejected"]].write(b"".join(map(self._rejected_line, part.rejected())))
         digests = tuple(part.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))
         unit = AssembledUnit(part.header, digests)
         self._journal.append(encode(unit))
@@ -247,22 +246,18 @@ class Assembly:
         for file in self._files.values():
             file.close()
 
-    def _check_policy(self, rejected: bytes) -> None:
-        limit = self._policy.limit
-        if limit is None or not rejected:
+    def _check_policy(self, part: PartReader) -> None:
+        if (limit := self._policy.limit) is None:
             return
-        lines = rejected.splitlines()
-        allowed = limit - self.counts.rejected_total
-        if len(lines) > allowed:
-            raise self.refuse(RejectedRecord(*json.loads(lines[max(0, allowed)])))
+        allowed = max(0, limit - self.counts.rejected_total)
+        if part.header.counts.rejected_total > allowed:
+            raise self.refuse(next(itertools.islice(part.rejected(), allowed, None)))
 
-    def _rejected_lines(self, rejected: bytes) -> bytes:
-        result = []
-        for line in rejected.splitlines():
-            offset, line_number, reason, detail, excerpt = json.loads(line)
-            name, number = self._input_names[self.next.file], self._lines_of_file + line_number
-            result.append(to_line(RejectionRecord(name, number, offset, reason, detail, excerpt)))
-        return b"".join(result)
+    def _rejected_line(self, record: RejectedRecord) -> bytes:
+        name, line = self._input_names[self.next.file], self._lines_of_file + record.line
+        return to_line(
+            RejectionRecord(name, line, record.offset, record.reason, record.detail, record.excerpt)
+        )
 
     def _advance(self, unit: AssembledUnit) -> None:
         header = unit.header

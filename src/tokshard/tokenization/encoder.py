@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -111,18 +110,13 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as a message between processes."""
-        record = self.refused
-        return {
-            "key": [self.key.file, self.key.index],
-            "input_bytes": self.input_bytes,
-            "refused": record and [record.offset, record.line, record.reason, record.detail, record.excerpt],
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return what :meth:`to_json` described."""
-        refused = RejectedRecord(*value["refused"]) if value["refused"] else None
-        return cls(UnitKey(*value["key"]), value["input_bytes"], refused)
+        refused = RejectedRecord(**value["refused"]) if value["refused"] else None
+        return cls(UnitKey(**value["key"]), value["input_bytes"], refused)
 
 
 class BatchProgress(NamedTuple):
@@ -264,11 +258,7 @@ def _write_batch(
         part.write(f"sequences.{k}", packed.sequences.data)
     if offsets:
         part.write("offsets", batch.offsets.data)
-    lines = (
-        json.dumps([record.offset, record.line, record.reason, record.detail, record.excerpt]) + "\n"
-        for record in batch.rejected
-    )
-    part.write("rejected", "".join(lines).encode("ascii"))
+    part.write_rejected(batch.rejected)
 
 
 class _LateReference:

@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Annotated, Self
 
 from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.corpus.records import RejectedRecord
 from tokshard.corpus.units import Unit
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
@@ -202,6 +203,11 @@ class PartWriter:
             self._extents[stream].append((self._file.size_bytes, size))
             self._file.write(buffer)
 
+    def write_rejected(self, records: Iterable[RejectedRecord]) -> None:
+        """Append rejected records."""
+        lines = (json.dumps(dataclasses.astuple(record)) + "\n" for record in records)
+        self.write("rejected", "".join(lines).encode("ascii"))
+
     def finish(self, header: PartHeader) -> None:
         """Write the footer."""
         streams = {
@@ -270,6 +276,11 @@ class PartReader:
     def read(self, stream: str) -> bytes:
         """Return a whole stream; see :meth:`chunks`."""
         return b"".join(bytes(chunk) for chunk in self.chunks(stream))
+
+    def rejected(self) -> Iterator[RejectedRecord]:
+        """Yield the rejected records; see :meth:`chunks`."""
+        for line in self.read("rejected").splitlines():
+            yield RejectedRecord(*json.loads(line))
 
     def verify(self) -> None:
         """Check the digest of every stream."""

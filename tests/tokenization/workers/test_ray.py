@@ -116,7 +116,7 @@ def test_parts_come_back_where_their_directory_is_not_to_be_seen(tmp_path):
     assert not os.listdir(work.parts.incoming)
     assert all(content[-8:].startswith(b"TOKPART") and "file" in answer for answer, content in answers)
     assert {answer["file"] for answer, _ in answers} == {
-        UnitKey(*answer["outcome"]["key"]).part_name for answer, _ in answers
+        Outcome.from_json(answer["outcome"]).key.part_name for answer, _ in answers
     }
 
 
