@@ -136,7 +136,7 @@ def test_all_steps_succeed_and_the_summary_says_so(runner):
     ]
 
 
-def test_a_damaged_data_set_fails_its_step_and_is_annotated(runner):
+def test_a_damaged_dataset_fails_its_step_and_is_annotated(runner):
     assert runner.step("Tokenize")[0] == 0
     victim = runner.directory / "data/web.bin"
     content = bytearray(victim.read_bytes())

@@ -53,7 +53,7 @@ def test_every_fault_is_found(fault):
         assert_same_after_restore(Counter(fault=fault))
 
 
-def test_a_state_that_goes_on_changing_is_no_excuse():
+def test_a_state_that_keeps_changing_is_no_excuse():
     class Aliasing(Counter):
         state = None
 
@@ -71,7 +71,7 @@ def test_a_state_that_goes_on_changing_is_no_excuse():
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_data_sets_of_the_strategy_hold_its_documents(tmp_path, data):
+def test_datasets_of_the_strategy_hold_its_documents(tmp_path, data):
     contents = data.draw(documents(dtype="int32"))
     prefix = str(tmp_path / "given")
     write_documents(prefix, contents, "int32")

@@ -129,7 +129,7 @@ def turn_round(array):
     array[:] = array[::-1].copy()
 
 
-def test_a_source_written_anew_while_it_is_blended_gets_no_certificate(tmp_path, monkeypatch):
+def test_a_source_rewritten_while_it_is_blended_gets_no_certificate(tmp_path, monkeypatch):
     sources = write_sources(tmp_path / "data")
     order = job.order_of
 
@@ -223,7 +223,7 @@ def test_another_blend_is_refused_before_anything_is_built(made, tmp_path):
     assert forced.document.id != report.document.id
 
 
-def test_a_run_that_was_ended_anywhere_is_gone_on_with(tmp_path):
+def test_a_run_that_stopped_before_any_of_its_files_is_resumed(tmp_path):
     sources = write_sources(tmp_path / "data")
     whole = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "whole").document
     right = {name: content for name, (content, _) in snapshot(whole.cache_directory).items()}

@@ -30,7 +30,7 @@ def kinds(plan):
     ]
 
 
-def test_one_prefix_is_a_plain_data_set_and_with_a_weight_a_blend_of_one(sources):
+def test_one_prefix_is_a_plain_dataset_and_with_a_weight_a_blend_of_one(sources):
     plan = plan_blend(parse_words(sources[:1]), config_for(20))
     assert [(split.kind, split.description()) for split in plan.splits] == [("single", None)] * 3
     assert [source.request.num_samples for source in plan.splits[0].sources] == [20]
@@ -85,11 +85,11 @@ def test_the_outline_needs_no_data(sources):
     assert [request.num_samples for request in train.requests] == [71, 31]
     real = ["0.7", sources[0], "0.3", sources[1]]
     plan = plan_blend(parse_words(real), config_for(100))
-    outlines = plan_requests(parse_words(real), config_for(100))
-    assert [outline.description().text() for outline in outlines] == [
+    splits = plan_requests(parse_words(real), config_for(100))
+    assert [split.description().text() for split in splits] == [
         split.description().text() for split in plan.splits
     ]
-    assert [request for outline in outlines for request in outline.requests] == list(plan.requests)
+    assert [request for split in splits for request in split.requests] == list(plan.requests)
 
 
 def test_several_validation_sets_stay_apart(sources):
@@ -117,7 +117,7 @@ def test_weights_need_every_size_even_of_splits_without_a_share(sources, sizes):
         plan_blend(parse_words(["1", sources[0], "2", sources[1]]), config_for(*sizes, split="100"))
 
 
-def test_a_data_set_named_twice_is_refused_or_gets_its_own_seed(sources, tmp_path):
+def test_a_dataset_named_twice_is_refused_or_gets_its_own_seed(sources, tmp_path):
     other = f"{sources[0][: -len('source0')]}./source0"
     for words in ([sources[0], sources[0]], ["1", sources[0], "2", other], [sources[1], sources[0], other]):
         with pytest.raises(UsageError, match="twice"):
@@ -154,14 +154,14 @@ def test_an_overrun_is_refused_with_the_smallest_surplus_that_works(tmp_path):
 
 def test_an_overrun_in_proportion_is_refused_with_the_largest_size_that_works():
     # In exact arithmetic there is none. Here the sources are said to have fewer samples than they have.
-    outline = plan_requests(parse_words(["a", "b"]), config_for(20, split="100"))[0]
-    assert _proportional_draws(outline, [0.75, 0.25], [15, 5], 20) == [15, 5]
+    split = plan_requests(parse_words(["a", "b"]), config_for(20, split="100"))[0]
+    assert _proportional_draws(split, [0.75, 0.25], [15, 5], 20) == [15, 5]
     with pytest.raises(UsageError, match="would draw 3 samples of 'b', which has 2 in one epoch") as caught:
-        _proportional_draws(outline, [0.75, 0.25], [15, 2], 20)
+        _proportional_draws(split, [0.75, 0.25], [15, 2], 20)
     most = int(caught.value.hint.split()[4])
-    assert sum(_proportional_draws(outline, [0.75, 0.25], [15, 2], most)) == most
+    assert sum(_proportional_draws(split, [0.75, 0.25], [15, 2], most)) == most
     with pytest.raises(UsageError):
-        _proportional_draws(outline, [0.75, 0.25], [15, 2], most + 1)
+        _proportional_draws(split, [0.75, 0.25], [15, 2], most + 1)
 
 
 def test_an_empty_split_is_refused_with_its_name(sources):

@@ -28,17 +28,17 @@ def capped_case():
 @given(case=capped_case(), size=st.integers(1, 400), temperature=st.sampled_from([1.0, 0.5, 3.0]))
 @settings(max_examples=150, deadline=None)
 def test_no_source_is_drawn_beyond_its_cap_and_the_rest_keep_their_proportions(case, size, temperature):
-    supplies = [SourceTokens(tokens * 8, 8, 1) for _, tokens, _ in case]
+    source_tokens = [SourceTokens(tokens * 8, 8, 1) for _, tokens, _ in case]
     mixture = Mixture(
         tuple(Source(f"s{i}", weight, max_epochs=cap) for i, (weight, _, cap) in enumerate(case)),
         temperature=temperature,
     )
     caps = [
-        None if cap is None else supply.samples_of(cap)
-        for supply, (_, _, cap) in zip(supplies, case, strict=True)
+        None if cap is None else tokens_of_source.samples_of(cap)
+        for tokens_of_source, (_, _, cap) in zip(source_tokens, case, strict=True)
     ]
     try:
-        found = resolve(mixture, size, supplies)
+        found = resolve(mixture, size, source_tokens)
     except UsageError:
         # Only where all are capped, and the caps hold hardly more than is asked for, if that.
         assert None not in caps

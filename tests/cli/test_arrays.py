@@ -32,7 +32,7 @@ def place(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_course_from_the_first_task_to_the_output():
+def test_a_job_array_from_the_first_task_to_the_output():
     done = run(*COMMON, "--array-task", "1/2")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [

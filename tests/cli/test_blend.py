@@ -124,7 +124,7 @@ def test_megatrons_arguments_come_back(workshop):
     assert shlex.split(again.stdout) == words
 
 
-def test_only_one_thing_is_printed(workshop):
+def test_emit_and_json_exclude_each_other(workshop):
     done = run(*BLEND, *SPLIT, "--num-samples", 200, "--emit", "megatron-args", "--json")
     assert (done.returncode, done.json["message"]) == (2, "--emit and --json exclude each other")
 
@@ -194,7 +194,7 @@ def test_assert_hit_covers_indexes_and_blends(workshop):
     assert run(*options, "--assert-hit", "--quiet").returncode == 0
 
 
-def test_a_data_set_twice_needs_seeds_of_its_own(workshop):
+def test_a_dataset_twice_needs_seeds_of_its_own(workshop):
     twice = (
         "blend",
         1,

@@ -76,7 +76,7 @@ def test_all_sizes_and_lengths_are_combined(workshop):
     ]
 
 
-def test_epochs_are_told_for_each_data_set_and_length(workshop):
+def test_epochs_are_told_for_each_dataset_and_length(workshop):
     command = (*BUILD, "data/code", "--seq-length", 32, "--epochs", 1, "--epochs", 2, "--split", "1")
     lines = [line for line in run(*command, *NAMES).stdout.splitlines() if "--train-samples" in line]
     built = run(*command, *NAMES, "--json").json
@@ -201,7 +201,7 @@ def test_refusals_have_their_exit_codes(workshop, arguments, code, words):
     assert words in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_missing_sequence_length_and_data_set_are_named(workshop):
+def test_a_missing_sequence_length_and_dataset_are_named(workshop):
     done = run("build-indices", "data/web", "--epochs", 1)
     assert (done.returncode, "the sequence length is not given" in done.stderr) == (2, True)
     done = run("build-indices", "data/\x1b[31mnone", "--epochs", 1, "--seq-length", 16)

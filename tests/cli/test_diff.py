@@ -21,7 +21,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_same_thing_does_not_differ(here):
+def test_a_path_does_not_differ_from_itself(here):
     for path in ("one", "plan-one", "one/cache"):
         done = run("diff", path, path)
         assert done.returncode == 0, done.stderr

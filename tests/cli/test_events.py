@@ -166,7 +166,7 @@ def test_a_dash_is_stderr(workshop):
     assert not (workshop / "-").exists()
 
 
-def test_a_log_that_grows_too_large_is_given_up_and_the_work_goes_on(workshop):
+def test_a_log_that_grows_too_large_is_abandoned_and_the_work_continues(workshop):
     # No file may grow beyond 16,000 bytes: the dataset fits, the log does not.
     code = "from tokshard.cli.main import main; main()"
     command = [sys.executable, "-c", code, *map(str, LONG["merge"]), "--log-json", "log", "--no-progress"]

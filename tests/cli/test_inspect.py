@@ -26,7 +26,7 @@ def dataset(tmp_path_factory):
     return directory / "data"
 
 
-def test_a_data_set(dataset):
+def test_a_dataset(dataset):
     found = json_of(tokshard("inspect", dataset, "--json"))
     manifest = json.loads((dataset.parent / "data.tokshard/manifest.json").read_text())
     assert found["schema"] == "tokshard.inspect-dataset/1"
@@ -75,7 +75,7 @@ def test_another_tokenizer_is_refused(dataset, tmp_path):
     assert "another tokenizer" in done.stderr
 
 
-def test_a_data_set_of_another_program(tmp_path):
+def test_a_dataset_of_another_program(tmp_path):
     with IndexedDatasetBuilder(str(tmp_path / "x.bin"), dtype=np.int32) as builder:
         builder.add_document([1, 2, 3], [2, 1])
         builder.add_document([], [])

@@ -43,7 +43,7 @@ def test_what_was_merged_can_be_inspected(workshop):
     assert tokshard("inspect", "all", *with_tokenizer, cwd=workshop).returncode == 0
 
 
-def test_multimodal_data_sets_are_merged_on_demand(workshop):
+def test_multimodal_datasets_are_merged_on_demand(workshop):
     Plain("uint16", [[[1], [2]]], [3, 4]).write(workshop / "modes")
     refused = tokshard("merge", "modes", "part-2", "-o", "all", cwd=workshop)
     assert refused.returncode == 3

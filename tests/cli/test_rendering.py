@@ -47,7 +47,7 @@ def test_a_table_that_does_not_fit_becomes_a_list(lines):
     ]
 
 
-def test_facts_go_on_under_their_label(lines):
+def test_facts_continue_under_their_label(lines):
     found = lines(40, rendering.facts, [("a", "x" * 60), ("", "\u202ey"), ("longer than twelve", 3)])
     assert found == [f"a{' ' * 18}{'x' * 60}", f"{' ' * 19}\\u202ey", "longer than twelve 3"]
 

@@ -233,7 +233,7 @@ main()
 """
 
 
-def test_a_stopped_run_goes_on_without_ray(nodes, tmp_path):
+def test_a_stopped_run_is_resumed_without_ray(nodes, tmp_path):
     source = corpus(tmp_path / "in.jsonl", 400)
     options = ("--tokenizer", TOKENIZER, "--unit-size", "1kB", "--encoder", "reference")
     run = subprocess.Popen(

@@ -105,7 +105,7 @@ def test_plans_of_other_samples_are_compared_by_their_data(seed):
     assert stream.fields[0].field == "source"
 
 
-def test_a_data_set_that_has_changed_is_another_one():
+def test_a_dataset_that_has_changed_is_another_one():
     a, b = plan_of(source_of(30, 50), 2, batch=4), plan_of(source_of(30, 60), 2, batch=4)
     first, old, new = diff_plans(a, b).parts[0].sources
     assert (first.same, old.removed, new.added) == (30, 50, 58)
@@ -135,7 +135,7 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
 
 
 @pytest.mark.parametrize("steps", [(20, None), (None, 20), (7, 9)])
-def test_a_plan_that_ends_before_the_other_one_lacks_samples(steps):
+def test_a_plan_that_ends_before_the_other_one_has_fewer_samples(steps):
     source = source_of(150, 250)
     a, b = (plan_of(source, ranks, batch=8, steps=count) for ranks, count in zip((2, 4), steps, strict=True))
     stream = check(a, b)

@@ -231,7 +231,7 @@ def test_leaving_without_finalize_writes_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_abandoned_builder_leaves_the_old_data_set(tmp_path):
+def test_an_abandoned_builder_leaves_the_old_dataset(tmp_path):
     old = build(tmp_path / "x", Plain("int32", [[[1, 2]]]))
     IndexedDatasetBuilder(tmp_path / "x.bin").add_document(list(range(1000)), [1000])
     assert files(tmp_path / "x") == old
@@ -314,7 +314,7 @@ with IndexedDatasetBuilder(sys.argv[1] + ".bin") as builder:
 
 
 @pytest.mark.parametrize("replacing", [True, False])
-def test_a_kill_at_any_call_leaves_the_old_or_the_new_or_no_data_set(tmp_path, replacing):
+def test_a_kill_at_any_call_leaves_the_old_or_the_new_or_no_dataset(tmp_path, replacing):
     prefix = str(tmp_path / "x")
     old, new = Plain("int32", [[[1], [2, 3]]]), Plain("int32", [[[4], [5, 6]]])
     states = set()
@@ -338,7 +338,7 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new_or_no_data_set(tmp_path, r
 
 
 @pytest.mark.parametrize("failing", ["write", "fsync", "replace", "close", "fsync_directory"])
-def test_a_refusing_disk_is_reported_and_leaves_no_new_data_set(tmp_path, monkeypatch, failing):
+def test_a_refusing_disk_is_reported_and_leaves_no_new_dataset(tmp_path, monkeypatch, failing):
     def refuse(*arguments):
         raise StorageError(failing, str(arguments[-1]), OSError(28, "No space left on device"))
 

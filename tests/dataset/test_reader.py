@@ -57,7 +57,7 @@ def test_every_sequence_and_document_is_what_was_written(tmp_path, mmap, plain):
 
 @both_ways
 @pytest.mark.parametrize("same_size", [True, False])
-def test_a_data_set_that_is_replaced_while_it_is_opened_is_the_old_one_or_the_new_one(
+def test_a_dataset_that_is_replaced_while_it_is_opened_is_the_old_one_or_the_new_one(
     tmp_path, mmap, same_size
 ):
     old = Plain("uint16", [[[1, 2, 3]], [[4]]])
@@ -155,7 +155,7 @@ def test_other_indices_are_type_errors_and_steps_value_errors(three):
 
 @both_ways
 @pytest.mark.parametrize("documents", [[], [[]], [[], []], [[[]]], [[[], []], []]])
-def test_data_sets_without_tokens_open(tmp_path, mmap, documents):
+def test_datasets_without_tokens_open(tmp_path, mmap, documents):
     Plain("int32", documents).write(tmp_path / "none")
     dataset = IndexedDataset(tmp_path / "none", mmap=mmap)
     assert [array.tolist() for array in dataset] == [[] for document in documents for _ in document]
@@ -164,7 +164,7 @@ def test_data_sets_without_tokens_open(tmp_path, mmap, documents):
     assert list(dataset.token_blocks()) == []
 
 
-def test_mapped_arrays_are_read_only_and_outlive_the_data_set(three):
+def test_mapped_arrays_are_read_only_and_outlive_the_dataset(three):
     dataset = IndexedDataset(three)
     arrays = [
         *dataset[:],
@@ -182,7 +182,7 @@ def test_mapped_arrays_are_read_only_and_outlive_the_data_set(three):
 
 
 @both_ways
-def test_descriptors_and_maps_go_with_the_data_set(three, mmap):
+def test_descriptors_and_maps_go_with_the_dataset(three, mmap):
     before = open_descriptors()
     for _ in range(20):
         IndexedDataset(three, mmap=mmap)[0]
@@ -262,7 +262,7 @@ def test_existence_and_missing_files(three, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".idx"])
-def test_directories_and_pipes_are_not_data_sets(three, suffix):
+def test_directories_and_pipes_are_not_datasets(three, suffix):
     os.unlink(three + suffix)
     os.mkdir(three + suffix)
     with pytest.raises(InputError, match="not a regular file"):
@@ -293,7 +293,7 @@ def test_its_text_says_what_it_is(three):
     assert operator.length_hint(IndexedDataset(three)) == 3
 
 
-def test_a_floating_point_data_set_can_be_read(tmp_path):
+def test_a_floating_point_dataset_can_be_read(tmp_path):
     plain = Plain("float32", [[[0.5, -2.0]], [[1.0]]])
     plain.write(tmp_path / "float")
     assert [array.tolist() for array in IndexedDataset(tmp_path / "float")] == plain.sequences

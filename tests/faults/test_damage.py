@@ -345,7 +345,7 @@ def test_links_in_the_work_directory_go_and_are_not_followed(directory, monkeypa
     assert sorted(os.listdir(theirs)) == [".x.1-1.tokshard-tmp", "000000-000000000.part"]
 
 
-def test_replacing_leaves_no_sidecar_of_the_old_data_set(directory):
+def test_replacing_leaves_no_sidecar_of_the_old_dataset(directory):
     tokenize()
     assert sorted(os.listdir("out/x.tokshard")) == [
         "manifest.json",
@@ -391,7 +391,7 @@ def test_odd_prefixes_and_odd_input_names(directory, monkeypatch, prefix):
     assert os.path.isfile(f"{prefix}.idx")
 
 
-def test_the_directory_of_a_run_that_failed_is_given_up_only_if_nobody_else_is_in_it(directory):
+def test_the_directory_of_a_failed_run_is_removed_only_if_unused(directory):
     workspace = Workspace("out/x")
     with workspace.locked():
         for _ in range(2):

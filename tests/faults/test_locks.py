@@ -87,7 +87,7 @@ def test_the_second_command_names_the_first(directory, more):
         first.clean_up()
 
 
-def test_the_first_goes_on_undisturbed(directory):
+def test_the_first_continues_undisturbed(directory):
     first = waiting_run(directory)
     assert tokenize(directory)[0] == 5
     (directory / "pipe").write_bytes((directory / "corpus.jsonl").read_bytes())
@@ -113,7 +113,7 @@ def test_a_killed_command_blocks_nobody(directory):
     ]
 
 
-def test_commands_started_together_make_one_data_set(directory, monkeypatch):
+def test_commands_started_together_make_one_dataset(directory, monkeypatch):
     assert tokenize(directory)[0] == 0
     monkeypatch.chdir(directory)
     expected = outputs(["out/x"])

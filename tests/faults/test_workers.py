@@ -61,7 +61,7 @@ def logging(directory: Path, **shim: str) -> dict[str, str]:
     return {"TOKSHARD_SHIM_LOG": str(directory / "begun.txt"), **shim}
 
 
-def holding(directory: Path, kind: str = "workers") -> dict[str, str]:
+def never_finishing(directory: Path, kind: str = "workers") -> dict[str, str]:
     """Let a run come to no end: one of its units is never finished."""
     if kind == "inline":
         return logging(directory, TOKSHARD_SHIM="hold", TOKSHARD_SHIM_UNIT="0", TOKSHARD_SHIM_MAIN="yes")
@@ -308,7 +308,7 @@ def exists(group: int) -> bool:
 
 
 def test_kill_dash_nine_of_the_main_process_takes_a_stopped_worker_along(directory):
-    run = Run(TOKENIZE, directory, holding(directory)).start()
+    run = Run(TOKENIZE, directory, never_finishing(directory)).start()
     run.wait_for_encoders(2)
     first, *_ = (directory / "begun.txt").read_text().split()[1::2]
     os.kill(int(first), signal.SIGSTOP)
@@ -383,7 +383,7 @@ def test_a_signal_ends_the_run_in_order(directory, request, number, status, kind
         run = Run(arguments, directory).start()
         run.wait_for_path("out/x.tokshard/work/parts")
     else:
-        run = Run(arguments, directory, holding(directory, kind)).start()
+        run = Run(arguments, directory, never_finishing(directory, kind)).start()
         run.wait_for_encoders(2 if kind == "workers" else 1)
     run.process.send_signal(number)
     stderr = stderr_of_cancelled(run, status)
@@ -397,14 +397,14 @@ def test_a_signal_ends_the_run_in_order(directory, request, number, status, kind
 
 
 def test_ctrl_c_of_a_terminal_reaches_the_whole_group_once(directory):
-    run = Run(TOKENIZE, directory, holding(directory)).start()
+    run = Run(TOKENIZE, directory, never_finishing(directory)).start()
     run.wait_for_workers(2)
     os.killpg(run.process.pid, signal.SIGINT)
     assert "error: stopped" in stderr_of_cancelled(run, 130)
 
 
 def test_a_batch_system_may_terminate_all_processes_at_once(directory):
-    run = Run(TOKENIZE, directory, holding(directory)).start()
+    run = Run(TOKENIZE, directory, never_finishing(directory)).start()
     run.wait_for_encoders(2)
     workers = run.workers()
     for pid in [*workers, run.process.pid]:
@@ -413,7 +413,7 @@ def test_a_batch_system_may_terminate_all_processes_at_once(directory):
 
 
 def test_ctrl_c_twice(directory, undisturbed):
-    run = Run(TOKENIZE, directory, holding(directory)).start()
+    run = Run(TOKENIZE, directory, never_finishing(directory)).start()
     run.wait_for_workers(2)
     run.process.send_signal(signal.SIGINT)
     time.sleep(0.002)

@@ -239,7 +239,7 @@ def test_a_large_index_has_the_bits_of_small_steps(monkeypatch):
 
 
 @pytest.mark.parametrize("sequences", [range(4), range(-1, 2), range(0, 3, 2)])
-def test_sequences_outside_the_data_set_are_refused(sequences):
+def test_sequences_outside_the_dataset_are_refused(sequences):
     with pytest.raises(UsageError, match="the dataset has 3 sequences"):
         GPTDatasetIndex.build(np.ones(3, np.int32), sequences, sequence_length=1, seed=1, num_samples=0)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from support.index_twins import lengths_lists, slow_text, write_data_set
+from support.index_twins import lengths_lists, slow_text, write_dataset
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError
 from tokshard.gpt_index import samples as samples_module
@@ -22,7 +22,7 @@ def directory(tmp_path_factory):
 
 def opened(directory, sequences, *, mmap=True, dtype="uint16", pad_id=-1, **arguments):
     prefix = str(directory / "data")
-    write_data_set(prefix, sequences, dtype)
+    write_dataset(prefix, sequences, dtype)
     dataset = IndexedDataset(prefix, mmap=mmap)
     defaults = {"sequence_length": 4, "seed": 1, "num_samples": None}
     index = GPTDatasetIndex.build(dataset.sequence_lengths, range(len(sequences)), **(defaults | arguments))
@@ -173,7 +173,7 @@ def test_shapes_that_contradict_the_plan_are_refused(tmp_path):
 
 def test_reading_needs_numpy_alone(tmp_path):
     prefix = tmp_path / "data"
-    write_data_set(prefix, numbered([3, 7]))
+    write_dataset(prefix, numbered([3, 7]))
     program = f"""
 import sys
 class Refuse:

@@ -91,7 +91,7 @@ def test_a_share_can_round_to_an_empty_range():
     assert (train, valid, test) == (range(10), range(10, 10), None)
 
 
-def test_a_data_set_of_one_split_has_no_split_string_to_hash():
+def test_a_dataset_of_one_split_has_no_split_string_to_hash():
     for name in SPLITS:
         split = whole_split(name)
         assert split.text is None

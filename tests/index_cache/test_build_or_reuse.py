@@ -110,7 +110,7 @@ def test_a_fresh_entry_is_found_and_nothing_is_written(target, monkeypatch):
     assert condition(target) == "fresh"
 
 
-def test_any_missing_file_of_megatrons_makes_the_entry_missing_and_is_built_anew(target):
+def test_any_missing_file_of_megatrons_makes_the_entry_missing_and_is_rebuilt(target):
     assert target.examine().condition == "missing"
     build_or_reuse(target, make)
     whole = contents(target.entry.directory)
@@ -207,7 +207,7 @@ def changed_origin(target, **changes):
     return CacheTarget(target.entry, target.description, content, target.label)
 
 
-def test_another_content_of_the_data_set_is_stale_by_name(target):
+def test_another_content_of_the_dataset_is_stale_by_name(target):
     build_or_reuse(target, make)
     other = changed_origin(target, dataset=replace(FINGERPRINT, bin_bytes=9))
     refused(other, OutputExistsError, "another content of the dataset: its bin_bytes was 8 and is 9")
@@ -292,7 +292,7 @@ def test_a_lock_that_was_left_beside_a_fresh_entry_is_removed(target):
     assert not os.path.exists(target.entry.lock_path)
 
 
-def test_the_wait_for_another_writer_is_bounded_and_can_be_given_up(target):
+def test_the_wait_for_another_writer_is_bounded_and_can_be_interrupted(target):
     os.makedirs(target.entry.directory)
     with WriterLock(target.entry.lock_path):
         with pytest.raises(LockedError, match="another process is writing"):

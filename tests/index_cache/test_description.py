@@ -186,7 +186,7 @@ def sized(split, num_samples, **changes):
     return GPTDatasetDescription(**{**fields, **changes})
 
 
-def test_a_likeness_takes_the_sizes_of_the_other_splits_from_beside_it(tmp_path):
+def test_settings_from_a_cache_take_the_sizes_of_other_splits_from_its_other_descriptions(tmp_path):
     beside = [
         sized("train", 100),
         sized("train", 120),
@@ -198,17 +198,25 @@ def test_a_likeness_takes_the_sizes_of_the_other_splits_from_beside_it(tmp_path)
     ]
     for description in beside:
         (tmp_path / f"{description.hash()}-GPTDataset-description.txt").write_text(description.text())
-    likeness = settings_from_cache(str(tmp_path / f"{beside[0].hash()}-GPTDataset-description.txt"))
-    assert (likeness.random_seed, likeness.sequence_length, likeness.split) == (7, 16, "9,1")
-    assert likeness.tokenizer == TOKENIZER
-    assert likeness.num_samples == {"train": 100, "valid": 10}
+    cached_settings = settings_from_cache(str(tmp_path / f"{beside[0].hash()}-GPTDataset-description.txt"))
+    assert (cached_settings.random_seed, cached_settings.sequence_length, cached_settings.split) == (
+        7,
+        16,
+        "9,1",
+    )
+    assert cached_settings.tokenizer == TOKENIZER
+    assert cached_settings.num_samples == {"train": 100, "valid": 10}
 
 
-def test_a_likeness_of_a_blend_knows_no_sizes(tmp_path):
+def test_settings_from_the_description_of_a_blend_have_no_sizes(tmp_path):
     path = tmp_path / "blend.txt"
     path.write_text(GOLDEN["3073d8baf7f9eaa124be6d2205156e63"].text())
-    likeness = settings_from_cache(str(path))
-    assert (likeness.random_seed, likeness.split, likeness.num_samples) == (1234, "90,7,3", {})
+    cached_settings = settings_from_cache(str(path))
+    assert (cached_settings.random_seed, cached_settings.split, cached_settings.num_samples) == (
+        1234,
+        "90,7,3",
+        {},
+    )
     path.write_text(BlendedDescription((), "train", (), 0).text())
     with pytest.raises(InputError, match="a blend of nothing"):
         settings_from_cache(str(path))

@@ -185,7 +185,7 @@ def test_a_split_of_empty_sequences_is_refused_by_name(tmp_path):
         build_requests([request_for(prefix, split=parse_split("1"))])
 
 
-def test_a_data_set_that_is_not_there_is_named(tmp_path):
+def test_a_dataset_that_is_not_there_is_named(tmp_path):
     with pytest.raises(MissingFileError, match="there is no dataset at"):
         build_requests([request_for(str(tmp_path / "none"))])
 
@@ -208,7 +208,7 @@ def test_two_contents_under_one_name_are_refused(prefix, directory, tmp_path, di
         assert actions(build_requests(requests)) == ["built", "built"]
 
 
-def test_each_data_set_is_opened_once(prefix, directory, tmp_path, monkeypatch):
+def test_each_dataset_is_opened_once(prefix, directory, tmp_path, monkeypatch):
     opened = []
     original = FingerprintedIndex.open
     monkeypatch.setattr(
@@ -225,7 +225,7 @@ def test_each_data_set_is_opened_once(prefix, directory, tmp_path, monkeypatch):
     assert sorted(opened) == sorted([prefix, other])
 
 
-def test_many_data_sets_are_not_all_held_open(tmp_path, directory, monkeypatch):
+def test_many_datasets_are_not_all_held_open(tmp_path, directory, monkeypatch):
     monkeypatch.setattr(build_or_reuse, "_OPEN_DATASETS", 2)
     prefixes = [write_dataset(str(tmp_path / f"d{i}"), LENGTHS[i:] + LENGTHS[:i]) for i in range(7)]
     requests = [request_for(path, training_path=path) for path in prefixes]
@@ -233,7 +233,7 @@ def test_many_data_sets_are_not_all_held_open(tmp_path, directory, monkeypatch):
     assert set(states(requests, directory)) == {"fresh"}
 
 
-def test_a_rewritten_data_set_makes_the_cache_stale(prefix, directory):
+def test_a_rewritten_dataset_makes_the_cache_stale(prefix, directory):
     requests = splits_of(prefix)
     build_requests(requests, cache_directory=directory)
     before = contents(directory)
@@ -268,7 +268,7 @@ def test_a_flipped_bit_is_seen_by_digests_and_only_by_them(prefix, directory):
         assert (checked.before.condition, checked.is_fresh) == (state, not digests)
 
 
-def test_a_rebuild_mends_what_only_digests_see(prefix, directory):
+def test_a_rebuild_repairs_damage_that_only_digests_detect(prefix, directory):
     request = request_for(prefix)
     build_requests([request], cache_directory=directory)
     path = Path(entry_for(request, directory).array_path("document_index"))
@@ -313,7 +313,7 @@ def test_a_cache_of_megatrons_for_older_data_is_refused_by_its_shape_or_its_cont
         assert Path(report.entry.array_path(name)).read_bytes() == saved(array)
 
 
-def test_a_data_set_that_changes_while_it_is_used_is_noticed(prefix, directory, monkeypatch):
+def test_a_dataset_that_changes_while_it_is_used_is_noticed(prefix, directory, monkeypatch):
     monkeypatch.setattr(build_or_reuse, "_OPEN_DATASETS", 0)
     original = job.build_or_reuse
 

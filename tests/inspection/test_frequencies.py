@@ -70,7 +70,7 @@ def test_numbers_that_are_no_tokens_are_not_counted(directory, code, dtype):
     assert count_tokens(dataset) is None
 
 
-def test_of_a_large_data_set_every_nth_block_is_counted(directory, monkeypatch):
+def test_of_a_large_dataset_every_nth_block_is_counted(directory, monkeypatch):
     monkeypatch.setattr(frequencies, "_BLOCK_TOKENS", 10)
     tokens = [number // 10 for number in range(1005)]
     dataset = dataset_of(directory, tokens)

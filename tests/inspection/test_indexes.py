@@ -48,7 +48,7 @@ def test_an_index_is_counted(index):
     assert [array.shape for array in found.entry.arrays] == [documents.shape, rows.shape, shuffle.shape]
 
 
-def test_a_changed_data_set_is_told(index, tmp_path):
+def test_a_changed_dataset_is_told(index, tmp_path):
     write_dataset(str(tmp_path / "data/x"), [*LENGTHS, 9])
     found = inspect_index(index.description_path)
     assert found.dataset_condition == "changed"

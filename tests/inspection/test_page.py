@@ -194,7 +194,7 @@ def test_what_verify_finds_is_on_the_page(products, tmp_path):
     assert "No problems found at level digest." in found.texts
 
 
-def test_the_page_of_a_data_set_says_how_often_tokens_occur(products, tmp_path):
+def test_the_page_of_a_dataset_says_how_often_tokens_occur(products, tmp_path):
     shown = "".join(page_of(products["dataset"], tmp_path).texts)
     assert "all of them were counted" in shown
     assert "101 “e”" in shown  # the built-in tokenizer, whose ids are bytes
@@ -216,7 +216,7 @@ def dataset_summary():
     return DatasetSummary("x", "uint16", False, 0, 0, 0, 0, 0, 0, lengths, None, None, 0, None)
 
 
-def test_the_same_thing_gives_the_same_page(products, tmp_path):
+def test_the_same_product_gives_the_same_page(products, tmp_path):
     for kind in KINDS:
         first = page_of(products[kind], tmp_path).content
         assert page_of(products[kind], tmp_path).content == first

@@ -132,7 +132,7 @@ def test_a_question_that_has_no_answer_is_refused(tmp_path, question, message):
         inspect_rank(str(tmp_path), question.pop("rank"), **question)
 
 
-def test_samples_and_data_sets_that_are_not_there_are_refused():
+def test_samples_and_datasets_that_are_not_there_are_refused():
     plan = plan_of({"train": document_source([12])})
     for sample in (-1, 12):
         with pytest.raises(UsageError, match="is not 0 to 11"):

@@ -136,7 +136,7 @@ def test_any_step_and_any_micro_batch_can_be_asked_for(blend, name):
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_a_state_saved_at_any_place_goes_on_there(blend, name):
+def test_a_state_saved_at_any_position_resumes_there(blend, name):
     path = planned(blend, name, 3)
     loader = open_plan(path, 2)
     assert assert_same_after_restore(loader, fresh=lambda: open_plan(path, 2)) == len(loader) + 1
@@ -173,7 +173,7 @@ def test_rewinding_goes_back_whole_steps(blend):
         loader.rewind(1)
 
 
-def test_an_end_that_was_reached_begins_anew_and_one_that_was_loaded_does_not(blend):
+def test_an_end_that_was_reached_restarts_and_one_that_was_loaded_does_not(blend):
     path = planned(blend, "single", 3)
     loader = open_plan(path, 0)
     first = list(loader)
@@ -224,7 +224,7 @@ def test_a_rank_opens_its_own_manifest(blend):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_in_mode_single_a_state_goes_on_at_another_world_size(blend, data):
+def test_in_mode_single_a_state_resumes_at_another_world_size(blend, data):
     worlds = st.sampled_from([(ranks, micro) for ranks in (1, 2, 3, 4, 6) for micro in (1, 2, 4)])
     worlds = worlds.filter(lambda world: 24 % (world[0] * world[1]) == 0)
     directory, source, _ = blend
@@ -281,7 +281,7 @@ def test_other_plans_states_are_refused(blend, tmp_path):
         open_plan(other, 0).load_state_dict(state | {"consumed_samples": 12})
 
 
-def test_a_plan_goes_on_where_the_one_before_it_stopped(blend):
+def test_a_plan_continues_where_the_one_before_it_stopped(blend):
     directory, source, _ = blend
     old = plan_for(directory, source=source, topology=Topology(2), mode="contiguous")
     loader = open_plan(old, 1)
@@ -305,7 +305,7 @@ def long_blend(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mode", ["single", "cyclic", "contiguous", "sequential", "chunked"])
-def test_a_state_goes_on_in_the_plan_that_was_made_for_it(long_blend, mode):
+def test_a_state_resumes_in_the_plan_that_was_made_for_it(long_blend, mode):
     directory, source = long_blend
     path = plan_for(directory, source=source, topology=Topology(6), micro=1, batch=24, mode=mode)
     consumed, seen = 0, []
@@ -369,7 +369,7 @@ def test_context_parallel_ranks_together_have_every_token(blend):
             assert np.array_equal(np.concatenate(parts, axis=1), full[name])
 
 
-def test_documents_are_told_by_data_set_and_number(blend):
+def test_documents_are_told_by_dataset_and_number(blend):
     directory, source, texts = blend
     path = plan_for(directory, source=source)
     loader = open_plan(path, options=BatchOptions(document_ids=True, num_tokens=True))

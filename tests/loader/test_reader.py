@@ -109,7 +109,7 @@ def test_what_fails_to_open_is_tried_again():
 @pytest.mark.parametrize("readahead", [0, 1, 3])
 @pytest.mark.parametrize("capacity", [1, 2, 20])
 @pytest.mark.parametrize("kind", ["index", "documents"])
-def test_contiguous_reading_opens_each_data_set_once_in_an_epoch(
+def test_contiguous_reading_opens_each_dataset_once_in_an_epoch(
     tmp_path, monkeypatch, readahead, capacity, kind
 ):
     source = source_of(tmp_path, datasets=8, documents=14, kind=kind)

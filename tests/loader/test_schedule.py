@@ -29,11 +29,11 @@ def test_answers_do_not_depend_on_what_was_asked_before(source, asked, chunk, ra
     locator = Locator(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule_module, "_CHUNK", chunk)
-        route = MicroBatchSchedule(assignment, rank, locator, None)
+        schedule = MicroBatchSchedule(assignment, rank, locator, None)
         expected = assignment.ids(rank, 0, assignment.samples_per_rank)
         for start, stride, count in asked:
-            for number in range(start, min(start + stride * count, len(route)), stride):
-                found = route.micro_batch(number)
+            for number in range(start, min(start + stride * count, len(schedule)), stride):
+                found = schedule.micro_batch(number)
                 assert found.ids.tolist() == [expected[number]]
                 datasets, samples = locator.locate(found.ids)
                 assert (found.datasets.tolist(), found.samples.tolist()) == (
@@ -52,24 +52,24 @@ def test_reading_on_looks_up_many_at_once(source, monkeypatch):
         return original(self, ranks, local, key_of)
 
     monkeypatch.setattr(type(assignment), "at", counting)
-    route = MicroBatchSchedule(assignment, 0, Locator(source), None)
-    for number in range(len(route)):
-        route.micro_batch(number)
-    assert calls == [1, len(route) - 1]
+    schedule = MicroBatchSchedule(assignment, 0, Locator(source), None)
+    for number in range(len(schedule)):
+        schedule.micro_batch(number)
+    assert calls == [1, len(schedule) - 1]
     calls.clear()
     jumping = MicroBatchSchedule(assignment, 0, Locator(source), None)
-    jumping.micro_batch(len(route) - 1)
+    jumping.micro_batch(len(schedule) - 1)
     jumping.micro_batch(0)
     assert calls == [1, 1]
 
 
 def test_threads_may_ask_at_the_same_time(source):
     assignment = stream_of(source, Topology(1), micro=1, shuffle="samples", epochs=30).assignment
-    route = MicroBatchSchedule(assignment, 0, Locator(source), None)
+    schedule = MicroBatchSchedule(assignment, 0, Locator(source), None)
     expected, wrong = assignment.ids(0, 0, assignment.samples_per_rank), []
 
     def ask(offset):
-        found = [int(route.micro_batch(number).ids[0]) for number in range(offset, len(route))]
+        found = [int(schedule.micro_batch(number).ids[0]) for number in range(offset, len(schedule))]
         wrong.extend(np.flatnonzero(found != expected[offset:]).tolist())
 
     threads = [threading.Thread(target=ask, args=(offset,)) for offset in range(4)]
@@ -82,35 +82,42 @@ def test_threads_may_ask_at_the_same_time(source):
 
 def test_groups_keep_the_order_of_their_samples(source):
     assignment = stream_of(source, Topology(1), micro=8, shuffle="samples").assignment
-    selected = MicroBatchSchedule(assignment, 0, Locator(source), None).micro_batch(0)
-    groups = selected.by_dataset()
+    micro_batch = MicroBatchSchedule(assignment, 0, Locator(source), None).micro_batch(0)
+    groups = micro_batch.by_dataset()
     assert sorted(place for places in groups.values() for place in places) == list(range(8))
     for dataset, places in groups.items():
         assert places == sorted(places)
-        assert set(selected.datasets[places].tolist()) == {dataset}
+        assert set(micro_batch.datasets[places].tolist()) == {dataset}
 
 
 @settings(max_examples=60, deadline=None)
 @given(micro=st.integers(1, 2), skipped=st.integers(0, 3), epochs=st.integers(1, 3), growing=st.booleans())
-def test_counting_along_a_course_agrees_with_walking_it(source, micro, skipped, epochs, growing):
+def test_a_schedule_agrees_with_counting_its_micro_batches(source, micro, skipped, epochs, growing):
     group = 2 * micro
     schedule = BatchSchedule(((0, group), (5 * group, 3 * group)) if growing else ((0, 2 * group),))
     start = {"skipped": skipped * micro, "consumed_samples": skipped * group}
     assignment = stream_of(
         source, Topology(2), micro=micro, batch=2 * group, epochs=epochs, schedule=schedule, **start
     ).assignment
-    course, position, consumed = MicroBatchSchedule(assignment, 0), 0, assignment.consumed_samples
+    micro_batches, position, consumed = MicroBatchSchedule(assignment, 0), 0, assignment.consumed_samples
     for step in range(assignment.steps):
-        assert course.start_of_step(step) == position
-        for number in course.of_step(step):
-            assert (number, course.step(position), course.consumed(position)) == (position, step, consumed)
-            assert course.at(consumed) == position
+        assert micro_batches.start_of_step(step) == position
+        for number in micro_batches.of_step(step):
+            assert (number, micro_batches.step(position), micro_batches.consumed(position)) == (
+                position,
+                step,
+                consumed,
+            )
+            assert micro_batches.at(consumed) == position
             local = position * micro + assignment.skipped
-            assert course.epoch(position) == local // assignment.epoch_ranges[0].per_epoch
+            assert micro_batches.epoch(position) == local // assignment.epoch_ranges[0].per_epoch
             position, consumed = position + 1, consumed + group
         assert consumed == assignment.consumed_after(step + 1)
-    assert position == len(course) == course.at(consumed)
-    assert (course.step(position), course.epoch(position)) == (assignment.steps, course.epoch(position - 1))
+    assert position == len(micro_batches) == micro_batches.at(consumed)
+    assert (micro_batches.step(position), micro_batches.epoch(position)) == (
+        assignment.steps,
+        micro_batches.epoch(position - 1),
+    )
     assert np.array_equal(
         assignment.ids(0, 0, position * micro), assignment.ids(0, 0, assignment.samples_per_rank)
     )

@@ -11,7 +11,7 @@ import pytest
 
 from oracle import candidate
 from oracle.configurations import MISREAD_SPLIT_TEXTS, Configuration
-from oracle.reference import Megatron, Outcome, cache_files, items, stamps
+from oracle.reference import Megatron, Outcome, cache_files, file_states, items
 from tokshard.errors import TokshardError
 
 EQUAL = "equal"
@@ -83,11 +83,11 @@ def check_found(
     configuration: Configuration, megatron: Megatron, cache_directory: str | None, theirs: Outcome
 ) -> None:
     """Check that Megatron, started on our cache, writes nothing and gives the samples that it gave before."""
-    before = stamps(".")
+    before = file_states(".")
     again = megatron.build(configuration, cache_directory)
     assert again.failure is None
     assert again.writes == []
-    assert stamps(".") == before
+    assert file_states(".") == before
     assert list(map(type, again.splits)) == list(map(type, theirs.splits))
     for expected, found in zip(
         theirs.gpt_datasets + theirs.blended_datasets,

@@ -188,7 +188,7 @@ def tree(directory: str) -> dict[str, bytes]:
     return found
 
 
-def stamps(directory: str) -> dict[str, tuple[int, int, int]]:
+def file_states(directory: str) -> dict[str, tuple[int, int, int]]:
     """Return size, modification time and inode of everything below a directory."""
     found = {}
     for folder, directories, names in os.walk(directory):

@@ -96,7 +96,7 @@ def test_all_samples_are_in_the_model_once(kept, resumed):
     assert sorted(before + after) == list(range(SAMPLES))
 
 
-def test_the_training_went_on_where_the_checkpoint_was(both, kept, resumed):
+def test_the_training_resumed_at_the_checkpoint(both, kept, resumed):
     """The same steps with one rank have the losses that two ranks had: model, optimizer and data agree."""
     again = both[len(kept) :]
     for (first, second), entry in zip(again, resumed, strict=False):

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from oracle.reference import Megatron, Recorder, stamps, tree
+from oracle.reference import Megatron, Recorder, file_states, tree
 from support.command_line import SAMPLE, tokshard
 from tokshard.gpt_index.sizes import TrainingArguments, training_sizes
 from tokshard.index_cache.identifiers import MEGATRON_VERSIONS, megatron_identifiers
@@ -125,10 +125,10 @@ def start(megatron, cache_directory, weights):
 
 def test_the_start_of_a_job_writes_nothing(prepared, megatron, monkeypatch):
     monkeypatch.chdir(prepared)
-    before = stamps(".")
+    before = file_states(".")
     datasets, writes = start(megatron, "mix/cache", WEIGHTS)
     assert writes == []
-    assert stamps(".") == before
+    assert file_states(".") == before
     # Without our cache the same start writes 4 files for each of 9 indexes and 3 for each of 3 blends.
     again, writes = start(megatron, "theirs", WEIGHTS)
     theirs, ours = tree("theirs"), tree("mix/cache")
@@ -143,7 +143,7 @@ def test_the_start_of_a_job_writes_nothing(prepared, megatron, monkeypatch):
     assert np.abs(drawn / len(datasets[0]) - list(WEIGHTS.values())).max() < 3 / len(datasets[0])
 
 
-def test_the_start_of_a_job_with_one_data_set_and_no_cache_directory_writes_nothing(
+def test_the_start_of_a_job_with_one_dataset_and_no_cache_directory_writes_nothing(
     prepared, megatron, monkeypatch
 ):
     command = ["build-indices", "data/manuals", "--seq-length", str(SEQUENCE_LENGTH), "--split", SPLIT]

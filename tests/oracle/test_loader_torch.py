@@ -107,7 +107,7 @@ def test_workers_give_what_the_loader_gives(torch, plans, name, options):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("workers", "every"), [(0, 1), (2, 9)])
-def test_a_state_saved_through_workers_goes_on_there(torch, plans, name, workers, every):
+def test_a_state_saved_through_workers_resumes_there(torch, plans, name, workers, every):
     def made():
         return data_loader(open_plan(plans[name], 0), num_workers=workers)
 

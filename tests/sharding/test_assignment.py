@@ -238,14 +238,14 @@ def test_a_remainder_then_whole_epochs_are_one_assignment():
     order = SampleOrder(100, shuffle_links("samples", 100, 1))
     plan = assignment_of("contiguous", order, World(4, 2), epochs=3)
     rest = Remainder.after(plan, 5, keep_order=False)
-    passes = (
+    epoch_ranges = (
         EpochRange(rest.order, layout_of("contiguous", rest.order.samples, world), rest.epoch),
         EpochRange(order, layout_of("contiguous", 100, world), rest.epoch + 1, 2),
     )
     schedule = BatchSchedule.constant(6)
-    after = Assignment(passes, 2, schedule, available_steps(passes, 2, schedule, 40), 40)
+    after = Assignment(epoch_ranges, 2, schedule, available_steps(epoch_ranges, 2, schedule, 40), 40)
     seen = everything(plan)[:5].ravel().tolist()
-    local = passes[0].per_epoch
+    local = epoch_ranges[0].per_epoch
     first = np.concatenate([after.ids(rank, 0, local) for rank in range(3)]).tolist()
     assert sorted([*seen, *first, *members(after.tail(0))]) == list(range(100))
     second = np.concatenate([after.ids(rank, local, 32) for rank in range(3)]).tolist()
@@ -253,7 +253,7 @@ def test_a_remainder_then_whole_epochs_are_one_assignment():
     assert after.locate(np.array(second[:3]), 1).step.tolist() == [local // 2, local // 2, local // 2 + 1]
 
 
-def test_a_padded_blocked_plan_goes_on_only_without_its_order():
+def test_a_padded_blocked_plan_continues_only_without_its_order():
     plan = assignment_of("chunked", SampleOrder(101), World(4, 2), tail="pad")
     with pytest.raises(UsageError, match="repeats samples"):
         Remainder.after(plan, 3)

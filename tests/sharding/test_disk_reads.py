@@ -54,7 +54,7 @@ def test_the_pieces_of_documents_are_whole_documents(tmp_path, source):
     assert pieces.first.tolist() == [0, 98, 70_000 - 14]
 
 
-def test_more_data_sets_than_files_may_be_open_are_followed(tmp_path):
+def test_more_datasets_than_files_may_be_open_are_followed(tmp_path):
     """Each needs a file, and the process may have fewer than there are datasets."""
     for number in range(60):
         write_dataset(str(tmp_path / f"d{number:02}"), [3, 1, 4, 1, 5])
@@ -65,7 +65,7 @@ def test_more_data_sets_than_files_may_be_open_are_followed(tmp_path):
     assert json.loads(done.stdout)["simulation"]["rank"]["pieces"]["mean"] == 1
 
 
-def test_pieces_do_not_depend_on_how_many_data_sets_are_open(source):
+def test_pieces_do_not_depend_on_how_many_datasets_are_open(source):
     ids = np.random.RandomState(1).permutation(source.total)[:60].reshape(20, 3)
     reader, all_of_them = ExtentReader(source, capacity=1), ExtentReader(source)
     for some in ids:

@@ -186,7 +186,7 @@ def test_the_order_does_not_depend_on_what_is_asked_for_and_when(places, epoch):
     assert np.array_equal(bucketing.forward(np.array(places), epoch, keys.__getitem__), whole[places])
 
 
-def test_ties_packs_and_members_are_shuffled_anew_by_window_epoch_and_seed():
+def test_ties_packs_and_members_are_reshuffled_by_window_epoch_and_seed():
     keys = np.repeat(np.arange(4), 32)
     bucketing = Bucketing(256, 128, 16, seed=3)
     orders = [bucketing.window_order(keys, epoch, window) for epoch in range(2) for window in range(2)]

@@ -101,7 +101,7 @@ def test_every_sample_is_read_once_apart_from_the_tail(mode, shuffle, tail, buck
     size=st.integers(1, 4),
     data=st.data(),
 )
-def test_megatrons_sampler_goes_on_from_any_number_of_consumed_samples(total, ranks, size, data):
+def test_megatrons_sampler_continues_from_any_number_of_consumed_samples(total, ranks, size, data):
     group = ranks * size
     if total < group:
         return

@@ -217,7 +217,7 @@ def test_the_formula_of_positions_is_what_a_rank_reads(mode, tail):
             assert len(found) + formula.repeated == len(read)
 
 
-def test_what_is_spread_over_all_data_sets_has_no_ranges(tmp_path):
+def test_what_is_spread_over_all_datasets_has_no_ranges(tmp_path):
     source = blend_sources(tmp_path)["train"]
     spread = [
         plan_of({"train": source}, mode="contiguous"),
@@ -288,8 +288,8 @@ def test_writers_at_the_same_time_leave_one_whole_plan(tmp_path):
             return False
         return True
 
-    with ThreadPoolExecutor(6) as crew:
-        assert any(crew.map(write, plans * 4))
+    with ThreadPoolExecutor(6) as executor:
+        assert any(executor.map(write, plans * 4))
     found = read_plan(tmp_path).plan_id
     assert found in {plan.plan_id for plan in plans}
     assert {read_rank(tmp_path, rank)[0].plan_id for rank in range(8)} == {found}

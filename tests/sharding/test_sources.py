@@ -44,7 +44,7 @@ def built_index(directory, *arguments):
 
 
 @given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=8), first=st.integers(0, 5))
-def test_documents_are_numbered_through_the_data_sets(sizes, first):
+def test_documents_are_numbered_through_the_datasets(sizes, first):
     if not sum(sizes):
         return
     source = document_source(sizes, firsts=[first] * len(sizes))
@@ -72,7 +72,7 @@ def test_a_blend_is_located_by_its_arrays(tmp_path):
     assert set(datasets.tolist()) == {0, 1}
 
 
-def test_a_sample_of_a_blend_that_no_data_set_has_is_an_error(tmp_path):
+def test_a_sample_of_a_blend_that_no_dataset_has_is_an_error(tmp_path):
     source = blend_sources(tmp_path)["train"]
     fewer = tuple(
         type(dataset)(**{**{name: getattr(dataset, name) for name in dataset.__slots__}, "samples": 3})
@@ -83,7 +83,7 @@ def test_a_sample_of_a_blend_that_no_data_set_has_is_an_error(tmp_path):
         Locator(damaged).locate(all_ids(damaged))
 
 
-def test_samples_read_through_a_reference_are_those_of_an_index_built_anew(tmp_path):
+def test_samples_read_through_a_reference_are_those_of_a_rebuilt_index(tmp_path):
     prefix = built_index(tmp_path, "--epochs", 2)
     source = open_sources([prefix], RequestedSamples(split="train"))["train"]
     reference = source.datasets[0]
@@ -167,7 +167,7 @@ def test_named_splits_choose_streams(tmp_path):
 
 
 @pytest.mark.parametrize("documents", [True, False])
-def test_a_data_set_that_is_named_twice_is_refused(tmp_path, documents):
+def test_a_dataset_that_is_named_twice_is_refused(tmp_path, documents):
     prefix = built_index(tmp_path, "--num-samples", "50")
     (tmp_path / "link.idx").symlink_to(f"{prefix}.idx")
     (tmp_path / "link.bin").symlink_to(f"{prefix}.bin")
@@ -298,19 +298,19 @@ def test_the_fingerprint_of_an_array_is_that_of_its_file(tmp_path, shape):
 
 
 @given(size=st.integers(0, 3 * BLOCKS * BLOCK_BYTES), place=st.integers(0, 10**9))
-def test_a_stamp_covers_small_files_whole_and_the_ends_of_large_ones(tmp_path_factory, size, place):
+def test_a_fingerprint_covers_small_files_whole_and_the_ends_of_large_ones(tmp_path_factory, size, place):
     path = tmp_path_factory.getbasetemp() / "stamped"
     path.write_bytes(bytes(size))
-    stamp = FileFingerprint.of(str(path))
-    stamp.check(str(path))
-    assert stamp.size_bytes == size
+    fingerprint = FileFingerprint.of(str(path))
+    fingerprint.check(str(path))
+    assert fingerprint.size_bytes == size
     if not size:
         return
     within = place % size if size <= BLOCKS * BLOCK_BYTES else -(place % BLOCK_BYTES) - 1
     content = bytearray(size)
     content[within] = 1
     path.write_bytes(content)
-    assert FileFingerprint.of(str(path)) != stamp
+    assert FileFingerprint.of(str(path)) != fingerprint
 
 
 HOSTILE = [

@@ -110,7 +110,7 @@ def test_strip_data_suffix(given_path, prefix):
     prefix=st.text(st.characters(exclude_characters="/"), min_size=1, max_size=12),
     parent=st.sampled_from(["", "a/b.bin/", "/"]),
 )
-def test_each_file_of_a_data_set_names_its_prefix(prefix, parent):
+def test_each_file_of_a_dataset_names_its_prefix(prefix, parent):
     whole = parent + prefix
     for path in (bin_path(whole), idx_path(whole), sidecar_directory(whole), sidecar_directory(whole) + "/"):
         assert strip_data_suffix(path) == whole

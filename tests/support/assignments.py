@@ -17,10 +17,10 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "shuffles.json"
 def assignment_of(mode, order, world, *, tail="drop", sharded=True, epochs=1, schedule=None, **options):
     """Return an assignment of all the steps that an order fills."""
     layout = layout_of(mode, order.samples, world, tail=tail, sharded=sharded)
-    passes = (EpochRange(order, layout, options.pop("first_epoch", 0), epochs),)
+    epoch_ranges = (EpochRange(order, layout, options.pop("first_epoch", 0), epochs),)
     schedule = schedule or BatchSchedule.constant(world.whole)
-    steps = available_steps(passes, world.micro_batch_size, schedule, **options)
-    return Assignment(passes, world.micro_batch_size, schedule, steps, **options)
+    steps = available_steps(epoch_ranges, world.micro_batch_size, schedule, **options)
+    return Assignment(epoch_ranges, world.micro_batch_size, schedule, steps, **options)
 
 
 def order_of(mode, samples, world, *, sharded=True, links=()):

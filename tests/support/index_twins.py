@@ -72,7 +72,7 @@ def slow_text(stream, sample, sequence_length, extra, pad_id):
     return text + [pad_id] * (wanted - len(text))
 
 
-def write_data_set(prefix, sequences, dtype="uint16"):
+def write_dataset(prefix, sequences, dtype="uint16"):
     """Write sequences (lists of tokens) as a dataset of one-sequence documents."""
     Plain(dtype, [[sequence] for sequence in sequences]).write(prefix)
 

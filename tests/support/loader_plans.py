@@ -55,23 +55,23 @@ def save_array(directory, name, array):
 
 def cached(directory, stem, kind, arrays):
     digest = stem.encode().hex().ljust(32, "0")[:32]
-    stamps = {
+    fingerprints = {
         name: save_array(directory, f"{digest}-{kind}-train-{name}.npy", array)
         for name, array in arrays.items()
     }
-    return CachedArrays(str(directory), digest, "train", kind, stamps)
+    return CachedArrays(str(directory), digest, "train", kind, fingerprints)
 
 
 def reference_of(directory, prefix, *, number=0, **options):
     """Return a dataset with an index of its samples, or (``sequence_length=None``) of its documents."""
     dataset = IndexedDataset(prefix)
-    stamps = {"bin": FileFingerprint.of(f"{prefix}.bin"), "idx": FileFingerprint.of(f"{prefix}.idx")}
+    fingerprints = {"bin": FileFingerprint.of(f"{prefix}.bin"), "idx": FileFingerprint.of(f"{prefix}.idx")}
     common = {
         "prefix": prefix,
         "first": 0,
         "multimodal": False,
         "fingerprint": UNKNOWN,
-        **stamps,
+        **fingerprints,
     }
     options = {"sequence_length": LENGTH, "seed": 1, "num_samples": None} | options
     if options["sequence_length"] is None:
@@ -121,11 +121,11 @@ def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
         order = SampleOrder(source.total, links)
     tail = options.pop("tail", "drop")
     layout = layout_of(mode, order.samples, world, tail=tail)
-    passes = (EpochRange(order, layout, 0, options.pop("epochs", 1)),)
+    epoch_ranges = (EpochRange(order, layout, 0, options.pop("epochs", 1)),)
     schedule = options.pop("schedule", None) or BatchSchedule.constant(world.whole)
     start = {name: options.pop(name) for name in ("consumed_samples", "skipped") if name in options}
-    steps = options.pop("steps", None) or available_steps(passes, micro, schedule, **start)
-    assignment = Assignment(passes, micro, schedule, steps, **start)
+    steps = options.pop("steps", None) or available_steps(epoch_ranges, micro, schedule, **start)
+    assignment = Assignment(epoch_ranges, micro, schedule, steps, **start)
     return Stream(source, assignment, mode, tail, **options)
 
 

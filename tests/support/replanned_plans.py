@@ -25,7 +25,7 @@ from tokshard.sharding.sources import (
 )
 from tokshard.sharding.topology import Topology
 
-STAMP = FileFingerprint(128, "0" * 64)
+FINGERPRINT = FileFingerprint(128, "0" * 64)
 
 UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
@@ -36,11 +36,11 @@ def reference(name, samples) -> DatasetReference:
         sequences=samples + 1, tokens_per_epoch=samples * 8 + 1, sequence_length=8, num_samples=None
     )
     assert epochs.samples == samples
-    stamps = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), STAMP)
-    files = CachedArrays("/cache", name.encode().hex().zfill(32), "train", "GPTDataset", stamps)
-    stamp = FileFingerprint(samples, f"{samples:064x}")
+    fingerprints = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), FINGERPRINT)
+    files = CachedArrays("/cache", name.encode().hex().zfill(32), "train", "GPTDataset", fingerprints)
+    fingerprint = FileFingerprint(samples, f"{samples:064x}")
     index = IndexReference(files, epochs)
-    return DatasetReference(f"/data/{name}", 0, samples, stamp, stamp, False, UNKNOWN, index)
+    return DatasetReference(f"/data/{name}", 0, samples, fingerprint, fingerprint, False, UNKNOWN, index)
 
 
 def source_of(*sizes, name="train") -> SampleSource:

@@ -14,7 +14,7 @@ from tokshard.sharding.sources import (
     SampleSource,
 )
 
-STAMP = FileFingerprint(0, "0" * 64)
+FINGERPRINT = FileFingerprint(0, "0" * 64)
 
 UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
@@ -42,8 +42,8 @@ def document_source(sizes, *, name="train", firsts=None):
             f"/data/shard-{number}",
             first,
             size,
-            STAMP,
-            STAMP,
+            FINGERPRINT,
+            FINGERPRINT,
             False,
             UNKNOWN,
         )
@@ -60,15 +60,15 @@ def index_source(samples, *, sequence_length=4096, datasets=1, blended=False, na
         sequence_length=sequence_length,
         num_samples=samples,
     )
-    files = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), STAMP)
+    files = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), FINGERPRINT)
     index = IndexReference(CachedArrays("/cache", "a" * 32, "train", "GPTDataset", files), epochs)
     references = tuple(
         DatasetReference(
             f"/data/set-{number}",
             0,
             samples,
-            STAMP,
-            STAMP,
+            FINGERPRINT,
+            FINGERPRINT,
             False,
             UNKNOWN,
             index,
@@ -77,7 +77,7 @@ def index_source(samples, *, sequence_length=4096, datasets=1, blended=False, na
     )
     if not blended:
         return SampleSource("index", name, samples * datasets, references)
-    arrays = dict.fromkeys(("dataset_index", "dataset_sample_index"), STAMP)
+    arrays = dict.fromkeys(("dataset_index", "dataset_sample_index"), FINGERPRINT)
     order = CachedArrays("/cache", "b" * 32, "train", "BlendedDataset", arrays)
     return SampleSource("blend", name, samples * datasets, references, order)
 

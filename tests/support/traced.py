@@ -67,12 +67,12 @@ def reference_of(directory, number, lengths, *, unused=0, **options):
     Its last ``unused`` samples are not for reading.
     """
     prefix = write_dataset(os.path.join(directory, f"data{number}"), lengths)
-    stamps = {"bin": FileFingerprint.of(f"{prefix}.bin"), "idx": FileFingerprint.of(f"{prefix}.idx")}
+    fingerprints = {"bin": FileFingerprint.of(f"{prefix}.bin"), "idx": FileFingerprint.of(f"{prefix}.idx")}
     common = {
         "prefix": prefix,
         "multimodal": False,
         "fingerprint": UNKNOWN,
-        **stamps,
+        **fingerprints,
     }
     if "sequence_length" not in options:
         first = min(options.get("first", 0), len(lengths) - 1)

@@ -342,7 +342,7 @@ def test_an_existing_output_is_refused_unless_forced(tmp_path, corpus):
     assert documents(out) == [[[*encode_bytes("other"), EOD]]]
 
 
-def test_a_data_set_of_another_program_is_not_overwritten(tmp_path, corpus):
+def test_a_dataset_of_another_program_is_not_overwritten(tmp_path, corpus):
     (tmp_path / "out.idx").write_bytes(b"precious")
     with pytest.raises(OutputExistsError):
         run_tokenize(corpus, str(tmp_path / "out"))

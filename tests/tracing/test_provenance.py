@@ -160,7 +160,7 @@ def test_a_rejected_record_and_a_line_past_the_end_are_told_apart():
     assert resolve("out", f"out.idx#{count - 1}") == ("found", [count - 1], None)
 
 
-def test_merged_data_sets_are_traced_to_the_inputs_of_their_parts():
+def test_merged_datasets_are_traced_to_the_inputs_of_their_parts():
     inputs = [
         (name, write_input(name, seed, blank=0.02 * seed)) for seed, name in enumerate(("a.jsonl", "b.jsonl"))
     ]
@@ -191,7 +191,7 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     assert resolve("merged", "absent#0")[2] == "absent is none of the 1 datasets, nor merged into one"
 
 
-def test_an_adopted_data_set_has_documents_and_no_lines():
+def test_an_adopted_dataset_has_documents_and_no_lines():
     count = 5000
     Plain("uint16", [[[1] * 2000] for _ in range(count)]).write("foreign")
     verify(VerifyOptions("foreign", adopt=True))
@@ -224,7 +224,7 @@ def test_rows_of_a_table_are_traced_by_their_numbers():
         assert resolve("out", "t.parquet@300")[2] == "t.parquet has 300 lines"
 
 
-def test_a_foreign_data_set_says_that_nothing_is_known_of_it():
+def test_a_foreign_dataset_says_that_nothing_is_known_of_it():
     Plain("uint16", [[[1, 2], [3]], []]).write("foreign")
     found = trace_document(open_dataset("foreign"), 0)
     assert (found.origin, found.text, found.tokens, found.sequences) == (None, None, 3, 2)

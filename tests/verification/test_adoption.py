@@ -85,7 +85,7 @@ def test_all_kinds_are_adopted(tmp_path, plain):
     assert read_manifest(prefix).dataset.multimodal == (plain.modes is not None)
 
 
-def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
+def test_an_adopted_dataset_merges_with_others(adopted, tmp_path):
     os.makedirs(tmp_path / "other")
     other = bad_datasets.sound(tmp_path / "other")
     merge(MergeOptions([adopted, other], str(tmp_path / "merged")))
@@ -95,14 +95,14 @@ def test_an_adopted_data_set_merges_with_others(adopted, tmp_path):
     assert counts.documents == sum(read_manifest(prefix).counts.documents for prefix in (adopted, other))
 
 
-def test_an_adopted_data_set_is_replaced_only_when_forced(adopted, tmp_path):
+def test_an_adopted_dataset_is_replaced_only_when_forced(adopted, tmp_path):
     with pytest.raises(OutputExistsError):
         run_tokenize([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1)
     run_tokenize([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1, force=True)
     assert verify(VerifyOptions(adopted, level="deep")).findings == ()
 
 
-def test_indexes_of_a_data_set_stay_fresh_when_it_is_adopted(tmp_path):
+def test_indexes_of_a_dataset_stay_fresh_when_it_is_adopted(tmp_path):
     prefix = bad_datasets.foreign(tmp_path)
     before = dataset_fingerprint(prefix)
     verify(VerifyOptions(prefix, adopt=True))
@@ -143,7 +143,7 @@ def test_a_damaged_manifest_is_not_replaced(tmp_path):
     assert Path(f"{prefix}.tokshard/manifest.json").read_bytes() == before
 
 
-def test_a_data_set_that_another_process_writes_is_not_adopted(tmp_path):
+def test_a_dataset_that_another_process_writes_is_not_adopted(tmp_path):
     prefix = bad_datasets.foreign(tmp_path)
     os.mkdir(f"{prefix}.tokshard")
     with WriterLock(f"{prefix}.tokshard/lock"), pytest.raises(LockedError):
@@ -151,7 +151,7 @@ def test_a_data_set_that_another_process_writes_is_not_adopted(tmp_path):
     assert read_manifest(prefix) is None
 
 
-def test_only_data_sets_can_be_adopted(tmp_path):
+def test_only_datasets_can_be_adopted(tmp_path):
     from support import bad_products
 
     with pytest.raises(UsageError, match="only datasets can be adopted"):

@@ -82,7 +82,7 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
     assert after(lambda: rewrite(source.document_index, lambda array: array.fill(39))) != set()
 
 
-def test_a_source_written_anew_is_found(made, tmp_path):
+def test_a_rewritten_source_is_found(made, tmp_path):
     sources, report = made
     write_dataset(sources[0], [3] * 70)
     assert ("blend-source-changed", "splits.train.sources[0]") in codes(report.document)

@@ -118,7 +118,7 @@ def test_counts_do_not_drive_memory(tmp_path):
         assert (facts, finding.code) == (None, "idx-size")
 
 
-def test_floating_point_data_sets_are_sound(tmp_path):
+def test_floating_point_datasets_are_sound(tmp_path):
     from tokshard.verification.job import verify
     from tokshard.verification.options import VerifyOptions
 

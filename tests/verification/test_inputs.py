@@ -157,7 +157,7 @@ def test_without_pyarrow_a_table_is_compared_by_its_size(inside, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "seen"), [((True, True), True), ((False, False), False), ((True, False), None)]
 )
-def test_eod_of_merged_data_sets_is_looked_at_where_it_is_the_same_of_all(inside, given, seen):
+def test_eod_of_merged_datasets_is_looked_at_where_it_is_the_same_of_all(inside, given, seen):
     write(Path("a.jsonl"), RECORDS, "plain")
     for name, append in zip("ab", given, strict=True):
         run_tokenize(["a.jsonl"], name, workers=1, append_eod=append)
@@ -183,7 +183,7 @@ def test_a_cut_stream_is_told(inside):
     assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-changed"}
 
 
-def test_merged_data_sets_know_all_their_inputs(inside):
+def test_merged_datasets_know_all_their_inputs(inside):
     for name in "ab":
         write(Path(f"{name}.jsonl"), RECORDS, "plain")
         run_tokenize([f"{name}.jsonl"], name, workers=1, unit_bytes=500)

@@ -222,37 +222,37 @@ def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
     assert verify(prefix).findings == ()
 
 
-def same_again(directory, product):
+def rewritable(directory, product):
     """Return the path of a sound product, and what makes it anew as it is."""
     if product == "cache":
         description = bad_products.sound_cache(directory)
 
-        def build_anew():
+        def rebuild():
             os.unlink(description)
             bad_products.build_cache(str(directory / "data/web"))
 
-        return description, build_anew
+        return description, rebuild
     path = bad_products.sound_plan(directory)
     plan = read_plan(path)
 
-    def write_anew():
+    def rewrite():
         os.unlink(os.path.join(path, "plan.json"))
         for rank in Path(path).glob("rank-*.json"):
             rank.unlink()
         write_plan(plan, path)
 
-    return path, write_anew
+    return path, rewrite
 
 
 @pytest.mark.parametrize(
     ("product", "module"),
     [("cache", "verification/cache.py"), ("plan", "verification/plan.py"), ("plan", "sharding/ranks.py")],
 )
-def test_a_product_that_is_made_anew_meanwhile_is_changed_or_sound(tmp_path, product, module):
-    path, make_anew = same_again(tmp_path, product)
+def test_a_product_that_is_rewritten_meanwhile_is_changed_or_sound(tmp_path, product, module):
+    path, rewrite = rewritable(tmp_path, product)
     found = [
         *interleaved(
-            lambda: frozenset(codes(verify(VerifyOptions(path, workers=1)))), make_anew, inside=(module,)
+            lambda: frozenset(codes(verify(VerifyOptions(path, workers=1)))), rewrite, inside=(module,)
         )
     ]
     assert len(found) > 30

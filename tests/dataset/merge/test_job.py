@@ -69,7 +69,7 @@ def expected(*plains: Plain) -> tuple[bytes, bytes]:
 
 
 @st.composite
-def lists_of_data_sets(draw):
+def lists_of_datasets(draw):
     first = draw(datasets())
     others = st.lists(datasets(first.dtype, first.modes is not None), max_size=3)
     return [first, *draw(others)]
@@ -80,7 +80,7 @@ def lists_of_data_sets(draw):
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(lists_of_data_sets(), st.integers(4, 40))
+@given(lists_of_datasets(), st.integers(4, 40))
 def test_a_merge_is_the_concatenation(plains, checkpoint_bytes):
     multimodal = plains[0].modes is not None
     names = [f"p{number}" for number in range(len(plains))]
@@ -112,7 +112,7 @@ def assert_manifest_is_true(prefix: str, pieces: list[bytes]) -> None:
     assert manifest.dataset.units == len(units)
 
 
-def test_forms_of_one_data_set_count_once_and_the_same_argument_counts_again():
+def test_forms_of_one_dataset_count_once_and_the_same_argument_counts_again():
     write(a=TEXT, b=MORE)
     assert merge(MergeOptions(["a.bin", "a.idx", "a.tokshard", "b.idx", "b"], "out")).inputs == 2
     twice = merge(MergeOptions(["a", "b", "a"], "twice"))
@@ -178,7 +178,7 @@ def test_what_cannot_be_merged_is_refused_before_anything_is_written(what):
     assert sorted(os.listdir()) == before
 
 
-def test_text_is_no_multimodal_data_set():
+def test_text_is_no_multimodal_dataset():
     write(a=MODES, b=TEXT)
     with pytest.raises(InputError, match="b has no modes, and text and multimodal"):
         merge(MergeOptions(["a", "b"], "out", multimodal=True))
@@ -246,7 +246,7 @@ def interrupted(monkeypatch):
     return plains
 
 
-def test_an_interrupted_merge_goes_on_where_it_was(interrupted, monkeypatch):
+def test_an_interrupted_merge_resumes_where_it_stopped(interrupted, monkeypatch):
     copied = []
     original = syscalls.copy_range
     monkeypatch.setattr(

@@ -239,7 +239,7 @@ def test_an_upload_survives_a_store_that_fails_now_and_then(bucket: Bucket, corp
     assert uploaded(bucket) == expected(corpus)
 
 
-def test_an_upload_that_the_store_has_forgotten_is_begun_anew(
+def test_an_upload_that_the_store_has_forgotten_is_restarted(
     bucket: Bucket, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ):
     url = f"{bucket.url}/out/web"
@@ -271,7 +271,7 @@ def test_an_object_that_another_writer_has_replaced_is_sent_again(
     assert uploaded(bucket) == expected(corpus)
 
 
-def test_a_data_set_that_waits_for_its_upload_is_not_replaced_silently(
+def test_a_dataset_that_waits_for_its_upload_is_not_replaced_silently(
     bucket: Bucket, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ):
     url = f"{bucket.url}/out/web"

@@ -53,7 +53,7 @@ def data_of(prefix: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "gz", "bz2", "xz", "parquet", "arrow"])
-def test_the_same_data_set_from_a_store_as_from_a_file(bucket: Bucket, tmp_path: Path, kind: str):
+def test_the_same_dataset_from_a_store_as_from_a_file(bucket: Bucket, tmp_path: Path, kind: str):
     content = {
         "plain": lambda: STORIES,
         "gz": lambda: gzip.compress(STORIES),

@@ -182,7 +182,7 @@ def test_a_reader_does_not_wait_for_fetchers_that_are_busy(monkeypatch):
 
 
 @pytest.mark.parametrize(("offset", "count"), [(-100, 50), (10**12, 50), (5, -3), (0, 10**18)])
-def test_a_senseless_wish_for_what_lies_ahead_is_harmless(monkeypatch, offset, count):
+def test_invalid_prefetch_ranges_are_harmless(monkeypatch, offset, count):
     source = Noting()
     pool = small_pool()
     file = opened(monkeypatch, source, pool)

@@ -257,7 +257,7 @@ def test_the_second_time_only_tokens_are_read(there, bucket):
     assert bucket.proxy.reads("web.bin")
 
 
-def test_any_part_of_a_data_set_reads_as_it_does_on_a_disk(here, there, monkeypatch):
+def test_any_part_of_a_dataset_reads_as_it_does_on_a_disk(here, there, monkeypatch):
     # A cache of a few blocks, so that most reads push something out.
     pool = ranged_file.BlockPool(1 << 14, block_bytes=1 << 10, request_bytes=1 << 12, window_bytes=1 << 12)
     monkeypatch.setattr(ranged_file, "_pools", {os.getpid(): pool})

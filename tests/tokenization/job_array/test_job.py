@@ -119,7 +119,7 @@ def test_putting_together_can_be_left_to_a_later_run(corpus):
     assert finish(corpus).up_to_date
 
 
-def test_what_lacks_a_part_is_named(corpus):
+def test_units_without_a_part_are_named(corpus):
     for index in (0, 2):
         run_task(corpus, index, 3)
     part_of(0, 0).unlink()
@@ -156,14 +156,14 @@ def test_a_compressed_input_whose_end_nobody_has_seen_is_named_as_such(corpus):
     assert caught.value.tasks == (0, 1)
 
 
-def test_no_more_than_some_of_what_lacks_is_shown_and_all_is_told(tmp_path, monkeypatch):
+def test_a_long_list_of_missing_units_is_cut_in_the_message_and_complete_in_the_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": "ab"}] * 100)
     run_task([path], 0, 2, finish=False, unit_bytes=15)
     with pytest.raises(UnfinishedError) as caught:
         finish([path], unit_bytes=15)
-    (lack,) = caught.value.missing
-    assert lack["units"] == list(range(1, 100, 2))
+    (missing,) = caught.value.missing
+    assert missing["units"] == list(range(1, 100, 2))
     assert caught.value.tasks is None
     assert "50 of the units lack a finished part: 1, 3, 5" in caught.value.message
     assert "39 and more of " in caught.value.message
@@ -214,7 +214,7 @@ def test_units_of_an_encoder_that_is_not_accepted_any_more_are_made_again(corpus
     assert manifest("x")["encoder"]["documents"].keys() == {"reference"}
 
 
-def test_an_ordinary_run_goes_on_where_tasks_have_stopped(corpus):
+def test_an_ordinary_run_resumes_where_tasks_have_stopped(corpus):
     done = [run_task(corpus, index, 4) for index in (0, 2)]
     report = run_tokenize(corpus, "x", **OPTIONS)
     assert report.units_resumed == sum(task_report.units for task_report in done)
@@ -241,7 +241,7 @@ def stopping_after(units):
 
 
 @pytest.mark.parametrize("units", [1, 9, 20])
-def test_tasks_go_on_where_an_ordinary_run_has_stopped(corpus, units):
+def test_tasks_resume_where_an_ordinary_run_has_stopped(corpus, units):
     with pytest.raises(StoppedError):
         run_tokenize(corpus, "x", executor=stopping_after(units), **OPTIONS)
     reports = [run_task(corpus, index, 3) for index in range(3)]
@@ -476,7 +476,7 @@ def test_decompressed_units_lie_in_a_private_directory_that_goes_with_the_task(c
     assert list(scratch.iterdir()) == []
 
 
-def test_a_random_course_ends_with_the_same_bytes(corpus):
+def test_random_sequences_of_tasks_end_with_the_same_bytes(corpus):
     """Tasks of changing arrays, ordinary runs that are stopped, parts that vanish, and a last --finish."""
     wanted = expected(corpus)
     for seed in range(8):
