@@ -1,12 +1,8 @@
-"""Seed of the shuffles: its default and its range."""
+"""Range of the seed of the shuffles."""
 
 from __future__ import annotations
 
-from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
-
-DEFAULT_SEED = megatron_defaults.SEED
-"""Megatron's default."""
 
 MAX_SEED = 2**32 - 1
 """The largest seed of numpy's ``RandomState``."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Key
 from tokshard.errors import UsageError
-from tokshard.gpt_index.seed import DEFAULT_SEED, check_seed
+from tokshard.gpt_index.seed import check_seed
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split
 
@@ -303,7 +303,7 @@ class IndexRequest:
     split: Annotated[Split, Key("split", "Shares of the splits.")]
     num_samples: Annotated[int | None, Key("num_samples", "Samples asked for; null for one epoch.")]
     sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.")]
-    seed: Annotated[int, Key("seed", "Seed of the shuffles.")] = DEFAULT_SEED
+    seed: Annotated[int, Key("seed", "Seed of the shuffles.")] = megatron_defaults.SEED
     tokenizer: Annotated[Any, Key("tokenizer", "Megatron's identifiers of the tokenizer.")]
     extra_token: Annotated[bool, Key("extra_token", "Whether samples have one more token.")] = True
     drop_last_partial: Annotated[

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
-from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.requests import DEFAULT_BLOCK, PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import DEFAULT_ORDER, Topology
@@ -214,7 +214,7 @@ class ShardPlanOptions:
     shuffle_block: int = DEFAULT_BLOCK
     shuffle_per_epoch: bool = False
     tail: str = "drop"
-    seed: int = DEFAULT_SEED
+    seed: int = megatron_defaults.SEED
     bucket_buffer: int | None = None
     bucket_pack: int | None = None
     bucket_by: str | None = None

@@ -6,21 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from tokshard.core import megatron_defaults
 from tokshard.core.codec import INTEGER_LIMIT, Key
 from tokshard.errors import UsageError
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 
 DEFAULT_BLOCK = 65536
-
-
-def _default_seed() -> int:
-    from tokshard.gpt_index.seed import DEFAULT_SEED
-
-    return DEFAULT_SEED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +28,7 @@ class StreamRequest:
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
         seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
         block: The samples of a block of the shuffle ``blocks``.
-        per_epoch: Whether each epoch is shuffled anew.
+        per_epoch: Whether each epoch has a shuffle of its own.
         sharded: In mode ``cyclic``, whether each rank has its own block of the samples.
         equal_counts: In mode ``cyclic`` without sharding, whether to cut a ragged end, where Megatron's
             ranks would take different numbers of batches, instead of refusing it.
@@ -55,9 +50,7 @@ class StreamRequest:
     mode: Annotated[str, Key("mode", "Mode.")] = "single"
     tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.")] = "drop"
     shuffle: Annotated[str, Key("shuffle", "Shuffle.")] = "none"
-    seed: Annotated[int, Key("seed", "Seed of shuffles and bucketing.", minimum=0)] = field(
-        default_factory=_default_seed
-    )
+    seed: Annotated[int, Key("seed", "Seed of shuffles and bucketing.", minimum=0)] = megatron_defaults.SEED
     block: Annotated[int, Key("shuffle_block", "Samples of a block of the shuffle by blocks.", minimum=1)] = (
         DEFAULT_BLOCK
     )
@@ -255,8 +248,8 @@ class ReplanRequest:
         int | None, Key("steps", "Steps of training; null for as many as were left.", minimum=1)
     ] = None
     blend: Annotated[str | None, Key("blend", "Blend with new weights; null as before.")] = None
-    seed: Annotated[int, Key("seed", "Seed of source epochs that begin after the stop.", minimum=0)] = field(
-        default_factory=_default_seed
+    seed: Annotated[int, Key("seed", "Seed of source epochs that begin after the stop.", minimum=0)] = (
+        megatron_defaults.SEED
     )
 
     def __post_init__(self) -> None:

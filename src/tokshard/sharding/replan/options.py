@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tokshard.core import megatron_defaults
 from tokshard.core.path_mapping import PathMapping
-from tokshard.gpt_index.seed import DEFAULT_SEED
 from tokshard.sharding.options import BatchSizes, world_size_of
 from tokshard.sharding.requests import ReplanRequest
 
@@ -79,7 +79,7 @@ class ReplanOptions:
     data_sharding: bool | None = None
     steps: int | None = None
     blend: str | None = None
-    seed: int = DEFAULT_SEED
+    seed: int = megatron_defaults.SEED
     moved: PathMapping = field(default_factory=PathMapping)
     packed: bool = False
     force: bool = False
