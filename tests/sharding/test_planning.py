@@ -14,7 +14,7 @@ from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Striped
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import MODES as ALL_MODES
-from tokshard.sharding.plan import SHUFFLES
+from tokshard.sharding.plan import SHUFFLES, PlanWarning
 from tokshard.sharding.planning import (
     World,
     cyclic_order,
@@ -267,7 +267,8 @@ def test_a_sequence_that_context_parallelism_does_not_divide_is_refused():
         plan_shards(sources, Topology(4, context=4), request)
     plan_shards({"train": index_source(100, sequence_length=40)}, Topology(4, context=4), request)
     documents = plan_shards({"train": document_source([100])}, Topology(4, context=4), request)
-    assert documents.warnings == ("the documents of train must be padded to multiples of 8 tokens",)
+    assert documents.warnings == (PlanWarning("document-padding", "train", multiple=8),)
+    assert documents.warnings[0].message == "the documents of train must be padded to multiples of 8 tokens"
 
 
 def test_ids_are_listed_only_where_that_is_cheap():

@@ -177,7 +177,7 @@ def shard_plan(
                 report = looking.preview(tokshard.dry_run_shard_plan(planning), output)
             else:
                 report = tokshard.shard_plan(planning, simulation=looking.simulate, staging=looking.staging)
-        run.warn(report.plan.warnings)
+        run.warn([warning.message for warning in report.plan.warnings])
         run.show(report, lambda report: _show(report, output, looking))
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from tokshard.core.codec import SHA256, Document, Key, Tool, encode
 from tokshard.core.path_mapping import PathMapping
@@ -94,6 +94,40 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """A property of a plan that its user should know.
+
+    Attributes:
+        code: Its kind: documents need padding for context parallelism; a dataset has changed since the plan
+            that this one continues, and is read from its start; a new blend is read without bucketing.
+        stream: The stream.
+        path_prefix: The dataset that has changed.
+        multiple: Documents must be padded to a multiple of so many tokens.
+    """
+
+    code: Annotated[
+        Literal["document-padding", "changed-dataset", "no-bucketing"], Key("code", "Kind of the warning.")
+    ]
+    stream: Annotated[str, Key("stream", "Stream.")]
+    path_prefix: Annotated[
+        str | None, Key("path_prefix", "Dataset that is read from its start.", omit_none=True)
+    ] = None
+    multiple: Annotated[
+        int | None,
+        Key("multiple", "Tokens: documents must be padded to a multiple.", minimum=1, omit_none=True),
+    ] = None
+
+    @property
+    def message(self) -> str:
+        """One sentence."""
+        if self.code == "document-padding":
+            return f"the documents of {self.stream} must be padded to multiples of {self.multiple} tokens"
+        if self.code == "changed-dataset":
+            return f"{self.path_prefix} has changed since the plan read it: it is read from its start"
+        return "the new blend is read in its own order, without bucketing"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan(Document):
     """Samples that all ranks of a job read.
 
@@ -105,7 +139,7 @@ class Plan(Document):
         streams: By name: ``"train"``, ``"valid"`` or ``"valid.0"``, ``"valid.1"``, ..., ``"test"``.
         options: What was asked for, for people.
         history: The plans that this one continues, oldest first.
-        warnings: Messages for people.
+        warnings: What its user should know.
 
     Raises:
         UsageError: The parts do not fit, or a given ``plan_id`` is not theirs.
@@ -123,7 +157,7 @@ class Plan(Document):
     history: Annotated[
         tuple[StoppedPlan, ...], Key("history", "Plans that this one continues, oldest first.")
     ] = ()
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for people.")] = ()
+    warnings: Annotated[tuple[PlanWarning, ...], Key("warnings", "What its user should know.")] = ()
 
     def __post_init__(self) -> None:
         if not self.streams:

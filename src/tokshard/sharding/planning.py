@@ -35,7 +35,7 @@ from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Layout, Striped
 from tokshard.sharding.options import ShardPlanOptions, SimulateOptions, StagingOptions
 from tokshard.sharding.order import Bucketing, SampleOrder, ShardShuffle, Shuffle, TorchPermutation, Transform
-from tokshard.sharding.plan import MODES, SHUFFLES, TAILS, Plan, Stream
+from tokshard.sharding.plan import MODES, SHUFFLES, TAILS, Plan, PlanWarning, Stream
 from tokshard.sharding.publication import PlanFiles, write_plan
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
@@ -450,9 +450,8 @@ def _from_the_middle(whole: EpochRange, world: World, request: StreamRequest) ->
     return (first,) if left == 0 else (first, EpochRange(whole.order, whole.layout, 1, left))
 
 
-def _warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[str, ...]:
+def _warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[PlanWarning, ...]:
+    if topology.context == 1:
+        return ()
     documents = [name for name, source in sources.items() if source.sequence_length is None]
-    if documents and topology.context > 1:
-        multiple = 2 * topology.context
-        return (f"the documents of {', '.join(documents)} must be padded to multiples of {multiple} tokens",)
-    return ()
+    return tuple(PlanWarning("document-padding", name, multiple=2 * topology.context) for name in documents)

@@ -13,7 +13,7 @@ from support.replanned_plans import flat, plan_of, reads_of, samples_of, source_
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.options import SimulateOptions
-from tokshard.sharding.plan import read_plan
+from tokshard.sharding.plan import PlanWarning, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
 from tokshard.sharding.replan.job import continue_plan, dry_run_replan, replan
@@ -257,6 +257,26 @@ def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_pat
         assert verify_replan(child, parent=parent, deep=True) == []
     write_plan(fourth, tmp_path / "plan4")
     assert read_plan(tmp_path / "plan4") == fourth
+
+
+def test_a_changed_dataset_and_lost_bucketing_are_warnings(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 96, 4, batch=8, bucket_buffer=16)
+    assert plan.warnings == ()
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"code{suffix}").unlink()
+    changed = write_blend(
+        tmp_path, {"web": 0.5, "code": 0.5}, 96, tokens={"code": 490}, name="new", cache="new-cache"
+    )
+    after = reweighted(plan, tmp_path / "plan2", 48, changed)
+    assert after.warnings == (
+        PlanWarning("changed-dataset", "train", path_prefix=str(tmp_path / "code")),
+        PlanWarning("no-bucketing", "train"),
+    )
+    assert [warning.message for warning in after.warnings] == [
+        f"{tmp_path}/code has changed since the plan read it: it is read from its start",
+        "the new blend is read in its own order, without bucketing",
+    ]
+    assert by_name(samples_of(after))["code"][0] == 0
 
 
 @pytest.mark.parametrize("mode", MODES)

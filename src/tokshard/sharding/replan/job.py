@@ -24,7 +24,7 @@ from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.options import SimulateOptions, StagingOptions
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.plan import Plan, Stream, read_plan
+from tokshard.sharding.plan import Plan, PlanWarning, Stream, read_plan
 from tokshard.sharding.planning import (
     ShardPlanReport,
     World,
@@ -126,7 +126,7 @@ class _Stop:
 class _Continued:
     stream: Stream
     stopped: StoppedStream
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
     files: OrderFiles | None = None
 
 
@@ -222,7 +222,7 @@ def _reweighted(stop: _Stop, plan: Plan, request: ReplanRequest, directory: str)
     whole = _whole_epochs(SampleOrder(samples), 0, 1, world, stop.policy)
     after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed)
     if stream.sort_key is not None:
-        warnings = (*warnings, "the new blend is read in its own order, without bucketing")
+        warnings = (*warnings, PlanWarning("no-bucketing", name))
     changed = Stream(source, after, stop.policy.mode, stop.policy.tail, boundaries=stream.boundaries)
     return _Continued(changed, stop.stopped(proof, files.record), warnings, files)
 

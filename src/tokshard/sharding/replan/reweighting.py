@@ -26,6 +26,7 @@ from tokshard.index_cache.npy import map_npy, write_npy
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.history import Reweighting, StoppedStream, reweighting_of
 from tokshard.sharding.locator import Locator
+from tokshard.sharding.plan import PlanWarning
 from tokshard.sharding.publication import LOCK_NAME
 from tokshard.sharding.replan.source_progress import (
     SourceEpochTable,
@@ -90,7 +91,7 @@ class ReweightedOrder:
     source_epochs: SourceEpochTable
 
 
-def read_weights(text: str, source: SampleSource, stream: str) -> tuple[Weights, tuple[str, ...]]:
+def read_weights(text: str, source: SampleSource, stream: str) -> tuple[Weights, tuple[PlanWarning, ...]]:
     """Read the new weights.
 
     ``text`` is a blend that was built (its directory or ``blend.json``); or a recipe, or words such as ``"0.7
@@ -110,7 +111,7 @@ def read_weights(text: str, source: SampleSource, stream: str) -> tuple[Weights,
     return _of_recipe(text, source, stream), ()
 
 
-def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tuple[str, ...]]:
+def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tuple[PlanWarning, ...]]:
     document = BlendDocument.read(path)
     split = document.splits.get(stream)
     if split is None:
@@ -120,7 +121,7 @@ def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tu
         (reference, share) for reference, share in zip(found.datasets, split.shares, strict=True) if share > 0
     ]
     warnings = [
-        f"{reference.prefix} has changed since the plan read it: it is read from its start"
+        PlanWarning("changed-dataset", stream, path_prefix=reference.prefix)
         for reference, _ in pairs
         if any(reference.prefix == old.prefix and not _same_data(reference, old) for old in source.datasets)
     ]
