@@ -48,7 +48,7 @@ class OpenCache(Generic[KeyT, Opened]):
         with self._lock:
             entry, is_new = self._entry(key)
             self._touch(key)
-            while len(self._entries) > self._capacity:
+            while is_new and len(self._entries) > self._capacity:
                 del self._entries[self._next_dropped()]
         return self._opened(key, entry, is_new=is_new)
 
@@ -66,8 +66,11 @@ class OpenCache(Generic[KeyT, Opened]):
         return next(iter(self._entries))
 
     def _entry(self, key: KeyT) -> tuple[Future[Opened], bool]:
-        is_new = key not in self._entries
-        return self._entries.setdefault(key, Future()), is_new
+        entry = self._entries.get(key)
+        if entry is not None:
+            return entry, False
+        self._entries[key] = entry = Future()
+        return entry, True
 
     def _opened(self, key: KeyT, entry: Future[Opened], *, is_new: bool) -> Opened:
         if is_new:

@@ -124,7 +124,7 @@ class OpenShards(OpenCache[int, Shard]):
         return True
 
     def _touch(self, key: int) -> None:
-        super()._touch(key)
+        self._entries.move_to_end(key)
         self._last_read[key] = self._round
 
     def _next_dropped(self) -> int:
