@@ -214,8 +214,8 @@ def test_too_many_steps_are_refused_with_the_numbers():
         ({"bucket_buffer": 10}, "10 samples is not a positive multiple of the pack of 3"),
         ({"bucket_pack": 3}, "bucketing needs the number of samples"),
         ({"bucket_buffer": 12, "sort_key": "color"}, "no sort key 'color'"),
-        ({"steps": 0}, "steps is 0"),
-        ({"consumed_samples": -3}, "0 or more"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"consumed_samples": -3}, "consumed samples must be at least 0, got -3"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_the_numbers(request_, message):

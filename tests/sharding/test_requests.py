@@ -49,15 +49,15 @@ def test_a_request_is_read_as_it_was_recorded(request_):
 )
 def test_numbers_that_no_plan_can_hold_are_refused(make, message):
     make(2**63 - 1)
-    with pytest.raises(UsageError, match=rf"{message}.* is 0, not 1 or more"):
+    with pytest.raises(UsageError, match=rf"{message}.* must be at least 1, got 0"):
         make(0)
-    with pytest.raises(UsageError, match=rf"{message}.* not below 2\*\*63"):
+    with pytest.raises(UsageError, match=rf"{message}.* must be less than 2\*\*63"):
         make(2**63)
 
 
 def test_consumed_samples_and_seeds_are_not_negative():
     for wrong in ({"consumed_samples": -1}, {"consumed_samples": 0, "seed": -1}):
-        with pytest.raises(UsageError, match="is -1, not 0 or more"):
+        with pytest.raises(UsageError, match="must be at least 0, got -1"):
             ReplanRequest(**wrong)
-    with pytest.raises(UsageError, match="consumed valid samples is -2"):
+    with pytest.raises(UsageError, match="consumed valid samples must be at least 0, got -2"):
         ReplanRequest(consumed_samples=0, consumed_valid_samples=(3, -2))

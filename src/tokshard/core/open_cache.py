@@ -20,7 +20,7 @@ class OpenCache(Generic[KeyT, Opened]):
 
     Args:
         opener: Opens the thing of a key. Different keys may be opened at once.
-        capacity: How many are kept open; with 0 each call opens anew.
+        capacity: How many are kept open; with 0 each call opens again.
 
     Example:
         >>> cache = OpenCache(lambda name: [name], 2)

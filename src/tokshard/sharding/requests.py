@@ -264,9 +264,9 @@ def _check_numbers(request: Any, minimum: int, *names: str) -> None:
         value = getattr(request, name)
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and number < minimum:
-                raise UsageError(f"{name.replace('_', ' ')} is {number}, not {minimum} or more")
+                raise UsageError(f"{name.replace('_', ' ')} must be at least {minimum}, got {number}")
             if number is not None and number >= INTEGER_LIMIT:  # the plan could not be read again
-                raise UsageError(f"{name.replace('_', ' ')} is {number}, not below 2**63")
+                raise UsageError(f"{name.replace('_', ' ')} must be less than 2**63, got {number}")
 
 
 def consumed_valid_samples(name: str, names: Sequence[str], counts: Sequence[int]) -> int | None:

@@ -187,7 +187,6 @@ def _document_ends(dataset: IndexedDataset, first: int, stop: int) -> NDArray[np
 
 SAMPLE_DOCUMENTS = 100
 SAMPLE_TOKENS = 4096
-_UNKNOWN_ENGINE = "unknown"
 
 
 def examine_meaning(
