@@ -85,18 +85,31 @@ class UsageError(TokshardError, ValueError):
 
 
 class MissingExtraError(UsageError):
-    """An optional dependency is needed and not installed.
+    """An optional dependency is required and not installed.
 
     Args:
-        what: What needs it, for example ``"Parquet input"``.
-        extra: The name of tokshard's extra that brings it.
+        what: The feature that requires it, for example ``"Parquet input"``.
+        extra: The name of tokshard's extra that lists it.
     """
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(
-            f"{what} needs the extra '{extra}', which is not installed",
-            hint=f"pip install 'tokshard[{extra}]'",
+            f"{what} requires the extra '{extra}', which is not installed",
+            hint=f"pip install {' '.join(_packages_of(extra))}",
         )
+
+
+def _packages_of(extra: str) -> list[str]:
+    # Their own names: tokshard itself may have been installed from a clone or a wheel.
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        requirements = requires("tokshard") or []
+    except PackageNotFoundError:
+        requirements = []
+    split = [requirement.partition(";") for requirement in requirements]
+    found = [f"'{name.strip()}'" for name, _, marker in split if f"extra == '{extra}'" in marker]
+    return found or [f"'tokshard[{extra}]'"]
 
 
 class InputError(TokshardError):

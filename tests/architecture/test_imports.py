@@ -17,6 +17,7 @@ ROOT = Path(tokshard.__file__).parent
 # From the ground up: a layer may import itself and those before it.
 LAYERS = [
     "version",
+    "dump_tokenizer_identifiers",
     "errors",
     "core",
     "storage",
@@ -37,6 +38,7 @@ LAYERS = [
     "comparison",
     "preflight",
     "cli",
+    "__main__",
 ]
 
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "numba", "torch", "fsspec", "ray", "tiktoken", "sentencepiece"}

@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -128,12 +127,10 @@ def test_a_description_is_not_taken_for_identifiers(tmp_path):
     assert "--like" in caught.value.hint
 
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "dump_tokenizer_identifiers.py"
-
-
-def test_the_dump_script_says_what_it_needs_where_there_is_no_megatron():
+def test_the_dump_of_identifiers_names_what_it_needs_where_there_is_no_megatron():
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-I", str(SCRIPT), "--tokenizer-type", "NullTokenizer", "--vocab-size", "8"]
+    module = ["-I", "-m", "tokshard.dump_tokenizer_identifiers"]
+    command = [sys.executable, *module, "--tokenizer-type", "NullTokenizer", "--vocab-size", "8"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 3
     assert "error: " in done.stderr

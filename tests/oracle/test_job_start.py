@@ -38,11 +38,11 @@ def megatron():
 
 @pytest.fixture(scope="module")
 def dumped():
-    """What scripts/dump_tokenizer_identifiers.py prints in this environment."""
-    script = ROOT / "scripts/dump_tokenizer_identifiers.py"
+    """What tokshard.dump_tokenizer_identifiers prints in this environment."""
+    module = "tokshard.dump_tokenizer_identifiers"
     options = ["--tokenizer-type", "NullTokenizer", "--vocab-size", str(VOCAB_SIZE)]
     return subprocess.run(
-        [sys.executable, script, *options], capture_output=True, text=True, check=True
+        [sys.executable, "-m", module, *options], capture_output=True, text=True, check=True
     ).stdout
 
 

@@ -212,7 +212,7 @@ TokenizerIdentifiers = Annotated[
     typer.Option(
         "--tokenizer-identifiers",
         metavar="FILE.json",
-        help="What scripts/dump_tokenizer_identifiers.py printed.",
+        help="Output of `python -m tokshard.dump_tokenizer_identifiers`.",
         show_default=False,
         rich_help_panel=NAMES,
     ),

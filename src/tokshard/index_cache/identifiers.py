@@ -1,10 +1,10 @@
 """A tokenizer's identifiers: the part of a cache's name that only the training environment knows.
 
-Megatron hashes what its tokenizer object says of itself, and that changes with its version. The sure
-way is to take the identifiers from a job: ``scripts/dump_tokenizer_identifiers.py`` prints them inside
-a training container, and each ``description.txt`` of a cache holds them. The presets here are what
-Megatron's own training script hashes when it is given no options of the tokenizer but its type, its
-model and (for the null tokenizer) its vocabulary size.
+Megatron hashes the identifiers that its tokenizer object reports, and they change with its version. The
+reliable source is a job: ``python -m tokshard.dump_tokenizer_identifiers`` prints them inside a training
+container, and each ``description.txt`` of a cache contains them. The presets here are the identifiers that
+Megatron's training script hashes if the only tokenizer options are its type, its model and (for the null
+tokenizer) its vocabulary size.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _DEFAULT_CLASS = "megatron.core.tokenizers.text.models.default_tokenizer.Default
 _TEXT_CLASS = "megatron.core.tokenizers.text.text_tokenizer.MegatronTokenizerText"
 _RELEASE = re.compile(r"(?:core_)?v?([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
 _OTHER_WAYS = (
-    "give --tokenizer-identifiers FILE (scripts/dump_tokenizer_identifiers.py prints it inside the training "
-    "environment), or --like with a description.txt of that job"
+    "pass --tokenizer-identifiers FILE (python -m tokshard.dump_tokenizer_identifiers writes it in the "
+    "training environment), or --like with a description.txt of that job"
 )
 
 
@@ -125,7 +125,7 @@ def megatron_identifiers(
 
 
 def read_identifiers(path: str) -> dict[str, Any]:
-    """Read identifiers from a file that ``scripts/dump_tokenizer_identifiers.py`` has printed.
+    """Read identifiers from a file that ``python -m tokshard.dump_tokenizer_identifiers`` has printed.
 
     Any JSON object is taken as it is, in its order, since tokenizers of one's own may say anything.
 

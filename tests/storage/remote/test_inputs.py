@@ -214,6 +214,6 @@ def test_without_the_extra_a_url_is_explained_in_one_sentence(tmp_path: Path):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 2
-    assert "needs the extra 'remote', which is not installed" in done.stderr
-    assert "hint: pip install 'tokshard[remote]'" in done.stderr
+    assert "requires the extra 'remote', which is not installed" in done.stderr
+    assert "hint: pip install 'fsspec" in done.stderr
     assert os.listdir(tmp_path) == []

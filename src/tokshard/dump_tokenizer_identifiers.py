@@ -1,16 +1,16 @@
-#!/usr/bin/env python3
-"""Print what Megatron says of a tokenizer, for ``tokshard ... --tokenizer-identifiers FILE``.
+"""Print the identifiers of a tokenizer as Megatron computes them, for ``--tokenizer-identifiers FILE``.
 
-Run it inside the training environment, with the tokenizer options of the training job:
+Run this module in the training environment with the tokenizer options of the training job::
 
-    python dump_tokenizer_identifiers.py --tokenizer-type HuggingFaceTokenizer \
-        --tokenizer-model /models/llama > identifiers.json
+    python -m tokshard.dump_tokenizer_identifiers --tokenizer-type NullTokenizer --vocab-size 512 > ids.json
 
-The names of Megatron's index caches depend on this. It needs nothing but Megatron itself: the options
-are parsed by Megatron's own parser where ``megatron.training`` is installed (any option of the job may
-be given, and those that do not matter are ignored), and by a list of its tokenizer options where only
-Megatron Core is.
+The names of Megatron's index caches depend on these identifiers. The module imports Megatron and the
+standard library only, so it also runs as a single copied file where tokshard is not installed. If
+``megatron.training`` is installed, its own parser reads the options, so any option of the job may be
+passed; with Megatron Core alone, the tokenizer options are read by the list below.
 """
+
+from __future__ import annotations
 
 import argparse
 import contextlib
@@ -20,6 +20,7 @@ import json
 import os
 import sys
 import warnings
+from typing import Any
 
 BUILDERS = (
     "megatron.core.tokenizers.utils.build_tokenizer",
@@ -35,7 +36,7 @@ FLAGS = (
     "tokenizer-hf-no-include-special-tokens",
     "tokenizer-sentencepiece-legacy",
 )
-NUMBERS = {
+NUMBERS: dict[str, int | None] = {
     "vocab-size": None,
     "null-tokenizer-eod-id": None,
     "null-tokenizer-pad-id": -1,
@@ -56,7 +57,7 @@ TEXTS = (
 )
 
 
-def core_arguments():
+def core_arguments() -> argparse.Namespace:
     """Parse Megatron's tokenizer options by their names and defaults, without ``megatron.training``."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     for name in TEXTS:
@@ -69,7 +70,10 @@ def core_arguments():
     parser.add_argument("--tiktoken-special-tokens", nargs="+")
     arguments, ignored = parser.parse_known_args()
     if ignored:
-        print(f"note: these options do not matter: {' '.join(ignored)}", file=sys.stderr)
+        print(
+            f"note: ignored options, which do not change the identifiers: {' '.join(ignored)}",
+            file=sys.stderr,
+        )
     # Some versions have other names for the same things.
     arguments.special_tokens = arguments.tokenizer_special_tokens
     arguments.metadata_path = arguments.tokenizer_metadata
@@ -84,8 +88,8 @@ def core_arguments():
     return arguments
 
 
-def training_arguments():
-    """Parse with Megatron's own parser; None where it is not installed or cannot be loaded."""
+def training_arguments() -> Any:
+    """Parse with Megatron's own parser; return None if it cannot be imported."""
     try:
         from megatron.training.arguments import parse_args
     except ImportError as error:
@@ -94,7 +98,7 @@ def training_arguments():
     return parse_args(ignore_unknown_args=True)
 
 
-def build(arguments):
+def build(arguments: Any) -> Any:
     """Build the tokenizer with the builder that the training script of this version uses."""
     wanted = BUILDERS[::-1] if getattr(arguments, "legacy_tokenizer", False) else BUILDERS
     for name in wanted:
@@ -107,13 +111,16 @@ def build(arguments):
     return None
 
 
-def main():
+def main() -> int:
+    """Print the identifiers as JSON; return the exit code."""
     warnings.simplefilter("ignore")
     # Tokenizers and Megatron print to stdout as they please; only the result belongs there.
     result, sys.stdout = sys.stdout, sys.stderr
     if importlib.util.find_spec("megatron") is None:
         print(
-            "error: Megatron is not installed in this Python: run this where the job trains", file=sys.stderr
+            "error: Megatron is not installed in this Python environment\n"
+            "hint: run this command in the environment of the training job",
+            file=sys.stderr,
         )
         return 3
     os.environ.setdefault("RANK", "0")
@@ -121,7 +128,10 @@ def main():
     with contextlib.redirect_stdout(sys.stderr):
         arguments = training_arguments() or core_arguments()
         if not arguments.tokenizer_type:
-            print("error: give the --tokenizer-type of the job", file=sys.stderr)
+            print(
+                "error: --tokenizer-type is required\nhint: pass the tokenizer options of the training job",
+                file=sys.stderr,
+            )
             return 2
         try:
             tokenizer = build(arguments)
@@ -129,7 +139,7 @@ def main():
             print(f"error: Megatron cannot build this tokenizer: {error}", file=sys.stderr)
             return 3
     if tokenizer is None:
-        print("error: this Megatron has no builder of tokenizers that is known here", file=sys.stderr)
+        print("error: no known tokenizer builder in this version of Megatron", file=sys.stderr)
         return 3
     print(json.dumps(tokenizer.unique_identifiers, indent=4), file=result)
     return 0

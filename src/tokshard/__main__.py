@@ -1,0 +1,5 @@
+"""``python -m tokshard``: the command line."""
+
+from tokshard.cli import run
+
+run()
