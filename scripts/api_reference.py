@@ -1,4 +1,4 @@
-"""docs/api.md from the docstrings of the public names."""
+"""docs/reference/api.md from the docstrings of the public names."""
 
 from __future__ import annotations
 

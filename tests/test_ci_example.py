@@ -1,4 +1,4 @@
-"""The workflow of docs/ci.md: it is one, and its steps do what the page says."""
+"""The workflow of docs/how-to/ci.md: it is one, and its steps do what the page says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 
 from support.command_line import SAMPLE
 
-PAGE = Path(__file__).parents[1] / "docs/ci.md"
+PAGE = Path(__file__).parents[1] / "docs/how-to/ci.md"
 HOSTILE = "corpus/a%,:\x1b[31m\n::error::<b>|`x`.jsonl"
 
 

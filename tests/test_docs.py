@@ -49,11 +49,11 @@ def test_the_readme_shows_real_output_and_its_python_runs(update_docs):
 
 
 def test_the_command_line_reference_is_the_help(update_docs):
-    assert (ROOT / "docs/cli.md").read_text() == update_docs.cli_reference()
+    assert (ROOT / "docs/reference/cli.md").read_text() == update_docs.cli_reference()
 
 
 def test_the_api_reference_is_that_of_the_docstrings(update_docs):
-    assert (ROOT / "docs/api.md").read_text() == update_docs.api_reference()
+    assert (ROOT / "docs/reference/api.md").read_text() == update_docs.api_reference()
 
 
 def test_a_stale_page_is_seen(update_docs):
@@ -80,7 +80,7 @@ def test_every_exit_code_is_in_the_readme():
 
 
 def test_every_reason_is_documented():
-    text = (ROOT / "docs/bad-records.md").read_text()
+    text = (ROOT / "docs/reference/bad-records.md").read_text()
     for code, meaning in REASONS.items():
         assert f"| `{code}` | {meaning} |" in text
 

@@ -1,4 +1,4 @@
-"""docs/formats: the ids of plans and blends follow from the files alone, as the pages specify."""
+"""docs/reference/formats: the ids of plans and blends follow from the files alone, as the pages specify."""
 
 import hashlib
 import json

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs/reliability.md").read_text()
+PAGE = (ROOT / "docs/explanation/reliability.md").read_text()
 CITED = re.compile(r"\bP(\d{1,2})[a-z]?\b")
 
 
@@ -32,7 +32,7 @@ def test_every_test_named_on_the_page_exists():
 
 
 def test_every_file_named_on_the_page_of_the_architecture_exists():
-    text = (ROOT / "docs/architecture.md").read_text()
+    text = (ROOT / "docs/explanation/architecture.md").read_text()
     named = re.findall(r"`((?:\w+/)+[\w.]+\.py)`", text)
     assert len(named) > 40
     found = [ROOT / ("" if name.startswith("tests/") else "src/tokshard") / name for name in named]

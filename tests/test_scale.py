@@ -1,4 +1,4 @@
-"""docs/scale.md: its sums follow from what stands above them, its benchmark runs, its limits are errors."""
+"""docs/explanation/scale.md: its sums add up, its benchmark runs, its limits are errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tokshard.storage import small_files
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "scripts" / "benchmarks"
-PAGE = ROOT / "docs" / "scale.md"
+PAGE = ROOT / "docs/explanation/scale.md"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tokshard.core.json_schema import documents
 from tokshard.loader import RankLoader
 
 SOURCE = Path(tokshard.__file__).parent
-PAGE = FOLDER.parent / "json.md"
+PAGE = FOLDER.parent / "reference/json.md"
 IN_WORK_DIRECTORIES = {name for name, cls in documents().items() if not cls.IS_PUBLISHED}
 HASHED = {"tokshard.reweighted/1"}
 OWN = IN_WORK_DIRECTORIES | HASHED
@@ -214,7 +214,7 @@ def parts_of(value):
 def test_the_page_lists_every_schema():
     text = PAGE.read_text()
     listed = re.findall(
-        r"^\| \[`(tokshard\.[a-z-]+/\d+)`\]\(schemas/([a-z0-9-]+\.json)\) \|", text, re.MULTILINE
+        r"^\| \[`(tokshard\.[a-z-]+/\d+)`\]\(\.\./schemas/([a-z0-9-]+\.json)\) \|", text, re.MULTILINE
     )
     assert all(file_of(schema) == file for schema, file in listed)
     assert len(listed) == len(set(listed))

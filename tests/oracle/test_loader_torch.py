@@ -322,7 +322,7 @@ def test_megatron_takes_the_external_iterator(monkeypatch, plans, megatron):
 
 def blocks(word):
     """Return the Python blocks of the loader's page that contain a word."""
-    page = Path(__file__).parents[2] / "docs" / "loader.md"
+    page = Path(__file__).parents[2] / "docs/how-to/train.md"
     found = [
         block for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if word in block
     ]

@@ -1,4 +1,4 @@
-"""Every code has an example with no other findings, and docs/findings.md lists every code with its words."""
+"""Every code has an example with no other findings, and docs/reference/findings.md lists them all."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_sound_has_no_findings(tmp_path, monkeypatch, build, level):
     assert report.is_sound
 
 
-PAGE = (Path(__file__).parents[2] / "docs/findings.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/reference/findings.md").read_text()
 VERIFY, DOCTOR = PAGE.split("\n## `tokshard doctor`\n")
 
 

@@ -159,7 +159,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_recipe(path: str) -> BlendRecipe:
-    """Return the recipe in a TOML file; the format is described in ``docs/blend.md``.
+    """Return the recipe in a TOML file; the format is described in ``docs/reference/blends.md``.
 
     Raises:
         MissingFileError: There is no such file.

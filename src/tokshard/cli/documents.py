@@ -40,7 +40,7 @@ class Problem:
     line: Annotated[int | None, Key("line", "The line or row, from 1.", minimum=1, omit_none=True)] = None
     offset: Annotated[int | None, Key("offset", "The byte offset.", minimum=0, omit_none=True)] = None
     reason: Annotated[
-        str | None, Key("reason", "The reason of a bad record: docs/bad-records.md.", omit_none=True)
+        str | None, Key("reason", "Reason code (docs/reference/bad-records.md).", omit_none=True)
     ] = None
     field: Annotated[str | None, Key("field", "The field of a format.", omit_none=True)] = None
     differences: Annotated[

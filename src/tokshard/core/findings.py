@@ -35,7 +35,7 @@ class Finding:
     that it will run, but probably not as intended; ``"note"`` is good to know.
     """
 
-    code: Annotated[str, Key("code", "Stable name of what was found; docs/findings.md lists them all.")]
+    code: Annotated[str, Key("code", "Stable code, listed in docs/reference/findings.md.")]
     severity: Annotated[Severity, Key("severity", "error, warning or note.")]
     message: Annotated[str, Key("message", "One sentence for people.")]
     hint: Annotated[str | None, Key("hint", "What can be done.")] = None

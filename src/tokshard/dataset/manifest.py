@@ -2,7 +2,7 @@
 
 ``PREFIX.tokshard/manifest.json`` is written last, so a dataset with a manifest is complete. A dataset
 without one (made by other tools) can be read, but nothing is known of its content. The fields are
-described in ``docs/formats/manifest.md``.
+described in ``docs/reference/formats/manifest.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The plan of a training job: what its data-parallel ranks read, for training, validation and testing.
 
 ``plan.json`` is written last into the directory of a plan, so a directory that has one is complete. Its
-fields are described in ``docs/formats/plan.md``.
+fields are described in ``docs/reference/formats/plan.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The writer's lock of an output: one process alone, or the tasks of a job array together.
 
 The lock is ``flock`` on a small file that also tells who holds it, so a killed run leaves no stale
-lock. On network file systems such locks are advisory at best, see docs/operations.md.
+lock. On network file systems such locks are advisory at best, see docs/explanation/crash-safety.md.
 """
 
 from __future__ import annotations

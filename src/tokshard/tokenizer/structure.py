@@ -2,7 +2,7 @@
 
 An allow-list. A part is known here because fastokens 0.3.5 and ``tokenizers`` 0.23 gave equal tokens for
 it on every code point in several contexts and on random texts; a part that is not known is refused, with
-the reason, and the reference encoder serves. docs/encoders.md has the table of what was tried.
+the reason, and the reference encoder serves. docs/explanation/exactness.md has the table of what was tried.
 """
 
 from __future__ import annotations

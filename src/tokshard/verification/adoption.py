@@ -40,9 +40,9 @@ PIECE_BYTES = 16 << 20
 def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: VerifyContext) -> None:
     """Write a manifest, and the units it needs, for a dataset whose structure was found sound.
 
-    Nothing is said to be known that is not: see "Adopted datasets" in ``docs/formats/manifest.md``. With a
-    tokenizer, every token must be in its vocabulary; it is recorded then, and its EOD if all documents end
-    with it.
+    The manifest leaves unknown fields empty: see "Adopted datasets" in
+    ``docs/reference/formats/manifest.md``. With a tokenizer, every token must be in its vocabulary; its
+    identity is recorded, and its EOD if all documents end with it.
 
     Raises:
         InputError: It was changed meanwhile.

@@ -1,6 +1,6 @@
 """The report of a verification, and the codes of everything that it can find.
 
-``docs/findings.md`` shows the same table of codes; a test keeps them equal.
+``docs/reference/findings.md`` shows the same table of codes; a test keeps them equal.
 """
 
 from __future__ import annotations

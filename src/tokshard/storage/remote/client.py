@@ -116,9 +116,7 @@ def locate(url: str) -> Place:
             raise UsageError(f"invalid URL {url}: {error}") from error
         raise UsageError(
             f"{url}: nothing is known of {scheme}://",
-            hint=_HINTS.get(
-                scheme, "stores are named s3://, gs://, az://, hf:// and so on; see docs/remote.md"
-            ),
+            hint=_HINTS.get(scheme, "use s3://, gs://, az:// or hf:// (docs/how-to/object-stores.md)"),
         ) from error
     if is_s3(store):
         store.retries = 1  # retried() repeats requests

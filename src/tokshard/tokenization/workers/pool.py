@@ -3,7 +3,8 @@
 The workers are forked, as they are needed, from one process that has loaded what they need: the
 *forkserver* (:mod:`tokshard.tokenization.workers.forkserver`), which is started by a command of its own,
 not by fork or by importing the main module again, so any program may use the pool. All messages are JSON
-objects with plain values. docs/worker-pool.md says why this is not a pool of the standard library.
+objects with plain values. docs/explanation/worker-pool.md compares it
+with the pools of the standard library.
 
 This module imports nothing that takes time: the forkserver loads libraries while this process does.
 """
