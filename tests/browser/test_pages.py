@@ -130,7 +130,7 @@ def test_pages_are_light_or_dark_and_fit_the_window(pages, tmp_path, scheme, nam
     # The margins are empty: nothing is wider than the window.
     assert (found[:, [0, 1, -2, -1]] == paper).all()
     # The bars are there, in the colour of the scheme.
-    bar = {"dark": (0x6A, 0xA8, 0xEA), "light": (0x2F, 0x6F, 0xB3)}[name]
+    bar = {"dark": (0x69, 0xA5, 0xF0), "light": (0x2D, 0x69, 0xB4)}[name]
     assert (found == bar).all(axis=2).sum() > 1000
 
 

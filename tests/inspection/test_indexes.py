@@ -185,8 +185,8 @@ def test_every_figure_of_the_certificate_is_in_the_table(mix):
         cells = dict(zip(table.header, row, strict=True))
         assert cells["source"] == source.prefix
         assert cells["samples"] == str(source.samples)
-        assert cells["documents seen"] == f"{source.documents_drawn} of {source.documents}"
-        assert cells["share"] == f"{100 * source.share:.2f}%"
+        assert cells["documents read"] == f"{source.documents_drawn} of {source.documents}"
+        assert cells["share of samples"] == f"{100 * source.share:.2f}%"
         assert cells["epochs"] == f"{source.epochs:.2f}"
     assert "no samples" in describe_split(splits["valid"]).title
     assert "60 samples" in section.title

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,12 +26,14 @@ from tokshard.core.presentation import (
     Span,
 )
 from tokshard.errors import OutputExistsError, UsageError
+from tokshard.inspection.charts import bars
 from tokshard.inspection.datasets import DatasetSummary, LengthSummary
 from tokshard.inspection.facts import describe_dataset
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
-from tokshard.inspection.job import write_inspection_page
+from tokshard.inspection.job import inspect, write_inspection_page
+from tokshard.inspection.markup import Markup, tag, text
 from tokshard.inspection.options import InspectOptions
-from tokshard.inspection.page import Markup, bars, page, tag, text
+from tokshard.inspection.page import page
 
 # All that pages are made of: none of these can run or load anything.
 HTML = {
@@ -48,9 +52,11 @@ HTML = {
 }
 TEXTS = {"h1", "h2", "p", "dl", "dt", "dd", "ul", "li", "code", "figure", "figcaption"}
 TABLES = {"table", "caption", "thead", "tbody", "tr", "th", "td"}
-SHAPES = {"svg", "g", "rect", "line", "path"}
-ATTRIBUTES = {"lang", "charset", "name", "content", "http-equiv", "class", "scope", "role", "aria-hidden"}
-PLACES = {"viewbox", "preserveaspectratio", "x", "x1", "x2", "y1", "y2", "width", "height", "d", "fill"}
+SHAPES = {"svg", "g", "rect", "line", "path", "text"}
+ATTRIBUTES = {"lang", "charset", "name", "content", "http-equiv", "class", "scope"}
+ACCESS = {"role", "aria-hidden", "aria-label", "tabindex"}
+PLACES = {"viewbox", "preserveaspectratio", "x", "x1", "x2", "y", "y1", "y2", "width", "height", "d"}
+STYLES = {"fill", "text-anchor"}
 KINDS = ("dataset", "blend", "cache", "plan", "runs", "rank")
 
 
@@ -66,7 +72,7 @@ def page_of(path, tmp_path, **options):
 
 def check_harmless(found):
     assert found.names <= HTML | TEXTS | TABLES | SHAPES
-    assert found.attributes <= ATTRIBUTES | PLACES | {"fill-opacity"}
+    assert found.attributes <= ATTRIBUTES | ACCESS | PLACES | STYLES
     assert found.comments == []
     assert all(character.isprintable() or character == "\n" for character in found.content)
     # Nothing is named that could be fetched: no address, no url() in the style sheet.
@@ -136,8 +142,9 @@ def test_no_figure_draws_outside_its_picture(values):
         if name in {"x", "x1", "x2", "width"} and value != "device-width"
     ]
     for place in places:
-        assert re.fullmatch(r"[0-9]+(\.[0-9]+)?", place)
-        assert 0 <= float(place) <= 1000
+        number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(%?)", place)
+        assert number
+        assert 0 <= float(number[1]) <= (100 if number[2] else 1000)
     for path in found.of("path"):
         for x, y in re.findall(r"([-0-9.e]+),([-0-9.e]+)", path["d"]):
             assert 0 <= float(x) <= 1000
@@ -160,16 +167,15 @@ def test_the_longest_bar_fills_the_room_and_the_smallest_can_be_seen():
 def test_lists_and_tables_hold_what_they_are_given():
     blocks = [FactList([("a", 1), ("", TEXT)]), Table(("h", "i"), [(TEXT, "2")])]
     found = Page(page("x", "y", [Section("t", blocks)]))
-    assert [name for name, _ in found.elements if name in {"dt", "dd", "td"}] == [
-        "dt",
-        "dd",
-        "dd",
-        "td",
-        "td",
-    ]
+    kinds = [name for name, _ in found.elements if name in {"dt", "dd", "th", "td"}]
+    assert kinds == ["dt", "dd", "dd", "th", "th", "th", "td"]
     first = found.texts.index("t")
     assert found.texts[first : first + 8] == ["t", "a", "1", visible(TEXT), "h", "i", visible(TEXT), "2"]
-    assert [attributes["class"] for attributes in found.of("td")] == ["name", "number"]
+    assert [attributes.get("scope") for attributes in found.of("th")] == ["col", "col", "row"]
+    assert [attributes["class"] for attributes in (*found.of("th")[2:], *found.of("td"))] == [
+        "name",
+        "number",
+    ]
 
 
 class Report:
@@ -194,21 +200,51 @@ def test_what_verify_finds_is_on_the_page(products, tmp_path):
     assert "No problems found at level digest." in found.texts
 
 
+def rows_of(content, caption):
+    """Return the cells of the table with this caption, row by row."""
+    table = content.partition(f"<caption>{caption}</caption>")[2].partition("</table>")[0]
+    rows = table.partition("<tbody>")[2].split("</tr>")[:-1]
+    cell = r"<t[hd][^>]*>(.*?)</t[hd]>"
+    return [[html.unescape(cell) for cell in re.findall(cell, row, re.DOTALL)] for row in rows]
+
+
 def test_the_page_of_a_dataset_says_how_often_tokens_occur(products, tmp_path):
-    shown = "".join(page_of(products["dataset"], tmp_path).texts)
-    assert "all of them were counted" in shown
-    assert "101 “e”" in shown  # the built-in tokenizer, whose ids are bytes
-    assert "27 “\\x1b”" in shown
+    found = page_of(products["dataset"], tmp_path)
+    summary = inspect(products["dataset"])
+    assert f"All {summary.tokens:,} tokens were counted." in "".join(found.texts)
+    rows = {row[0]: row for row in rows_of(found.content, "Most frequent tokens")}
+    assert rows["101"][1] == "e"  # the built-in tokenizer, whose ids are bytes
+    assert rows["32"][1] == "␣"
+    everything = rows_of(found.content, "Least frequent tokens that occur") + list(rows.values())
+    texts = {row[1] for row in everything}
+    assert texts >= {"<", "\\x1b", "\N{REPLACEMENT CHARACTER}"}
+    counts = np.bincount(np.fromfile(f"{products['dataset']}.bin", summary.dtype))
+    for number, _, times, share in everything:
+        assert int(times.replace(",", "")) == counts[int(number)]
+        assert share == f"{100 * counts[int(number)] / summary.tokens:.2f}%"
 
 
 def test_a_sample_of_tokens_is_said_to_be_one():
     few = (TokenCount(7, 90, None),)
     found = TokenFrequencies(1000, 100, 2, 300, 4, few, (TokenCount(9, 10, HOSTILE),), ((1, 90), (2, 10)))
-    sections = describe_dataset(dataset_summary(), found)
-    shown = "".join(Page(page("x", "y", sections)).texts)
-    assert "1,000 tokens: 100 were counted, 10.00%, evenly spread in blocks." in shown
-    assert "2 different tokens of the 300 of the tokenizer occur; 4 ids lie outside what is counted." in shown
-    assert f"9 “{SHOWN}”" in shown
+    content = page("x", "y", describe_dataset(dataset_summary(), found))
+    shown = "".join(Page(content).texts)
+    assert "100 of 1,000 tokens (10.00%) were counted, in evenly spread blocks." in shown
+    assert "2 distinct tokens of the 300 in the vocabulary occur. 4 ids were too large to count." in shown
+    assert rows_of(content, "Most frequent tokens") == [["7", "", "90", "90.00%"]]
+    text = SHOWN.replace(" ", "␣")
+    assert rows_of(content, "Least frequent tokens that occur") == [["9", text, "10", "10.00%"]]
+
+
+def test_without_a_tokenizer_the_page_says_how_to_see_the_text():
+    few = (TokenCount(7, 999_999, None), TokenCount(9, 1, None))
+    found = TokenFrequencies(10**6, 10**6, 2, None, 0, few, (), ((1, 999_999), (2, 1)))
+    content = page("x", "y", describe_dataset(dataset_summary(), found))
+    assert "pass --tokenizer" in content
+    assert rows_of(content, "Most frequent tokens") == [
+        ["7", "999,999", "100.00%"],
+        ["9", "1", "< 0.01%"],
+    ]
 
 
 def dataset_summary():

@@ -120,14 +120,19 @@ def _records(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             _say(_text(f"  {name:<{cells}}  ", "cyan"), _text(cell))
 
 
-def bars(rows: Sequence[tuple[str, float, str]]) -> None:
-    """Print a bar for each row: its label, how long it is among the others, and what stands behind it."""
+def bars(rows: Sequence[tuple[str, float, str]], full_value: float | None = None) -> None:
+    """Print a bar for each row of (label, value, note).
+
+    Args:
+        rows: The rows.
+        full_value: The value of a bar of full width; None for the largest value.
+    """
     if not rows:
         return
     labels = max(len(label) for label, _, _ in rows)
     notes = max(len(note) for _, _, note in rows)
     full = max(_SMALLEST_BAR, min(_BAR_CELLS, width() - labels - notes - 3))
-    most = max(value for _, value, _ in rows)
+    most = full_value or max(value for _, value, _ in rows)
     for label, value, note in rows:
         drawn = bar(value / most if most else 0.0, full)
         _say(_text(f"{label:>{labels}} │"), _text(f"{drawn:<{full}}", "green"), _text(f" {note}"))
@@ -243,7 +248,7 @@ def _show_block(block: Block) -> None:
             table(block.header, block.rows, block.left)
         case BarChart():
             line(block.caption)
-            bars([(bar.label, bar.value, bar.note) for bar in block.bars])
+            bars([(bar.label, bar.value, bar.note) for bar in block.bars], block.full)
         case CurveChart():
             line(block.caption)
             curve(block.left[0], [value for _, value in block.points], 1.0, block.below[2])

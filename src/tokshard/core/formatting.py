@@ -152,5 +152,19 @@ def visible(text: object) -> str:
     )
 
 
+SPACE = "\N{OPEN BOX}"
+"""The visible space of :func:`shown_token`."""
+
+
+def shown_token(text: str) -> str:
+    r"""Return the text of a token so that every character of it is seen, spaces included.
+
+    Example:
+        >>> shown_token(" the\n"), shown_token("\\n"), shown_token("")
+        ('␣the\\n', '\\\\n', '(empty)')
+    """
+    return visible(text.replace("\\", "\\\\")).replace(" ", SPACE) or "(empty)"
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")

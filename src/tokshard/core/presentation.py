@@ -39,11 +39,40 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Tick:
+    """A labeled position on an axis, from 0 to 1."""
+
+    position: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of a page's chart; the terminal has no room for it."""
+
+    title: str
+    ticks: Sequence[Tick]
+
+
+@dataclass(frozen=True, slots=True)
 class BarChart:
-    """Bars, one below the other; the longest is as long as there is room."""
+    """Bars, one below the other.
+
+    Attributes:
+        caption: What it shows.
+        bars: The bars.
+        columns: Column titles of the labels and of the notes.
+        full: The value of a bar that fills the width; None for the largest value.
+        ticks: The labels of an axis below the bars, on a page.
+        mark: The meaning of the line on each bar.
+    """
 
     caption: str
     bars: Sequence[Bar]
+    columns: tuple[str, str] = ("", "")
+    full: float | None = None
+    ticks: Sequence[Tick] = ()
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +85,9 @@ class CurveChart:
         left: Labels at the top and at the bottom of the left side.
         below: Labels at the left, in the middle and at the right below.
         steps: Whether each point holds until the next one, as values of equal parts do.
+        across: The horizontal axis of a page's chart, instead of ``below``.
+        up: The vertical axis of a page's chart, instead of ``left``.
+        bound: The height of a dashed line, from 0 to 1, and its label.
     """
 
     caption: str
@@ -63,6 +95,9 @@ class CurveChart:
     left: tuple[str, str]
     below: tuple[str, str, str]
     steps: bool = False
+    across: Axis | None = None
+    up: Axis | None = None
+    bound: Tick | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +109,7 @@ class Span:
         stop: Where it ends.
         title: What it means.
         color: The number of the color.
-        shade: 0 to 1 for a light to a strong color.
+        shade: Below 1 for samples that are spread over the whole span.
     """
 
     start: float
@@ -101,8 +136,10 @@ class LaneChart:
         caption: What they show.
         lanes: The lanes.
         below: Labels at the left, in the middle and at the right below.
-        keys: The names of the colors, where they are not said otherwise.
+        keys: The names of the colors, if no label names them.
         by_color: Whether the colors of the spans matter more than where they are.
+        across: The axis of a page's chart, instead of ``below``.
+        spread: The meaning of a span with a shade below 1.
     """
 
     caption: str
@@ -110,6 +147,8 @@ class LaneChart:
     below: tuple[str, str, str]
     keys: Sequence[str] = ()
     by_color: bool = False
+    across: Axis | None = None
+    spread: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from tokshard.blending.certificate import SourceCertificate
 from tokshard.blending.document import BlendDocument, BlendSplit
 from tokshard.blending.plan import KIND_NAMES
-from tokshard.core.formatting import Table, count, counted, percent, size, tokenizer_name
+from tokshard.core.formatting import (
+    SPACE,
+    Table,
+    count,
+    counted,
+    percent,
+    shown_token,
+    size,
+    tokenizer_name,
+)
 from tokshard.core.presentation import (
     Bar,
     BarChart,
@@ -17,8 +26,10 @@ from tokshard.core.presentation import (
     FactList,
     Paragraph,
     Section,
+    Tick,
 )
 from tokshard.dataset.manifest import Manifest
+from tokshard.inspection.axes import SHARES, linear_axis, log_axis, log_position
 from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, LengthSummary, TokenizerSummary
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
 from tokshard.inspection.indexes import CacheSummary, EntrySummary, IndexSummary, OrderStatistics
@@ -52,7 +63,8 @@ def describe_dataset(summary: DatasetSummary, frequencies: TokenFrequencies | No
         facts += _manifest_facts(summary.manifest)
     sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
     if summary.document_lengths.count:
-        chart = _lengths_chart("Documents by their number of tokens", summary.document_lengths)
+        columns = ("tokens in a document", "documents")
+        chart = _lengths_chart("Documents by length", columns, summary.document_lengths)
         sections.append(
             Section("Document lengths", [Paragraph(_range_of(summary.document_lengths, "tokens")), chart])
         )
@@ -72,7 +84,7 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     identity = manifest.tokenizer
     vocabulary = f", {count(identity.vocab_size)} tokens" if identity else ""
     encoded = ", ".join(
-        f"{counted(documents, 'document')} by {name}"
+        f"{counted(documents, 'document')} encoded by the {name} encoder"
         for name, documents in manifest.encoder.documents.items()
     )
     compared = manifest.encoder.compared
@@ -93,16 +105,18 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     return facts
 
 
-def _lengths_chart(caption: str, lengths: LengthSummary) -> BarChart:
+def _lengths_chart(caption: str, columns: tuple[str, str], lengths: LengthSummary) -> BarChart:
     bars = [
         Bar(
-            count(length.low) if length.low == length.high else f"{count(length.low)} - {count(length.high)}",
+            count(length.low)
+            if length.low == length.high
+            else f"{count(length.low)} to {count(length.high)}",
             length.count,
             count(length.count),
         )
         for length in lengths.bins
     ]
-    return BarChart(caption, bars)
+    return BarChart(caption, bars, columns)
 
 
 def _range_of(lengths: LengthSummary, noun: str) -> str:
@@ -111,38 +125,55 @@ def _range_of(lengths: LengthSummary, noun: str) -> str:
 
 
 def _describe_frequencies(found: TokenFrequencies) -> Section:
-    whole = "all of them were counted"
+    counted_tokens = f"All {count(found.tokens)} tokens were counted."
     if found.counted < found.tokens:
-        whole = f"{count(found.counted)} were counted, {percent(found.share)}, evenly spread in blocks"
-    vocabulary = "" if found.vocabulary is None else f" of the {count(found.vocabulary)} of the tokenizer"
-    outside = f"; {count(found.outside)} ids lie outside what is counted" if found.outside else ""
-    text = (
-        f"{count(found.tokens)} tokens: {whole}. "
-        f"{count(found.distinct)} different tokens{vocabulary} occur{outside}."
-    )
-    head = [
-        Bar(_token(token), token.count, f"{count(token.count)} ({percent(token.count / found.counted)})")
-        for token in found.head
-    ]
-    blocks: list[Block] = [Paragraph(text), _rank_curve(found), BarChart("Most frequent tokens", head)]
+        counted_tokens = (
+            f"{count(found.counted)} of {count(found.tokens)} tokens ({percent(found.share)}) were counted, "
+            "in evenly spread blocks."
+        )
+    vocabulary = "" if found.vocabulary is None else f" of the {count(found.vocabulary)} in the vocabulary"
+    outside = f" {count(found.outside)} ids were too large to count." if found.outside else ""
+    text = f"{counted_tokens} {count(found.distinct)} distinct tokens{vocabulary} occur.{outside}"
+    with_text = any(token.text is not None for token in (*found.head, *found.tail))
+    tables = [_token_table("Most frequent tokens", found.head, found.counted, with_text=with_text)]
     if found.tail:
-        tail = [(_token(token), count(token.count)) for token in found.tail]
-        blocks.append(Table(("token", "occurs"), tail, caption="Least frequent tokens that occur"))
-    return Section("Token frequency", blocks)
+        caption = "Least frequent tokens that occur"
+        tables.append(_token_table(caption, found.tail, found.counted, with_text=with_text))
+    note = Paragraph(_TEXT_NOTE if with_text else _NO_TEXT_NOTE, soft=True)
+    return Section("Token frequency", [Paragraph(text), _rank_curve(found), *tables, note])
 
 
-def _token(token: TokenCount) -> str:
-    return str(token.id) if token.text is None else f"{token.id} “{token.text}”"
+_TEXT_NOTE = (
+    f"{SPACE} is a space. Control characters are shown as escapes such as \\n, and a backslash as \\\\. "
+    "\N{REPLACEMENT CHARACTER} is an incomplete UTF-8 sequence."
+)
+_NO_TEXT_NOTE = (
+    "The text of the tokens is not shown because the tokenizer was not found: pass --tokenizer to show it."
+)
+
+
+def _token_table(caption: str, tokens: Sequence[TokenCount], total: int, *, with_text: bool) -> Table:
+    rows = []
+    for token in tokens:
+        shown = "" if token.text is None else shown_token(token.text)
+        share = token.count / total
+        numbers = (count(token.count), "< 0.01%" if share < 0.00005 else percent(share))
+        rows.append((str(token.id), shown, *numbers) if with_text else (str(token.id), *numbers))
+    header = ("token id", "text", "occurrences", "share of tokens")
+    if with_text:
+        return Table(header, rows, left=(1,), caption=caption)
+    return Table((header[0], *header[2:]), rows, left=(), caption=caption)
 
 
 def _rank_curve(found: TokenFrequencies) -> CurveChart:
     most = found.curve[0][1]
-    across, up = math.log(max(found.distinct, 2)), math.log(max(most, 2))
     return CurveChart(
-        "Occurrences of each token, from the most to the least frequent one; both scales are logarithmic",
-        [(math.log(rank) / across, math.log(times) / up) for rank, times in found.curve],
+        "Occurrences of each token, from the most to the least frequent (logarithmic axes)",
+        [(log_position(rank, found.distinct), log_position(times, most)) for rank, times in found.curve],
         left=(count(most), "1"),
         below=("1st", "", f"{count(found.distinct)}th token"),
+        across=log_axis("rank of the token by frequency", found.distinct),
+        up=log_axis("occurrences", most),
     )
 
 
@@ -202,7 +233,7 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
         )
         for entry in summary.entries
     ]
-    header = ("dataset", "split", "samples", "size", "made by", "files", "hash")
+    header = ("dataset", "split", "samples", "size", "built by", "state", "hash")
     bars = [
         Bar(f"{row[0]}, {row[1]}", entry.samples or 0, row[2])
         for row, entry in zip(rows, summary.entries[:_SHOWN_SOURCES], strict=False)
@@ -212,7 +243,7 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
         Section(
             "Entries",
             [Table(header, rows, left=(0, 1, 4, 5, 6))],
-            [BarChart("Samples", bars), *_more(len(rows))],
+            [BarChart("Samples of each entry", bars, ("dataset, split", "samples")), *_more(len(rows))],
         ),
     ]
 
@@ -267,7 +298,8 @@ def describe_index(summary: IndexSummary) -> list[Section]:
         sections.append(Section("Arrays", [Table(("array", "content", "size"), rows, left=(0, 1))]))
     if statistics is not None and statistics.sequences_per_sample.count:
         lengths = statistics.sequences_per_sample
-        chart = _lengths_chart("Samples by the number of sequences that they read from", lengths)
+        columns = ("sequences read", "samples")
+        chart = _lengths_chart("Samples by the number of sequences they read from", columns, lengths)
         sections.append(Section("Sequences per sample", [Paragraph(_range_of(lengths, "sequences")), chart]))
     if summary.order is not None:
         sections.append(_describe_order(summary.order))
@@ -300,17 +332,17 @@ def _describe_order(order: OrderStatistics) -> Section:
         )
         for source in order.sources
     ]
-    bars = [
+    shares = [
         Bar(source.dataset_path, source.share, percent(source.share), mark=source.weight)
         for source in order.sources[:_SHOWN_SOURCES]
     ]
     largest = max(order.weight_error_curve, default=0.0)
     samples = sum(source.draws for source in order.sources)
-    header = ("source", "weight", "share", "samples", "weight error")
+    header = ("source", "weight", "share of samples", "samples", "weight error (samples)")
     return Section(
         "Order",
         [Table(header, rows), _weight_error_chart(order.weight_error_curve, largest, samples)],
-        [BarChart("Share of the samples; the line is the weight", bars), *_more(len(rows))],
+        [_WEIGHT_ERROR_NOTE, _shares_chart(shares), *_more(len(rows))],
     )
 
 
@@ -352,8 +384,8 @@ def describe_split(split: BlendSplit) -> Section:
         for source in certificate.sources
     ]
     header = (
-        *("source", "weight", "share", "samples", "tokens", "epochs"),
-        *("documents seen", "times", "weight error"),
+        *("source", "weight", "share of samples", "samples", "tokens", "epochs"),
+        *("documents read", "reads per document", "weight error (samples)"),
     )
     blocks: list[Block] = [Table(header, rows)]
     if split.kind != "single":
@@ -362,15 +394,40 @@ def describe_split(split: BlendSplit) -> Section:
         )
     shown = certificate.sources[:_SHOWN_SOURCES]
     shares = [Bar(source.prefix, source.share, percent(source.share), mark=source.weight) for source in shown]
-    epochs = [Bar(source.prefix, source.epochs, f"{source.epochs:.2f}") for source in shown]
-    return Section(
-        title,
-        blocks,
-        [
-            BarChart("Share of the samples; the line is the weight", shares),
-            BarChart("Epochs of each source", epochs),
-            *_more(len(certificate.sources)),
-        ],
+    notes = [] if split.kind == "single" else [_WEIGHT_ERROR_NOTE]
+    more = _more(len(certificate.sources))
+    return Section(title, blocks, [*notes, _shares_chart(shares), _epochs_chart(shown), *more])
+
+
+_WEIGHT_ERROR_NOTE = Paragraph(
+    "Weight error: the samples drawn from a source so far, compared with its weight times all samples drawn "
+    "so far. The curve is the largest difference of any source.",
+    soft=True,
+)
+
+
+def _shares_chart(shares: Sequence[Bar]) -> BarChart:
+    return BarChart(
+        "Share of samples drawn from each source",
+        shares,
+        ("source", "share"),
+        full=1.0,
+        ticks=SHARES,
+        mark="weight of the source",
+    )
+
+
+def _epochs_chart(sources: Sequence[SourceCertificate]) -> BarChart:
+    bars = [Bar(source.prefix, source.epochs, f"{source.epochs:.2f}", mark=1.0) for source in sources]
+    most = max([1.0, *(source.epochs for source in sources)])
+    ticks = linear_axis("epochs", most, whole=most >= 3).ticks
+    return BarChart(
+        "Epochs: tokens drawn from each source, divided by its tokens in this split",
+        bars,
+        ("source", "epochs"),
+        full=most,
+        ticks=ticks,
+        mark="one epoch: each token is read once",
     )
 
 
@@ -386,4 +443,7 @@ def _weight_error_chart(curve: Sequence[float], largest: float, samples: int) ->
         left=(f"{most:.2f}", "0"),
         below=("first sample", "", f"{count(samples)}th"),
         steps=True,
+        across=linear_axis("samples drawn so far", max(samples, 1)),
+        up=linear_axis("largest weight error of any source (samples)", most, whole=False),
+        bound=Tick(largest / most, f"max. deviation {largest:.2f} samples"),
     )
