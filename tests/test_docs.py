@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,16 @@ from tokshard import errors
 from tokshard.corpus.records import REASONS
 
 ROOT = Path(__file__).parents[1]
+EXECUTED = [
+    "README.md",
+    "docs/tutorial.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/how-to").glob("*.md")),
+]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "sample_data/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
@@ -32,20 +36,23 @@ def update_docs():
     return module
 
 
-def test_the_readme_shows_real_output_and_its_python_runs(update_docs):
-    text = (ROOT / "README.md").read_text()
-    assert len(update_docs.BLOCK.findall(text)) >= 8
-    printed = []
-    with update_docs.workshop() as directory:
-        assert update_docs.timeless(text) == update_docs.timeless(update_docs.readme(text, directory))
-        for block in update_docs.PYTHON_BLOCK.findall(text):
-            done = subprocess.run(
-                [sys.executable, "-c", block], cwd=directory, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr
-            printed.append(done.stdout)
-    assert printed[0] == "(4, 256)\n"
-    assert printed[1].startswith("430 ")
+@pytest.fixture(scope="module")
+def executed(update_docs):
+    """The pages as they are after their blocks have been run."""
+    return update_docs.executed_pages()
+
+
+@pytest.mark.parametrize("page", EXECUTED)
+def test_a_page_shows_real_output_and_its_python_runs(page, executed, update_docs):
+    assert update_docs.timeless((ROOT / page).read_text()) == update_docs.timeless(executed[page])
+
+
+def test_the_executed_pages_have_blocks(executed, update_docs):
+    assert set(executed) == set(EXECUTED)
+    blocks = {page: len(update_docs.BLOCK.findall((ROOT / page).read_text())) for page in EXECUTED}
+    assert blocks["README.md"] >= 6
+    assert blocks["docs/tutorial.md"] >= 10
+    assert sum(blocks.values()) >= 25
 
 
 def test_the_command_line_reference_is_the_help(update_docs):
@@ -58,23 +65,43 @@ def test_the_api_reference_is_that_of_the_docstrings(update_docs):
 
 def test_a_stale_page_is_seen(update_docs):
     text = "```console\n$ echo new\nold\n```"
-    assert update_docs.readme(text, ".") == "```console\n$ echo new\nnew\n```"
+    assert update_docs.executed(text, ".") == "```console\n$ echo new\nnew\n```"
+    text = "```python\nprint(2)\n```\n\n```text\n1\n```"
+    assert update_docs.executed(text, ".") == text.replace("1", "2")
+    with pytest.raises(RuntimeError, match="failed"):
+        update_docs.executed("```python\n1 / 0\n```", ".")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+def test_a_long_command_may_have_several_lines(update_docs):
+    assert update_docs.with_output("$ echo \\\n    new\nold\n", ".") == "$ echo \\\n    new\nnew\n"
+
+
+def anchors(page):
+    """Return the anchors of a page's headings, as repository pages and the site make them."""
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_their_anchors_exist(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            path, _, anchor = target.partition("#")
+            other = (page.parent / path) if path else page
+            assert other.is_file(), target
+            assert not anchor or anchor in anchors(other), target
 
 
-def test_every_exit_code_is_in_the_readme():
+def test_every_exit_code_is_documented():
     codes = {
         kind.exit_code
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.TokshardError)
     }
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs/reference/exit-codes.md").read_text()
     for code in codes | {130, 143}:
         assert re.search(rf"^\| ({code}|130, {code}|{code}, 143) \|", text, re.MULTILINE), code
 
