@@ -118,7 +118,7 @@ def paeth(left, up, corner):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "name", "width", "height"), [(0, "dark", 500, 1300), (1, "light", 1000, 700)]
+    ("scheme", "name", "width", "height"), [(0, "dark", 500, 1300), (1, "light", 1000, 1300)]
 )
 def test_pages_are_light_or_dark_and_fit_the_window(pages, tmp_path, scheme, name, width, height):
     picture = tmp_path / "page.png"

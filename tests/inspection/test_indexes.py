@@ -186,7 +186,7 @@ def test_every_figure_of_the_certificate_is_in_the_table(mix):
         assert cells["source"] == source.prefix
         assert cells["samples"] == str(source.samples)
         assert cells["documents read"] == f"{source.documents_drawn} of {source.documents}"
-        assert cells["share of samples"] == f"{100 * source.share:.2f}%"
+        assert cells["share"] == f"{100 * source.share:.2f}%"
         assert cells["epochs"] == f"{source.epochs:.2f}"
     assert "no samples" in describe_split(splits["valid"]).title
     assert "60 samples" in section.title

@@ -338,7 +338,7 @@ def _describe_order(order: OrderStatistics) -> Section:
     ]
     largest = max(order.weight_error_curve, default=0.0)
     samples = sum(source.draws for source in order.sources)
-    header = ("source", "weight", "share of samples", "samples", "weight error (samples)")
+    header = ("source", "weight", "share", "samples", "error (samples)")
     return Section(
         "Order",
         [Table(header, rows), _weight_error_chart(order.weight_error_curve, largest, samples)],
@@ -384,8 +384,8 @@ def describe_split(split: BlendSplit) -> Section:
         for source in certificate.sources
     ]
     header = (
-        *("source", "weight", "share of samples", "samples", "tokens", "epochs"),
-        *("documents read", "reads per document", "weight error (samples)"),
+        *("source", "weight", "share", "samples", "tokens", "epochs"),
+        *("documents read", "times each", "error (samples)"),
     )
     blocks: list[Block] = [Table(header, rows)]
     if split.kind != "single":
