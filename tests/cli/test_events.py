@@ -89,7 +89,7 @@ def test_quiet_quiets_the_terminal_and_not_the_log(workshop, name):
 
 def test_progress_ends_with_the_totals_of_the_report(workshop):
     done = run(*LONG["tokenize"], "--json", "--log-json", "log")
-    progress = [event for event in logged(workshop / "log") if event["event"] == "progress"]
+    progress = [event for event in logged(workshop / "log") if event.get("activity") == "encoding"]
     assert progress[0]["bytes_done"] == 0
     last, report = progress[-1], done.json
     assert last["bytes_done"] == last["bytes_total"] == report["input_bytes"]
@@ -210,7 +210,7 @@ def test_progress_comes_at_most_once_a_second_and_nothing_is_lost(tmp_path, monk
 
     with recorded(str(tmp_path / "log"), "merge") as log:
         listener = log.following(Meter())
-        listener.start(10, 2)
+        listener.start("merging", 10, 2)
         for number in range(100):
             now += 0.1
             listener.update(ProgressUpdate(bytes_done=number, tokens=number))

@@ -17,8 +17,8 @@ class Hearing(SilentProgress):
     def __init__(self):
         self.heard = []
 
-    def start(self, bytes_total, bytes_resumed):
-        self.heard.append(("start", bytes_total, bytes_resumed))
+    def start(self, activity, bytes_total=None, bytes_resumed=0):
+        self.heard.append(("start", activity, bytes_total, bytes_resumed))
 
     def update(self, state):
         self.heard.append((state.bytes_done, state.documents, state.tokens))
@@ -61,8 +61,10 @@ def test_the_listener_hears_the_totals_and_each_notice_once():
         runner.tell(item, documents=1, tokens=2)
         return -item
 
-    assert runner.run(work, [1, 2, 3], listener=listener, bytes_total=6) == [-1, -2, -3]
-    assert listener.heard[0] == ("start", 6, 0)
+    assert runner.run(work, [1, 2, 3], activity="counting", listener=listener, bytes_total=6) == [
+        *(-1, -2, -3)
+    ]
+    assert listener.heard[0] == ("start", "counting", 6, 0)
     assert listener.heard.count("waiting") == 1
     assert listener.heard[-2:] == [(6, 3, 6), "finish"]
 

@@ -23,7 +23,7 @@ from tokshard.blending.plan import KIND_NAMES, BlendPlan, Kind, SplitPlan, plan_
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.cluster.options import RayOptions
 from tokshard.core.codec import Document, Key, NotStored
-from tokshard.core.progress import Progress
+from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.fingerprint import FingerprintedIndex
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
 from tokshard.index_cache.build_or_reuse import Action, CacheTarget, build_or_reuse
@@ -228,7 +228,9 @@ def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> B
             raise _exclusive("--assert-hit", f"--{name}")
     if options.workers is not None and not isinstance(options.workers, int):
         raise _exclusive("--assert-hit", "--executor ray")
-    return _check_plan(plan_blend(*options.resolve()), options.cache, options.workers, progress)
+    with reporting(progress) as listener:
+        listener.start("reading datasets")
+        return _check_plan(plan_blend(*options.resolve()), options.cache, options.workers, listener)
 
 
 def _exclusive(option: str, other: str) -> UsageError:
@@ -250,6 +252,29 @@ def build_blend(
     started = time.monotonic()
     directory = os.fspath(output)
     cache = os.path.join(directory, CACHE_NAME) if cache_directory is None else os.fspath(cache_directory)
+    with reporting(progress) as listener:
+        plan, outcomes, splits = _build(
+            recipe, config, directory, cache, listener, workers=workers, rebuild=rebuild, force=force
+        )
+    document = BlendDocument.of(directory, cache, recipe, plan.resolved, plan.config, tuple(splits))
+    _refuse_other(document, force=force)
+    document.write()
+    seconds = time.monotonic() - started
+    return BlendReport(document.path, document, tuple(outcomes), plan.warnings, seconds, plan)
+
+
+def _build(
+    recipe: BlendRecipe,
+    config: BuilderConfig,
+    directory: str,
+    cache: str,
+    progress: Progress,
+    *,
+    workers: int | RayOptions | None,
+    rebuild: bool,
+    force: bool,
+) -> tuple[BlendPlan, list[EntryOutcome], list[BlendSplit]]:
+    progress.start("reading datasets")
     plan = plan_blend(recipe, config)
     _check_before(plan, os.path.join(directory, DOCUMENT_NAME), force=force)
     # Nothing is certified that is not what was written: so what is found is read whole.
@@ -272,19 +297,15 @@ def build_blend(
         if (description := split.description()) is not None:
             target = CacheTarget.of_blend(description, cache, f"the {split.name} blend")
             entry = target.entry
-            action = _build_order(split, target, rebuild=rebuild)
+            progress.start(f"ordering {split.name}", target.content.file_bytes)
+            action = _build_order(split, target, progress, rebuild=rebuild)
             outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
+        progress.start(f"measuring {split.name}")
         splits.append(_describe(split, own, entry))
-    document = BlendDocument.of(directory, cache, recipe, plan.resolved, plan.config, tuple(splits))
-    _refuse_other(document, force=force)
-    document.write()
-    seconds = time.monotonic() - started
-    return BlendReport(document.path, document, tuple(outcomes), plan.warnings, seconds, plan)
+    return plan, outcomes, splits
 
 
-def _check_plan(
-    plan: BlendPlan, cache_directory: str, workers: int | None, progress: Progress | None
-) -> BlendHits:
+def _check_plan(plan: BlendPlan, cache_directory: str, workers: int | None, progress: Progress) -> BlendHits:
     reports = iter(
         examine_requests(plan.requests, cache_directory=cache_directory, workers=workers, progress=progress)
     )
@@ -303,6 +324,7 @@ def _check_plan(
             )
         if (description := split.description()) is not None:
             target = CacheTarget.of_blend(description, cache_directory, f"the {split.name} blend")
+            progress.start(f"checking the order of {split.name}")
             found = target.examine(digests=True)
             entries.append(EntryState(split.name, None, target.entry.hash, found.condition, found.detail))
     return BlendHits(all(entry.condition == "fresh" for entry in entries), tuple(entries))
@@ -316,12 +338,19 @@ def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.i
     return blend_blocks(greedy_order(weights, split.size), split.size)
 
 
-def _build_order(split: SplitPlan, target: CacheTarget, *, rebuild: bool) -> Action:
+def _build_order(split: SplitPlan, target: CacheTarget, progress: Progress, *, rebuild: bool) -> Action:
     if not rebuild:
         found = target.examine(digests=True)
         target.refuse(found.condition, found.detail)
     order = Blocks(target.content.specs, lambda: order_of(split))
-    return build_or_reuse(target, lambda: order, rebuild=rebuild)
+    written = 0
+
+    def tell(count: int) -> None:
+        nonlocal written
+        written += count
+        progress.update(ProgressUpdate(bytes_done=written))
+
+    return build_or_reuse(target, lambda: order, rebuild=rebuild, tell=tell)
 
 
 def _describe(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None) -> BlendSplit:

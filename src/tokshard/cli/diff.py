@@ -54,7 +54,7 @@ def diff(
     same is read, and 1 if not.
     """
     with command_run("diff", as_json=as_json, quiet=quiet) as run:
-        report = tokshard.diff(first, second, DiffOptions(steps, first_only))
+        report = tokshard.diff(first, second, DiffOptions(steps, first_only), progress=run.progress)
         run.show(report, _show)
         if not report.reads_same:
             run.found_problems()

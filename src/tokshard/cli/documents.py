@@ -106,10 +106,11 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Progressed(Event):
-    """Totals since the run began: at most once a second, and at both ends of a piece of work."""
+    """Totals of an activity: at its begin, at most once a second, and at its end."""
 
     TAG = ("event", "progress")
 
+    activity: Annotated[str, Key("activity", "The activity, for example `encoding`; a text for people.")]
     bytes_total: Annotated[int | None, Key("bytes_total", "The last `bytes_done`, if known.", minimum=0)]
     bytes_done: Annotated[
         int, Key("bytes_done", "Bytes of the work that are done, earlier runs included.", minimum=0)

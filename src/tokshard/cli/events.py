@@ -103,14 +103,16 @@ class _Following:
     def __init__(self, log: EventLog, meter: Progress) -> None:
         self._log = log
         self._meter = meter
+        self._activity = ""
         self._total: int | None = None
         self._heard: ProgressUpdate | None = None
         self._written = 0.0
 
-    def start(self, bytes_total: int | None, bytes_resumed: int) -> None:
-        self._total = bytes_total
+    def start(self, activity: str, bytes_total: int | None = None, bytes_resumed: int = 0) -> None:
+        self._write_last()
+        self._activity, self._total = activity, bytes_total
         self._write(ProgressUpdate(bytes_done=bytes_resumed))
-        self._meter.start(bytes_total, bytes_resumed)
+        self._meter.start(activity, bytes_total, bytes_resumed)
 
     def update(self, state: ProgressUpdate) -> None:
         self._heard = state
@@ -123,15 +125,19 @@ class _Following:
         self._meter.message(text)
 
     def finish(self) -> None:
+        self._write_last()
+        self._meter.finish()
+
+    def _write_last(self) -> None:
         if self._heard is not None:
             self._write(self._heard)
-        self._meter.finish()
 
     def _write(self, state: ProgressUpdate) -> None:
         self._heard = None
         self._written = time.monotonic()
         self._log.write(
             "progress",
+            activity=self._activity,
             bytes_total=self._total,
             bytes_done=state.bytes_done,
             documents=state.documents,

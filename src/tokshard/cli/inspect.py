@@ -100,8 +100,8 @@ def inspect(
         elif verify is not None:
             raise UsageError("--verify needs --html FILE", hint="give --html FILE, or use tokshard verify")
         if as_json:
-            run.show(tokshard.inspect(options), lambda _: None)
+            run.show(tokshard.inspect(options, progress=run.progress), lambda _: None)
         else:
-            rendering.show(tokshard.describe(options))
+            rendering.show(tokshard.describe(options, progress=run.progress))
         if html is not None:
             rendering.tell(f"{html} is written")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokshard import DiskReads, Plan, ReadSummary, SimulationReport, StagingReport
+    from tokshard.core.progress import Progress
 
 
 def shard_plan(
@@ -122,9 +123,16 @@ def shard_plan(
             mapping = PathMapping.of((old, new) for old, _, new in pairs)
             replanning = replan_options(from_plan, given, blend, mapping)
             if dry_run:
-                report = looking.preview(tokshard.dry_run_replan(replanning), output)
+                report = looking.preview(
+                    tokshard.dry_run_replan(replanning, progress=run.progress), output, run.progress
+                )
             else:
-                report = tokshard.replan(replanning, simulation=looking.simulate, staging=looking.staging)
+                report = tokshard.replan(
+                    replanning,
+                    simulation=looking.simulate,
+                    staging=looking.staging,
+                    progress=run.progress,
+                )
         else:
             given.refuse(ONLY_FROM, "has a meaning with --from only")
             planning = ShardPlanOptions(
@@ -174,9 +182,16 @@ def shard_plan(
                 force=force,
             )
             if dry_run:
-                report = looking.preview(tokshard.dry_run_shard_plan(planning), output)
+                report = looking.preview(
+                    tokshard.dry_run_shard_plan(planning, progress=run.progress), output, run.progress
+                )
             else:
-                report = tokshard.shard_plan(planning, simulation=looking.simulate, staging=looking.staging)
+                report = tokshard.shard_plan(
+                    planning,
+                    simulation=looking.simulate,
+                    staging=looking.staging,
+                    progress=run.progress,
+                )
         run.warn([warning.message for warning in report.plan.warnings])
         run.show(report, lambda report: _show(report, output, looking))
 
@@ -209,9 +224,11 @@ class LookAhead:
     simulate: SimulateOptions | None
     staging: StagingOptions | None
 
-    def preview(self, plan: Plan, output: str) -> ShardPlanReport:
+    def preview(self, plan: Plan, output: str, progress: Progress) -> ShardPlanReport:
         """Return the report of a plan that is not written."""
-        reads = None if self.simulate is None else tokshard.simulate_plan(plan, self.simulate)
+        reads = None
+        if self.simulate is not None:
+            reads = tokshard.simulate_plan(plan, self.simulate, progress=progress)
         return ShardPlanReport.of(plan, output, None, reads)
 
 

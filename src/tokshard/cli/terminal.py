@@ -55,10 +55,10 @@ def say(text: str) -> None:
         raise StorageError("write", "standard output", error) from error
 
 
-def tell(text: str) -> None:
+def tell(text: str, end: str = "\n") -> None:
     """Print a line that is not a result to stderr; if that fails, there is nobody to tell."""
     try:
-        _write(sys.stderr, text)
+        _write(sys.stderr, text, end)
     except OSError:
         _silence(2)
 
@@ -68,9 +68,9 @@ def _silence(descriptor: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO, text: str, end: str = "\n") -> None:
     encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, _ENCODING_ERRORS).decode(encoding) + "\n")
+    stream.write(text.encode(encoding, _ENCODING_ERRORS).decode(encoding) + end)
     stream.flush()
 
 

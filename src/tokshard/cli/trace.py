@@ -155,7 +155,7 @@ def trace(
             raise UsageError("--csv requires --source or --list")
         if as_csv and as_json:
             raise UsageError("--csv and --json exclude each other")
-        report = tokshard.trace(trace_options)
+        report = tokshard.trace(trace_options, progress=run.progress)
         if as_csv and isinstance(report, tokshard.TraceReadsReport):
             _print_csv(report)
         else:

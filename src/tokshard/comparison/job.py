@@ -23,6 +23,7 @@ from tokshard.comparison.report import (
     report_of,
 )
 from tokshard.core.codec import encode
+from tokshard.core.progress import Progress, reporting
 from tokshard.errors import InputError, UsageError
 from tokshard.index_cache.description import (
     BlendedDescription,
@@ -47,7 +48,11 @@ _DESCRIPTION_SUFFIX = "description.txt"
 
 
 def diff(
-    a: str | os.PathLike[str], b: str | os.PathLike[str], options: DiffOptions | None = None
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    options: DiffOptions | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> DiffReport:
     """Compare two plans, two blends, or two index caches (or two descriptions in caches).
 
@@ -55,13 +60,19 @@ def diff(
         a: The first: its directory, ``plan.json``, ``blend.json`` or a ``description.txt``.
         b: The second, of the same kind.
         options: Which steps of plans to compare.
+        progress: Receives the activity.
 
     Raises:
         UsageError: They are of different kinds, or are no plans and have options.
         MissingFileError, InputError: One is none of these, or a file is not there.
         IntegrityError, StorageError: A file is damaged or cannot be read.
     """
-    first, second = os.fspath(a), os.fspath(b)
+    with reporting(progress) as listener:
+        listener.start("comparing")
+        return _diff(os.fspath(a), os.fspath(b), options)
+
+
+def _diff(first: str, second: str, options: DiffOptions | None) -> DiffReport:
     kind, other = _kind_of(first), _kind_of(second)
     if kind != other:
         raise UsageError(f"cannot compare a {kind} with a {other}: {first} and {second}")

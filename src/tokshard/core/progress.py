@@ -5,18 +5,20 @@ The library calls a :class:`Progress`; the command line draws it; :class:`Silent
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressUpdate:
-    """Totals since the run began.
+    """Totals of an activity since it began.
 
     Attributes:
-        bytes_done: Raw input bytes consumed (compressed bytes for compressed inputs).
-        documents: Documents encoded.
-        tokens: Tokens written.
+        bytes_done: Bytes processed; of tokenize: input bytes (compressed bytes of compressed inputs).
+        documents: Documents processed.
+        tokens: Tokens processed.
         rejected: Records rejected.
     """
 
@@ -29,17 +31,23 @@ class ProgressUpdate:
 class Progress(Protocol):
     """A listener to long work. All methods are called from one thread."""
 
-    def start(self, bytes_total: int | None, bytes_resumed: int) -> None:
-        """Begin: total raw input bytes (None if unknown) and those that an earlier run has done."""
+    def start(self, activity: str, bytes_total: int | None = None, bytes_resumed: int = 0) -> None:
+        """Begin an activity, which ends the one before it.
+
+        Args:
+            activity: Its name, for example ``"encoding"`` or ``"loading the tokenizer"``.
+            bytes_total: Bytes that it processes; None if unknown.
+            bytes_resumed: The part of them that an earlier run has processed.
+        """
 
     def update(self, state: ProgressUpdate) -> None:
-        """Report totals; called at most a few times a second for each worker."""
+        """Report totals of the activity, ``bytes_resumed`` included; called up to some 100 times a second."""
 
     def message(self, text: str) -> None:
         """Show the user a message that is not an error."""
 
     def finish(self) -> None:
-        """End, after success or failure."""
+        """End, after success or failure. Another activity may begin later."""
 
 
 class SilentProgress:
@@ -49,7 +57,7 @@ class SilentProgress:
         >>> SilentProgress().update(ProgressUpdate(documents=1))
     """
 
-    def start(self, bytes_total: int | None, bytes_resumed: int) -> None:
+    def start(self, activity: str, bytes_total: int | None = None, bytes_resumed: int = 0) -> None:
         """Ignore the beginning."""
 
     def update(self, state: ProgressUpdate) -> None:
@@ -60,3 +68,13 @@ class SilentProgress:
 
     def finish(self) -> None:
         """Ignore the end."""
+
+
+@contextmanager
+def reporting(progress: Progress | None) -> Iterator[Progress]:
+    """Yield the listener of a caller, or a silent one, and finish it after the block."""
+    listener = progress or SilentProgress()
+    try:
+        yield listener
+    finally:
+        listener.finish()

@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from tokshard.core.background import set_stop_check
-from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
+from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.errors import Cancelled, UsageError
 
 Item = TypeVar("Item")
@@ -50,6 +50,7 @@ class ThreadRunner:
         work: Callable[[Item], Result],
         items: Sequence[Item],
         *,
+        activity: str = "",
         listener: Progress | None = None,
         bytes_total: int | None = None,
     ) -> list[Result]:
@@ -58,7 +59,8 @@ class ThreadRunner:
         Args:
             work: Called with an item in one of the threads.
             items: What to work on; begun in this order.
-            listener: Who is told of the progress, in the calling thread; nobody if None.
+            activity: Its name for the listener.
+            listener: Receives the progress, in the calling thread.
             bytes_total: The bytes that :meth:`tell` will have told of at the end.
 
         Returns:
@@ -66,21 +68,18 @@ class ThreadRunner:
         """
         if not items:
             return []
-        listener = listener or SilentProgress()
         self._totals = ProgressUpdate()
-        listener.start(bytes_total, 0)
-        try:
+        with reporting(listener) as progress:
+            progress.start(activity, bytes_total)
             with ThreadPoolExecutor(min(self._workers, len(items)), "tokshard") as pool:
                 futures = [pool.submit(self._do, work, item) for item in items]
                 try:
-                    self._follow(futures, listener)
+                    self._follow(futures, progress)
                 except BaseException:
                     self._stopped.set()
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
             return [future.result() for future in futures]
-        finally:
-            listener.finish()
 
     def tell(self, count: int, *, documents: int = 0, tokens: int = 0) -> None:
         """Count what a thread has done; called by the threads.

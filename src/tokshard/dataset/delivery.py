@@ -74,13 +74,10 @@ class Delivery:
             for name in manifest.files.by_name()
         ]
         meter = _Meter(progress, sum(os.path.getsize(path) for path in files), manifests)
-        try:
-            for path in files:
-                journal.send(path, self.url_of(path), meter.sent)
-            for prefix in prefixes:
-                upload_file(manifest_path(prefix), self.url_of(manifest_path(prefix)))
-        finally:
-            progress.finish()
+        for path in files:
+            journal.send(path, self.url_of(path), meter.sent)
+        for prefix in prefixes:
+            upload_file(manifest_path(prefix), self.url_of(manifest_path(prefix)))
 
     def _withdraw(self, prefix: str, manifest: Manifest) -> None:
         # The old manifest goes first, then the files that the new output does not have.
@@ -301,7 +298,7 @@ class _Meter:
         self._documents = manifests[0].dataset.documents
         self._tokens = sum(manifest.dataset.tokens for manifest in manifests)
         self._bytes = 0
-        progress.start(total, 0)
+        progress.start("uploading", total)
 
     def sent(self, count: int) -> None:
         self._bytes += count

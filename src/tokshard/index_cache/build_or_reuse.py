@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from tokshard.core.open_cache import OpenCache
+from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
 from tokshard.errors import (
@@ -143,7 +144,11 @@ class Datasets(OpenCache[str, FingerprintedIndex]):
 
 
 def plan_tasks(
-    requests: Sequence[IndexRequest], cache_directory: str | None, datasets: Datasets, threads: ThreadRunner
+    requests: Sequence[IndexRequest],
+    cache_directory: str | None,
+    datasets: Datasets,
+    threads: ThreadRunner,
+    progress: Progress | None = None,
 ) -> tuple[list[tuple[IndexRequest, CacheEntry]], dict[CacheEntry, IndexTask]]:
     """Plan the tasks that requests need; nothing is written.
 
@@ -166,7 +171,12 @@ def plan_tasks(
     for request, entry in listed:
         _check_same(first.setdefault(entry, request), request)
     pairs = list(first.items())
-    tasks = threads.run(lambda pair: _task(pair[1], pair[0], datasets.get(pair[1].prefix)), pairs)
+
+    def plan(pair: tuple[CacheEntry, IndexRequest]) -> IndexTask:
+        entry, request = pair
+        return _task(request, entry, datasets.get(request.prefix))
+
+    tasks = threads.run(plan, pairs, activity="reading datasets", listener=progress)
     return listed, dict(zip(first, tasks, strict=True))
 
 

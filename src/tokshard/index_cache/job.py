@@ -362,8 +362,8 @@ def build_requests(
         WorkerError: There is no such cluster, or it has lost the same work too often.
     """
     threads, datasets = ThreadRunner(workers if isinstance(workers, int) else None), Datasets()
-    listed, tasks = plan_tasks(requests, cache_directory, datasets, threads)
-    before = _examine_all(tasks, threads, rebuild=rebuild, digests=digests or rebuild)
+    listed, tasks = plan_tasks(requests, cache_directory, datasets, threads, progress)
+    before = _examine_all(tasks, threads, progress, rebuild=rebuild, digests=digests or rebuild)
     # The largest first, so that no thread begins it when the others are done.
     needed = [task for entry, task in tasks.items() if before[entry].condition != "fresh"]
     needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
@@ -404,7 +404,7 @@ def examine_requests(
             state of an index is no error.
     """
     threads = ThreadRunner(workers)
-    listed, tasks = plan_tasks(requests, cache_directory, Datasets(), threads)
+    listed, tasks = plan_tasks(requests, cache_directory, Datasets(), threads, progress)
 
     def examine(task: IndexTask) -> Examination:
         examination = task.target.examine(digests=digests)
@@ -412,7 +412,9 @@ def examine_requests(
         return examination
 
     total = sum(task.target.content.file_bytes for task in tasks.values())
-    states = threads.run(examine, list(tasks.values()), listener=progress, bytes_total=total)
+    states = threads.run(
+        examine, list(tasks.values()), activity="checking indexes", listener=progress, bytes_total=total
+    )
     found = dict(zip(tasks, states, strict=True))
     return [_outcome(tasks[entry], request, found[entry], None) for request, entry in listed]
 
@@ -440,14 +442,22 @@ def _build_here(
         return action
 
     total = sum(task.target.content.file_bytes for task in tasks)
-    return threads.run(build, tasks, listener=listener, bytes_total=total)
+    return threads.run(build, tasks, activity="building indexes", listener=listener, bytes_total=total)
 
 
 def _examine_all(
-    tasks: dict[CacheEntry, IndexTask], threads: ThreadRunner, *, rebuild: bool, digests: bool
+    tasks: dict[CacheEntry, IndexTask],
+    threads: ThreadRunner,
+    progress: Progress | None,
+    *,
+    rebuild: bool,
+    digests: bool,
 ) -> dict[CacheEntry, Examination]:
     # Entries that must not be replaced are refused before anything is built.
-    states = threads.run(lambda task: task.target.examine(digests=digests), list(tasks.values()))
+    def examine(task: IndexTask) -> Examination:
+        return task.target.examine(digests=digests)
+
+    states = threads.run(examine, list(tasks.values()), activity="checking indexes", listener=progress)
     before = dict(zip(tasks, states, strict=True))
     for entry, task in tasks.items():
         if before[entry].condition == "fresh":

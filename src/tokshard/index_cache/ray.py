@@ -50,7 +50,7 @@ def build_on_ray(
         return []
     listener = listener or SilentProgress()
     progress = _Totals(listener)
-    listener.start(sum(task.target.content.file_bytes for task in tasks), 0)
+    listener.start("building indexes", sum(task.target.content.file_bytes for task in tasks))
     try:
         with _probes(tasks) as probes, Connection(options, Calls(_FUNCTION)) as connection:
             builds = [

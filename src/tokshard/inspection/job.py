@@ -6,6 +6,7 @@ import os
 
 from tokshard.blending.document import BlendDocument
 from tokshard.core.presentation import Section
+from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import OutputExistsError, StorageError, UsageError
 from tokshard.inspection import facts, plan_facts
@@ -67,11 +68,12 @@ _KINDS = {
 _PLAN_OPTIONS = {"rank", "step", "index", "sample", "shard", "epoch"}
 
 
-def inspect(options: str | os.PathLike[str] | InspectOptions) -> Summary:
+def inspect(options: str | os.PathLike[str] | InspectOptions, *, progress: Progress | None = None) -> Summary:
     """Summarize a dataset, document, tokenizer, index cache, cached index, blend, plan or rank.
 
     Args:
         options: The options, or just a path.
+        progress: Receives the activity.
 
     Raises:
         InputError: The path names nothing that can be inspected.
@@ -86,6 +88,12 @@ def inspect(options: str | os.PathLike[str] | InspectOptions) -> Summary:
     """
     options = _options(options)
     found = _recognized(options)
+    with reporting(progress) as listener:
+        listener.start(f"reading the {_KINDS[found.kind]}")
+        return _inspect(found, options)
+
+
+def _inspect(found: Recognized, options: InspectOptions) -> Summary:
     match found.kind:
         case "dataset":
             return _dataset(found.path, options)
@@ -102,13 +110,17 @@ def inspect(options: str | os.PathLike[str] | InspectOptions) -> Summary:
 
 
 def describe(
-    options: str | os.PathLike[str] | InspectOptions | Plan | BlendDocument, *, charts: bool = True
+    options: str | os.PathLike[str] | InspectOptions | Plan | BlendDocument,
+    *,
+    charts: bool = True,
+    progress: Progress | None = None,
 ) -> list[Section]:
     """Return the description of what :func:`inspect` summarizes, as sections of facts, tables and charts.
 
     Args:
         options: The options, or just a path; or a plan or a blend that is in memory already.
         charts: Whether a plan is described with charts, which open its data.
+        progress: Receives the activity.
 
     Raises:
         InputError, UsageError, IntegrityError, StorageError: See :func:`inspect`.
@@ -118,7 +130,10 @@ def describe(
     if isinstance(options, BlendDocument):
         return facts.describe_blend(options)
     options = _options(options)
-    return _described(_recognized(options), options)
+    found = _recognized(options)
+    with reporting(progress) as listener:
+        listener.start(f"reading the {_KINDS[found.kind]}")
+        return _described(found, options)
 
 
 def write_inspection_page(
@@ -203,7 +218,7 @@ def _described(  # noqa: PLR0911 - one for each kind
         return facts.describe_blend(BlendDocument.read(found.path))
     if found.kind == "plan" and not options.questions:
         return plan_facts.describe_plan(read_plan(found.path))
-    summary = inspect(options)
+    summary = _inspect(found, options)
     match summary:
         case DatasetSummary():
             frequencies = None if counted_tokens is None else _frequencies(summary, options, counted_tokens)

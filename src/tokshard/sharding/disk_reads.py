@@ -12,6 +12,7 @@ import numpy as np
 
 from tokshard.core.codec import Document, Key
 from tokshard.core.open_cache import OpenCache
+from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.gpt_index.spans import SampleSpans, document_extents
 from tokshard.sharding.locator import Locator
@@ -216,13 +217,17 @@ class SimulationReport(Document):
 
 
 def simulate_plan(
-    plan: Plan | str | os.PathLike[str], options: SimulateOptions | None = None
+    plan: Plan | str | os.PathLike[str],
+    options: SimulateOptions | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> SimulationReport:
     """Count the disk reads of the first steps of a plan, without reading any token.
 
     Args:
         plan: The plan, its directory or its ``plan.json``.
         options: What to simulate.
+        progress: Receives the activity.
 
     Raises:
         UsageError: There is no such stream.
@@ -233,7 +238,9 @@ def simulate_plan(
     simulation = Simulation(
         plan, options.stream, ranks_per_node=options.ranks_per_node, bandwidth=options.bandwidth
     )
-    steps = tuple(simulation.steps(0, options.steps))
+    with reporting(progress) as listener:
+        listener.start("simulating reads")
+        steps = tuple(simulation.steps(0, options.steps))
     return SimulationReport(
         stream=options.stream,
         ranks_per_node=options.ranks_per_node,

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tokshard.core.codec import Document, Key
+from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.discovery import RequestedSamples, open_sources
@@ -255,6 +256,7 @@ def shard_plan(
     *,
     simulation: SimulateOptions | None = None,
     staging: StagingOptions | None = None,
+    progress: Progress | None = None,
 ) -> ShardPlanReport:
     """Plan the samples of every rank and write the plan; see :func:`write_plan`.
 
@@ -262,6 +264,7 @@ def shard_plan(
         options: What to plan.
         simulation: Steps whose disk reads the report counts; None for none.
         staging: Staging lists to write; None for none.
+        progress: Receives the activities.
 
     Raises:
         UsageError: Batches, the sequence length or the steps do not fit the ranks or the samples.
@@ -273,14 +276,16 @@ def shard_plan(
 
         tokshard.shard_plan(ShardPlanOptions(sources=("mix",), output="plan", data_parallel=8))
     """
-    return publish_plan(
-        dry_run_shard_plan(options),
-        options.output,
-        packed=options.packed,
-        force=options.force,
-        simulation=simulation,
-        staging=staging,
-    )
+    with reporting(progress) as listener:
+        return publish_plan(
+            dry_run_shard_plan(options, progress=listener),
+            options.output,
+            packed=options.packed,
+            force=options.force,
+            simulation=simulation,
+            staging=staging,
+            progress=listener,
+        )
 
 
 def publish_plan(
@@ -291,19 +296,31 @@ def publish_plan(
     force: bool,
     simulation: SimulateOptions | None,
     staging: StagingOptions | None,
+    progress: Progress,
 ) -> ShardPlanReport:
     """Simulate a plan, write it, and write its staging lists; return the report."""
-    reads = None if simulation is None else simulate_plan(plan, simulation)
+    reads = None if simulation is None else simulate_plan(plan, simulation, progress=progress)
+    progress.start("writing the plan")
     written = write_plan(plan, output, packed=packed, force=force)
-    lists = None if staging is None else stage_plan(plan, staging)
+    lists = None
+    if staging is not None:
+        progress.start("listing files to stage")
+        lists = stage_plan(plan, staging)
     return ShardPlanReport.of(plan, output, written, reads, lists)
 
 
-def dry_run_shard_plan(options: ShardPlanOptions) -> Plan:
+def dry_run_shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -> Plan:
     """Return the plan that :func:`shard_plan` would write."""
+    with reporting(progress) as listener:
+        listener.start("reading sources")
+        return _plan_of(options, listener)
+
+
+def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     requested = RequestedSamples(options.documents, options.split, options.path_as, options.digests)
     sources = open_sources(options.sources, requested)
     length = next(iter(sources.values())).sequence_length
+    progress.start("planning and checking")
     return plan_shards(sources, options.topology(), options.request(options.batch_sizes.schedule(length)))
 
 

@@ -99,13 +99,11 @@ class Outcome:
     """The outcome of a task.
 
     Attributes:
-        input_bytes: On-disk input bytes that the unit covers.
         refused: The record at which encoding stopped, because no more rejected records are allowed;
             None if the part was committed.
     """
 
     key: UnitKey
-    input_bytes: int
     refused: RejectedRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -116,15 +114,39 @@ class Outcome:
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return what :meth:`to_json` described."""
         refused = RejectedRecord(**value["refused"]) if value["refused"] else None
-        return cls(UnitKey(**value["key"]), value["input_bytes"], refused)
+        return cls(UnitKey(**value["key"]), refused)
 
 
 class BatchProgress(NamedTuple):
-    """A batch has been encoded: its size."""
+    """The size of a batch that has been encoded.
 
-    content_bytes: int
+    Attributes:
+        input_bytes: Its part of the unit's on-disk input bytes; the batches of a unit add up to all of them.
+    """
+
+    input_bytes: int
     documents: int
     tokens: int
+
+
+class _InputBytes:
+    # Compressed inputs and tables: in proportion to the content or the rows that were read.
+    def __init__(self, unit: Unit) -> None:
+        self._total = unit.input_bytes
+        self._by_rows = not isinstance(unit, LineUnit)
+        self._size = unit.end - unit.begin if isinstance(unit, LineUnit) else unit.row_count
+        self._read = self._reported = 0
+
+    def of(self, batch: DocumentBatch) -> int:
+        self._read += batch.lines if self._by_rows else len(batch.raw)
+        return self._report(self._total * min(self._read, self._size) // max(self._size, 1))
+
+    def rest(self) -> int:
+        return self._report(self._total)
+
+    def _report(self, done: int) -> int:
+        added, self._reported = done - self._reported, done
+        return added
 
 
 class UnitEncoder:
@@ -184,6 +206,7 @@ class UnitEncoder:
         spec, unit = self._spec, task.unit
         counts = UnitCounts(fields=(FieldCounts(),) * len(spec.fields))
         content_digest = xxhash.xxh3_128()
+        input_bytes = _InputBytes(unit)
         path = os.path.join(self.parts_directory, task.key.part_name)
         with PartWriter(path, stream_names(len(spec.fields), offsets=spec.offsets)) as part:
             for batch in read_documents(unit, spec.fields, max_document_bytes=spec.max_document_bytes):
@@ -192,11 +215,11 @@ class UnitEncoder:
                 counts += added
                 if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
                     part.discard()
-                    yield Outcome(task.key, 0, batch.rejected[spec.max_rejected - counts.rejected_total])
+                    yield Outcome(task.key, batch.rejected[spec.max_rejected - counts.rejected_total])
                     return
                 content_digest.update(batch.raw)
                 _write_batch(part, batch, packed, offsets=spec.offsets)
-                yield BatchProgress(len(batch.raw), len(batch.offsets), added.tokens)
+                yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens)
             part.finish(
                 PartHeader(
                     file=unit.file,
@@ -210,7 +233,9 @@ class UnitEncoder:
             )
         if isinstance(unit, LineUnit) and unit.temporary:
             syscalls.unlink(unit.path)
-        yield Outcome(task.key, unit.input_bytes)
+        if rest := input_bytes.rest():
+            yield BatchProgress(rest, 0, 0)
+        yield Outcome(task.key)
 
     def _encode_batch(self, batch: DocumentBatch, task: Task) -> tuple[list[PackedDocuments], int]:
         # Each field, and how many documents both encoders have encoded.

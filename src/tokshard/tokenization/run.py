@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
+from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.corpus.files import check_unchanged, content_bytes, discover
 from tokshard.errors import IntegrityError
 from tokshard.tokenization.options import TokenizeOptions
@@ -65,21 +65,23 @@ def tokenize(
         2219
     """
     started = time.monotonic()
-    listener = progress or SilentProgress()
-    files = discover(options.input_names)
-    with chosen_executor(executor, content_bytes(files), options) as chosen:
-        from tokshard.dataset.build_run import BuildRun
-        from tokshard.tokenization.job import prepare_job
+    with reporting(progress) as listener:
+        listener.start("scanning inputs")
+        files = discover(options.input_names)
+        with chosen_executor(executor, content_bytes(files), options) as chosen:
+            from tokshard.dataset.build_run import BuildRun
+            from tokshard.tokenization.job import prepare_job
 
-        job = prepare_job(options, files)
-        result = job.build.up_to_date(job.workspace)
-        if result is None:
-            with job.locked(), BuildRun(job.build, job.workspace) as run:
-                built = run.recover()
-                if built is None:
-                    built = run.publish(encode_and_stage(job, chosen, listener))
-                result = run.deliver(built, listener)
-    return make_report(job, result, started)
+            listener.start("loading the tokenizer")
+            job = prepare_job(options, files)
+            result = job.build.up_to_date(job.workspace)
+            if result is None:
+                with job.locked(), BuildRun(job.build, job.workspace) as run:
+                    built = run.recover()
+                    if built is None:
+                        built = run.publish(encode_and_stage(job, chosen, listener))
+                    result = run.deliver(built, listener)
+        return make_report(job, result, started)
 
 
 def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
@@ -136,18 +138,16 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
     )
     try:
         encoding = UnitEncoding(job, assembly, progress)
-        sizes = [file.size_bytes for file in job.files]
-        progress.start(None if None in sizes else sum(size or 0 for size in sizes), encoding.bytes_done)
         end = UnitKey(len(job.files), 0)
         if assembly.next < end:
             encoding.encode(executor)
         if assembly.next != end:
             raise IntegrityError(f"unit {assembly.next} was never finished")
         check_unchanged(job.files)
+        progress.start("writing the index")
         manifests = assembly.stage(job.plan, job.parameters)
     finally:
         assembly.close()
-        progress.finish()
     return BuildResult(tuple(manifests), encoding.resumed)
 
 
@@ -177,6 +177,9 @@ class UnitEncoding:
         from tokshard.tokenization.workers.feed import Feed
 
         job, refused = self._job, {}
+        sizes = [file.size_bytes for file in job.files]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        is_started = False
         with (
             Feed(
                 job.files,
@@ -190,7 +193,11 @@ class UnitEncoding:
             closing(executor.run(job.encoding, job.workspace.parts, feed)) as events,
         ):
             for event in events:
+                if not is_started:  # until then workers load the tokenizer
+                    self._progress.start("encoding", total, self.bytes_done)
+                    is_started = True
                 if isinstance(event, BatchProgress):
+                    self.bytes_done += event.input_bytes
                     self._documents += event.documents
                     self._tokens += event.tokens
                 elif event.refused is not None:
@@ -198,7 +205,6 @@ class UnitEncoding:
                     feed.limit_to(event.key)
                 else:
                     self._ready.add(event.key)
-                    self.bytes_done += event.input_bytes
                     self._assemble()
                 if (record := refused.get(self._assembly.next)) is not None:
                     raise self._assembly.refuse(record)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tokshard.core.formatting import counted
 from tokshard.core.path_mapping import PathMapping
+from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.reader import require_files
@@ -46,11 +47,12 @@ Arguments = ParamSpec("Arguments")
 Report = TypeVar("Report")
 
 
-def trace(options: TraceOptions) -> TraceReport:
+def trace(options: TraceOptions, *, progress: Progress | None = None) -> TraceReport:
     """Trace a step, a sample or a document to its records, or lines and documents to their reads.
 
     Args:
         options: What to trace, and through what.
+        progress: Receives the activities.
 
     Returns:
         A :class:`~tokshard.tracing.report.TraceSamplesReport` for a step or a sample, a
@@ -63,15 +65,22 @@ def trace(options: TraceOptions) -> TraceReport:
         MissingFileError: A file is not there.
         IntegrityError: A file is damaged, or has changed since the plan was made.
     """
+    with reporting(progress) as listener:
+        return _trace(options, listener)
+
+
+def _trace(options: TraceOptions, progress: Progress) -> TraceReport:
     items = options.parsed_items()
     kind, path = options.through
     stream = options.split if options.query == "source" else options.split or TRAIN
+    progress.start(f"reading the {kind}")
     if kind == "plan":
         data = open_plan(path, options.moved)
     elif kind == "dataset":
         data = open_dataset(path)
     else:
         data = open_samples(path, kind, split=stream, path_as=options.path_as)
+    progress.start("tracing")
     if items:
         streams = None if stream is None else [stream]
         return trace_items(data, items, streams=streams, consumed_samples=options.consumed_samples)

@@ -81,7 +81,7 @@ class _OneOfManyRuns:
         self._before = before
         self.done = before
 
-    def start(self, bytes_total: int | None, bytes_resumed: int) -> None:
+    def start(self, activity: str, bytes_total: int | None = None, bytes_resumed: int = 0) -> None:
         pass
 
     def update(self, state: ProgressUpdate) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
-from tokshard.core.progress import Progress, SilentProgress
+from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
 from tokshard.errors import InputError, TokshardError, UsageError
@@ -65,22 +65,24 @@ def verify(
     path = os.fspath(options.path)
     if options.adopt:
         fs.refuse_remote(path, "a manifest is written beside the")
-    found = find_products(path, recursive=options.recursive)
-    if options.adopt and not found.datasets:
-        raise UsageError(f"{path} is no dataset: only datasets can be adopted")
-    listener = progress or SilentProgress()
-    context = VerifyContext(
-        level=options.level,
-        runner=CountingRunner(options.workers, listener),
-        share=options.share,
-        tokenizer=None if options.tokenizer is None else load_tokenizer(options.tokenizer, need_eod=False),
-        adopt=options.adopt,
-    )
-    listener.start(_expected_bytes(found, context), 0)
-    try:
+    with reporting(progress) as listener:
+        listener.start("listing files")
+        found = find_products(path, recursive=options.recursive)
+        if options.adopt and not found.datasets:
+            raise UsageError(f"{path} is no dataset: only datasets can be adopted")
+        tokenizer = None
+        if options.tokenizer is not None:
+            listener.start("loading the tokenizer")
+            tokenizer = load_tokenizer(options.tokenizer, need_eod=False)
+        context = VerifyContext(
+            level=options.level,
+            runner=CountingRunner(options.workers, listener),
+            share=options.share,
+            tokenizer=tokenizer,
+            adopt=options.adopt,
+        )
+        listener.start("verifying", _expected_bytes(found, context))
         products = tuple(_verified(found, context))
-    finally:
-        listener.finish()
     return VerifyReport(
         path=path,
         level=context.level,

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
 from support.unit_feeds import Fed
 from tokshard.core.worker_errors import error_from_json
+from tokshard.corpus.records import read_documents
 from tokshard.errors import UsageError
+from tokshard.tokenization import encoder
 from tokshard.tokenization.encoder import BatchProgress, Outcome
 from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenization.workers import ray
 from tokshard.tokenization.workers.ray import _IncomingParts, _tasks, encode_on_node
 
 UNIT_BYTES = 100
@@ -40,7 +44,7 @@ class Work:
         options = {"tokenizer": TOKENIZER, "encoder": "reference", "unit_bytes": UNIT_BYTES}
         self.job = job_of([str(path) for path in self.paths], str(folder / "out"), **options)
         self.outcomes: list[Outcome] = []
-        self.documents = 0
+        self.documents = self.bytes_done = 0
         feed = Fed(self.paths, folder / "raw", unit_bytes=UNIT_BYTES, done=done).feed
         feed.leave_streams()
         self.tasks = list(_tasks(feed, self.job.encoding, self.parts, SimpleNamespace(slots=slots)))
@@ -58,6 +62,7 @@ class Work:
             for event in task.receive(json.loads(json.dumps(answer))):
                 if isinstance(event, BatchProgress):
                     self.documents += event.documents
+                    self.bytes_done += event.input_bytes
                 else:
                     self.outcomes.append(event)
 
@@ -95,6 +100,19 @@ def test_tasks_are_exactly_the_units_that_are_not_done(tmp_path_factory, content
             assert part.unit == key
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_progress_within_a_lost_unit_is_counted_once(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(ray, "_PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(encoder, "read_documents", partial(read_documents, batch_bytes=10))
+    work = Work(tmp_path, [(suffix, ["abc" * 9] * 30)], slots=1)
+    for task in work.tasks:
+        for lost_after in (2, 1):
+            work.run(task, answers=lost_after)
+        work.run(task)
+    assert work.documents == 30
+    assert work.bytes_done == work.paths[0].stat().st_size
+
+
 def test_a_large_compressed_file_is_shared_and_small_ones_are_not(tmp_path):
     contents = [(".gz", ["abc" * 40] * 200), (".gz", ["a"]), ("", ["abc"])]
     work = Work(tmp_path, contents, slots=6)
@@ -114,6 +132,7 @@ def test_parts_come_back_where_their_directory_is_not_to_be_seen(tmp_path):
     ]
     os.rename(aside, work.parts.incoming)
     assert not os.listdir(work.parts.incoming)
+    answers = [(answer, content) for answer, content in answers if "progress" not in answer]
     assert all(content[-8:].startswith(b"TOKPART") and "file" in answer for answer, content in answers)
     assert {answer["file"] for answer, _ in answers} == {
         Outcome.from_json(answer["outcome"]).key.part_name for answer, _ in answers

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.core.formatting import listed
-from tokshard.core.progress import Progress, SilentProgress
+from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec, OutputState
 from tokshard.dataset.merge.inputs import MergeInput, check_together, common, expand, named_twice, read_input
 from tokshard.dataset.merge.options import MergeOptions
@@ -109,14 +109,16 @@ def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeRe
         790
     """
     started = time.monotonic()
-    job = _prepare(options)
-    result = job.spec.up_to_date(job.work)
-    if result is None:
-        with job.work.locked(), BuildRun(job.spec, job.work) as run:
-            result = run.recover()
-            if result is None:
-                result = run.publish(_stage(job, progress or SilentProgress()))
-    return _report(job, result, started)
+    with reporting(progress) as listener:
+        listener.start("reading indexes")
+        job = _prepare(options)
+        result = job.spec.up_to_date(job.work)
+        if result is None:
+            with job.work.locked(), BuildRun(job.spec, job.work) as run:
+                result = run.recover()
+                if result is None:
+                    result = run.publish(_stage(job, listener))
+        return _report(job, result, started)
 
 
 def dry_run_merge(options: MergeOptions) -> MergeDryRun:
@@ -187,11 +189,11 @@ def _plan(inputs: Sequence[MergeInput], options: MergeOptions) -> BuildPlan:
 def _stage(job: _Job, progress: Progress) -> BuildResult:
     copy = TokenCopy(job.work.directory, job.inputs, progress)
     try:
-        progress.start(sum(dataset.bin_bytes for dataset in job.inputs), copy.resumed_bytes)
+        progress.start("merging", sum(dataset.bin_bytes for dataset in job.inputs), copy.resumed_bytes)
         copy.run()
     finally:
         copy.close()
-        progress.finish()
+    progress.start("writing the index")
     manifest = stage(
         job.work.directory, job.inputs, copy.digests, job.spec.plan, multimodal=job.options.multimodal
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokshard.core.codec import encode
+from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import TRAIN
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
@@ -58,6 +59,7 @@ def replan(
     *,
     simulation: SimulateOptions | None = None,
     staging: StagingOptions | None = None,
+    progress: Progress | None = None,
 ) -> ShardPlanReport:
     """Continue a plan for a new world size or with new weights, and write the new plan.
 
@@ -65,6 +67,7 @@ def replan(
         options: How it continues.
         simulation: Steps of the new plan whose disk reads the report counts; None for none.
         staging: Staging lists of the new plan to write; None for none.
+        progress: Receives the activities.
 
     Raises:
         UsageError: The consumed samples are not at the end of a step, nothing is left, or sizes do not
@@ -78,25 +81,31 @@ def replan(
 
         tokshard.replan(ReplanOptions(plan="plan", output="plan2", consumed_samples=4096, world_size=16))
     """
-    plan, files = _plan_of(options)
-    if files is not None:
-        files.write()
-    return publish_plan(
-        plan,
-        options.output,
-        packed=options.packed,
-        force=options.force,
-        simulation=simulation,
-        staging=staging,
-    )
+    with reporting(progress) as listener:
+        listener.start("planning and checking")
+        plan, files = _plan_of(options)
+        if files is not None:
+            listener.start("writing the order")
+            files.write()
+        return publish_plan(
+            plan,
+            options.output,
+            packed=options.packed,
+            force=options.force,
+            simulation=simulation,
+            staging=staging,
+            progress=listener,
+        )
 
 
-def dry_run_replan(options: ReplanOptions) -> Plan:
+def dry_run_replan(options: ReplanOptions, *, progress: Progress | None = None) -> Plan:
     """Return the plan that :func:`replan` would write; nothing is written.
 
     The samples of a plan with new weights cannot be read from it: their order would be in files beside it.
     """
-    return _plan_of(options)[0]
+    with reporting(progress) as listener:
+        listener.start("planning and checking")
+        return _plan_of(options)[0]
 
 
 def _plan_of(options: ReplanOptions) -> tuple[Plan, OrderFiles | None]:

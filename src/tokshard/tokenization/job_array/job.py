@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tokshard.core.progress import Progress, SilentProgress
+from tokshard.core.progress import Progress, reporting
 from tokshard.corpus.files import discover
 from tokshard.dataset.build_run import BuildResult, BuildRun, recover
 from tokshard.dataset.workdir import is_sealed
@@ -61,8 +61,9 @@ def tokenize_array_task(
         TokshardError: See :func:`tokshard.tokenize`. What other tasks have finished is kept.
         UnfinishedError: All units seemed finished, but a part is damaged.
     """
-    job = _shareable_job(options)
-    return _Attempt(job, task, progress or SilentProgress()).run(executor, finish=finish)
+    with reporting(progress) as listener:
+        job = _shareable_job(options, listener)
+        return _Attempt(job, task, listener).run(executor, finish=finish)
 
 
 def finish_tokenize(
@@ -81,12 +82,16 @@ def finish_tokenize(
         TokshardError: See :func:`tokshard.tokenize`.
     """
     started = time.monotonic()
-    job = _shareable_job(options)
-    return make_report(job, _finish(job, tasks, progress or SilentProgress()), started)
+    with reporting(progress) as listener:
+        job = _shareable_job(options, listener)
+        return make_report(job, _finish(job, tasks, listener), started)
 
 
-def _shareable_job(options: TokenizeOptions) -> TokenizeJob:
-    job = prepare_job(options, discover(options.input_names))
+def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
+    progress.start("scanning inputs")
+    files = discover(options.input_names)
+    progress.start("loading the tokenizer")
+    job = prepare_job(options, files)
     if not job.plan.is_repeatable:
         raise UsageError(
             "a pipe can be read once, by one process: its units cannot be dealt to tasks",

@@ -216,19 +216,16 @@ class TaskShard:
         widths = [len(self._assignment.members(number)) for number in self._files]
         size = sum(content_bytes([file]) // width for file, width in zip(files, widths, strict=True))
         disk_bytes = sum((file.size_bytes or 0) // width for file, width in zip(files, widths, strict=True))
-        self._progress.start(disk_bytes, self._bytes_done)
-        try:
-            streamed = any(file.is_stream for file in files)
-            with (
-                chosen_executor(executor, size, self._job.options) as chosen,
-                scratch_directory() if streamed else nullcontext("") as raw,
-            ):
-                self._run(chosen, raw)
-            check_unchanged(files)
-        finally:
-            self._progress.finish()
+        streamed = any(file.is_stream for file in files)
+        with (
+            chosen_executor(executor, size, self._job.options) as chosen,
+            scratch_directory() if streamed else nullcontext("") as raw,
+        ):
+            self._run(chosen, raw, disk_bytes)
+        check_unchanged(files)
 
-    def _run(self, executor: Executor, raw: str) -> None:
+    def _run(self, executor: Executor, raw: str, disk_bytes: int) -> None:
+        is_started = False
         with (
             Feed(
                 self._job.files,
@@ -242,7 +239,11 @@ class TaskShard:
             closing(executor.run(self._job.encoding, self._workspace.parts, feed)) as events,
         ):
             for event in events:
+                if not is_started:  # until then workers load the tokenizer
+                    self._progress.start("encoding", disk_bytes, self._bytes_done)
+                    is_started = True
                 if isinstance(event, BatchProgress):
+                    self._bytes_done += event.input_bytes
                     self.documents += event.documents
                     self.tokens += event.tokens
                 elif (record := event.refused) is not None:
@@ -250,7 +251,6 @@ class TaskShard:
                     raise self._job.error_policy.refuse(file.path, _line_of(file, record.offset), record)
                 else:
                     self.encoded_units += 1
-                    self._bytes_done += event.input_bytes
                 self._progress.update(ProgressUpdate(self._bytes_done, self.documents, self.tokens))
 
     def _is_mine(self, key: UnitKey) -> bool:

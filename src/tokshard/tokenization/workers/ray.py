@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -43,9 +44,10 @@ from tokshard.tokenization.workers.feed import Feed, StreamInput
 _FUNCTION = "tokshard.tokenization.workers.ray:encode_on_node"
 # Each slice decompresses the whole file, which is about ten times as fast as encoding it.
 _MOST_SLICES = 32
+_PROGRESS_SECONDS = 1.0
 _HINT_INPUTS = "every node reads the inputs: store them on a shared file system or in an object store"
 
-_Events = tuple[BatchProgress, Outcome]
+_Events = tuple[BatchProgress | Outcome, ...]
 
 
 class RayExecutor:
@@ -97,13 +99,28 @@ class _IncomingParts:
         for name in filter(UnitKey.of_part, os.listdir(self.incoming)):
             self.keep(name)
 
-    def receive(self, answer: Message) -> _Events:
+    def receive(self, answer: Message) -> Outcome:
         if "error" in answer:
             raise error_from_json(answer["error"])
         outcome = Outcome.from_json(answer["outcome"])
         if outcome.refused is None:
             self.keep(outcome.key.part_name)
-        return BatchProgress(*answer["progress"]), outcome
+        return outcome
+
+
+class _ProgressOfUnit:
+    # Counts nothing twice if the unit is lost and encoded again.
+    def __init__(self) -> None:
+        self._attempt = self._counted = (0, 0, 0)
+
+    def restart(self) -> None:
+        self._attempt = (0, 0, 0)
+
+    def add(self, numbers: list[int]) -> BatchProgress:
+        attempt = BatchProgress(*(map(sum, zip(self._attempt, numbers, strict=True))))
+        before, self._attempt = self._counted, attempt
+        self._counted = BatchProgress(*map(max, before, attempt))
+        return BatchProgress(*(now - then for now, then in zip(self._counted, before, strict=True)))
 
 
 class _UnitTask:
@@ -113,6 +130,7 @@ class _UnitTask:
         self._task = task
         self._size_bytes = size_bytes
         self._is_answered = False
+        self._progress = _ProgressOfUnit()
 
     @property
     def label(self) -> str:
@@ -121,6 +139,7 @@ class _UnitTask:
     def arguments(self) -> Message | None:
         if self._is_answered:
             return None
+        self._progress.restart()
         unit = replace(self._task.unit, path=abspath(self._task.unit.path))
         return {
             "spec": self._spec.to_json(),
@@ -130,9 +149,11 @@ class _UnitTask:
         }
 
     def receive(self, answer: Message) -> _Events:
-        events = self._parts.receive(answer)
+        if "progress" in answer:
+            return (self._progress.add(answer["progress"]),)
+        outcome = self._parts.receive(answer)
         self._is_answered = True
-        return events
+        return (outcome,)
 
 
 class _StreamSliceTask:
@@ -145,6 +166,7 @@ class _StreamSliceTask:
         self._stream = stream
         self._next = first
         self._step = step
+        self._progress = _ProgressOfUnit()
         present = parts.present[stream.number]
         self._done = {index for index in present if index >= first and (index - first) % step == 0}
         self._pass_over_done()
@@ -155,6 +177,7 @@ class _StreamSliceTask:
 
     def arguments(self) -> Message:
         file = replace(self._stream.file, path=abspath(self._stream.file.path))
+        self._progress.restart()
         return {
             "spec": self._spec.to_json(),
             "parts": self._parts.incoming,
@@ -165,10 +188,13 @@ class _StreamSliceTask:
         }
 
     def receive(self, answer: Message) -> _Events:
-        progress, outcome = self._parts.receive(answer)
+        if "progress" in answer:
+            return (self._progress.add(answer["progress"]),)
+        outcome = self._parts.receive(answer)
         self._done.add(outcome.key.index)
+        self._progress = _ProgressOfUnit()
         self._pass_over_done()
-        return progress, outcome
+        return (outcome,)
 
     def _pass_over_done(self) -> None:
         while self._next in self._done:
@@ -215,7 +241,8 @@ def encode_on_node(arguments: Message, tokenizer: bytes) -> Iterator[Answer]:
         tokenizer: The content of the tokenizer's file; nothing for the built-in one.
 
     Yields:
-        For each unit ``outcome`` and ``progress`` (content bytes, documents and tokens), and the part if
+        About every second and at the end of a unit its ``progress`` since the last one (see
+        :class:`~tokshard.tokenization.encoder.BatchProgress`); for each unit its ``outcome``, and the part if
         this node cannot commit it; or at the end an ``error``.
     """
     host = socket.gethostname()
@@ -224,13 +251,16 @@ def encode_on_node(arguments: Message, tokenizer: bytes) -> Iterator[Answer]:
             encoder = _encoder(arguments["spec"], tokenizer)
             is_shared = os.path.isdir(arguments["parts"])
             encoder.parts_directory = arguments["parts"] if is_shared else scratch
-            totals = [0, 0, 0]  # since the outcome before
+            unreported, reported = BatchProgress(0, 0, 0), time.monotonic()
             for event in _encode(encoder, arguments, scratch, host):
                 if isinstance(event, BatchProgress):
-                    totals = [total + number for total, number in zip(totals, event, strict=True)]
+                    unreported = BatchProgress(*map(sum, zip(unreported, event, strict=True)))
+                if isinstance(event, Outcome) or time.monotonic() - reported >= _PROGRESS_SECONDS:
+                    yield {"progress": list(unreported)}, b""
+                    unreported, reported = BatchProgress(0, 0, 0), time.monotonic()
+                if isinstance(event, BatchProgress):
                     continue
-                answer = {"outcome": event.to_json(), "progress": totals}
-                totals = [0, 0, 0]
+                answer = {"outcome": event.to_json()}
                 if is_shared or event.refused is not None:
                     yield answer, b""
                 else:

@@ -1,0 +1,297 @@
+"""Progress on stderr: a line that is redrawn every second on a terminal, a line every 30 s elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tokshard.cli import terminal
+from tokshard.core.formatting import count, size, visible
+from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
+
+_REDRAW_SECONDS = 1.0
+_LOG_SECONDS = 30.0
+# Rates are means over the last updates, so that ETA follows a change of speed.
+_WINDOW_SECONDS = 30.0
+_LARGEST_BAR = 40
+_SMALLEST_BAR = 6
+_MOST_SECONDS = 99 * 3600
+_UNICODE_BAR = "━╸─"
+_ASCII_BAR = "#>-"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The progress at a moment.
+
+    Attributes:
+        seconds: Time since the command began.
+        bytes_per_second: None before there are two updates to compare.
+    """
+
+    activity: str
+    seconds: float
+    bytes_total: int | None
+    state: ProgressUpdate
+    bytes_per_second: float | None
+    tokens_per_second: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The share that is done, 0 to 1; None without a total."""
+        if not self.bytes_total:
+            return None
+        return min(1.0, self.state.bytes_done / self.bytes_total)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The estimated time to the total; None if unknown."""
+        if not self.bytes_total or not self.bytes_per_second:
+            return None
+        return max(0, self.bytes_total - self.state.bytes_done) / self.bytes_per_second
+
+
+class Tracker:
+    """Turns updates into snapshots.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._activity = ""
+        self._total: int | None = None
+        self._state = ProgressUpdate()
+        self._history: deque[tuple[float, int, int]] = deque()
+
+    def start(self, activity: str, bytes_total: int | None, bytes_resumed: int) -> None:
+        """Begin an activity."""
+        self._activity, self._total = activity, bytes_total
+        self._state = ProgressUpdate(bytes_done=bytes_resumed)
+        self._history.clear()
+
+    def update(self, state: ProgressUpdate) -> None:
+        """Take in totals."""
+        if not self._history:  # what earlier runs have done is in the first update, and counts for no rate
+            self._history.append((self._clock(), state.bytes_done, state.tokens))
+        self._state = state
+
+    def snapshot(self) -> Snapshot:
+        """Return the progress now."""
+        now, state = self._clock(), self._state
+        bytes_rate = tokens_rate = None
+        if self._history:
+            first, bytes_done, tokens = self._history[0]
+            if now > first:
+                bytes_rate = (state.bytes_done - bytes_done) / (now - first)
+                tokens_rate = (state.tokens - tokens) / (now - first)
+            self._history.append((now, state.bytes_done, state.tokens))
+            while len(self._history) > 1 and self._history[1][0] <= now - _WINDOW_SECONDS:
+                self._history.popleft()
+        return Snapshot(self._activity, now - self._began, self._total, state, bytes_rate, tokens_rate)
+
+
+def bar_line(found: Snapshot, columns: int, *, bar: str = _UNICODE_BAR) -> str:
+    """Return one line of at most ``columns`` characters; a narrow terminal shows fewer parts.
+
+    All parts have a fixed width, so that they stay in their columns from one line to the next. The last
+    one has its room before there is a token.
+
+    Example:
+        >>> state = ProgressUpdate(25_200_000, 12_345, 5_000_000)
+        >>> found = Snapshot("encoding", 12.3, 60_000_000, state, 12.3e6, 3.1e6)
+        >>> bar_line(found, 79)
+        'encoding ━━━━━━╸─────────  42%  12.3 MB/s  0:00:12  ETA 0:00:02  3.10M tokens/s'
+        >>> bar_line(found, 40)
+        'encoding ━━━━━────────  42%  ETA 0:00:02'
+    """
+    share, rate = found.share, found.bytes_per_second
+    parts = {"activity": found.activity}
+    if share is None:
+        if found.state.bytes_done:
+            parts["amount"] = f"  {size(found.state.bytes_done):>7}"
+        if found.state.documents:
+            parts["documents"] = f"  {count(found.state.documents)} documents"
+    else:
+        parts["percent"] = f" {int(100 * share):>3}%"
+        parts["amount"] = f"  {size(found.state.bytes_done):>7} of {size(found.bytes_total or 0)}"
+    if share is not None or found.state.bytes_done:
+        parts["rate"] = f"  {'-' if rate is None else size(rate):>7}/s"
+    parts["elapsed"] = f"  {_clock_time(found.seconds)}"
+    if share is not None:
+        parts["eta"] = f"  ETA {_clock_time(found.seconds_left)}"
+    if share is not None or found.state.tokens:
+        parts["tokens"] = f"  {_short_count(found.tokens_per_second):>5} tokens/s"
+    least = 0 if share is None else _SMALLEST_BAR + 1
+    for name in ("amount", "tokens", "elapsed", "documents", "rate", "eta", "percent"):
+        if sum(map(len, parts.values())) + least > columns:
+            parts.pop(name, None)
+    line = "".join(parts.values())
+    room = min(_LARGEST_BAR, columns - len(line) - 1)
+    if not found.state.tokens:
+        line = line.removesuffix(parts.get("tokens", ""))
+    if share is not None and room >= _SMALLEST_BAR:
+        line = f"{found.activity} {_bar(share, room, bar)}{line.removeprefix(found.activity)}"
+    return line[:columns]
+
+
+def log_line(found: Snapshot) -> str:
+    """Return a line for a log.
+
+    Example:
+        >>> state = ProgressUpdate(25_200_000, 12_345, 5_000_000)
+        >>> log_line(Snapshot("encoding", 30.2, 60_000_000, state, 12.3e6, 3.1e6))
+        '0:00:30 encoding: 42%, 25.2 MB of 60.0 MB, 12.3 MB/s, 12,345 documents, 3.10M tokens/s, ETA 0:00:02'
+    """
+    state, share = found.state, found.share
+    parts = []
+    if share is not None:
+        parts += [f"{int(100 * share)}%", f"{size(state.bytes_done)} of {size(found.bytes_total or 0)}"]
+    elif state.bytes_done:
+        parts.append(size(state.bytes_done))
+    if state.bytes_done and found.bytes_per_second is not None:
+        parts.append(f"{size(found.bytes_per_second)}/s")
+    if state.documents:
+        parts.append(f"{count(state.documents)} documents")
+    if state.tokens and found.tokens_per_second is not None:
+        parts.append(f"{_short_count(found.tokens_per_second)} tokens/s")
+    if found.seconds_left is not None:
+        parts.append(f"ETA {_clock_time(found.seconds_left)}")
+    return f"{_clock_time(found.seconds)} {found.activity}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def _short_count(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return size(number).replace(" B", "").replace(" ", "").removesuffix("B").replace("G", "B")
+
+
+def _clock_time(seconds: float | None) -> str:
+    if seconds is None or seconds > _MOST_SECONDS:
+        return "-:--:--"
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _bar(share: float, cells: int, characters: str) -> str:
+    halves = int(2 * share * cells)
+    return (characters[0] * (halves // 2) + characters[1] * (halves % 2)).ljust(cells, characters[2])
+
+
+def make_meter(*, quiet: bool, animated: bool) -> Progress:
+    """Return a listener that shows progress on stderr."""
+    if quiet:
+        return SilentProgress()
+    if animated and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return TerminalMeter()
+    return LogMeter()
+
+
+class _RefreshingMeter:
+    # A thread refreshes it: the time moves even while no update comes.
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._tracker = Tracker()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, activity: str, bytes_total: int | None = None, bytes_resumed: int = 0) -> None:
+        """Begin an activity."""
+        with self._lock:
+            self._tracker.start(activity, bytes_total, bytes_resumed)
+            self._begin()
+        if bytes_resumed:
+            self.message(f"resuming: {size(bytes_resumed)} were processed by an earlier run")
+        if self._thread is None:
+            self._ended.clear()
+            self._thread = threading.Thread(target=self._refresh_regularly, daemon=True)
+            self._thread.start()
+
+    def update(self, state: ProgressUpdate) -> None:
+        """Take in totals."""
+        with self._lock:
+            self._tracker.update(state)
+
+    def message(self, text: str) -> None:
+        """Print a text."""
+        with self._lock:
+            self._clear()
+            terminal.tell(visible(text))
+            if self._thread is not None:
+                self._begin()
+
+    def finish(self) -> None:
+        """End the thread, and remove what is not to stay."""
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join()
+            self._thread = None
+            self._clear()
+
+    def _refresh_regularly(self) -> None:
+        while not self._ended.wait(self._seconds):
+            with self._lock:
+                self._refresh()
+
+    def _begin(self) -> None: ...
+
+    def _refresh(self) -> None: ...
+
+    def _clear(self) -> None: ...
+
+
+class LogMeter(_RefreshingMeter):
+    """Prints a line every half minute, for logs."""
+
+    def __init__(self) -> None:
+        super().__init__(_LOG_SECONDS)
+
+    def _refresh(self) -> None:
+        terminal.tell(visible(log_line(self._tracker.snapshot())))
+
+
+class TerminalMeter(_RefreshingMeter):
+    """Redraws the last line of a terminal every second."""
+
+    def __init__(self) -> None:
+        super().__init__(_REDRAW_SECONDS)
+        self._bar = _UNICODE_BAR if _can_encode(_UNICODE_BAR) else _ASCII_BAR
+
+    def _begin(self) -> None:
+        self._refresh()
+
+    def _refresh(self) -> None:
+        # The last column stays empty: some terminals begin a new line after it.
+        line = visible(bar_line(self._tracker.snapshot(), _columns() - 1, bar=self._bar))
+        terminal.tell(f"\r{line}\x1b[K", end="")
+
+    def _clear(self) -> None:
+        terminal.tell("\r\x1b[K", end="")
+
+
+def _can_encode(text: str) -> bool:
+    try:
+        text.encode(sys.stderr.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _columns() -> int:
+    # Not those of stdout, which may be a file.
+    try:
+        return int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        pass
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80

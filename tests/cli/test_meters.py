@@ -1,0 +1,177 @@
+"""The lines of progress: what they show, at which width, and that a terminal sees them without a wrap."""
+
+import os
+import pty
+import re
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.command_line import tokshard
+from support.tokenize_runs import TOKENIZER, write_jsonl
+from tokshard.cli import meters
+from tokshard.cli.meters import LogMeter, TerminalMeter, Tracker, bar_line, log_line
+from tokshard.core.progress import ProgressUpdate
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def lines_of(updates, *, total, columns, seconds=1.0, activity="encoding", resumed=0):
+    clock = Clock()
+    tracker = Tracker(clock)
+    tracker.start(activity, total, resumed)
+    lines = [bar_line(tracker.snapshot(), columns)]
+    for update in updates:
+        clock.now += seconds
+        tracker.update(update)
+        lines.append(bar_line(tracker.snapshot(), columns))
+    return lines
+
+
+STEPS = [ProgressUpdate(done * 600_000, done * 1000, done * 200_000) for done in range(1, 101)]
+
+
+@pytest.mark.parametrize("columns", [40, 79, 100, 160])
+def test_parts_stay_in_their_columns(columns):
+    lines = lines_of(STEPS, total=60_000_000, columns=columns)
+    assert {len(line) for line in lines[1:]} == {len(lines[1])}
+    assert len(lines[1]) <= columns
+    for mark in ("%", "/s", "ETA"):
+        assert len({line.find(mark) for line in lines}) == 1
+
+
+def test_a_line_shows_share_rates_time_and_the_time_left():
+    lines = lines_of(STEPS, total=60_000_000, columns=79)
+    assert lines[10].endswith(" 10%   600 kB/s  0:00:10  ETA 0:01:30   200k tokens/s")
+    assert lines[100].endswith("100%   600 kB/s  0:01:40  ETA 0:00:00   200k tokens/s")
+    assert lines[0].endswith("  0%        -/s  0:00:00  ETA -:--:--")
+
+
+def test_resumed_work_counts_for_the_share_and_not_for_the_rate():
+    steps = [ProgressUpdate(30_000_000 + done, done, done) for done in (600_000, 1_200_000, 1_800_000)]
+    line = lines_of(steps, total=60_000_000, columns=79, resumed=30_000_000)[-1]
+    assert " 53% " in line
+    assert "600 kB/s" in line
+
+
+def test_the_rate_follows_a_change_of_speed():
+    slow = [ProgressUpdate(done * 1000) for done in range(1, 101)]
+    fast = [ProgressUpdate(100_000 + done * 1_000_000) for done in range(1, 61)]
+    line = lines_of(slow + fast, total=1_000_000_000, columns=79)[-1]
+    assert "1.00 MB/s" in line
+
+
+def test_the_time_moves_without_an_update():
+    clock = Clock()
+    tracker = Tracker(clock)
+    tracker.start("loading the tokenizer", None, 0)
+    assert bar_line(tracker.snapshot(), 79) == "loading the tokenizer  0:00:00"
+    clock.now += 3661
+    assert bar_line(tracker.snapshot(), 79) == "loading the tokenizer  1:01:01"
+
+
+def test_without_a_total_counts_are_shown():
+    line = lines_of(STEPS, total=None, columns=79)[-1]
+    assert line == "encoding  60.0 MB  100,000 documents   600 kB/s  0:01:40   200k tokens/s"
+
+
+@given(
+    st.sampled_from(["encoding", "loading the tokenizer", "x" * 90]),
+    st.one_of(st.none(), st.integers(0, 10**15)),
+    st.lists(st.integers(0, 10**14), max_size=4),
+    st.integers(1, 200),
+    st.floats(0.001, 10**6),
+)
+def test_no_line_is_wider_than_the_terminal(activity, total, sizes, columns, seconds):
+    updates = [ProgressUpdate(size, size // 100, size // 4) for size in sorted(sizes)]
+    for line in lines_of(updates, total=total, columns=columns, seconds=seconds, activity=activity):
+        assert len(line) <= columns
+
+
+def test_a_log_line_names_everything_that_is_known():
+    clock = Clock()
+    tracker = Tracker(clock)
+    tracker.start("merging", 10_000_000, 0)
+    assert log_line(tracker.snapshot()) == "0:00:00 merging: 0%, 0 B of 10.0 MB"
+    tracker.update(ProgressUpdate())
+    clock.now += 30
+    tracker.update(ProgressUpdate(5_000_000, 10, 0))
+    assert log_line(tracker.snapshot()) == (
+        "0:00:30 merging: 50%, 5.00 MB of 10.0 MB, 167 kB/s, 10 documents, ETA 0:00:30"
+    )
+
+
+@pytest.mark.parametrize("kind", [LogMeter, TerminalMeter])
+def test_a_thread_refreshes_until_the_end(kind, monkeypatch, capsys):
+    monkeypatch.setattr(meters, "_LOG_SECONDS", 0.001)
+    monkeypatch.setattr(meters, "_REDRAW_SECONDS", 0.001)
+    refreshed = threading.Semaphore(0)
+
+    class Counting(kind):
+        def _refresh(self):
+            super()._refresh()
+            refreshed.release()
+
+    meter = Counting()
+    meter.start("merging", 100)
+    for _ in range(3):
+        assert refreshed.acquire(timeout=60)
+    meter.message("a message")
+    meter.finish()
+    written = capsys.readouterr().err
+    meter.finish()
+    assert capsys.readouterr().err == ""
+    assert written.count("merging") >= 3
+    assert "a message\n" in written
+    if kind is TerminalMeter:
+        assert written.endswith("\r\x1b[K")
+        assert written.count("\n") == 1
+
+
+def terminal_output(command, columns, directory):
+    """Return what a command writes to a terminal of a width."""
+    pid, descriptor = pty.fork()
+    if pid == 0:
+        os.chdir(directory)
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "PYTHONUTF8": "1"}
+        code = "import sys; from tokshard.cli.main import main; sys.argv[0] = 'tokshard'; main()"
+        os.execve(sys.executable, [sys.executable, "-c", code, *command], environment)
+    output = b""
+    try:
+        while block := os.read(descriptor, 1 << 16):
+            output += block
+    except OSError:  # the end of a terminal
+        pass
+    os.close(descriptor)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, output.decode()
+    return output.decode()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_terminal_sees_a_bar_that_never_wraps(tmp_path, columns):
+    write_jsonl(tmp_path / "corpus.jsonl", [{"text": "one two three " * 2000}] * 300)
+    command = ["tokenize", "corpus.jsonl", "-o", "out", "--tokenizer", str(TOKENIZER)]
+    output = terminal_output([*command, "--encoder", "reference", "--workers", "1"], columns, tmp_path)
+    drawn = re.findall(r"\r([^\r\n]*)\x1b\[K", output)
+    assert any(line.startswith("loading the tokenizer") for line in drawn)
+    encoding = [line for line in drawn if line.startswith("encoding")]
+    assert encoding
+    assert len({(line.index("%"), line.index("ETA")) for line in encoding}) == 1
+    assert all(len(line) < columns for line in drawn)
+    assert "documents" in output[output.rindex("\x1b[K") :]
+
+
+def test_without_a_terminal_short_commands_print_no_progress(tmp_path):
+    write_jsonl(tmp_path / "corpus.jsonl", [{"text": "abc"}])
+    done = tokshard("tokenize", "corpus.jsonl", "-o", "out", "--tokenizer", TOKENIZER, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""
