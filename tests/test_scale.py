@@ -205,6 +205,6 @@ def test_more_sources_than_int16_numbers_are_refused():
 def test_a_file_that_could_not_be_read_back_is_not_made(monkeypatch):
     monkeypatch.setattr(small_files, "MAX_JSON_BYTES", 100)
     assert small_files.dump_readable_json({"a": "x" * 50}, "plan.json", hint="merge")
-    with pytest.raises(UsageError, match=r"plan\.json would have 114 bytes, more than the 100") as raised:
+    with pytest.raises(UsageError, match=r"plan\.json must have at most 100 bytes, got 114") as raised:
         small_files.dump_readable_json({"a": "x" * 100}, "plan.json", hint="merge")
     assert raised.value.hint == "merge"

@@ -1,6 +1,6 @@
-"""tokshard: from raw text to the token shards that each rank of a pre-training job reads.
+"""tokshard: data preparation for LLM pre-training, from raw text to the batches of each rank.
 
-The public names are imported when they are first used, so that ``import tokshard`` costs nothing.
+Public names are imported on first use, so that ``import tokshard`` is fast.
 """
 
 from __future__ import annotations

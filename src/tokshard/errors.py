@@ -1,28 +1,27 @@
-"""Every error that tokshard raises on purpose, and the exit code of each.
+"""Errors that tokshard raises, and their exit codes.
 
 ::
 
     TokshardError                     (abstract)
-    ├── UnfinishedError               1   units of a job array that nobody has finished yet
+    ├── UnfinishedError               1   some units of a job array are not finished
     ├── UsageError, ValueError        2   invalid option or argument
     │   └── MissingExtraError         2   an optional dependency is not installed
-    ├── InputError                    3   an input that cannot be read or used
+    ├── InputError                    3   an input cannot be read or used
     │   ├── MissingFileError, FileNotFoundError
-    │   │                             3   a file that is not there
-    │   ├── BadRecordError            3   one record of an input
-    │   └── TokenizerError            3   a tokenizer file
-    ├── OutputExistsError             4   the output is there already
+    │   │                             3   a file was not found
+    │   ├── BadRecordError            3   a record of an input is invalid
+    │   └── TokenizerError            3   a tokenizer file cannot be read or used
+    ├── OutputExistsError             4   the output already exists
     ├── ResumeMismatchError           4   an unfinished run was started with other options or inputs
-    ├── LockedError                   5   another process writes this output
-    ├── IntegrityError, ValueError    6   bytes that contradict each other
-    │   └── EncoderMismatchError      6   the fast encoder and the reference disagree
-    ├── StorageError, OSError         7   disk full, I/O error, no permission, a store that fails
+    ├── LockedError                   5   another process is writing this output
+    ├── IntegrityError, ValueError    6   corrupt or inconsistent data
+    │   └── EncoderMismatchError      6   the fast encoder and the reference encoder disagree
+    ├── StorageError, OSError         7   disk full, I/O error, permission denied, object store failure
     ├── WorkerError                   8   a worker process died or hung
     └── Cancelled                   130   stopped by Ctrl-C or a signal (143 for SIGTERM)
 
-An error's text is one sentence that names the file, the place and the value; ``hint`` says what to do.
-Where a built-in exception means the same, the error is also one of those, so that library users can
-catch what they know.
+The text of an error is one sentence that names the file, the field or option, and the value; ``hint`` says
+what to do. Errors also derive from the matching built-in exception, so ``except FileNotFoundError`` works.
 """
 
 from __future__ import annotations
@@ -31,14 +30,24 @@ import errno
 from typing import Any
 
 BAD_RECORD_EXCERPT_CHARACTERS = 60
+EXTRA_PACKAGES = {
+    "parquet": ("pyarrow",),
+    "hub": ("huggingface_hub",),
+    "tiktoken": ("tiktoken",),
+    "sentencepiece": ("sentencepiece",),
+    "torch": ("torch",),
+    "ray": ("ray",),
+    "remote": ("fsspec", "s3fs"),
+}
+"""The packages of each extra, as in pyproject.toml."""
 
 
 class TokshardError(Exception):
-    """Base of all errors that tokshard raises on purpose.
+    """Base class of all tokshard errors.
 
     Args:
-        message: One sentence that names what, where and the value.
-        hint: What the user can do next, or None.
+        message: One sentence that names the file, field or option, and the value.
+        hint: An instruction for the user, or None.
     """
 
     exit_code = 70
@@ -53,14 +62,14 @@ class TokshardError(Exception):
 
 
 class UnfinishedError(TokshardError):
-    """A run shared by many tasks cannot be assembled yet.
+    """A run shared by many tasks cannot be assembled yet because units are missing.
 
     Args:
-        message: One sentence that names what lacks.
-        missing: For each input that lacks some: ``input``, its path; ``units``, the numbers of its units;
-            and ``open_from``, the first unit of which it is not known whether there is one, or None.
-        tasks: The tasks of an array that these units belong to; None if the array is not known.
-        hint: What the user can do next.
+        message: One sentence that names the missing units.
+        missing: One entry for each incomplete input: ``input``, its path; ``units``, the numbers of the
+            missing units; and ``open_from``, the first unit that may or may not exist, or None.
+        tasks: The tasks of the array that own these units; None if the array is unknown.
+        hint: An instruction for the user.
     """
 
     exit_code = 1
@@ -85,46 +94,34 @@ class UsageError(TokshardError, ValueError):
 
 
 class MissingExtraError(UsageError):
-    """An optional dependency is required and not installed.
+    """An optional dependency is not installed.
 
     Args:
-        what: The feature that requires it, for example ``"Parquet input"``.
-        extra: The name of tokshard's extra that lists it.
+        what: The feature, for example ``"Parquet input"``.
+        extra: The name of tokshard's extra, a key of :data:`EXTRA_PACKAGES`.
     """
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(
-            f"{what} requires the extra '{extra}', which is not installed",
-            hint=f"pip install {' '.join(_packages_of(extra))}",
+            f"{what} requires {' and '.join(EXTRA_PACKAGES[extra])}, which "
+            f"{'is' if len(EXTRA_PACKAGES[extra]) == 1 else 'are'} not installed",
+            hint=f"pip install {' '.join(EXTRA_PACKAGES[extra])}",
         )
 
 
-def _packages_of(extra: str) -> list[str]:
-    # Their own names: tokshard itself may have been installed from a clone or a wheel.
-    from importlib.metadata import PackageNotFoundError, requires
-
-    try:
-        requirements = requires("tokshard") or []
-    except PackageNotFoundError:
-        requirements = []
-    split = [requirement.partition(";") for requirement in requirements]
-    found = [f"'{name.strip()}'" for name, _, marker in split if f"extra == '{extra}'" in marker]
-    return found or [f"'tokshard[{extra}]'"]
-
-
 class InputError(TokshardError):
-    """An input that cannot be read or used."""
+    """An input cannot be read or used."""
 
     exit_code = 3
 
 
 class MissingFileError(InputError, FileNotFoundError):
-    """A file that is not there.
+    """A file was not found.
 
     Args:
-        message: One sentence that names the file and what it is needed for.
+        message: One sentence that names the file and its purpose.
         path: The file.
-        hint: What the user can do next.
+        hint: An instruction for the user.
     """
 
     def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
@@ -134,16 +131,16 @@ class MissingFileError(InputError, FileNotFoundError):
 
 
 class BadRecordError(InputError):
-    """One record of an input that cannot become a document.
+    """A record of an input cannot be turned into a document.
 
     Args:
         path: The input as the user named it.
-        line: The 1-based line (or row) number, or None where it is not known.
+        line: The 1-based line (or row) number, or None if unknown.
         offset: The byte offset of the record in the decompressed input (or the 0-based row).
         reason: A stable code, see :mod:`tokshard.corpus.records`.
-        detail: What exactly is wrong.
-        excerpt: The beginning of the record, already cut.
-        hint: What the user can do next.
+        detail: A description of the defect.
+        excerpt: The beginning of the record, already truncated.
+        hint: An instruction for the user.
     """
 
     def __init__(
@@ -168,20 +165,20 @@ class BadRecordError(InputError):
 
 
 class TokenizerError(InputError):
-    """A tokenizer file that cannot be read or used."""
+    """A tokenizer file cannot be read or used."""
 
 
 class OutputExistsError(TokshardError):
-    """The output exists already."""
+    """The output already exists."""
 
     exit_code = 4
 
 
 class ResumeMismatchError(TokshardError):
-    """An unfinished run cannot be resumed because its inputs or options differ from those given now.
+    """An unfinished run cannot be resumed because its inputs or options differ from the current ones.
 
     Args:
-        differences: One phrase for each thing that differs.
+        differences: One phrase per difference.
     """
 
     exit_code = 4
@@ -198,14 +195,14 @@ class LockedError(TokshardError):
 
 
 class IntegrityError(TokshardError, ValueError):
-    """Bytes on disk that contradict each other.
+    """Data on disk is corrupt or inconsistent.
 
     Args:
         message: One sentence that names the file and the value.
         path: The file.
         field: The field of the format, for example ``"sequence_lengths"``, or None.
         offset: The byte offset in the file, or None.
-        hint: What the user can do next.
+        hint: An instruction for the user.
     """
 
     exit_code = 6
@@ -226,17 +223,17 @@ class IntegrityError(TokshardError, ValueError):
 
 
 class EncoderMismatchError(IntegrityError):
-    """The fast encoder and the reference encoder give different tokens for the same text."""
+    """The fast encoder and the reference encoder return different tokens for the same text."""
 
 
 class StorageError(TokshardError, OSError):
-    """The file system or store refused: disk full, quota, I/O error, no permission, no answer.
+    """The file system or object store failed: disk full, quota, I/O error, permission denied, timeout.
 
     Args:
-        action: What was tried, for example ``"write"``.
+        action: The failed operation, for example ``"write"``.
         path: The file, or the URL of an object.
-        cause: The error of the operating system, or what a store answered in the form of one.
-        hint: What the user can do next; by default what fits the cause.
+        cause: The operating system's error; failures of object stores are converted to one.
+        hint: An instruction for the user; by default one that fits the cause.
     """
 
     exit_code = 7
@@ -257,11 +254,11 @@ class WorkerError(TokshardError):
     exit_code = 8
 
 
-class Cancelled(TokshardError):  # noqa: N818 - not an error of anybody
-    """The run was stopped from outside; what was finished is kept.
+class Cancelled(TokshardError):  # noqa: N818 - nothing went wrong
+    """The run was interrupted; finished work is kept.
 
     Args:
-        signal_number: The signal that stopped it: 2 (Ctrl-C) or 15.
+        signal_number: The signal that was received: 2 (SIGINT, Ctrl-C) or 15 (SIGTERM).
     """
 
     def __init__(self, message: str, *, signal_number: int = 2, hint: str | None = None) -> None:
@@ -272,10 +269,10 @@ class Cancelled(TokshardError):  # noqa: N818 - not an error of anybody
 def _storage_hint(cause: OSError) -> str | None:
     hints = {
         errno.ENOSPC: "free some space and run the same command again: finished work is kept",
-        errno.EDQUOT: "the quota is used up: free some space and run the same command again",
-        errno.EFBIG: "the file size limit (ulimit -f) is too low: raise it and run the same command again",
+        errno.EDQUOT: "free some space (the quota is exhausted) and run the same command again",
+        errno.EFBIG: "raise the file size limit (ulimit -f) and run the same command again",
         errno.EACCES: "check the permissions of the directory",
-        errno.EROFS: "the file system is mounted read-only",
-        errno.EIO: "the disk reported an error: check it, then run the same command again",
+        errno.EROFS: "remount the file system read-write, or choose another directory",
+        errno.EIO: "check the disk (it reported an error), then run the same command again",
     }
     return hints.get(cause.errno or 0)

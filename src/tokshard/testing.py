@@ -1,6 +1,6 @@
-"""Test helpers for projects that use tokshard: restorable loaders, and hypothesis strategies of its formats.
+"""Test helpers for projects that use tokshard: a resume check for loaders, and hypothesis strategies.
 
-hypothesis is imported by the strategies alone, when they are made.
+hypothesis is imported only when a strategy is created.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 
 class Stateful(Protocol):
-    """An iterable that can tell where it stands and be put there."""
+    """An iterable whose position can be saved and restored."""
 
     def __iter__(self) -> Any: ...
 
     def state_dict(self) -> Any:
-        """Return where it stands."""
+        """Return the current position."""
 
     def load_state_dict(self, state: Any) -> None:
-        """Go there."""
+        """Restore a position."""
 
 
 def assert_same_after_restore(
     loader: Stateful, *, fresh: Callable[[], Stateful] | None = None, every: int = 1
 ) -> int:
-    """Check that a loader restored before any of its items goes on with exactly the same items.
+    """Check that a loader restored at any position yields exactly the same remaining items.
 
-    The loader is read from where it stands to its end, its state saved before every item and after the last.
-    Then each state is restored and the tail compared: as many items, each equal in all of its arrays. It
-    takes time in the square of the number of items.
+    Reads the loader from its current position to its end and saves the state before every item and after
+    the last. Then restores each state and compares the remaining items: their number and all their arrays.
+    The time is quadratic in the number of items.
 
     Args:
-        loader: The loader; it ends at its end.
-        fresh: Makes another loader to restore a state into, as a new process would; without, the states are
-            restored into the same loader.
-        every: Restore only every this many-th state, and the last one.
+        loader: The loader; it must be finite.
+        fresh: Creates another loader to restore each state into, as a new process would; by default the
+            states are restored into the same loader.
+        every: Restore only every ``every``-th state, and the last one.
 
     Returns:
-        The number of states that were restored.
+        The number of states restored.
 
     Raises:
-        AssertionError: A tail differs.
+        AssertionError: The remaining items differ.
 
     Example::
 
@@ -73,7 +73,8 @@ def assert_same_after_restore(
         tail = list(map(_copied, other))
         if len(tail) != len(items) - number:
             raise AssertionError(
-                f"restored before item {number} of {len(items)} the loader gives {len(tail)} more items"
+                f"restored before item {number} of {len(items)}, the loader must yield {len(items) - number} "
+                f"more items, got {len(tail)}"
             )
         for place, (found, expected) in enumerate(zip(tail, items[number:], strict=True)):
             _assert_equal(found, expected, f"restored before item {number}, item {number + place}")
@@ -83,12 +84,12 @@ def assert_same_after_restore(
 def documents(
     *, dtype: str = "uint16", max_documents: int = 12, max_tokens: int = 12
 ) -> SearchStrategy[list[list[NDArray[Any]]]]:
-    """Return a strategy of documents: lists of sequences of tokens, empty ones among both.
+    """Return a strategy of documents (lists of token sequences); documents and sequences may be empty.
 
     Args:
-        dtype: Of the tokens.
-        max_documents: The most documents.
-        max_tokens: The most tokens of a sequence.
+        dtype: The dtype of the tokens.
+        max_documents: The maximum number of documents.
+        max_tokens: The maximum number of tokens in a sequence.
     """
     from hypothesis import strategies as st
 
@@ -99,10 +100,10 @@ def documents(
 
 
 def indexed_datasets(directory: str | os.PathLike[str]) -> SearchStrategy[str]:
-    """Return a strategy of indexed datasets of all integer dtypes, written into a directory: their prefixes.
+    """Return a strategy that writes indexed datasets of all integer dtypes and yields their path prefixes.
 
     Args:
-        directory: An existing directory. One pair of files for each dtype is written over and over.
+        directory: An existing directory. One pair of files per dtype is overwritten by each example.
     """
     from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ def indexed_datasets(directory: str | os.PathLike[str]) -> SearchStrategy[str]:
 
 
 def write_documents(prefix: str, contents: Iterable[Iterable[NDArray[Any]]], dtype: str = "uint16") -> None:
-    """Write documents (sequences of tokens) as an indexed dataset, over what is there."""
+    """Write documents (lists of token sequences) as an indexed dataset; existing files are overwritten."""
     from tokshard.dataset.builder import IndexedDatasetBuilder
 
     builder = IndexedDatasetBuilder(prefix + ".bin", dtype=np.dtype(dtype))
@@ -134,7 +135,7 @@ def write_documents(prefix: str, contents: Iterable[Iterable[NDArray[Any]]], dty
 
 
 def topologies(max_world_size: int = 64) -> SearchStrategy[Topology]:
-    """Return a strategy of training jobs' shapes: all sizes divide the world."""
+    """Return a strategy of topologies: world sizes with tensor, pipeline and context parallel sizes."""
     from hypothesis import strategies as st
 
     from tokshard.sharding.topology import Topology
@@ -160,10 +161,10 @@ def _copied(value: Any) -> Any:
 def _assert_equal(found: Any, expected: Any, where: str) -> None:
     if isinstance(expected, dict):
         if not isinstance(found, dict) or list(found) != list(expected):
-            raise AssertionError(f"{where}: other fields: {found!r}, not {list(expected)}")
+            raise AssertionError(f"{where}: fields must be {list(expected)}, got {found!r}")
         for name in expected:
             _assert_equal(found[name], expected[name], f"{where}, field {name}")
         return
     left, right = np.asarray(found), np.asarray(expected)
     if left.dtype != right.dtype or not np.array_equal(left, right):
-        raise AssertionError(f"{where}: {found!r}, not {expected!r}")
+        raise AssertionError(f"{where}: must be {expected!r}, got {found!r}")

@@ -1,3 +1,3 @@
-"""The version of tokshard, the one place that states it."""
+"""Version of tokshard."""
 
 __version__ = "0.1.0"

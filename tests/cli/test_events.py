@@ -137,7 +137,7 @@ def test_runs_are_put_behind_each_other(workshop):
 def test_a_file_that_is_no_log_is_left_alone(workshop, content):
     (workshop / "corpus.jsonl").write_bytes(content)
     done = run(*LONG["merge"], "--log-json", "corpus.jsonl", "--json")
-    assert (done.returncode, "is there already and no event log" in done.json["message"]) == (4, True)
+    assert (done.returncode, "exists and is not an event log" in done.json["message"]) == (4, True)
     assert (workshop / "corpus.jsonl").read_bytes() == content
     assert not (workshop / "new.bin").exists()
 

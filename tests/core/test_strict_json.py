@@ -104,7 +104,7 @@ def test_sound(name):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong(name):
-    with pytest.raises(IntegrityError, match=r"^some/x\.json is ") as caught:
+    with pytest.raises(IntegrityError, match=r"^some/x\.json (is|must have|must be) ") as caught:
         parse_json_object(WRONG[name], "some/x.json")
     assert caught.value.path == "some/x.json"
     assert len(str(caught.value)) < 300
@@ -112,7 +112,7 @@ def test_wrong(name):
 
 def test_the_depth_is_counted_before_anything_is_parsed(monkeypatch):
     monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
-    with pytest.raises(IntegrityError, match="deeper than 32"):
+    with pytest.raises(IntegrityError, match="at most 32 levels"):
         parse_json_object(wrap(MAX_JSON_DEPTH + 1).encode(), "x.json")
 
 
@@ -126,7 +126,7 @@ def test_no_content_takes_more_than_linear_time(begin, piece):
 
 def test_half_a_million_keys_with_the_last_one_twice_are_found_soon():
     content = "{" + "".join(f'"{i}":0,' for i in range(500_000)) + '"499999":0}'
-    with pytest.raises(IntegrityError, match="'499999' occurs twice"):
+    with pytest.raises(IntegrityError, match="duplicate key '499999'"):
         parse_json_object(content.encode(), "x.json")
 
 

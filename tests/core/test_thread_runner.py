@@ -49,7 +49,7 @@ def test_the_first_failure_stops_those_who_wait():
 
 
 def test_no_workers_are_refused():
-    with pytest.raises(UsageError, match="0 workers"):
+    with pytest.raises(UsageError, match="workers must be at least 1, got 0"):
         ThreadRunner(0)
 
 

@@ -192,5 +192,5 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     path = tmp_path / "table"
     pq.write_table(pa.table({"text": ["a"]}), path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match="extra 'parquet'"):
+    with pytest.raises(MissingExtraError, match="Parquet and Arrow input requires pyarrow"):
         read_table(path)

@@ -106,7 +106,7 @@ def test_a_write_that_claims_more_than_it_wrote_is_caught(tmp_path, monkeypatch,
 
     monkeypatch.setattr(os, "write", lying)
     path = str(tmp_path / "x")
-    with pytest.raises(IntegrityError, match="50 bytes after 100 were written"):
+    with pytest.raises(IntegrityError, match="must have 100 bytes after the write, got 50"):
         if kind is AtomicFile:
             write_atomically(path, bytes(100))
         else:
@@ -187,7 +187,9 @@ def test_an_append_file_continues_from_a_known_size(tmp_path_factory, first, kee
     path = tmp_path_factory.mktemp("append") / "x"
     path.write_bytes(first)
     if keep > len(first):
-        with pytest.raises(IntegrityError, match=f"{len(first)} bytes, but {keep} were recorded"):
+        with pytest.raises(
+            IntegrityError, match=f"must have at least {keep} bytes .recorded as written., got {len(first)}"
+        ):
             AppendFile(str(path), keep)
         assert path.read_bytes() == first
         return

@@ -21,16 +21,16 @@ def test_the_bytes_and_the_text_are_those_of_the_file(tmp_path):
 
 def test_what_is_wrong_is_told(tmp_path, monkeypatch):
     missing, broken = str(tmp_path / "nothing"), tmp_path / "broken"
-    with pytest.raises(MissingFileError, match=re.escape(f"there is no recipe {missing}")) as caught:
+    with pytest.raises(MissingFileError, match=re.escape(f"recipe not found: {missing}")) as caught:
         read_small_file(missing, "recipe", hint="write one")
     assert (caught.value.filename, caught.value.hint) == (missing, "write one")
-    with pytest.raises(InputError, match="is a directory, and no recipe"):
+    with pytest.raises(InputError, match=r"cannot read recipe .*: it is a directory"):
         read_text(str(tmp_path), "recipe")
     broken.write_bytes(b"abc\xff")
-    with pytest.raises(InputError, match="is not UTF-8: invalid start byte at byte 3"):
+    with pytest.raises(InputError, match="must be UTF-8: invalid start byte at byte 3"):
         read_text(str(broken))
     monkeypatch.setattr(small_files, "MAX_TEXT_BYTES", 3)
-    with pytest.raises(InputError, match="is larger than 3 bytes"):
+    with pytest.raises(InputError, match="must have at most 3 bytes"):
         read_small_file(str(broken))
     with pytest.raises(StorageError, match="cannot read"):
         read_small_file(f"{broken}/inside")
@@ -44,7 +44,7 @@ def test_the_size_is_limited(tmp_path, monkeypatch):
         if fits:
             assert read_json_object(str(tmp_path / "x")) == {}
         else:
-            with pytest.raises(IntegrityError, match="larger than 100 bytes"):
+            with pytest.raises(IntegrityError, match="must have at most 100 bytes, got 101"):
                 read_json_object(str(tmp_path / "x"))
 
 

@@ -304,7 +304,7 @@ def test_tiktoken_encodings_are_those_of_the_library(name, ranks, monkeypatch):
 
 def test_tiktoken_without_its_library(ranks, monkeypatch):
     monkeypatch.setitem(sys.modules, "tiktoken", None)
-    with pytest.raises(MissingExtraError, match="requires the extra 'tiktoken'"):
+    with pytest.raises(MissingExtraError, match="requires tiktoken, which is not installed"):
         reference_encoder(load_tokenizer(str(ranks)), special_tokens=False)
 
 

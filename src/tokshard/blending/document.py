@@ -269,7 +269,7 @@ class BlendDocument(Document):
             MissingFileError: There is none.
             IntegrityError: It is damaged, or of another version.
         """
-        refuse_remote(path, "a blend is read from")
+        refuse_remote(path, "a blend must be a local file")
         path = os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path
         try:
             value = read_json_object(path)

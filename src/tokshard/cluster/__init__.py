@@ -1,1 +1,1 @@
-"""Calls of our own functions as tasks of an existing Ray cluster."""
+"""Remote calls of tokshard functions as tasks of an existing Ray cluster."""

@@ -1,6 +1,6 @@
-"""A Ray cluster as a job sees it: calls go in, answers come out, and lost work runs again.
+"""Connection of a job to a Ray cluster: submits calls, receives answers, and repeats lost work.
 
-The gateway process speaks with Ray; its end is an error.
+The gateway process talks to Ray; if it exits, that is an error.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tokshard.errors import MissingExtraError, StorageError, UsageError, WorkerE
 from tokshard.version import __version__
 
 RESUME = "run the same command again to resume; finished work is kept"
-_NO_CLUSTER = "start one (ray start --head), name one (--ray-address HOST:PORT), or leave out --executor ray"
-# Ray tries for minutes to reach a cluster that is gone.
+_NO_CLUSTER = "start a cluster (ray start --head), pass --ray-address HOST:PORT, or omit --executor ray"
+# Ray tries for minutes to reach an unreachable cluster.
 _CONNECT_SECONDS = 60.0
 _TICK_SECONDS = 0.5
 _END_SECONDS = 5.0
@@ -50,13 +50,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The common part of all calls of a connection.
+    """The parameters shared by all calls of a connection.
 
     Attributes:
-        function: What is called on the nodes: ``"module:name"`` of a
+        function: The function to call on the nodes: ``"module:name"`` of a
             :data:`tokshard.cluster.task.Function`.
-        attachment: A file whose content each call gets, or None.
-        deliver_to: The directory for files that come with answers; ``""`` if none do.
+        attachment: A file whose content is passed to each call, or None.
+        deliver_to: The directory for files that come with answers; ``""`` if there are none.
     """
 
     function: str
@@ -67,15 +67,15 @@ class Calls:
 class Connection:
     """The connection to a Ray cluster; a context manager.
 
-    Left by an exception, it ends at once, and Ray stops the tasks that run.
+    An exception in the body closes it at once, and Ray stops the running tasks.
 
     Attributes:
-        slots: How many tasks the cluster has CPUs for, now.
+        slots: The number of tasks that the cluster currently has CPUs for.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        UsageError: No node has as many CPUs as a task is to have.
-        WorkerError: There is no such cluster, or it does not answer.
+        UsageError: No node has as many CPUs as one task needs.
+        WorkerError: The cluster does not exist or does not respond.
     """
 
     def __init__(self, options: RayOptions, calls: Calls) -> None:
@@ -106,7 +106,7 @@ class Connection:
                 env=_environment(),
             )
         except OSError as error:
-            raise WorkerError(f"cannot start the process that speaks with Ray: {error.strerror}") from error
+            raise WorkerError(f"cannot start the Ray gateway process: {error.strerror}") from error
         self._listeners = [
             threading.Thread(target=target, daemon=True) for target in (self._listen, self._collect)
         ]
@@ -122,7 +122,7 @@ class Connection:
 
     @property
     def capacity(self) -> int:
-        """The number of tasks to have in flight now; the cluster may grow and shrink."""
+        """The number of tasks to keep in flight now; the cluster may grow and shrink."""
         return self._options.tasks or max(1, _TASKS_PER_SLOT * self.slots)
 
     def submit(self, number: int, label: str, arguments: Message) -> None:
@@ -131,13 +131,13 @@ class Connection:
         self._write({"number": number, "label": label, "call": request})
 
     def wait(self) -> Message | None:
-        """Wait for a message with a ``number``; None if half a second passes without.
+        """Wait for a message with a ``number``; return None after half a second without one.
 
-        It holds one of ``began`` (where: ``host`` and ``pid``), ``answer``, ``ended``, ``lost`` (why), and
-        ``crashed`` (the traceback).
+        A message has one of ``began`` (``host`` and ``pid``), ``answer``, ``ended``, ``lost`` (the reason),
+        and ``crashed`` (the traceback).
 
         Raises:
-            WorkerError: The connection is gone, or a node has another version of tokshard.
+            WorkerError: The connection was lost, or a node has another version of tokshard.
             StorageError: A file that came with an answer cannot be written.
         """
         message = self._next(_TICK_SECONDS)
@@ -168,7 +168,7 @@ class Connection:
                 self._measure(message["nodes"])
                 return
         raise WorkerError(
-            f"the Ray cluster at {self._options.resolved} did not answer in {_CONNECT_SECONDS:g} s",
+            f"the Ray cluster at {self._options.resolved} did not respond within {_CONNECT_SECONDS:g} s",
             hint=_NO_CLUSTER,
         )
 
@@ -177,8 +177,9 @@ class Connection:
         self.slots = sum(int(cpus / each) for cpus in nodes)
         if not self.slots and not self._is_connected:
             raise UsageError(
-                f"no node of the Ray cluster at {self._options.resolved} has {each:g} CPUs for a task",
-                hint=f"the largest has {max(nodes, default=0.0):g}; see --ray-cpus-per-task",
+                f"--ray-cpus-per-task must be at most {max(nodes, default=0.0):g}, the CPUs of the "
+                f"largest node of the Ray cluster at {self._options.resolved}, got {each:g}",
+                hint="lower --ray-cpus-per-task",
             )
         self._is_connected = True
 
@@ -212,7 +213,7 @@ class Connection:
         self._messages.put(None)
 
     def _collect(self) -> None:
-        # Runs in a thread; the last lines that Ray prints explain its end.
+        # Runs in a thread; Ray's last lines explain why it exited.
         self._printed.extend(self._stream(self._process.stderr))
 
     @staticmethod
@@ -226,7 +227,7 @@ class Connection:
         lines = [text for line in self._printed if (text := line.decode("utf-8", "replace").strip())]
         last = f": {_LOG_PREFIX.sub('', lines[-1]).partition('. ')[0]}" if lines else ""
         status = self._process.returncode
-        return WorkerError(f"the connection to Ray ended with status {status}{last}", hint=RESUME)
+        return WorkerError(f"the Ray gateway process exited with status {status}{last}", hint=RESUME)
 
     def _close_stdin(self) -> None:
         if self._process.stdin is not None:
@@ -245,33 +246,32 @@ class Connection:
 
 
 def _environment() -> dict[str, str]:
-    # An empty entry is the current directory, in which the gateway runs, too.
+    # An empty entry means the current directory, which is also that of the gateway.
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)}
 
 
 class RetryableTask(Protocol[T_co]):
-    """A piece of work for one task of the cluster, which may answer several times."""
+    """A piece of work for one Ray task, which may answer several times."""
 
     @property
     def label(self) -> str:
-        """The name of the work, for people: ``"unit 7 of web.jsonl"``."""
+        """A readable name of the work: ``"unit 7 of web.jsonl"``."""
 
     def arguments(self) -> Message | None:
-        """Return the arguments of a call for everything that is not answered yet; None if all is."""
+        """Return the arguments of a call for everything not answered yet; None if everything is answered."""
 
     def receive(self, answer: Message) -> T_co:
-        """Take an answer. An exception ends everything."""
+        """Process an answer. An exception stops the run."""
 
 
 def run_retryable(connection: Connection, tasks: Iterator[RetryableTask[T]], *, retries: int) -> Iterator[T]:
-    """Run tasks until there are no more, as many at once as the cluster has room for.
+    """Run tasks until all are done, as many at once as the cluster has room for.
 
-    Whatever is lost with its worker or node runs again: only the part that is not answered.
-
-    The same work may be lost ``retries`` times.
+    Work lost with its worker or node is repeated, except for the parts already answered; each task at most
+    ``retries`` times.
 
     Raises:
-        WorkerError: Work was lost more often, or the cluster is gone.
+        WorkerError: A task was lost more often, or the cluster is unreachable.
     """
     return _Round(connection, retries, tasks).run()
 
@@ -331,7 +331,7 @@ class _Round(Generic[T]):
         label = task.label
         times = self._losses[label] = self._losses[label] + 1
         if times > self._retries:
-            where = "before it began" if host is None else f"on the node {host}"
+            where = "before it started" if host is None else f"on the node {host}"
             often = f"{times} times, the last time " if times > 1 else ""
             raise WorkerError(f"{label} was lost {often}{where}: {reason}", hint=RESUME)
         pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (times - 1))

@@ -1,8 +1,8 @@
-"""The process that speaks with Ray: ``python -m tokshard.cluster.gateway``, spoken to by lines of JSON.
+"""Gateway process to Ray: ``python -m tokshard.cluster.gateway``, controlled by lines of JSON.
 
-Ray's library prints, takes over signals, and ends its process when the cluster is gone. So it has a
-process of its own, which the job starts, listens to, and may end at any moment: Ray stops the tasks of a
-driver that has gone away. When the job goes away, stdin ends, and so does this.
+Ray's library prints, takes over signals, and exits its process when the cluster is gone. So it runs in a
+process of its own, which the job starts, reads from, and may kill at any time: Ray stops the tasks of a
+driver that exited. When the job exits, stdin closes and the gateway exits, too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tokshard.errors import StorageError
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import check_plain_name
 
-# Ray hands over everything that is ready at the end of such a span, however much it is.
+# Ray returns everything that is ready after this time, however much it is.
 _ROUND_SECONDS = 0.05
 _CAPACITY_SECONDS = 5.0
 _REACH_SECONDS = 10.0
 _END_SECONDS = 2.0
-# Results wait in the memory of their node; so many of one task, its announcement among them.
+# Results wait in the memory of their node: at most this many per task, including the start message.
 _RESULTS_AHEAD = 4
 
 
 def main() -> None:
-    """Run the gateway until its stdin ends."""
+    """Run the gateway until its stdin is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -54,7 +54,7 @@ class Gateway:
     Args:
         start: The first message: ``address``, ``endpoint``, ``cpus_per_task``, ``attachment`` (a file,
             or None) and ``deliver_to`` (where files that come with answers go).
-        lines: What comes from the job; None when it has closed its end.
+        lines: The messages of the job; None after it closed the pipe.
     """
 
     def __init__(self, start: Message, lines: queue.Queue[bytes | None], answers: BinaryIO) -> None:
@@ -67,7 +67,7 @@ class Gateway:
         self._perform: Any = None
 
     def run(self) -> None:
-        """Connect, and run tasks until the job closes its end."""
+        """Connect, and run tasks until the job closes the pipe."""
         import ray
 
         if (endpoint := self._start["endpoint"]) is not None and (refusal := _unreachable(*endpoint)):
@@ -125,7 +125,7 @@ class Gateway:
         except exceptions.RayTaskError as error:
             self._end(results, {"crashed": str(error)})
         except exceptions.LocalRayletDiedError:
-            raise ConnectionError("the Ray node on this machine has died") from None
+            raise ConnectionError("the Ray node on this machine died") from None
         except exceptions.RayError as error:
             self._end(results, {"lost": _first_sentence(error)})
         else:
@@ -179,7 +179,7 @@ def _unreachable(host: str, port: int) -> str | None:
     try:
         socket.create_connection((host, port), timeout=_REACH_SECONDS).close()
     except OSError as error:
-        return f"nobody answers at {host}:{port}: {error.strerror or error}"
+        return f"no response from {host}:{port}: {error.strerror or error}"
     return None
 
 

@@ -10,7 +10,7 @@ from tokshard.errors import UsageError
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 
 _HINT_CLIENT = (
-    "run the command on a node of the cluster with --ray-address auto, or let Ray run it there: "
+    "pass --ray-address auto on a node of the cluster, or submit the command as a Ray job: "
     "ray job submit -- tokshard ..."
 )
 
@@ -20,12 +20,12 @@ class RayOptions:
     """Options of a Ray cluster.
 
     Attributes:
-        address: ``"auto"`` for the cluster of this machine, or ``HOST:PORT``; None for what the variable
-            ``RAY_ADDRESS`` says, else ``"auto"``.
-        cpus_per_task: CPUs that each task asks for; may be a fraction.
-        retries: How often a piece of work that was lost with its worker or node is given out again.
-        tasks: Most tasks at a time; None for twice as many as the cluster has room for, so that none of
-            its CPUs waits.
+        address: ``"auto"`` for the cluster of this machine, or ``HOST:PORT``; None for the variable
+            ``RAY_ADDRESS``, or ``"auto"`` if it is not set.
+        cpus_per_task: CPUs reserved for each task; may be a fraction.
+        retries: How often work that was lost with its worker or node is repeated.
+        tasks: The maximum number of tasks in flight; None for twice as many as the cluster has room for,
+            which keeps all CPUs busy.
 
     Raises:
         UsageError: A value is invalid.
@@ -42,21 +42,21 @@ class RayOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.cpus_per_task <= 1 << 20:
-            raise UsageError(f"--ray-cpus-per-task {self.cpus_per_task:g} is no number of CPUs")
+            raise UsageError(f"--ray-cpus-per-task must be a positive number, got {self.cpus_per_task:g}")
         if self.cpus_per_task > 1 and self.cpus_per_task != int(self.cpus_per_task):
-            raise UsageError(f"--ray-cpus-per-task {self.cpus_per_task:g}: above 1 Ray takes whole CPUs only")
+            raise UsageError(f"--ray-cpus-per-task must be an integer if above 1, got {self.cpus_per_task:g}")
         if self.retries < 0:
-            raise UsageError(f"--ray-retries {self.retries} is less than 0")
+            raise UsageError(f"--ray-retries must be at least 0, got {self.retries}")
         if self.resolved.startswith("ray://"):
             raise UsageError(
-                f"the Ray address {self.resolved!r} is that of Ray Client, which cannot hand back results "
-                "one by one",
+                f"--ray-address must not be a Ray Client address (Ray Client cannot stream results), got "
+                f"{self.resolved!r}",
                 hint=_HINT_CLIENT,
             )
         if self.resolved != "auto" and self.endpoint is None:
             raise UsageError(
-                f"the Ray address {self.resolved!r} is neither 'auto' nor HOST:PORT",
-                hint="for example --ray-address 10.0.0.1:6379",
+                f"--ray-address must be 'auto' or HOST:PORT, got {self.resolved!r}",
+                hint="pass for example --ray-address 10.0.0.1:6379",
             )
 
     @property

@@ -1,7 +1,7 @@
-"""The code that runs on the nodes: one call of our function, as a Ray task that answers piece by piece.
+"""Code that runs on the nodes: one call of a tokshard function as a Ray task with streamed answers.
 
-Calls and answers are JSON, and files are bytes; Ray pickles these plain values on their way, and that is
-the only place where anything of ours is pickled.
+Calls and answers are JSON, and files are bytes. Ray pickles these plain values in transit; nothing else is
+pickled.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from tokshard.version import __version__
 
 Message = dict[str, Any]
 Answer = tuple[Message, bytes]
-"""A message, and the content of a file that goes with it, or nothing."""
+"""A message, and the content of an accompanying file, or empty."""
 
 Function = Callable[[Message, bytes], Iterator[Answer]]
-"""A function that can be called: it gets its arguments and the attachment that all calls share."""
+"""A callable function: takes its arguments and the attachment shared by all calls."""
 
 
 def to_bytes(message: Message) -> bytes:
-    """Return a message as bytes, without a line break in them."""
+    """Return a message as bytes without line breaks."""
     return json.dumps(message, separators=(",", ":")).encode("ascii")
 
 
 def perform(call: bytes, attachment: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Run one call; this is the body of the Ray task.
+    """Run one call: the body of the Ray task.
 
     Args:
-        call: A JSON object: ``version`` (that of the caller), ``function`` (``module:name``, a
-            :data:`Function` of this package) and its ``arguments``.
-        attachment: Bytes that are the same for many calls, and that each node gets once.
+        call: A JSON object: ``version`` (of the caller), ``function`` (``module:name``, a :data:`Function`
+            of this package) and its ``arguments``.
+        attachment: Bytes shared by many calls, sent to each node once.
 
     Yields:
-        First where it runs, then what the function yields, as JSON and bytes.
+        First the host and pid, then the items of the function, as JSON and bytes.
     """
     request = json.loads(call)
     host = socket.gethostname()
     yield to_bytes({"began": {"host": host, "pid": os.getpid()}}), b""
     if request["version"] != __version__:
-        refusal = f"the node {host} has tokshard {__version__}, but the command is of {request['version']}"
+        refusal = f"the node {host} must have tokshard {request['version']}, got {__version__}"
         yield to_bytes({"refused": refusal}), b""
         return
     module, _, name = request["function"].partition(":")
@@ -54,7 +54,7 @@ def perform(call: bytes, attachment: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def on_node(error: Exception, host: str) -> Exception:
-    """Return an error so that, if it is one of the file system, it says on which node it happened."""
+    """Return the error, with the node's name added if it is a :class:`StorageError`."""
     if not isinstance(error, StorageError):
         return error
     cause = OSError(error.errno, error.reason)

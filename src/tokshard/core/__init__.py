@@ -1,1 +1,1 @@
-"""Building blocks that every package shares: progress, the JSON codec, threads, text for people."""
+"""Building blocks shared by all packages: progress, the JSON codec, threads, text formatting."""

@@ -1,7 +1,7 @@
-"""Calls in threads of their own, and waiting for them in a way that can be stopped.
+"""Background threads, and interruptible waits for them.
 
-A signal interrupts the main thread alone. Another thread that waits for a store must check now and then
-whether its work was stopped, or the program would not end before the store has answered.
+Signals interrupt only the main thread. Another thread that waits for an object store must check regularly
+whether its work was stopped, or the process could not exit before the store responds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _stop_check: ContextVar[Callable[[], None] | None] = ContextVar("stop_check", de
 
 
 class Background(Generic[Result]):
-    """A call under way.
+    """A call running in a thread.
 
-    The thread is a daemon, unlike those of ``concurrent.futures``: a process that is told to stop does
-    not wait for a slow answer.
+    The thread is a daemon, unlike those of ``concurrent.futures``: a process that is asked to exit does
+    not wait for a slow response.
 
     Args:
-        call: What to do.
+        call: The function to call.
 
     Attributes:
-        done: Set when the call has ended.
+        done: Set when the call has returned.
 
     Example:
         >>> Background(lambda: 6 * 7).result()
@@ -43,7 +43,7 @@ class Background(Generic[Result]):
         threading.Thread(target=self._run, name="tokshard-background", daemon=True).start()
 
     def result(self) -> Result:
-        """Wait for the call to end; return what it returned, or raise what it raised."""
+        """Wait for the call to finish; return its result or raise its exception."""
         self.done.wait()
         if self._error is not None:
             raise self._error
@@ -59,11 +59,11 @@ class Background(Generic[Result]):
 
 
 def in_order(calls: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Result]:
-    """Yield what calls return, in their order, while the next ones are under way.
+    """Yield the results of calls in order, while the next ones are running.
 
     Args:
-        calls: What to do; taken one by one as there is room.
-        at_once: How many calls may be under way, or done and not taken.
+        calls: The functions to call; consumed as slots become free.
+        at_once: The maximum number of calls that are running or finished but not yet consumed.
 
     Example:
         >>> list(in_order([lambda: 1, lambda: 2, lambda: 3], 2))
@@ -79,12 +79,12 @@ def in_order(calls: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Re
 
 
 def set_stop_check(check: Callable[[], None]) -> None:
-    """Call ``check`` while this thread waits; it raises an error if the work was stopped."""
+    """Call ``check`` while this thread waits; it must raise an error if the work was stopped."""
     _stop_check.set(check)
 
 
 def call_interruptibly(work: Callable[[], Result]) -> Result:
-    """Return what ``work`` returns, or abandon the call when this thread's work is stopped."""
+    """Return the result of ``work``, or abandon the call when this thread's work is stopped."""
     if _stop_check.get() is None:
         return work()
     background = Background(work)
@@ -93,7 +93,7 @@ def call_interruptibly(work: Callable[[], Result]) -> Result:
 
 
 def wait_for(event: threading.Event) -> None:
-    """Wait for an event; raise what the check of this thread raises."""
+    """Wait for an event; propagate errors of this thread's stop check."""
     check = _stop_check.get()
     if check is None:
         event.wait()

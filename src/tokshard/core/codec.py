@@ -1,7 +1,7 @@
-"""The one codec between dataclasses and JSON.
+"""Codec between dataclasses and JSON.
 
-Every file that outlives a process and every JSON output of the command line is a dataclass whose fields
-state their JSON names, so that renaming an attribute cannot change a format:
+Every file format and every JSON output of the command line is a dataclass whose fields declare their JSON
+names, so that renaming an attribute cannot change a format:
 
     @dataclass(frozen=True, slots=True)
     class Unit(Document):
@@ -52,11 +52,11 @@ class Key:
 
     Attributes:
         name: The field's name in JSON.
-        description: What the field says, for the published schema.
-        minimum: The smallest number allowed.
-        maximum: The largest number allowed.
-        pattern: A regular expression that a text matches as a whole.
-        omit_none: Leave the field out where the value is None, instead of writing null.
+        description: The field's meaning, for the published schema.
+        minimum: The smallest allowed number.
+        maximum: The largest allowed number.
+        pattern: A regular expression that must match the whole text.
+        omit_none: Omit the field if its value is None, instead of writing null.
     """
 
     name: str
@@ -69,9 +69,9 @@ class Key:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotStored:
-    """The mark of a field that JSON does not have, such as the directory of the file.
+    """Marker of a field that is not stored in JSON, such as the directory of the file.
 
-    The field has a default, which it has after decoding too: whoever reads a document replaces it.
+    The field must have a default. Decoding leaves it at the default; the reader of a document replaces it.
     """
 
 
@@ -84,9 +84,9 @@ class Field(NamedTuple):
 
 
 class Document:
-    """Base of the dataclasses that are a whole JSON document, with a schema name and version.
+    """Base class of dataclasses that are complete JSON documents with a schema name and version.
 
-    Reports that are only printed as a part of another document have no ``SCHEMA``.
+    Reports that only occur inside other documents have no ``SCHEMA``.
 
     Example:
         >>> from typing import Annotated
@@ -105,7 +105,7 @@ class Document:
     __slots__ = ()
     SCHEMA: ClassVar[str]
     IS_PUBLISHED: ClassVar[bool] = True
-    """Whether docs/schemas has it: not what only the next run of the same command reads."""
+    """False for private formats, which docs/schemas omits."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as a JSON object, the schema first.
@@ -122,20 +122,20 @@ class Document:
 
     @classmethod
     def from_json(cls, value: Any, path: str) -> Self:
-        """Return the document that a parsed JSON value holds.
+        """Return the document decoded from a parsed JSON value.
 
         Args:
-            value: What was parsed.
-            path: Where it comes from, for errors.
+            value: The parsed JSON.
+            path: The file it was read from, for errors.
 
         Raises:
-            IntegrityError: It has another schema, or a field is missing, unknown or of another type.
+            IntegrityError: The schema differs, or a field is missing, unknown or mistyped.
         """
         return decode(cls, value, path)
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> Self:
-        """Return the document that the bytes of a file hold; see :meth:`from_json`."""
+        """Return the document decoded from the bytes of a file; see :meth:`from_json`."""
         return decode(cls, parse_json_object(content, path), path)
 
 
@@ -149,15 +149,15 @@ def encode(value: Any) -> Any:
 
 
 def decode(cls: type[T], value: Any, path: str) -> T:
-    """Return the instance of a dataclass with keys that a parsed JSON value holds.
+    """Return the instance of a dataclass with keys decoded from a parsed JSON value.
 
     Args:
         cls: The dataclass.
-        value: What was parsed.
-        path: Where it comes from, for errors.
+        value: The parsed JSON.
+        path: The file it was read from, for errors.
 
     Raises:
-        IntegrityError: A field is missing, unknown or of another type, or the class refuses the values.
+        IntegrityError: A field is missing, unknown or mistyped, or the class rejects the values.
     """
     try:
         decoded: T = _codec_of(cls).decode(value, "")
@@ -169,10 +169,10 @@ def decode(cls: type[T], value: Any, path: str) -> T:
 
 
 def fields_of(cls: type) -> tuple[Field, ...]:
-    """Return the fields of a dataclass in their order, without those that are not stored.
+    """Return the stored fields of a dataclass, in order.
 
     Raises:
-        TypeError: A field has no :class:`Key`, or two have one name.
+        TypeError: A field has no :class:`Key`, or two share a name.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
     found = []
@@ -187,12 +187,12 @@ def fields_of(cls: type) -> tuple[Field, ...]:
         found.append(Field(field.name, keys[0], hint.__origin__))
     names = [field.key.name for field in found] + [name for name, _ in constants_of(cls)]
     if len(set(names)) != len(names):
-        raise TypeError(f"{cls.__qualname__} has two fields of one name")
+        raise TypeError(f"{cls.__qualname__} has two fields of the same name")
     return tuple(found)
 
 
 def constants_of(cls: type) -> Iterator[tuple[str, str]]:
-    """Yield the fields that are the same in every instance: the schema, and the tag of a union's member."""
+    """Yield the constant fields of a class: the schema, and the tag of a union member."""
     schema: str | None = getattr(cls, "SCHEMA", None)
     if schema is not None:
         yield SCHEMA_FIELD, schema
@@ -238,7 +238,7 @@ def _made_codec(hint: Any, key: Key | None) -> _Codec:  # noqa: PLR0911 - one re
         return _converted(hint)
     if dataclasses.is_dataclass(hint):
         return _record(hint)
-    raise TypeError(f"{hint!r} has no form in JSON")
+    raise TypeError(f"{hint!r} cannot be represented in JSON")
 
 
 _SCALARS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
@@ -278,7 +278,7 @@ def _scalar(kind: type, key: Key | None) -> _Codec:
 def _literal(choices: tuple[Any, ...]) -> _Codec:
     def to_json(value: Any) -> Any:
         if value not in choices:
-            raise TypeError(f"{value!r} is none of {choices}")
+            raise TypeError(f"{value!r} must be one of {choices}")
         return value
 
     def from_json(value: Any, field: str) -> Any:
@@ -306,7 +306,7 @@ def _union(members: tuple[Any, ...], key: Key | None) -> _Codec:
 def _tagged(members: tuple[Any, ...]) -> _Codec:
     names = {member.TAG[0] for member in members}
     if len(names) != 1 or len({member.TAG for member in members}) != len(members):
-        raise TypeError(f"the members of a union need tags of one name and different values: {members}")
+        raise TypeError(f"union members must have tags with the same name and different values: {members}")
     name = names.pop()
     by_tag = {member.TAG[1]: _codec_of(member) for member in members}
 
@@ -409,7 +409,7 @@ def _record(cls: Any) -> _Codec:
 
 
 def _built(make: Callable[..., Any], words: tuple[Any, ...], names: dict[str, Any], field: str) -> Any:
-    # What a constructor refuses about the values is wrong with the file.
+    # An error of the constructor means that the file is invalid.
     try:
         return make(*words, **names)
     except IntegrityError:
@@ -440,7 +440,7 @@ def _check_constant(value: dict[str, Any], name: str, constant: str, where: str)
     )
 
 
-_NEWER = "a newer version of tokshard may have written it: upgrade tokshard"
+_NEWER = "upgrade tokshard: a newer version may have written this file"
 
 
 def _is_newer(schema: Any, constant: Any) -> bool:
@@ -470,7 +470,7 @@ def _join(where: str, name: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a JSON value for an error message, cut after 80 characters."""
+    """Return a JSON value for an error message, truncated to 80 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
@@ -479,5 +479,5 @@ def shown(value: Any) -> str:
 class Tool:
     """The program that wrote a file."""
 
-    name: Annotated[str, Key("name", "Its name.")] = "tokshard"
-    version: Annotated[str, Key("version", "Its version.")] = __version__
+    name: Annotated[str, Key("name", "Name of the program.")] = "tokshard"
+    version: Annotated[str, Key("version", "Version of the program.")] = __version__

@@ -1,4 +1,4 @@
-"""Compiling the few loops that numpy cannot express, where numba is installed and the work pays for it."""
+"""Just-in-time compilation of loops that numpy cannot express, if numba is installed."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from functools import cache
 from typing import Any
 
 WORTH_COMPILING = 1_000_000
-"""Steps of a loop from which a compiled kernel pays: importing numba and loading a kernel that was
-compiled earlier take about half a second, compiling it for the first time some seconds."""
+"""Minimum number of loop iterations for which a compiled kernel is faster: importing numba and loading a
+cached kernel takes about 0.5 s, compiling it for the first time a few seconds."""
 
 
 @cache
 def has_numba() -> bool:
-    """Tell whether numba is installed, without importing it."""
+    """Return whether numba is installed, without importing it."""
     return importlib.util.find_spec("numba") is not None
 
 
 @cache
 def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel that numba compiles at its first call, once for each combination of dtypes.
+    """Return a kernel that numba compiles on its first call, once per combination of dtypes.
 
-    The result is kept on disk (in ``__pycache__`` or numba's own directory) for later processes. The
-    kernel runs without the GIL. Its floating-point operations keep their order and are never contracted
-    or reassociated.
+    Compiled kernels are cached on disk (in ``__pycache__`` or numba's own directory) for later processes.
+    They run without the GIL. Floating-point operations keep their order and are never contracted or
+    reassociated.
 
     Args:
-        kernel: A function of a module, which calls no other Python function.
+        kernel: A module-level function that calls no other Python function.
     """
     import numba
 
     try:
         return numba.njit(nogil=True, cache=True)(kernel)
     except RuntimeError:
-        # Numba finds no directory that it may write to: compiled for this process alone.
+        # Numba found no writable cache directory: compile for this process only.
         return numba.njit(nogil=True)(kernel)

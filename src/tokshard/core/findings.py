@@ -1,4 +1,4 @@
-"""Findings: what is wrong or worth knowing, with a stable code each."""
+"""Findings: problems and notes, each with a stable code."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class FindingRule:
 
     Attributes:
         severity: See :class:`Finding`.
-        meaning: What is the case.
-        remedy: What can be done.
+        meaning: A description of the problem.
+        remedy: An instruction for the user.
     """
 
     severity: Severity
@@ -29,39 +29,41 @@ class FindingRule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """A problem or a note.
 
-    A finding of severity ``"error"`` means that a job will fail, hang or read wrong data; ``"warning"``,
-    that it will run, but probably not as intended; ``"note"`` is good to know.
+    Severity ``"error"`` means that a job will fail, hang or read wrong data; ``"warning"``, that it will run
+    but probably not as intended; ``"note"`` is for information.
     """
 
-    code: Annotated[str, Key("code", "Stable code, listed in docs/reference/findings.md.")]
+    code: Annotated[
+        str, Key("code", "Stable code of the finding; docs/reference/findings.md lists all codes.")
+    ]
     severity: Annotated[Severity, Key("severity", "error, warning or note.")]
     message: Annotated[str, Key("message", "One sentence for people.")]
-    hint: Annotated[str | None, Key("hint", "What can be done.")] = None
-    path: Annotated[str | None, Key("path", "The file that it is about.")] = None
-    offset: Annotated[int | None, Key("offset", "The place in the file, in bytes.", minimum=0)] = None
+    hint: Annotated[str | None, Key("hint", "Instruction for the user.")] = None
+    path: Annotated[str | None, Key("path", "The file concerned.")] = None
+    offset: Annotated[int | None, Key("offset", "Byte offset in the file.", minimum=0)] = None
 
     @property
     def is_problem(self) -> bool:
-        """Whether it is more than a note."""
+        """True for errors and warnings."""
         return self.severity != "note"
 
     @classmethod
     def of_error(cls, code: str, error: TokshardError) -> Finding:
-        """Return the finding that reports a caught error."""
+        """Return a finding that reports a caught error."""
         return cls(code, "error", error.message, error.hint)
 
 
 @dataclass(slots=True)
 class FindingCollector:
-    """Findings about one product, collected while it is examined.
+    """Collector of the findings about one product.
 
     Attributes:
-        rules: The codes that can be found.
-        path: The product; findings that name no file are about it.
-        findings: What was found so far.
-        counts: What was counted so far, by name.
+        rules: The rules by code.
+        path: The product; used for findings that name no file.
+        findings: The findings so far.
+        counts: Counters, by name.
     """
 
     rules: Mapping[str, FindingRule]
@@ -78,26 +80,26 @@ class FindingCollector:
         offset: int | None = None,
         hint: str | None = None,
     ) -> None:
-        """Add a finding; its severity and, unless a better one is passed, its hint are those of its rule."""
+        """Add a finding with the severity of its rule, and the rule's remedy unless a hint is passed."""
         rule = self.rules[code]
         where = self.path if path is None else path
         self.findings.append(Finding(code, rule.severity, message, hint or rule.remedy, where, offset))
 
     def find_error(self, code: str, error: TokshardError, *, path: str | None = None) -> None:
-        """Add the finding that reports a caught error; ``path`` is used if the error names no file."""
+        """Add a finding that reports a caught error; ``path`` is used if the error names no file."""
         where = getattr(error, "path", None) or getattr(error, "filename", None) or path
         offset = getattr(error, "offset", None)
         self.find(code, error.message, path=where, offset=offset, hint=error.hint)
 
     def withdraw(self, code: str) -> None:
-        """Remove findings that do not hold any more."""
+        """Remove the findings with this code."""
         self.findings = [finding for finding in self.findings if finding.code != code]
 
     def has(self, *codes: str) -> bool:
-        """Return whether one of the codes was found."""
+        """Return whether any of the codes was found."""
         return any(finding.code in codes for finding in self.findings)
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing but notes was found so far."""
+        """True if only notes were found so far."""
         return not any(finding.is_problem for finding in self.findings)

@@ -1,4 +1,4 @@
-"""Numbers, names and foreign text as people read them, in the terminal, on pages and in logs."""
+"""Formatting of numbers, names and untrusted text for terminals, HTML pages and logs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 Facts = Sequence[tuple[str, object]]
-"""Labels and their values, one below the other; an empty label continues the one above."""
+"""Pairs of label and value; an empty label continues the previous one."""
 
 
 class Table(NamedTuple):
-    """A table of cells that are texts already.
+    """A table of formatted cells.
 
     Attributes:
-        header: The names of the columns.
+        header: The column names.
         rows: The cells.
-        left: The columns aligned to the left; all others are numbers.
-        caption: What is in it.
+        left: The left-aligned columns; all others are right-aligned.
+        caption: The title of the table.
     """
 
     header: Sequence[str]
@@ -37,7 +37,7 @@ def count(number: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a count with its noun, in the plural if needed.
 
     Example:
         >>> counted(1, "time"), counted(2000, "time")
@@ -47,7 +47,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def size(number: float) -> str:
-    """Return a number of bytes in decimal units, three digits.
+    """Return a number of bytes in decimal units with three digits.
 
     Example:
         >>> size(999), size(1_234_567), size(5e13)
@@ -63,7 +63,7 @@ def size(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent.
+    """Return a fraction as a percentage.
 
     Example:
         >>> percent(0.123456)
@@ -73,7 +73,7 @@ def percent(share: float) -> str:
 
 
 def listed(items: Sequence[object], limit: int) -> str:
-    """Return a list in words, cut after some items.
+    """Return a comma-separated list, truncated to ``limit`` items.
 
     Example:
         >>> listed([3, 5, 7], 5), listed(range(1000), 2)
@@ -96,7 +96,7 @@ def shown_path(path: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time span as a person says it.
+    """Return a time span in readable units.
 
     Example:
         >>> duration(0.42), duration(75), duration(7384)
@@ -114,33 +114,33 @@ class NamedTokenizer(Protocol):
 
     @property
     def kind(self) -> str:
-        """The library that encodes with it."""
+        """The library that runs it."""
 
     @property
     def name(self) -> str | None:
-        """The encoding, where the file alone does not define it."""
+        """The name of the encoding, if the file alone does not define it."""
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the file that defines it."""
+        """SHA-256 of the tokenizer file."""
 
 
 def tokenizer_name(identity: NamedTokenizer | None) -> str:
-    """Return a short name: the kind, the name if there is one, and the start of the digest.
+    """Return a short name: the kind, the name if there is one, and the beginning of the digest.
 
-    The identity is None for datasets of which it is not known, or that were merged from several.
+    The identity is None for datasets whose tokenizer is unknown or that were merged from several.
     """
     if identity is None:
-        return "not known, or not one"
+        return "unknown or mixed"
     parts = (identity.kind, identity.name, identity.sha256[:12])
     return visible(" ".join(str(part) for part in parts if part))
 
 
 def visible(text: object) -> str:
-    r"""Return a text with control characters, lone surrogates, bidi marks and the like made visible.
+    r"""Return a text with control characters, lone surrogates, bidi marks and the like escaped.
 
-    What is left moves no cursor, changes no colour, hides nothing and turns no line around. Letters of
-    every script stay as they are.
+    The result moves no cursor, changes no color, hides nothing and reverses no line. Letters of all
+    scripts are unchanged.
 
     Example:
         >>> visible("a\x1b[31mred\u202eder\ud800")

@@ -27,12 +27,12 @@ def documents() -> dict[str, type[Document]]:
         importlib.import_module(module.name)
     found: dict[str, type[Document]] = {}
     for cls in _subclasses(Document):
-        # With slots, a dataclass is a copy of the class that was written down, and both are subclasses.
+        # With slots, a dataclass is a copy of the class as written, and both are subclasses.
         cls = getattr(sys.modules[cls.__module__], cls.__name__, cls)  # noqa: PLW2901
         if not cls.__dict__.get("SCHEMA", "").startswith("tokshard."):
             continue  # no schema of its own, or a class of another program
         if found.setdefault(cls.SCHEMA, cls) is not cls:
-            raise TypeError(f"{cls} and {found[cls.SCHEMA]} have one schema name")
+            raise TypeError(f"{cls} and {found[cls.SCHEMA]} have the same schema name")
     return dict(sorted(found.items()))
 
 
@@ -58,7 +58,7 @@ def file_name(schema: str) -> str:
 def json_schema(cls: type[Document]) -> dict[str, Any]:
     """Return the JSON Schema of a document class, with the schemas of its parts in ``$defs``.
 
-    A class with subclasses that have a ``TAG`` is one of these.
+    A class whose subclasses have a ``TAG`` becomes a union of them.
     """
     parts: dict[str, Any] = {}
     kinds = sorted((kind for kind in cls.__subclasses__() if hasattr(kind, "TAG")), key=lambda kind: kind.TAG)
@@ -82,7 +82,7 @@ def _summary(cls: type) -> str:
 
 def _record(cls: Any, parts: dict[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {
-        name: {"description": _CONSTANTS.get(name, "Which of the alternatives this is."), "const": value}
+        name: {"description": _CONSTANTS.get(name, "Discriminator of the union."), "const": value}
         for name, value in constants_of(cls)
     }
     required = list(properties)

@@ -3,7 +3,7 @@
 SEED = 1234
 
 SPLIT = "969, 30, 1"
-"""It keeps 3.1% of the data from training."""
+"""It reserves 3.1% of the data for validation and test."""
 
 SURPLUS = 0.005
 """``--mid-level-dataset-surplus``."""

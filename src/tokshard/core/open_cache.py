@@ -13,14 +13,15 @@ Opened = TypeVar("Opened")
 
 
 class OpenCache(Generic[KeyT, Opened]):
-    """Open things by key, the least recently used dropped first; threads may share it.
+    """Cache of open objects by key that evicts the least recently used; safe to share between threads.
 
-    What is dropped closes when nobody holds it any more: another thread may still read from it. Each thing
-    is opened once, however many threads ask for it, and a failed attempt is made again by the next caller.
+    An evicted object is closed when its last reference is gone: another thread may still be reading it. Each
+    object is opened once even if several threads request it, and a failed attempt is repeated by the next
+    caller.
 
     Args:
-        opener: Opens the thing of a key. Different keys may be opened at once.
-        capacity: How many are kept open; with 0 each call opens again.
+        opener: Opens the object of a key. Different keys may be opened concurrently.
+        capacity: The maximum number of objects kept open; with 0 every call opens again.
 
     Example:
         >>> cache = OpenCache(lambda name: [name], 2)
@@ -44,7 +45,7 @@ class OpenCache(Generic[KeyT, Opened]):
         return key in self._entries
 
     def get(self, key: KeyT) -> Opened:
-        """Return the open thing of a key, opened if need be; raises what the opener raises."""
+        """Return the object of a key, opening it if needed; errors of the opener propagate."""
         with self._lock:
             entry, is_new = self._entry(key)
             self._touch(key)
@@ -53,7 +54,7 @@ class OpenCache(Generic[KeyT, Opened]):
         return self._opened(key, entry, is_new=is_new)
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Evict everything."""
         with self._lock:
             self._entries.clear()
 

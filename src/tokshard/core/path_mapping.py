@@ -1,4 +1,4 @@
-"""Path mapping: which directories on one machine are which on another."""
+"""Path mapping: directories of one machine and their locations on another."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import ClassVar, Self
 
 @dataclass(frozen=True, slots=True)
 class PathMapping:
-    """Replaces the longest known beginning of a path, whole directories only.
+    """Replaces the longest known prefix of a path, whole directory names only.
 
-    Paths are compared as text; normalize them before if several spellings can occur. URLs are paths, too.
+    Paths are compared as text; normalize them first if several spellings can occur. URLs work as well.
 
     Attributes:
-        pairs: Pairs (old beginning, new beginning); a trailing slash makes no difference.
+        pairs: Pairs (old prefix, new prefix); a trailing slash makes no difference.
 
     Example:
         >>> mapping = PathMapping((("out", "/data/v1"), ("out/web", "/fast/web")))
@@ -30,7 +30,7 @@ class PathMapping:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> Self:
-        """Return the mapping of pairs (old, new)."""
+        """Create a mapping from pairs (old, new)."""
         return cls(tuple((old, new) for old, new in pairs))
 
     def __bool__(self) -> bool:

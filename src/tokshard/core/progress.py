@@ -29,7 +29,7 @@ class ProgressUpdate:
 
 
 class Progress(Protocol):
-    """A listener to long work. All methods are called from one thread."""
+    """Listener for the progress of a long run. All methods are called from one thread."""
 
     def start(self, activity: str, bytes_total: int | None = None, bytes_resumed: int = 0) -> None:
         """Begin an activity, which ends the one before it.

@@ -21,8 +21,8 @@ _MAX_DIGITS = 40
 def dump_json(value: Any) -> bytes:
     r"""Return ``value`` as indented UTF-8 JSON with a final newline, keys in their given order.
 
-    The names of files may hold bytes that are not UTF-8; Python has lone surrogates for them, which
-    become the escapes ``\udcXX`` and come back as they were.
+    File names may contain bytes that are not UTF-8; Python represents them as lone surrogates, which are
+    written as the escapes ``\udcXX`` and restored on reading.
     """
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
@@ -35,12 +35,14 @@ def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
         path: The file's name, for errors.
 
     Raises:
-        IntegrityError: It is too large, too deep, not UTF-8, not JSON, not an object, or has a key twice.
+        IntegrityError: The content is too large, too deep, not UTF-8 or not a JSON object, or repeats a key.
     """
     if len(content) > MAX_JSON_BYTES:
-        raise IntegrityError(f"{path} is larger than {MAX_JSON_BYTES} bytes", path=path)
+        raise IntegrityError(
+            f"{path} must have at most {MAX_JSON_BYTES:,} bytes, got {len(content):,}", path=path
+        )
     if _depth(content) > MAX_JSON_DEPTH:
-        raise IntegrityError(f"{path} is nested deeper than {MAX_JSON_DEPTH} levels", path=path)
+        raise IntegrityError(f"{path} must be nested at most {MAX_JSON_DEPTH} levels deep", path=path)
     try:
         text = content.decode("utf-8")
         value = json.loads(
@@ -76,7 +78,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, value in pairs:
         if name in result:
-            raise ValueError(f"the key {name!r} occurs twice")
+            raise ValueError(f"duplicate key {name!r}")
         result[name] = value
     return result
 
@@ -88,12 +90,12 @@ def _no_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is too large a number")
+        raise ValueError(f"{text} is out of range")
     return number
 
 
 def _bounded(digits: str) -> int:
-    # Nothing that we write counts further, and numpy and floats end somewhere beyond.
+    # We never write larger integers, and numpy and floats cannot hold them.
     if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"{digits[:_MAX_DIGITS]}... is too large a number")
+        raise ValueError(f"{digits[:_MAX_DIGITS]}... is out of range")
     return int(digits)

@@ -1,7 +1,7 @@
-"""Threads that do independent work, while the calling thread tells a listener how far they are.
+"""Threads that do independent work while the calling thread reports their progress.
 
-Threads and not processes: the work is done in numpy, in compiled kernels and in system calls, which run
-without the interpreter's lock, and its results need not be copied.
+Threads instead of processes: the work is done in numpy, compiled kernels and system calls, which release
+the GIL, and its results need not be copied.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _TICK_SECONDS = 0.2
 
 
 class ThreadRunner:
-    """A number of threads that can be told to stop.
+    """Pool of threads that can be stopped.
 
     Args:
-        workers: How many threads at most; None for one for each core that this process may use.
+        workers: The maximum number of threads; None for one per core available to this process.
 
     Raises:
-        UsageError: Fewer than one.
+        UsageError: ``workers`` is less than 1.
 
     Example:
         >>> ThreadRunner(2).run(abs, [-1, 2, -3])
@@ -38,7 +38,7 @@ class ThreadRunner:
 
     def __init__(self, workers: int | None) -> None:
         if workers is not None and workers < 1:
-            raise UsageError(f"{workers} workers cannot do anything", hint="use 1 or more")
+            raise UsageError(f"workers must be at least 1, got {workers}")
         self._workers = workers or len(os.sched_getaffinity(0))
         self._stopped = threading.Event()
         self._guard = threading.Lock()
@@ -54,14 +54,14 @@ class ThreadRunner:
         listener: Progress | None = None,
         bytes_total: int | None = None,
     ) -> list[Result]:
-        """Do the work for all items; the first failure stops the rest.
+        """Call ``work`` for all items; the first failure stops the rest.
 
         Args:
             work: Called with an item in one of the threads.
-            items: What to work on; begun in this order.
-            activity: Its name for the listener.
+            items: The items, started in this order.
+            activity: The name of the activity, for the listener.
             listener: Receives the progress, in the calling thread.
-            bytes_total: The bytes that :meth:`tell` will have told of at the end.
+            bytes_total: The total of the bytes that will be passed to :meth:`tell`.
 
         Returns:
             The results, in the order of the items.
@@ -82,10 +82,10 @@ class ThreadRunner:
             return [future.result() for future in futures]
 
     def tell(self, count: int, *, documents: int = 0, tokens: int = 0) -> None:
-        """Count what a thread has done; called by the threads.
+        """Add to the totals; called by the threads.
 
         Raises:
-            Cancelled: The work was stopped meanwhile.
+            Cancelled: The work was stopped.
         """
         self._check()
         with self._guard:
@@ -97,16 +97,16 @@ class ThreadRunner:
             )
 
     def pause(self, seconds: float) -> None:
-        """Wait in a thread, unless the work is stopped meanwhile.
+        """Sleep in a thread until the time is over or the work is stopped.
 
         Raises:
-            Cancelled: It was.
+            Cancelled: The work was stopped.
         """
         self._stopped.wait(seconds)
         self._check()
 
     def wait(self, seconds: float, notice: str) -> None:
-        """Wait as :meth:`pause` does, and let the listener know why, once for each notice."""
+        """Sleep like :meth:`pause`, and show ``notice`` to the listener once."""
         with self._guard:
             self._notices.setdefault(notice, False)
         self.pause(seconds)

@@ -1,4 +1,4 @@
-"""Errors of worker processes and cluster nodes on their way to the process that raises them."""
+"""Serialization of errors of worker processes and cluster nodes for the parent process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS: dict[str, type[errors.TokshardError]] = {
 
 
 class WorkerCrashError(RuntimeError):
-    """A worker raised an unexpected exception: a bug, with the worker's traceback as text."""
+    """A worker raised an unexpected exception (a bug); the message is the worker's traceback."""
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
 
 
 def error_from_json(value: dict[str, Any]) -> BaseException:
-    """Return the error that :func:`error_to_json` described."""
+    """Return the error encoded by :func:`error_to_json`."""
     if value["kind"] == "StorageError":
         cause = OSError(value["errno"], value["reason"])
         return errors.StorageError(value["action"], value["path"], cause, hint=value["hint"])

@@ -242,7 +242,7 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
         IntegrityError: It is damaged, was changed, or is another version's.
     """
     file = os.fspath(path)
-    refuse_remote(file, "a plan is read from")
+    refuse_remote(file, "a plan must be a local file")
     file = os.path.join(file, PLAN_NAME) if os.path.isdir(file) else file
     try:
         value = read_json_object(file)

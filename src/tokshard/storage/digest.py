@@ -1,11 +1,11 @@
-"""Digests: what they cover, and how digests of pieces become the digest of a whole.
+"""Digests of files, of parts of files and of JSON values.
 
-Bulk data carries XXH3-128 (an accident-proof, not an attack-proof digest, at memory speed); small
-descriptions that name things (a tokenizer, a plan) carry SHA-256. Both are written as lower-case hex.
+Bulk data carries XXH3-128 (detects accidents, not attacks; runs at memory speed). Small descriptions that
+identify something (a tokenizer, a plan) carry SHA-256. Both are written as lower-case hex.
 
-The *piecewise digest* of a file that is made of pieces is the XXH3-128 of the 16-byte digests of its
-pieces, in order. Pieces can so be checked in parallel, a part of them alone, and a merge can carry them
-over without reading the data again.
+The *piecewise digest* of a file that consists of pieces is the XXH3-128 of the 16-byte digests of its
+pieces, in order. Pieces can be checked in parallel or individually, and a merge can copy them without
+reading the data again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ READ_BYTES = 1 << 22
 class FileRecord:
     """Size and digest of a file."""
 
-    size_bytes: Annotated[int, Key("bytes", "Its size.", minimum=0)]
-    xxh3_128: Annotated[str, Key("xxh3_128", "Its digest.", pattern=XXH3_128)]
+    size_bytes: Annotated[int, Key("bytes", "Size in bytes.", minimum=0)]
+    xxh3_128: Annotated[str, Key("xxh3_128", "XXH3-128 of the content.", pattern=XXH3_128)]
 
 
 def content_digest(*buffers: Buffer) -> str:
@@ -59,7 +59,7 @@ def file_digest(path: str) -> str:
 
 
 def piecewise_digest(pieces: Iterable[str]) -> str:
-    """Return the digest of a whole from the digests of its pieces, in order (see the module's text)."""
+    """Return the piecewise digest from the digests of the pieces, in order (see the module docstring)."""
     return content_digest(*(bytes.fromhex(piece) for piece in pieces))
 
 

@@ -1,4 +1,4 @@
-"""Whole files and append-only files, written so that a crash leaves the old state or the new one."""
+"""Atomic and append-only files: a crash leaves either the old state or the new one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tokshard.storage import syscalls
 
 _TEMPORARY_NAME = re.compile(r"\..+\.[0-9]+-[0-9]+(-[0-9a-f]{8})?\.tokshard-tmp", re.DOTALL)
 _numbers = itertools.count()
-# Processes of several hosts may share a directory, and have the same number.
+# Processes on different hosts may share a directory and have the same pid.
 _HOST = secrets.token_hex(4)
 
 
 def temporary_path(path: str) -> str:
-    """Return a name under which to prepare ``path``, in the same directory, another at each call."""
+    """Return a unique temporary name for ``path`` in the same directory."""
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.{os.getpid()}-{next(_numbers)}-{_HOST}.tokshard-tmp")
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file name is one that :func:`temporary_path` makes.
+    """Return whether a file name was made by :func:`temporary_path`.
 
     Example:
         >>> is_temporary(".corpus.bin.4711-0.tokshard-tmp"), is_temporary("corpus.tmp")
@@ -37,14 +37,14 @@ def is_temporary(name: str) -> bool:
 class AtomicFile:
     """A new file that appears under its name complete or not at all.
 
-    Use as a context manager: leaving it normally publishes the file (fsync, size check, rename, and
-    fsync of the directory unless ``durable`` is False), leaving it by an exception removes the
-    temporary file.
+    Use as a context manager: a normal exit publishes the file (fsync, size check, rename, and fsync of
+    the directory unless ``durable`` is False); an exception removes the temporary file.
+
 
     Args:
         path: The final name. An existing file is replaced.
-        durable: Whether to force data and name to the disk. False is for files whose reader checks
-            their digest and can make them again.
+        durable: Whether to fsync data and name. Use False for files whose reader checks their digest and
+            can rebuild them.
     """
 
     def __init__(self, path: str, *, durable: bool = True) -> None:
@@ -73,7 +73,7 @@ class AtomicFile:
             self._publish()
 
     def discard(self) -> None:
-        """Give the file up: nothing appears under its name."""
+        """Discard the file without publishing it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -101,11 +101,11 @@ def write_atomically(path: str, content: syscalls.Buffer) -> None:
 
 
 class AppendFile:
-    """A file that only grows, and can be cut back to a size known to be good.
+    """An append-only file that can be truncated to a known good size.
 
     Args:
-        path: The file; created where it is absent.
-        size_bytes: The size to continue from. Bytes after it are cut off.
+        path: The file; created if absent.
+        size_bytes: The size to continue from. Bytes after it are removed.
 
     Raises:
         IntegrityError: The file is shorter than ``size_bytes``.
@@ -125,9 +125,9 @@ class AppendFile:
         actual = os.fstat(self._descriptor).st_size
         if actual < self.size_bytes:
             raise IntegrityError(
-                f"{self.path} has {actual} bytes, but {self.size_bytes} were recorded as written",
+                f"{self.path} must have at least {self.size_bytes} bytes (recorded as written), got {actual}",
                 path=self.path,
-                hint="start over with --no-resume",
+                hint="pass --no-resume to start over",
             )
         if actual > self.size_bytes:
             syscalls.truncate(self._descriptor, self.size_bytes, self.path)
@@ -139,22 +139,22 @@ class AppendFile:
         self.size_bytes += memoryview(buffer).nbytes
 
     def copy(self, source: int, offset: int, count: int) -> int:
-        """Append a range of another open file; return how many bytes there were, up to ``count``."""
+        """Append a range of another open file; return the number of bytes copied, up to ``count``."""
         copied = syscalls.copy_range(source, self._descriptor, offset, count, self.path)
         self.size_bytes += copied
         return copied
 
     def sync(self) -> None:
-        """Force everything written so far to the disk, after a check of the size."""
+        """Check the size, then fsync the file."""
         self.check_size()
         self.force()
 
     def check_size(self) -> None:
-        """Check that the file is as long as it should be."""
+        """Check that the size on disk is the number of bytes written."""
         _check_size(self._descriptor, self.size_bytes, self.path)
 
     def force(self) -> None:
-        """Force everything written so far to the disk. Another thread may write meanwhile."""
+        """Fsync the file. Another thread may write concurrently."""
         syscalls.fsync(self._descriptor, self.path)
 
     def close(self) -> None:
@@ -167,11 +167,11 @@ class AppendFile:
 def _check_size(descriptor: int, expected: int, path: str) -> None:
     actual = os.fstat(descriptor).st_size
     if actual != expected:
-        raise IntegrityError(f"{path} has {actual} bytes after {expected} were written", path=path)
+        raise IntegrityError(f"{path} must have {expected} bytes after the write, got {actual}", path=path)
 
 
 def remove_tree(path: str) -> None:
-    """Remove whatever of ours is at ``path``: a directory with all in it, a file, a link as a link."""
+    """Remove ``path``: a directory with its contents, a file, or a link (not its target)."""
     if os.path.islink(path) or not os.path.isdir(path):
         syscalls.unlink(path)
         return

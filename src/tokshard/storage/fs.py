@@ -1,7 +1,7 @@
-"""Questions about files, local or remote, by their paths or URLs.
+"""Queries about files, local or remote, by path or URL.
 
-The functions are named after those of ``os.path``. A remote file that is read whole or mapped is a local
-copy, see :mod:`tokshard.storage.remote.local_copy`.
+The functions are named after those of ``os.path``. A remote file that is read whole or mapped is read from
+a local copy, see :mod:`tokshard.storage.remote.local_copy`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def exists(path: str) -> bool:
     """Return whether a file exists.
 
     Raises:
-        StorageError: A store does not answer.
+        StorageError: An object store does not respond.
     """
     return _is_object(path) if is_remote(path) else os.path.exists(path)
 
 
 def _objects() -> ModuleType:
-    # Who reads local files alone, such as the loader in most jobs, does not load the client of object stores.
+    # Readers of local files, such as the loader in most jobs, must not load the object store client.
     from tokshard.storage.remote import objects
 
     return objects
@@ -77,7 +77,7 @@ def abspath(path: str) -> str:
 
 
 def relative_inside(path: str, directory: str) -> str:
-    """Return the path of a file as stored in ``directory``: relative if it is inside.
+    """Return a path as it is stored in files of ``directory``: relative if it is inside.
 
     Example:
         >>> relative_inside("/mix/cache/a", "/mix"), relative_inside("/data/web", "/mix")
@@ -89,12 +89,12 @@ def relative_inside(path: str, directory: str) -> str:
 
 
 def realpath(path: str) -> str:
-    """Return the same for all spellings of a local file, links included; a URL has one spelling."""
+    """Return the canonical path of a local file, with links resolved; URLs are unchanged."""
     return path if is_remote(path) else os.path.realpath(path)
 
 
 def glob(pattern: str) -> list[str]:
-    """Return the names of the files that match a pattern, ``**`` for any depth; in any order."""
+    """Return the names of the files that match a pattern (``**`` for any depth), unordered."""
     found: list[str] = _objects().glob(pattern) if is_remote(pattern) else local_glob(pattern, recursive=True)
     return found
 
@@ -105,7 +105,7 @@ def open_descriptor(path: str) -> int:
         from tokshard.storage.remote.local_copy import open_copy
 
         return open_copy(path)
-    # Without O_NONBLOCK the open of a named pipe would wait for a writer.
+    # Without O_NONBLOCK opening a named pipe would wait for a writer.
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
@@ -117,9 +117,9 @@ def open_file(path: str) -> BinaryIO:
 
 
 def refuse_remote(path: str, what: str) -> None:
-    """Refuse a URL where only a path will do.
+    """Raise an error if a path is a URL.
 
-    ``what`` has its verb in the singular: ``"tokshard merge reads"``.
+    ``what`` is the requirement, for the message: ``"a plan must be a local file"``.
     """
     if is_remote(path):
-        raise UsageError(f"{what} files of a file system, and {path} is a URL", hint="download it first")
+        raise UsageError(f"{what}, got the URL {path}", hint="download the file first")

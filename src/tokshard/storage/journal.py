@@ -1,9 +1,9 @@
-"""The journal of a run: what was appended to its files, and how much of that is on the disk.
+"""Journal of a run: the entries appended to its files, and checkpoints of what is durable.
 
-A line of JSON for each thing done, ``{"entry": {...}, "xxh3_128": ...}``, and from time to time a checkpoint,
-``{"checkpoint": {NAME: SIZE}, "xxh3_128": ...}``: how long each file was when everything before it had been
-forced to the disk. A run resumes from the last checkpoint. Each line has its own digest, so that what follows
-a cut or damaged line is made again.
+Each entry is a line of JSON, ``{"entry": {...}, "xxh3_128": ...}``. A checkpoint,
+``{"checkpoint": {NAME: SIZE}, "xxh3_128": ...}``, records the size of each file after everything before it
+was fsynced. A run resumes from the last checkpoint. Each line has its own digest; everything after a
+truncated or damaged line is redone.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ from tokshard.storage.files import AppendFile
 class JournalLine:
     """One line of a journal: an entry or a checkpoint."""
 
-    entry: Annotated[dict[str, Any] | None, Key("entry", "What was done.", omit_none=True)] = None
+    entry: Annotated[
+        dict[str, Any] | None, Key("entry", "Description of the finished work.", omit_none=True)
+    ] = None
     checkpoint: Annotated[
         dict[str, int] | None,
-        Key("checkpoint", "Bytes of each file that are on the disk.", minimum=0, omit_none=True),
+        Key("checkpoint", "Durable size of each file in bytes.", minimum=0, omit_none=True),
     ] = None
     digest: Annotated[
-        str | None, Key("xxh3_128", "Digest of the line without it.", pattern=XXH3_128, omit_none=True)
+        str | None,
+        Key("xxh3_128", "Digest of the line without this field.", pattern=XXH3_128, omit_none=True),
     ] = None
 
     def __post_init__(self) -> None:
         if (self.entry is None) == (self.checkpoint is None):
-            raise ValueError("a line is an entry or a checkpoint")
+            raise ValueError("a journal line must be an entry or a checkpoint")
 
     def to_bytes(self) -> bytes:
-        """Return the line with its digest and its end."""
+        """Return the line with its digest and line break."""
         return _compact(replace(self, digest=content_digest(_compact(self)))) + b"\n"
 
     @classmethod
     def from_bytes(cls, content: bytes) -> JournalLine | None:
-        """Return the line without its digest; None for one that is cut or damaged."""
+        """Return the line without its digest; None if it is truncated or damaged."""
         if not content.endswith(b"\n"):
             return None
         try:
@@ -57,12 +60,12 @@ class JournalLine:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A moment to which a run can go back.
+    """A state from which a run can resume.
 
     Attributes:
-        entries: What was noted since the checkpoint before.
-        sizes: How long each file was, by its name.
-        journal_bytes: How long the journal itself was.
+        entries: The entries since the previous checkpoint.
+        sizes: The size of each file in bytes, by name.
+        journal_bytes: The size of the journal itself.
     """
 
     entries: list[dict[str, Any]]
@@ -74,7 +77,7 @@ class Journal:
     """A journal open for writing.
 
     Args:
-        size_bytes: The size to continue from, which a :class:`Checkpoint` tells.
+        size_bytes: The size to continue from, see :class:`Checkpoint`.
     """
 
     def __init__(self, path: str, size_bytes: int) -> None:
@@ -83,23 +86,23 @@ class Journal:
         self._waiting: list[dict[str, Any]] = []
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Append an entry; if a checkpoint is under way, after that has been committed."""
+        """Append an entry; if a checkpoint is in progress, the entry is written after it."""
         if self._under_way is None:
             self._write(JournalLine(entry))
         else:
             self._waiting.append(entry)
 
     def checkpoint(self, files: Mapping[str, AppendFile]) -> None:
-        """Force the files to the disk, and then a line with their sizes."""
+        """Fsync the files, then append and fsync a line with their sizes."""
         self.begin_checkpoint(files)
         self.settle()
 
     def begin_checkpoint(self, files: Mapping[str, AppendFile]) -> None:
-        """Start a checkpoint in another thread; bytes written meanwhile are not covered.
+        """Start a checkpoint in another thread; bytes written during it are not covered.
 
         Raises:
-            IntegrityError: A file is not as long as it should be. Nothing is begun.
-            StorageError: The checkpoint before this one, which is waited for, has failed.
+            IntegrityError: The size of a file is wrong. Nothing is started.
+            StorageError: The previous checkpoint, which is awaited first, failed.
         """
         self.settle()
         for file in files.values():
@@ -109,14 +112,14 @@ class Journal:
 
     @property
     def is_settled(self) -> bool:
-        """True if :meth:`settle` would not have to wait."""
+        """True if :meth:`settle` would return at once."""
         return self._under_way is None or self._under_way.done.is_set()
 
     def settle(self) -> None:
-        """Wait for the checkpoint that is under way, if one is.
+        """Wait for the checkpoint in progress, if any.
 
         Raises:
-            StorageError: The files could not be forced to the disk.
+            StorageError: The fsync failed.
         """
         if self._under_way is not None:
             self._under_way.result()
@@ -126,7 +129,7 @@ class Journal:
             self._waiting.clear()
 
     def close(self) -> None:
-        """Close the file; safe to call twice. A checkpoint under way is completed first, even if it fails."""
+        """Close the file; safe to call twice. A checkpoint in progress is awaited first, even if it fails."""
         if self._under_way is not None:
             self._under_way.done.wait()
         self._file.close()
@@ -170,7 +173,7 @@ def read_checkpoints(
 
 
 def read_entries(path: str) -> Iterator[dict[str, Any]]:
-    """Yield all entries of a journal, checkpoint or not, up to the first line that is damaged."""
+    """Yield all entries of a journal up to the first damaged line, with or without a later checkpoint."""
     with open(path, "rb") as journal:
         for content in journal:
             line = JournalLine.from_bytes(content)

@@ -1,4 +1,4 @@
-"""Logs of lines that several processes append to, such as the event log of ``--log-json``."""
+"""Line logs that several processes append to, such as the event log of ``--log-json``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tokshard.storage import syscalls
 
 
 class LineLog:
-    """A file to which lines are appended, each at once and whole, so that a kill leaves all but the last.
+    """A log file to which each line is appended by one write, so that a kill loses at most the last line.
 
     Several processes may append to one log at the same time.
 
     Args:
-        path: The file, which is made where it does not exist.
-        beginning: The bytes that an existing file must begin with: no other file gets our lines.
+        path: The file; created if absent.
+        beginning: The bytes that an existing file must begin with; other files are refused.
 
     Raises:
-        OutputExistsError: The file exists and begins with something else.
-        StorageError: It cannot be opened.
+        OutputExistsError: The file exists and does not begin with ``beginning``.
+        StorageError: The file cannot be opened.
 
     Example::
 
@@ -36,9 +36,9 @@ class LineLog:
         if size and os.pread(self._descriptor, len(beginning), 0) != beginning:
             self.close()
             raise OutputExistsError(
-                f"{path} is there already and no event log", hint="name another file with --log-json"
+                f"{path} exists and is not an event log", hint="pass another file to --log-json"
             )
-        # The kernel puts each line behind all that was written until then.
+        # The kernel appends each line after everything written before.
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
@@ -50,10 +50,10 @@ class LineLog:
         return self._descriptor >= 0
 
     def write(self, line: str) -> None:
-        """Append a line of ASCII, given without its end.
+        """Append a line of ASCII; ``line`` has no line break.
 
         Raises:
-            StorageError: The disk is full or broken.
+            StorageError: The write failed.
         """
         syscalls.write(self._descriptor, line.encode("ascii") + b"\n", self._path)
 

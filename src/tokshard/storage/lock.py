@@ -1,7 +1,7 @@
-"""The writer's lock of an output: one process alone, or the tasks of a job array together.
+"""Writer lock of an output, exclusive or shared by the tasks of a job array.
 
-The lock is ``flock`` on a small file that also tells who holds it, so a killed run leaves no stale
-lock. On network file systems such locks are advisory at best, see docs/explanation/crash-safety.md.
+The lock is ``flock`` on a small file that also names its holder, so a killed run leaves no stale lock. On
+network file systems such locks are advisory at best, see docs/explanation/crash-safety.md.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from tokshard.errors import IntegrityError, LockedError, StorageError
 from tokshard.storage import syscalls
 
 _READ_BYTES = 4096
-# Tasks that share a lock write their names over each other, so all texts are equally long.
+# Tasks that share a lock overwrite each other's names, so all texts have the same length.
 _TEXT_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a lock, as its file tells; of several that share it, the one that came last."""
+    """The recorded holder of a lock; if it is shared, the most recent holder."""
 
-    pid: Annotated[int, Key("pid", "The process.", minimum=0)]
-    host: Annotated[str, Key("host", "Its host.")]
-    started: Annotated[str, Key("started", "When it took the lock, in UTC.")]
-    shared: Annotated[bool, Key("shared", "Whether others may hold the lock with it.")]
-    purpose: Annotated[str, Key("purpose", "What it does.")]
+    pid: Annotated[int, Key("pid", "Process id.", minimum=0)]
+    host: Annotated[str, Key("host", "Host name.")]
+    started: Annotated[str, Key("started", "Time when the lock was taken, in UTC.")]
+    shared: Annotated[bool, Key("shared", "True if the lock can be shared.")]
+    purpose: Annotated[str, Key("purpose", "Activity of the holder.")]
 
     @property
     def process(self) -> str:
-        """The process, for messages."""
-        return f"process {self.pid} on {self.host!r} since {self.started!r}"
+        """The pid, host and start time, for messages."""
+        return f"process {self.pid} on {self.host!r} (started {self.started!r})"
 
 
 class WriterLock:
-    """A context manager that holds ``path`` locked, or raises :class:`LockedError` at once.
+    """Context manager that locks ``path``, or raises :class:`LockedError` without waiting.
 
-    The last to release it removes the file. A process that opened the file just before that removal
-    finds that its descriptor is no longer the file under the name, and tries again. The directory of the
-    file is made where it is absent: another process may have just given it up.
+    The last holder removes the file on release. A process that opened the file just before that removal
+    finds that its descriptor is no longer the file at the path, and tries again. The directory of the file
+    is created if absent: another process may have just removed it.
 
     Args:
-        shared: Whether others that share it, too, may hold it at the same time.
-        purpose: What the holder does, for those who ask.
+        shared: Whether other processes that also pass ``shared`` may hold it at the same time.
+        purpose: The activity of the holder, for messages of other processes.
     """
 
     def __init__(self, path: str, *, shared: bool = False, purpose: str = "") -> None:
@@ -80,7 +80,7 @@ class WriterLock:
         self._release()
 
     def turn_to(self, purpose: str) -> None:
-        """Change the purpose that the file tells."""
+        """Change the recorded purpose."""
         self._purpose = purpose
         self._tell()
 
@@ -109,8 +109,8 @@ class WriterLock:
             current = _is_current(descriptor, self.path)
         except BlockingIOError:
             raise LockedError(
-                f"another process is writing this output: {_owner(descriptor)} holds {self.path}",
-                hint="wait for it to end, or stop it and run the same command again",
+                f"output is locked by another process: {_owner(descriptor)} holds {self.path}",
+                hint="wait for that process to finish, or stop it and run the same command again",
             ) from None
         except OSError as error:
             raise StorageError("lock", self.path, error) from error
@@ -123,14 +123,14 @@ class WriterLock:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             try:
-                # Somebody may have removed the file by hand, and another process made a new one.
+                # A user may have removed the file, and another process created a new one.
                 if self._is_last(descriptor) and _is_current(descriptor, self.path):
                     syscalls.unlink(self.path)
             finally:
                 os.close(descriptor)
 
     def _is_last(self, descriptor: int) -> bool:
-        # If somebody else shares the lock, asking releases it.
+        # If another process shares the lock, the failed upgrade releases it.
         if not self._shared:
             return True
         try:
@@ -141,7 +141,7 @@ class WriterLock:
 
 
 def holder_of(path: str) -> Holder | None:
-    """Return who holds a lock, or held it last; None if its file is absent or does not say."""
+    """Return the current or last holder of a lock; None if the file is absent or unreadable."""
     try:
         with open(path, "rb") as file:
             return _parse(file.read(_READ_BYTES))
@@ -164,8 +164,8 @@ def _owner(descriptor: int) -> str:
     except OSError:
         holder = None
     if holder is None:
-        return "a process that has just started"
-    return f"{holder.process} and perhaps others, which share it," if holder.shared else holder.process
+        return "a process that just started"
+    return f"{holder.process} (shared, possibly with others)" if holder.shared else holder.process
 
 
 def _text(holder: Holder) -> bytes:

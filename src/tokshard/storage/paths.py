@@ -1,4 +1,4 @@
-"""File names: those of a dataset, those that a product may refer to, URLs, globs."""
+"""Paths and file names: files of a dataset, plain names, URLs and glob patterns."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def is_remote(path: str) -> bool:
 
 
 def bin_path(path_prefix: str) -> str:
-    """Return the path of the tokens of the dataset at ``path_prefix``."""
+    """Return the path of the ``.bin`` file of a dataset."""
     return path_prefix + BIN_SUFFIX
 
 
 def idx_path(path_prefix: str) -> str:
-    """Return the path of the index of the dataset at ``path_prefix``."""
+    """Return the path of the ``.idx`` file of a dataset."""
     return path_prefix + IDX_SUFFIX
 
 
 def sidecar_directory(path_prefix: str) -> str:
-    """Return the directory that holds the manifest and the provenance of the dataset."""
+    """Return the directory of the manifest and provenance of a dataset."""
     return path_prefix + SIDECAR_SUFFIX
 
 
 def strip_data_suffix(path: str) -> str:
-    """Return the path prefix that a user means who names the prefix or one of its files.
+    """Return the path prefix, given the prefix or one of the dataset's files.
 
     Example:
         >>> strip_data_suffix("data/web.idx"), strip_data_suffix("web.tokshard/")
@@ -68,24 +68,27 @@ def strip_data_suffix(path: str) -> str:
 
 
 def check_output_prefix(output: str) -> str:
-    """Return the prefix that ``--output`` names, if it can be one.
+    """Return the value of ``--output`` if it is a valid path prefix.
 
     Raises:
-        UsageError: It names a directory or a single file.
+        UsageError: It is a directory or a single file.
     """
     if not os.path.basename(output) or os.path.basename(output) in {".", ".."} or "\0" in output:
         raise UsageError(
-            f"--output {output!r} names a directory, not a prefix of file names",
-            hint=f"for example --output {os.path.join(output, 'corpus')}",
+            f"--output must be a path prefix, got the directory {output!r}",
+            hint=f"pass a name in that directory, for example --output {os.path.join(output, 'corpus')}",
         )
     for suffix in (".bin", ".idx"):
         if output.endswith(suffix):
-            raise UsageError(f"--output is a prefix: leave out the {suffix!r}")
+            raise UsageError(
+                f"--output must be a path prefix without {suffix}, got {output!r}",
+                hint=f"pass --output {output.removesuffix(suffix)}",
+            )
     return output
 
 
 def is_glob(argument: str) -> bool:
-    """Return whether an argument is a pattern of file names, and not the name of an existing file."""
+    """Return whether an argument is a glob pattern and not the name of an existing file."""
     return GLOB_CHARACTERS.search(argument) is not None and not os.path.lexists(argument)
 
 
@@ -106,11 +109,11 @@ def natural_key(path: str) -> tuple[list[list[str | int]], str]:
 def check_plain_name(name: str, source: str) -> str:
     """Return ``name`` if it is a plain file name inside its directory.
 
-    A file that one of our products names must be stored beside it: no separators, no parent, no drive, no
-    home directory, and nothing that cannot be seen (control and format characters, surrogates).
+    A file named by one of our files must be stored beside it: no separators, no parent, no drive, no home
+    directory, and no invisible characters (control and format characters, surrogates).
 
     Raises:
-        IntegrityError: The name could lead anywhere else.
+        IntegrityError: The name could refer to another directory.
     """
     forbidden = (
         not name
@@ -122,18 +125,19 @@ def check_plain_name(name: str, source: str) -> str:
     )
     if forbidden:
         raise IntegrityError(
-            f"{source} names the file {name[:_SHOWN]!r}, which is not a plain file name", path=source
+            f"{source}: file names must have no directories or invisible characters, got {name[:_SHOWN]!r}",
+            path=source,
         )
     return name
 
 
 def user_cache_directory() -> str:
-    """Return tokshard's directory in the user's cache.
+    """Return tokshard's cache directory.
 
     It is ``TOKSHARD_CACHE_DIR``, or ``tokshard`` in ``XDG_CACHE_HOME`` or in ``~/.cache``.
 
     Raises:
-        UsageError: None of these tells.
+        UsageError: None of these is set.
     """
     own = os.environ.get("TOKSHARD_CACHE_DIR", "")
     if own:
@@ -142,7 +146,7 @@ def user_cache_directory() -> str:
     root = shared if os.path.isabs(shared) else os.path.expanduser("~/.cache")
     if not os.path.isabs(root):
         raise UsageError(
-            "there is no place for copies of remote files: no home directory is known",
+            "cannot cache remote files: TOKSHARD_CACHE_DIR, XDG_CACHE_HOME and HOME are not set",
             hint="set TOKSHARD_CACHE_DIR to a directory on a local disk",
         )
     return os.path.join(root, "tokshard")

@@ -1,4 +1,4 @@
-"""Reading ahead: a few blocks of something slow, the next one fetched while this one is used."""
+"""Read-ahead for slow sources: the next block is fetched while the current one is used."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tokshard.core.background import Background
 
 BLOCK_BYTES = 4 << 20
 _BLOCKS_KEPT = 3
-# How far readers commonly go beyond the place where they end.
+# Readers commonly read this far beyond their stop position.
 _OVERHANG_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 20
 
 
 class ReadAhead:
-    """A window over a source that is read by ranges. Memory: at most five blocks, two of them under way.
+    """Read-ahead window over a source of byte ranges. Memory: at most five blocks, two of them in flight.
 
-    Streams do not share the cache of :mod:`tokshard.storage.remote.ranged_file`: each worker process has
-    streams of its own, and its memory must stay small.
+    Streams do not share the cache of :mod:`tokshard.storage.remote.ranged_file`: each worker process has its
+    own streams, and its memory must stay small.
 
     Args:
         fetch: Returns the bytes of a range, given its offset and length; called from two threads.
-        start: Where reading begins. Blocks are counted from there.
-        stop: Where reading is expected to end: blocks are not fetched ahead far beyond it.
+        start: The start position. Blocks are counted from there.
+        stop: The expected stop position: blocks are not fetched far beyond it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ReadAhead:
         return block[offset - begin : offset - begin + count]
 
     def close(self) -> None:
-        """Forget everything. A fetch under way ends by itself, unheard."""
+        """Drop all blocks. The result of a fetch in flight is ignored."""
         with self._lock:
             self._blocks.clear()
             self._pending = None

@@ -1,7 +1,7 @@
-"""Scratch directories: private places in the system's temporary directory, gone with their process.
+"""Scratch directories: private temporary directories that are removed with their process.
 
-A process that is killed leaves its directory behind. The next one that makes a directory there removes
-those whose owner lives no more: each holds a lock, which dies with its process.
+A killed process leaves its directory behind. The next process that creates one removes those whose owner is
+dead: each is locked, and the lock dies with its process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tokshard.storage.files import remove_tree
 from tokshard.storage.lock import WriterLock
 
 _LOCK_NAME = "lock"
-# One that has just been made may not be locked yet.
+# A new directory may not be locked yet.
 _YOUNG_SECONDS = 60.0
 
 
 @contextmanager
 def scratch_directory() -> Iterator[str]:
-    """Make a directory below ``TMPDIR`` that only this user may enter; remove the tree at the end."""
+    """Create a directory below ``TMPDIR`` with mode 700; remove it with its contents on exit."""
     base = tempfile.gettempdir()
     beginning = f"tokshard-scratch-{os.getuid()}-"
     _remove_left_behind(base, beginning)

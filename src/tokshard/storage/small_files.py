@@ -1,4 +1,4 @@
-"""Small files read whole: text and JSON of users, of other programs and of ours."""
+"""Reading of small text and JSON files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_TEXT_BYTES = 64 << 20
 def read_small_file(path: str, kind: str = "file", *, hint: str | None = None) -> bytes:
     """Return the bytes of a file.
 
-    For errors: ``kind`` is what it should be (``"recipe"``), ``hint`` what to do where it is missing.
+    For errors: ``kind`` is the expected kind of file (``"recipe"``), ``hint`` the advice if it is missing.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: The file does not exist.
         InputError: It is a directory, or larger than 64 MiB.
         StorageError: It cannot be read.
     """
@@ -28,15 +28,15 @@ def read_small_file(path: str, kind: str = "file", *, hint: str | None = None) -
         with fs.open_file(path) as file:
             content = file.read(MAX_TEXT_BYTES + 1)
     except FileNotFoundError:
-        raise MissingFileError(f"there is no {kind} {path}", path=path, hint=hint) from None
+        raise MissingFileError(f"{kind} not found: {path}", path=path, hint=hint) from None
     except IsADirectoryError:
-        raise InputError(f"{path} is a directory, and no {kind}", hint=hint) from None
+        raise InputError(f"cannot read {kind} {path}: it is a directory", hint=hint) from None
     except TokshardError:
         raise
     except OSError as error:
         raise StorageError("read", path, error) from error
     if len(content) > MAX_TEXT_BYTES:
-        raise InputError(f"{path} is larger than {MAX_TEXT_BYTES} bytes")
+        raise InputError(f"{path} must have at most {MAX_TEXT_BYTES:,} bytes")
     return content
 
 
@@ -49,19 +49,19 @@ def read_text(path: str, kind: str = "file") -> str:
     try:
         return read_small_file(path, kind).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+        raise InputError(f"{path} must be UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
-    """Return ``value`` as :func:`dump_json` does, if :func:`read_json_object` will take it.
+    """Return ``value`` as :func:`dump_json` does, if it is small enough for :func:`read_json_object`.
 
     Raises:
-        UsageError: It has more than 64 MiB.
+        UsageError: The result is larger than 64 MiB.
     """
     content = dump_json(value)
     if len(content) > MAX_JSON_BYTES:
         raise UsageError(
-            f"{path} would have {len(content)} bytes, more than the {MAX_JSON_BYTES} that are read back",
+            f"{path} must have at most {MAX_JSON_BYTES:,} bytes, got {len(content):,}",
             hint=hint,
         )
     return content
@@ -71,10 +71,10 @@ def read_json_object(path: str) -> dict[str, Any]:
     """Read and parse a JSON object strictly; see :func:`parse_json_object`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        NotADirectoryError: What should be its directory is none.
+        FileNotFoundError: The file does not exist.
+        NotADirectoryError: Its parent is not a directory.
         StorageError: It cannot be read.
-        IntegrityError: The content is wrong.
+        IntegrityError: The content is invalid.
     """
     try:
         with fs.open_file(path) as file:
@@ -90,6 +90,6 @@ def read_document(cls: type[DocumentT], path: str) -> DocumentT:
     """Read a document strictly; see :func:`read_json_object`.
 
     Raises:
-        IntegrityError: The content is wrong, or it has another schema.
+        IntegrityError: The content is invalid, or has another schema.
     """
     return cls.from_json(read_json_object(path), path)

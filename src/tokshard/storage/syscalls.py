@@ -1,12 +1,12 @@
-"""The system calls that change a file system, one function each.
+"""System calls that change a file system, one function each.
 
-Nothing else in tokshard creates, writes, renames or removes a file, so that a test which counts, kills
-at, or fails the k-th of these calls sees every state that a crash can leave. Callers use them as
-``calls.write(...)``, through the module, for the same reason.
+Nothing else in tokshard creates, writes, renames or removes a file, so a test that counts, kills at, or fails
+the k-th of these calls sees every state that a crash can leave. Callers use them as ``calls.write(...)``,
+through the module, for the same reason.
 
-Each failure of the operating system becomes a :class:`~tokshard.errors.StorageError` that names the
-path. A failed ``fsync`` is never retried: the kernel may have dropped the dirty pages, and a second
-call would report success.
+Operating system errors become a :class:`~tokshard.errors.StorageError` that names the path. A failed
+``fsync`` is never retried: the kernel may have dropped the dirty pages, and a second call would report
+success.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tokshard.storage.paths import is_remote
 
 Buffer = bytes | bytearray | memoryview
 
-# What copy_file_range says between file systems, on old kernels, and where a sandbox forbids it.
+# Errors of copy_file_range across file systems, on old kernels, and in sandboxes.
 _NO_COPY_FILE_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _COPY_BYTES = 1 << 22
 _MAKING_TRIES = 100
@@ -42,20 +42,20 @@ def _refuse_url(path: str) -> None:
     # A URL taken for a path would create directories named after its parts.
     if is_remote(path):
         raise UsageError(
-            f"{path} is a URL, and this is written to a file system only",
-            hint="write it to a directory, and copy that",
+            f"cannot write {path}: this output must be on a file system, got a URL",
+            hint="write to a local directory and upload it",
         )
 
 
 def create(path: str) -> int:
-    """Create a new file for writing and return its descriptor; an existing file or link is refused."""
+    """Create a new file for writing and return its descriptor; fails if a file or link exists."""
     _refuse_url(path)
     with _translated("create", path):
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def open_for_append(path: str) -> int:
-    """Open a regular file of ours for writing, creating it where it is absent; all else is refused."""
+    """Open a regular file for writing, creating it if absent; other file types are refused."""
     _refuse_url(path)
     with _translated("open", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -74,12 +74,12 @@ def write(descriptor: int, buffer: Buffer, path: str) -> None:
 
 
 def copy_range(source: int, target: int, offset: int, count: int, path: str) -> int:
-    """Append a range of one open file to another, inside the kernel where the file systems can.
+    """Append a range of one open file to another, inside the kernel if the file systems support it.
 
-    The position of ``source`` is left alone.
+    The position of ``source`` is unchanged.
 
     Returns:
-        How many bytes were copied: fewer than ``count`` only where the source ends.
+        The number of bytes copied: fewer than ``count`` only at the end of the source.
     """
     copied = 0
     with _translated("write", path):
@@ -91,7 +91,7 @@ def copy_range(source: int, target: int, offset: int, count: int, path: str) -> 
 def _copy_some(source: int, target: int, offset: int, count: int) -> int:
     # Copies at least one byte unless the source ends at the offset.
     try:
-        # Some file systems say 0 where they should say that they cannot: only a read knows the end.
+        # Some file systems return 0 instead of an error: only a read detects the end.
         if copied := os.copy_file_range(source, target, count, offset):
             return copied
     except OSError as error:
@@ -101,22 +101,22 @@ def _copy_some(source: int, target: int, offset: int, count: int) -> int:
 
 
 def truncate(descriptor: int, size_bytes: int, path: str) -> None:
-    """Cut an open file to ``size_bytes``."""
+    """Truncate an open file to ``size_bytes``."""
     with _translated("truncate", path):
         os.ftruncate(descriptor, size_bytes)
 
 
 def fsync(descriptor: int, path: str) -> None:
-    """Force an open file to the disk."""
+    """Fsync an open file."""
     with _translated("fsync", path):
         os.fsync(descriptor)
 
 
 def fsync_directory(path: str) -> None:
-    """Force a directory's entries to the disk, so that a rename in it survives a power cut.
+    """Fsync a directory, so that a rename in it survives a power failure.
 
-    Some network and FUSE file systems know no fsync of directories and say EINVAL. There is nothing
-    that could be forced then, so that is no failure; every other error is.
+    Some network and FUSE file systems return EINVAL for directories. They have nothing to sync, so that is
+    ignored; every other error is raised.
     """
     with _translated("fsync", path):
         descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -136,13 +136,13 @@ def close(descriptor: int, path: str) -> None:
 
 
 def replace(source: str, target: str) -> None:
-    """Rename atomically, replacing what is there."""
+    """Rename atomically, replacing an existing file."""
     with _translated("rename", f"{source} to {target}"):
         os.replace(source, target)
 
 
 def make_directory(path: str) -> None:
-    """Create a directory and its parents, and force the new names to the disk; existing ones are fine."""
+    """Create a directory and its parents and fsync the new names; existing ones are fine."""
     _refuse_url(path)
     parent = os.path.dirname(path.rstrip("/"))
     tries_left = _MAKING_TRIES
@@ -155,7 +155,7 @@ def make_directory(path: str) -> None:
                 os.mkdir(path)
             fsync_directory(parent)
         except OSError as error:
-            # Another process has made it, and may have removed it again, or its parent.
+            # Another process created it, and may have removed it or its parent again.
             if error.errno not in {errno.EEXIST, errno.ENOENT} or tries_left == 0 or _is_no_directory(path):
                 raise
 
@@ -169,7 +169,7 @@ def _is_no_directory(path: str) -> bool:
 
 
 def make_private_directory(path: str) -> None:
-    """Create a directory that only its owner may enter; an existing one is refused."""
+    """Create a directory with mode 700; fails if it exists."""
     with _translated("create directory", path):
         os.mkdir(path, 0o700)
 

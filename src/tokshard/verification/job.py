@@ -64,7 +64,7 @@ def verify(
         options = VerifyOptions(options)
     path = os.fspath(options.path)
     if options.adopt:
-        fs.refuse_remote(path, "a manifest is written beside the")
+        fs.refuse_remote(path, "--adopt requires a local dataset")
     with reporting(progress) as listener:
         listener.start("listing files")
         found = find_products(path, recursive=options.recursive)

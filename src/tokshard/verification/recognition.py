@@ -107,7 +107,7 @@ def _object(url: str) -> Recognized:
         )
     found = _file(url)
     if found.kind != "tokenizer":
-        fs.refuse_remote(url, f"a {found.kind} is read from")
+        fs.refuse_remote(url, f"a {found.kind} must be a local file")
     return found
 
 

@@ -129,10 +129,10 @@ def test_globs_prefixes_and_lists_name_objects_in_natural_order(bucket: Bucket, 
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("/nothing.jsonl", "does not exist"),
+        ("/nothing.jsonl", "object not found"),
         ("/nothing/", "no inputs are below"),
         ("/nothing/*.jsonl", "nothing matches"),
-        ("-of-nobody/web.jsonl", "no bucket"),
+        ("-of-nobody/web.jsonl", "bucket not found"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_sentence(bucket: Bucket, argument: str, words: str):
@@ -193,7 +193,7 @@ def test_a_tokenizer_in_a_store_is_the_same_as_on_a_disk(
     bucket.proxy.reset()
     assert load_tokenizer(f"{bucket.url}/tok").identity == here.identity
     assert bucket.proxy.reads() == [], "the copies in the cache are used"
-    with pytest.raises(TokenizerError, match="does not exist"):
+    with pytest.raises(TokenizerError, match="object not found"):
         load_tokenizer(f"{bucket.url}/tok/other.json")
 
 
@@ -214,6 +214,6 @@ def test_without_the_extra_a_url_is_explained_in_one_sentence(tmp_path: Path):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 2
-    assert "requires the extra 'remote', which is not installed" in done.stderr
-    assert "hint: pip install 'fsspec" in done.stderr
+    assert "requires fsspec and s3fs, which are not installed" in done.stderr
+    assert "hint: pip install fsspec s3fs" in done.stderr
     assert os.listdir(tmp_path) == []

@@ -45,7 +45,7 @@ def test_what_the_store_says_of_an_object(bucket: Bucket):
     assert objects.status(url).version != before.version
     assert objects.exists(url)
     assert not objects.exists(url + ".gz")
-    with pytest.raises(MissingFileError, match="does not exist"):
+    with pytest.raises(MissingFileError, match="object not found"):
         objects.status(url + ".gz")
     bucket.put("web/a.jsonl", b"")
     assert not objects.exists(bucket.url + "/web")
@@ -89,7 +89,7 @@ def test_a_store_that_keeps_failing_is_an_error_with_the_url_and_the_attempts(
     file = RemoteFile(url)
     bucket.proxy.judge = always(fault)
     with pytest.raises(
-        StorageError, match=f"cannot read {url}: failed 3 times, the last time with: .+"
+        StorageError, match=f"cannot read {url}: failed 3 times, most recently with: .+"
     ) as caught:
         file.read(0, 10)
     assert caught.value.exit_code == 7
@@ -100,7 +100,7 @@ def test_a_store_that_keeps_failing_is_an_error_with_the_url_and_the_attempts(
     ("fault", "kind", "words"),
     [
         (Fault(status=403, code="AccessDenied"), StorageError, "access denied"),
-        (Fault(status=404, code="NoSuchBucket"), InputError, "no bucket"),
+        (Fault(status=404, code="NoSuchBucket"), InputError, "bucket not found"),
         (Fault(status=400, code="InvalidArgument"), StorageError, "the test says InvalidArgument"),
     ],
     ids=["denied", "no bucket", "refused"],
@@ -120,7 +120,7 @@ def test_an_object_that_changes_gives_no_bytes(bucket: Bucket, change: bytes):
     file = RemoteFile(bucket.put("x.bin", CONTENT))
     assert file.read(0, 10) == CONTENT[:10]
     bucket.put("x.bin", change)
-    with pytest.raises(InputError, match="was changed while it was read"):
+    with pytest.raises(InputError, match="changed while it was read"):
         file.read(10, 10)
     bucket.delete("x.bin")
     with pytest.raises(MissingFileError):
@@ -178,7 +178,7 @@ def test_removing_what_is_not_there_is_fine(bucket: Bucket):
 
 @pytest.mark.parametrize("url", ["nothing://bucket/x", "s3+nothing://bucket/x"])
 def test_an_unknown_scheme_is_a_wrong_argument(url: str):
-    with pytest.raises(UsageError, match="nothing is known of"):
+    with pytest.raises(UsageError, match="unknown URL scheme"):
         objects.status(url)
 
 
@@ -187,7 +187,7 @@ def test_a_store_whose_package_is_not_installed_names_it():
     try:
         import adlfs  # noqa: F401
     except ImportError:
-        with pytest.raises(UsageError, match="needs the package 'adlfs'") as caught:
+        with pytest.raises(UsageError, match="requires the package adlfs") as caught:
             objects.status("az://container/x")
         assert caught.value.hint == "pip install adlfs"
 
@@ -196,7 +196,7 @@ def test_a_store_whose_package_is_not_installed_names_it():
 def test_wrong_settings_are_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, text: str):
     url = bucket.put("x.bin", b"x")
     monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", text)
-    with pytest.raises(UsageError, match=r"TOKSHARD_REMOTE_RETRIES is .* not a whole number"):
+    with pytest.raises(UsageError, match=r"TOKSHARD_REMOTE_RETRIES must be an integer, got"):
         objects.status(url)
 
 
@@ -208,6 +208,6 @@ def test_stores_without_conditions_are_asked_again_after_each_read():
     file = RemoteFile("memory://changing/x.bin")
     assert file.read(1, 3) == b"bcd"
     store.pipe_file("/changing/x.bin", b"uvwxyz!")
-    with pytest.raises(InputError, match="was changed while it was read"):
+    with pytest.raises(InputError, match="changed while it was read"):
         file.read(1, 3)
     assert objects.walk("memory://changing/") == ["memory:///changing/x.bin"]

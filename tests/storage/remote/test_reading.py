@@ -327,7 +327,7 @@ def test_a_bin_of_another_size_is_an_integrity_error(here, there, bucket):
 def test_an_object_that_changes_while_it_is_open_is_never_mixed(here, there, bucket):
     dataset = IndexedDataset(f"{there}/web")
     bucket.put("data/web.bin", bytes((here / "web.bin").stat().st_size))
-    with pytest.raises(InputError, match=r"web\.bin was changed while it was read"):
+    with pytest.raises(InputError, match=r"web\.bin changed while it was read"):
         dataset[0]
 
 
@@ -439,16 +439,22 @@ def test_processes_that_need_the_same_copy_fetch_it_once(there, bucket):
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("merge", "{}/web", "{}/code", "-o", "both"), "tokshard merge copies files of a file system"),
-        (("verify", "{}/web", "--adopt"), "a manifest is written beside the files"),
+        (("merge", "{}/web", "{}/code", "-o", "both"), "merge requires local datasets, got the URL"),
+        (("verify", "{}/web", "--adopt"), "--adopt requires a local dataset, got the URL"),
         (("build-indices", "{}/web", "--seq-length", "8", "--epochs", "1"), "no directory is given"),
-        (("build-indices", "{}/web", *SIZES, "--cache-dir", "{}/cache"), "written to a file system only"),
-        (("blend", "{}/web", *SIZES, "-o", "{}/mix"), "written to a file system only"),
-        (("shard-plan", "--documents", "{}/web", *WORLD, "-o", "{}/plan"), "written to a file system only"),
-        (("shard-plan", "{}/blend.json", *WORLD, "-o", "plan"), "a blend is read from files"),
-        (("trace", "--plan", "{}/plan", "--step", "1"), "a plan is read from files"),
-        (("inspect", "{}/blend.json"), "a blend is read from files of a file system"),
-        (("inspect", "msc://profile/web"), "name the object by the URL of its store"),
+        (
+            ("build-indices", "{}/web", *SIZES, "--cache-dir", "{}/cache"),
+            "must be on a file system, got a URL",
+        ),
+        (("blend", "{}/web", *SIZES, "-o", "{}/mix"), "must be on a file system, got a URL"),
+        (
+            ("shard-plan", "--documents", "{}/web", *WORLD, "-o", "{}/plan"),
+            "must be on a file system, got a URL",
+        ),
+        (("shard-plan", "{}/blend.json", *WORLD, "-o", "plan"), "a blend must be a local file, got the URL"),
+        (("trace", "--plan", "{}/plan", "--step", "1"), "a plan must be a local file, got the URL"),
+        (("inspect", "{}/blend.json"), "a blend must be a local file, got the URL"),
+        (("inspect", "msc://profile/web"), "pass the URL of the object in its store"),
         (("shard-plan", "{}/web", *WORLD, "-o", "plan"), "there is no blend, no index"),
         (("verify", "{}", "--recursive"), "there is no dataset and no object"),
     ],

@@ -150,7 +150,7 @@ def _prepare(options: MergeOptions) -> _Job:
     prefix = options.output_prefix
     prefixes = expand(options.input_names, prefix)
     for name in prefixes:
-        refuse_remote(name, "tokshard merge copies")
+        refuse_remote(name, "merge requires local datasets")
     inputs = tuple(read_input(name, multimodal=options.multimodal) for name in prefixes)
     check_together(inputs)
     check_manifest_size(inputs)

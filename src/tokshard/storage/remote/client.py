@@ -1,12 +1,12 @@
-"""The stores behind URLs: fsspec's file systems, and the loop that repeats requests.
+"""Object stores behind URLs: fsspec file systems and the retry loop.
 
-A store is opened only when a URL is named. Endpoints and credentials come from where each store's own tools
-take them (for S3 the ``AWS_...`` variables and files); nothing of that is kept here.
+A store is opened when its first URL is used. Endpoints and credentials come from the same sources as for the
+store's own tools (for S3 the ``AWS_...`` variables and files); nothing of them is stored.
 
-Broken connections, time-outs, answers of 5xx and requests to slow down pass: :func:`retried` repeats a call
-with growing, random pauses, a bounded number of times and for a bounded time. A missing object, missing
-rights and everything else that stays as it is fails at once. The clients' own retries are off: they differ
-from store to store, and none of them covers the body of an answer, which is read after the call.
+Broken connections, timeouts, 5xx responses and throttling are transient: :func:`retried` repeats a call with
+growing random pauses, limited in number and time. A missing object, missing permissions and other permanent
+errors fail at once. The clients' own retries are disabled: they differ between stores, and none of them
+covers the body of a response, which is read after the call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PASSING_CODES = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XA
 _LASTING_ERRNOS = frozenset(
     {errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC}
 )
-# The libraries below the file systems of fsspec; what they raise without a status is trouble of a connection.
+# The libraries below fsspec's file systems; their errors without a status are connection errors.
 _NETWORK_PACKAGES = frozenset(
     {"aiobotocore", "aiohttp", "azure", "botocore", "google", "httpcore", "httpx", "requests", "urllib3"}
 )
@@ -53,7 +53,7 @@ _NO_CREDENTIALS = frozenset(
 )
 
 _CONNECTIONS = 64
-# What brings a scheme, where fsspec alone does not.
+# The packages that implement a scheme, if fsspec alone does not.
 _PACKAGES = {
     "gs": "gcsfs",
     "gcs": "gcsfs",
@@ -67,12 +67,12 @@ _PACKAGES = {
     "http": "aiohttp",
     "https": "aiohttp",
 }
-# Hints for schemes that other programs know.
+# Hints for schemes of other programs.
 _HINTS = {
-    "msc": "msc:// names a profile of Megatron's multi-storage client: name the object by the URL of its "
+    "msc": "msc:// is a profile of the Multi-Storage Client: pass the URL of the object in its "
     "store, such as s3://",
 }
-# A fork must never let go of the stores that it inherits: it would close their connections, and so take them
+# A fork must never drop the stores that it inherits: it would close their connections, and so take them
 # out of the event loop that it shares with its parent, which would then wait for answers in vain.
 _kept: dict[int, Any] = {}
 
@@ -80,10 +80,10 @@ Result = TypeVar("Result")
 
 
 class Place(NamedTuple):
-    """The place of an object.
+    """The location of an object.
 
     Attributes:
-        store: fsspec's file system. Never keep one: a forked process must ask for its own.
+        store: The fsspec file system. Never store it: a forked process needs its own.
     """
 
     store: Any
@@ -91,12 +91,12 @@ class Place(NamedTuple):
 
 
 def is_s3(store: Any) -> bool:
-    """Return whether a file system speaks the protocol of S3 through s3fs."""
+    """Return whether a file system is s3fs."""
     return hasattr(store, "call_s3") and hasattr(store, "split_path")
 
 
 def locate(url: str) -> Place:
-    """Open the store of a URL, or take the one that this process has open already.
+    """Return the location of a URL, opening its store unless this process already has it open.
 
     Raises:
         MissingExtraError: fsspec or s3fs is not installed.
@@ -106,7 +106,7 @@ def locate(url: str) -> Place:
     try:
         import fsspec.core
     except ImportError as error:
-        raise MissingExtraError(f"The URL {url}", "remote") from error
+        raise MissingExtraError(f"the URL {url}", "remote") from error
     try:
         store, path = fsspec.core.url_to_fs(url, **_options(scheme))
     except ImportError as error:
@@ -115,8 +115,11 @@ def locate(url: str) -> Place:
         if "not known" not in str(error):
             raise UsageError(f"invalid URL {url}: {error}") from error
         raise UsageError(
-            f"{url}: nothing is known of {scheme}://",
-            hint=_HINTS.get(scheme, "use s3://, gs://, az:// or hf:// (docs/how-to/object-stores.md)"),
+            f"cannot open {url}: unknown URL scheme {scheme}://",
+            hint=_HINTS.get(
+                scheme,
+                "use s3://, gs://, az://, hf:// or another fsspec scheme; see docs/how-to/object-stores.md",
+            ),
         ) from error
     if is_s3(store):
         store.retries = 1  # retried() repeats requests
@@ -141,30 +144,30 @@ def _options(scheme: str) -> dict[str, Any]:
 
 def _missing_package(url: str, scheme: str, error: ImportError) -> UsageError:
     if scheme in {"s3", "s3a"}:
-        return MissingExtraError(f"The URL {url}", "remote")
+        return MissingExtraError(f"the URL {url}", "remote")
     if (package := _PACKAGES.get(scheme)) is not None:
         return UsageError(
-            f"The URL {url} needs the package '{package}', which is not installed",
+            f"the URL {url} requires the package {package}, which is not installed",
             hint=f"pip install {package}",
         )
-    return UsageError(f"The URL {url} needs a package that is not installed: {error}")
+    return UsageError(f"the URL {url} requires a package that is not installed: {error}")
 
 
 class ShortAnswerError(Exception):
-    """A store answered with fewer bytes than requested; worth another try."""
+    """A store returned fewer bytes than requested; the request can be retried."""
 
 
 def setting(variable: str, default: int) -> int:
-    """Return a whole number from the environment.
+    """Return an integer from the environment.
 
     Raises:
-        UsageError: The variable holds something else.
+        UsageError: The variable is not an integer.
     """
     text = os.environ.get(variable, "")
     if not text:
         return default
     if not text.isascii() or not text.isdigit():
-        raise UsageError(f"{variable} is {text!r}, not a whole number")
+        raise UsageError(f"{variable} must be an integer, got {text!r}")
     return int(text)
 
 
@@ -174,16 +177,16 @@ def timeout_seconds() -> int:
 
 
 def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
-    """Return what ``call`` returns, trying again while its failure may pass.
+    """Return the result of ``call``, retrying transient failures.
 
     ``action`` is a verb for errors: ``"read"``, ``"write"``, ``"list"``, ``"remove"``. ``call`` makes one
     request, or several that can be repeated together.
 
     Raises:
-        MissingFileError: There is no such object.
-        InputError: There is no such bucket.
-        StorageError: The store refuses, or has failed more often than ``TOKSHARD_REMOTE_RETRIES`` (10)
-            allows, or for five minutes.
+        MissingFileError: The object does not exist.
+        InputError: The bucket does not exist.
+        StorageError: The store refuses, or failed more often than ``TOKSHARD_REMOTE_RETRIES`` (10) allows,
+            or for five minutes.
     """
     retries = setting(RETRIES_VARIABLE, _DEFAULT_RETRIES)
     deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -208,13 +211,13 @@ def _gave_up(action: str, url: str, error: BaseException, failures: int) -> Stor
     return StorageError(
         action,
         url,
-        OSError(errno.EIO, f"failed {times}, the last time with: {_text(error)}"),
-        hint=f"run the same command again; {RETRIES_VARIABLE} sets how often a request is repeated",
+        OSError(errno.EIO, f"failed {times}, most recently with: {_text(error)}"),
+        hint=f"run the same command again, or set {RETRIES_VARIABLE} to allow more retries",
     )
 
 
 def _lasting(action: str, url: str, error: Exception) -> TokshardError | None:
-    # None if another try is worthwhile.
+    # None if the call can be retried.
     status, code = _answer(error)
     if code in _PASSING_CODES:
         return None
@@ -232,16 +235,16 @@ def _lasting(action: str, url: str, error: Exception) -> TokshardError | None:
 
 def _missing(url: str, code: str) -> InputError:
     if code == "NoSuchBucket":
-        # No missing file, so that nobody takes it for an object that could be written.
-        return InputError(f"{url} is in no bucket that exists", hint="check the bucket's name, or make it")
+        # Not a MissingFileError, which would mean an object that could be written.
+        return InputError(f"bucket not found: {url}", hint="check the name of the bucket, or create it")
     return MissingFileError(
-        f"{url} does not exist", path=url, hint="check the spelling, and that the credentials may list it"
+        f"object not found: {url}", path=url, hint="check the spelling, and that the credentials may list it"
     )
 
 
 def _denied(action: str, url: str, reason: str) -> StorageError:
     scheme = url.partition("://")[0]
-    hint = f"log in as the store's own tools ask for; fsspec's documentation tells it for {scheme}://"
+    hint = f"log in with the store's own tools; see fsspec's documentation of {scheme}://"
     if scheme in {"s3", "s3a"}:
         hint = (
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL for "
@@ -270,7 +273,7 @@ def _answer(error: Exception) -> tuple[int | None, str]:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             return status, str(response["Error"].get("Code", ""))
         cause = cause.__cause__
-    # Of the error itself only: a broken connection may be caused by what has a number for other ends.
+    # Only of the error itself: its cause may have a number with another meaning.
     response = getattr(error, "response", None)
     found = [getattr(error, name, None) for name in ("status", "status_code", "code")]
     found.append(getattr(response, "status_code", None))

@@ -1,8 +1,8 @@
 """Local copies of remote files that are read whole or mapped: indexes and manifests, not tokens.
 
-A copy is stored in the user's cache directory under a name made of its URL, its size and its version, so
-that a file which has changed is another copy; the old one is removed then. Everything there may be removed
-at any time: open files stay readable, and missing copies are fetched again.
+A copy is stored in the user's cache directory under a name made of its URL, size and version, so a changed
+file gets a new copy; the old one is then removed. Everything there may be removed at any time: open files
+stay readable, and missing copies are fetched again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _STRANGE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def open_copy(url: str) -> int:
-    """Return a descriptor of the local copy of a remote file as it is now, fetched if it is not there yet.
+    """Return a descriptor of an up-to-date local copy of a remote file, downloading it if needed.
 
-    Many processes may do so at once: one fetches, the others wait for it, but not longer than a minute.
+    If several processes do so at once, one downloads and the others wait for it, for at most a minute.
 
     Raises:
-        MissingFileError: There is no such file.
-        InputError, IntegrityError, StorageError: It cannot be read, or its copy not be written.
+        MissingFileError: The file does not exist.
+        InputError, IntegrityError, StorageError: It cannot be read, or its copy cannot be written.
     """
     now = recent_status(url)
     directory = _directory(url)
@@ -96,7 +96,7 @@ def _fetch(url: str, now: RemoteStatus, path: str) -> None:
 
 
 def _sweep(directory: str, *, keep: str) -> None:
-    # A young temporary file may belong to a process that fetches, too, after waiting long enough.
+    # A recent temporary file may belong to another process that stopped waiting and downloads as well.
     for name in {*os.listdir(directory)} - {_LOCK_NAME, os.path.basename(keep)}:
         path = os.path.join(directory, name)
         with suppress(FileNotFoundError):

@@ -1,8 +1,8 @@
-"""Objects in stores (``s3://`` and whatever else fsspec knows), read and written as plain bytes.
+"""Objects in stores (``s3://`` and other schemes of fsspec), read and written as plain bytes.
 
-Every function opens the store or takes the connection that this process has, so that all of this
-may be used from any thread, in forked and in spawned processes. Every request is tried again while its
-failure may pass, see :mod:`tokshard.storage.remote.client`. Nothing is imported before a URL is named.
+Every function opens the store or reuses the connection of this process, so all of this works in any thread,
+in forked and in spawned processes. Transient failures are retried, see
+:mod:`tokshard.storage.remote.client`. Nothing is imported before the first URL is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tokshard.storage.paths import is_remote, scheme_of
 from tokshard.storage.readahead import BLOCK_BYTES, ReadAhead
 from tokshard.storage.remote.client import Place, ShortAnswerError, is_s3, locate, retried
 
-# The names that stores give to what changes when an object does, the best first.
+# Fields of a store's answer that change with the object, the best first.
 _VERSION_KEYS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "sha", "crc32c")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "created")
 
@@ -33,10 +33,10 @@ class RemoteStatus(NamedTuple):
     """The size, time and version of an object.
 
     Attributes:
-        size_bytes: Its size.
-        mtime_ns: When it was written, in nanoseconds since 1970; None if the store does not say.
-        version: What changes when its content does: an ETag, a generation, a digest; where the store has
-            nothing of the kind, the time of the last change.
+        size_bytes: The size.
+        mtime_ns: The time of the last write, in nanoseconds since 1970; None if the store does not report it.
+        version: A value that changes with the content: an ETag, a generation, a digest; otherwise the time
+            of the last change.
     """
 
     size_bytes: int
@@ -48,26 +48,26 @@ def status(url: str) -> RemoteStatus:
     """Return the status of an object.
 
     Raises:
-        MissingFileError: There is none (a "directory" is none).
-        StorageError: The store refuses or does not answer.
+        MissingFileError: The object does not exist (a "directory" is not an object).
+        StorageError: The store refuses or does not respond.
         UsageError: The scheme is unknown.
-        MissingExtraError: What is needed to speak with this store is not installed.
+        MissingExtraError: The packages for this store are not installed.
     """
     info = _info(url)
     if info.get("type") == "directory":
-        raise MissingFileError(f"{url} is not an object, but a prefix of names of objects", path=url)
+        raise MissingFileError(f"object not found: {url} (it is a prefix of object names)", path=url)
     return _status(url, info)
 
 
 def recent_status(url: str) -> RemoteStatus:
     """Return the status of an object, at most two seconds old.
 
-    Opening a dataset requests the same objects repeatedly. What is read afterwards is read on condition
-    that the object has not changed since.
+    Opening a dataset requests the same objects repeatedly. Later reads are conditional on the object being
+    unchanged.
 
     Raises:
-        MissingFileError: There is none; that is never kept.
-        StorageError: The store refuses or does not answer.
+        MissingFileError: The object does not exist; this is never cached.
+        StorageError: The store refuses or does not respond.
     """
     now = time.monotonic()
     asked, known = _recent.get(url, (-RECENT_SECONDS, None))
@@ -80,7 +80,7 @@ def recent_status(url: str) -> RemoteStatus:
 
 
 def exists(url: str) -> bool:
-    """Return whether there is an object at a URL; raises as :func:`status` for all else."""
+    """Return whether an object exists; other failures raise as in :func:`status`."""
     try:
         status(url)
     except MissingFileError:
@@ -89,7 +89,7 @@ def exists(url: str) -> bool:
 
 
 def is_directory(url: str) -> bool:
-    """Return whether there are objects below a URL, as files in a directory."""
+    """Return whether objects exist below a URL, like files in a directory."""
     try:
         return bool(_info(url.rstrip("/")).get("type") == "directory")
     except MissingFileError:
@@ -120,19 +120,19 @@ def remove(url: str) -> None:
 
 
 class RemoteFile:
-    """An object read at any place by ranged requests, as it was when it was first looked at.
+    """An object that is read by range requests, pinned to the version it had when it was opened.
 
-    Holds no connection: it may be used by any number of threads, and sent to other processes.
+    Holds no connection: it may be shared by threads and sent to other processes.
 
     Args:
-        status: Its status if it is known; by default it is requested.
+        status: The status if known; by default it is requested.
 
     Attributes:
-        version: Its version, see :class:`RemoteStatus`.
+        version: The version, see :class:`RemoteStatus`.
 
     Raises:
-        MissingFileError: There is no such object.
-        StorageError: The store refuses or does not answer.
+        MissingFileError: The object does not exist.
+        StorageError: The store refuses or does not respond.
 
     Example:
         >>> file = RemoteFile("s3://bucket/web.bin")  # doctest: +SKIP
@@ -150,7 +150,7 @@ class RemoteFile:
         """Return ``count`` bytes from a byte offset; fewer only at the end of the object.
 
         Raises:
-            InputError: The object is not the one any more that it was.
+            InputError: The object has changed.
         """
         end = min(offset + count, self.size_bytes)
         if offset >= end:
@@ -158,10 +158,10 @@ class RemoteFile:
         return retried("read", self.url, lambda: self._range(offset, end))
 
     def check_unchanged(self) -> None:
-        """Check that the object still is what it was.
+        """Check that the object has not changed.
 
         Raises:
-            InputError: It is not.
+            InputError: The object has changed.
         """
         if status(self.url)[::2] != (self.size_bytes, self.version):
             raise self._changed()
@@ -174,11 +174,11 @@ class RemoteFile:
             content = bytes(place.store.cat_file(place.path, start=start, end=end))
             self.check_unchanged()
         if len(content) != end - start:
-            raise ShortAnswerError(f"{len(content)} bytes came instead of {end - start}")
+            raise ShortAnswerError(f"got {len(content)} bytes instead of {end - start}")
         return content
 
     def _s3_range(self, place: Place, start: int, end: int) -> bytes:
-        # The read is conditional on our version, which costs no second request.
+        # The read is conditional on our version, which needs no second request.
         from fsspec.asyn import sync
 
         store = place.store
@@ -197,7 +197,7 @@ class RemoteFile:
             raise
         body = answer["Body"]
         try:
-            # A server may not know the condition.
+            # A server may ignore the condition.
             if str(answer.get("ETag", "")).strip('"') != self.version:
                 raise self._changed()
             return cast("bytes", sync(store.loop, body.read))
@@ -206,7 +206,7 @@ class RemoteFile:
 
     def _changed(self) -> InputError:
         return InputError(
-            f"{self.url} was changed while it was read", hint="run again when nothing writes to it any more"
+            f"{self.url} changed while it was read", hint="run again when no process writes to it"
         )
 
 
@@ -245,14 +245,14 @@ class _Stream(io.RawIOBase):
 
 
 def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
-    """Open a local file or a remote object for reading: buffered, seekable, read ahead of its reader.
+    """Open a local file or a remote object for reading: buffered, seekable, with read-ahead.
 
-    Reading fails if a remote object is no longer as it is ``known``.
+    Reading fails if a remote object differs from ``known``.
 
     Raises:
         OSError: A local file cannot be opened.
-        MissingFileError: There is no such object.
-        StorageError: The store refuses or does not answer.
+        MissingFileError: The object does not exist.
+        StorageError: The store refuses or does not respond.
     """
     if not is_remote(path):
         return open(path, "rb")
@@ -262,11 +262,11 @@ def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
 def download(url: str, local_path: str, known: RemoteStatus | None = None) -> None:
     """Copy an object to a local file, which appears complete or not at all. Memory: two blocks.
 
-    The object must still be as it is ``known``.
+    Fails if the object differs from ``known``.
 
     Raises:
-        InputError: The object changes meanwhile.
-        StorageError: The store or the disk refuses.
+        InputError: The object changed during the download.
+        StorageError: The store or the disk failed.
     """
     with open_binary(url, known) as source, AtomicFile(local_path) as target:
         while block := source.read(BLOCK_BYTES):
@@ -289,7 +289,9 @@ def _ask(action: str, url: str, request: Callable[[Place], Any]) -> dict[str, An
 def _status(url: str, info: dict[str, Any]) -> RemoteStatus:
     size = info.get("size")
     if type(size) is not int:
-        raise InputError(f"the store does not say how large {url} is", hint="download it, and name the copy")
+        raise InputError(
+            f"cannot read {url}: the store does not report its size", hint="download it and pass the copy"
+        )
     mtime_ns = _nanoseconds(next((info[key] for key in _TIME_KEYS if info.get(key)), None))
     named = next((str(info[key]).strip('"') for key in _VERSION_KEYS if info.get(key)), None)
     return RemoteStatus(size, mtime_ns, named or (str(mtime_ns) if mtime_ns is not None else f"{size} bytes"))

@@ -1,13 +1,13 @@
-"""Remote files read at positions, through blocks in memory: one bounded cache for all readers of a process.
+"""Random access to remote files through a bounded block cache shared by all readers of a process.
 
-Reads at random places fetch the blocks that they touch and nothing else. A read that begins where an
-earlier one ended is taken for a sequential one: what follows is fetched ahead, more of it each time, in
-larger requests. Who knows what it will read says so, and the blocks are fetched side by side.
+Random reads fetch only the blocks that they touch. A read that begins where an earlier one ended counts as
+sequential: the following blocks are prefetched, in growing windows and larger requests. A reader that knows
+its ranges in advance announces them, and the blocks are fetched concurrently.
 
-fsspec's caches are not used: they fetch block after block, cannot be told what will be read, and are bounded
-for each file alone. With a store that answers after 20 ms, a loader's shuffled micro-batches take 0.6 s here,
-10 s with fsspec's block cache of the same block size and 4 s with one of 4 MiB, which fetches eight times the
-bytes (scripts/benchmarks/remote_reads.py).
+fsspec's caches are not used: they fetch one block after the other, cannot be told about future reads, and are
+bounded per file only. With a store that responds after 20 ms, a loader's shuffled micro-batches take 0.6 s
+here, 10 s with fsspec's block cache of the same block size and 4 s with one of 4 MiB, which fetches eight
+times the bytes (scripts/benchmarks/remote_reads.py).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class _BlockRequest:
 
 
 class BlockPool:
-    """The blocks of all remote files that a process reads; those used least recently go first.
+    """LRU cache of blocks of all remote files that a process reads.
 
     Args:
-        capacity_bytes: How much may be held. Threads that read more than that at once get it all the same:
-            a request each on top.
-        window_bytes: The most that is fetched ahead of a sequential reader.
-        fetchers: Concurrent requests for prefetched blocks.
+        capacity_bytes: The capacity. Threads that read more than that at once may exceed it by one request
+            each.
+        window_bytes: The maximum prefetched for a sequential reader.
+        fetchers: The number of concurrent prefetch requests.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class BlockPool:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that are held or being fetched."""
+        """The bytes cached or being fetched."""
         with self._lock:
             return len(self._blocks) * self.block_bytes
 
     def blocks(self, key: str, source: RemoteFile, numbers: range) -> Iterator[tuple[int, bytes]]:
-        """Yield blocks of a file with their numbers, fetching those that are not held.
+        """Yield blocks of a file with their numbers, fetching missing ones.
 
-        ``key`` identifies the file and its version; ``numbers`` are blocks of it, at most as many as one
+        ``key`` identifies the file and its version; ``numbers`` must be at most as many blocks as one
         request fetches.
 
         Raises:
-            InputError, IntegrityError, StorageError: One cannot be read.
+            InputError, IntegrityError, StorageError: A block cannot be read.
         """
         with self._lock:
             found = [self._use(key, number) for number in numbers]
@@ -105,7 +105,7 @@ class BlockPool:
             yield number, held if isinstance(held, bytes) else self._content(held)[number - held.first]
 
     def prefetch(self, key: str, source: RemoteFile, numbers: Iterable[int]) -> None:
-        """Fetch blocks in other threads, unless half of the cache waits for such blocks already."""
+        """Fetch blocks in other threads, unless prefetches already fill half of the cache."""
         with self._lock:
             missing = (number for number in numbers if (key, number) not in self._blocks)
             room = max(0, self._capacity // 2 - self._waiting)
@@ -168,7 +168,7 @@ class BlockPool:
         finally:
             with self._lock:
                 for place in range(run.count):
-                    # Whoever reads again after an error tries again.
+                    # A read after an error tries again.
                     del self._blocks[run.key, run.first + place]
                     if run.error is None:
                         self._blocks[run.key, run.first + place] = run.content[place]
@@ -192,12 +192,12 @@ _pools: dict[int, BlockPool] = {}
 
 
 def shared_pool() -> BlockPool:
-    """Return the pool that all remote files of this process share.
+    """Return the block pool shared by all remote files of this process.
 
-    A process that was forked has one of its own: it inherits no threads and no state of locks.
+    A forked process gets its own: threads and lock states are not inherited.
 
     Raises:
-        UsageError: ``TOKSHARD_BLOCK_CACHE_MIB`` is no number of MiB from 1.
+        UsageError: ``TOKSHARD_BLOCK_CACHE_MIB`` is not a positive integer.
     """
     own = os.getpid()
     if own not in _pools:
@@ -213,18 +213,18 @@ def _capacity_bytes() -> int:
     if not text:
         return CACHE_BYTES
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise UsageError(f"{CACHE_VARIABLE} is {text!r}, not a number of MiB from 1")
+        raise UsageError(f"{CACHE_VARIABLE} must be a positive integer (MiB), got {text!r}")
     return int(text) << 20
 
 
 class RangedFile:
-    """A remote file as it was when it was opened: to threads, and to forked processes, like a local one.
+    """A remote file pinned to the version it had when opened; safe in threads and forked processes.
 
     Args:
-        status: Its status if it is known; by default it is requested. Another version is never read.
+        status: The status if known; by default it is requested. Other versions are never read.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: The file does not exist.
         InputError, StorageError: It cannot be opened.
     """
 
@@ -238,32 +238,32 @@ class RangedFile:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        # Where sequential readers are: how much is fetched ahead of each, and up to which block it was.
+        # State of the sequential readers: prefetch window, and the last prefetched block.
         self._streams: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     def read_into(self, target: memoryview, offset: int) -> None:
         """Fill ``target`` from a byte offset.
 
         Raises:
-            IntegrityError: The file ends before, or is not what was opened any more.
+            IntegrityError: The file is too short, or has changed.
             InputError, StorageError: It cannot be read.
         """
         if offset + len(target) > self.size_bytes:
             raise IntegrityError(
-                f"{self.path} has {self.size_bytes} bytes, and none to {offset + len(target)}",
+                f"{self.path} must have at least {offset + len(target)} bytes, got {self.size_bytes}",
                 path=self.path,
                 offset=self.size_bytes,
             )
         pool = shared_pool()
         step = pool.request_blocks * pool.block_bytes
         while target:
-            # Up to where requests meet, so that each block is in one of them.
+            # Up to a request boundary, so that each block is in one request.
             count = min(len(target), step - offset % pool.block_bytes)
             self._read(pool, target[:count], offset)
             target, offset = target[count:], offset + count
 
     def prefetch(self, offset: int, count: int) -> None:
-        """Fetch a range in other threads, as much of it as the file has."""
+        """Prefetch a range in other threads, clipped to the file."""
         pool = shared_pool()
         stop = min(offset + count, self.size_bytes)
         numbers = range(max(0, offset) // pool.block_bytes, -(-stop // pool.block_bytes))

@@ -1,7 +1,7 @@
-"""Sending local files to stores: in parts where they are large, each part tried again by itself.
+"""Upload of local files to object stores: large files in parts, each retried separately.
 
-A store shows an object when it is complete, never a part of one. What has been sent of a large object can be
-kept in notes, so that another process resumes there.
+A store shows an object only when it is complete. The progress of a large upload can be recorded, so that
+another process can resume it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _PARTS_AT_ONCE = 4
 
 
 class UploadNotes:
-    """Record of the upload of one large object: empty unless a subclass keeps it."""
+    """Record of the upload of one large object; subclasses store it."""
 
     def begun(self) -> tuple[str, int] | None:
         """Return the store's id of an unfinished upload and the size of its parts."""
         return None
 
     def parts(self) -> dict[int, str]:
-        """Return the parts that have arrived: the store's receipt of each, by its number from 1."""
+        """Return the store's receipt of each uploaded part, by part number from 1."""
         return {}
 
     def begin(self, upload: str, part_bytes: int) -> None:
-        """Note that an upload begins, and forget any earlier one."""
+        """Record the start of an upload, replacing any earlier one."""
 
     def arrived(self, number: int, receipt: str) -> None:
-        """Note that a part has arrived."""
+        """Record an uploaded part."""
 
 
 def upload_file(
@@ -46,19 +46,19 @@ def upload_file(
     notes: UploadNotes | None = None,
     sent: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Copy a local file to an object, replacing what is there.
+    """Copy a local file to an object, replacing any existing one.
 
-    Memory: four parts of 16 MiB; of files over 160 GB a ten-thousandth each.
+    Memory: four parts of 16 MiB; for files over 160 GB, four parts of a ten-thousandth of the file.
 
     Args:
-        local_path: The file, which nobody changes meanwhile.
+        local_path: The file, which must not change during the upload.
         url: The object.
-        notes: Where to keep what has been sent of a large object to S3.
-        sent: Told the bytes of each piece that has arrived, those that the notes know included.
+        notes: The record of a large upload to S3, for resuming.
+        sent: Called with the number of bytes of each uploaded piece, including those already recorded.
 
     Raises:
-        InputError: There is no such bucket.
-        StorageError: The store refuses or does not answer, or the file cannot be read.
+        InputError: The bucket does not exist.
+        StorageError: The store refuses or does not respond, or the file cannot be read.
     """
     size = os.path.getsize(local_path)
     place = locate(url)
@@ -75,7 +75,7 @@ def upload_file(
 
 
 def abandon(url: str, upload: str) -> None:
-    """Let the store forget an unfinished upload, if it still knows it."""
+    """Abort an unfinished upload, if the store still has it."""
     with contextlib.suppress(MissingFileError, StorageError):
         retried("remove", url, lambda: _ask_s3(url, "abort_multipart_upload", UploadId=upload))
 
@@ -128,7 +128,7 @@ class _Multipart:
         self._complete(upload, [receipts[number] for number in numbers])
 
     def _part(self, upload: str, number: int, descriptor: int, part_bytes: int) -> Callable[[], str]:
-        # Read here and not in the thread, which must not outlive the descriptor.
+        # Read here, not in the thread: the thread may outlive the descriptor.
         content = os.pread(descriptor, part_bytes, (number - 1) * part_bytes)
 
         def ask() -> str:
@@ -148,7 +148,7 @@ class _Multipart:
                 ),
             )
         except MissingFileError:
-            # The store forgets an upload when it is complete, and its answer to that may have got lost.
+            # The store forgets an upload when it is complete, and its response may have been lost.
             if not self._is_complete(receipts):
                 raise
 
