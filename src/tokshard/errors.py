@@ -110,9 +110,19 @@ class MissingExtraError(UsageError):
 
 
 class InputError(TokshardError):
-    """An input cannot be read or used."""
+    """An input cannot be read or used.
+
+    Args:
+        message: One sentence that names what, where and the value.
+        hint: An instruction for the user, or None.
+        reason: A stable code, or None; see docs/reference/bad-records.md.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str, *, hint: str | None = None, reason: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class MissingFileError(InputError, FileNotFoundError):
@@ -154,12 +164,14 @@ class BadRecordError(InputError):
         excerpt: str,
         hint: str | None = None,
     ) -> None:
-        where = f"{path}:{line}" if line is not None else path
-        super().__init__(f"{where} (byte {offset}): {reason}: {detail}: {excerpt!r}", hint=hint)
+        name = "<stdin>" if path == "-" else path
+        where = f"{name}:{line}" if line is not None else name
+        # For a wrong field the detail lists the fields; other mistakes are visible in the record.
+        shown = f": {excerpt!r}" if excerpt and not reason.startswith(("field-", "item-", "chat-")) else ""
+        super().__init__(f"{where}: {detail}{shown}", hint=hint, reason=reason)
         self.path = path
         self.line = line
         self.offset = offset
-        self.reason = reason
         self.detail = detail
         self.excerpt = excerpt
 

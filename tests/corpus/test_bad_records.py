@@ -59,6 +59,9 @@ CASES = [
     Case("list of numbers", text(b'["a", 1]'), "item-type"),
     Case("list with null", text(b'["a", null]'), "item-type"),
     Case("list of lists", text(b'[["a"]]'), "item-type"),
+    Case("chat", text(b'[{"role": "user", "content": "a"}]'), "chat-messages"),
+    Case("chat of other names", text(b'[{"from": "human", "value": "a", "x": 1}]'), "chat-messages"),
+    Case("list of objects", text(b'[{"role": "user"}]'), "item-type"),
     Case("overlong", text(b'"\xc0\xaf"'), "invalid-utf8"),
     Case("surrogate bytes", text(b'"\xed\xa0\x80"'), "invalid-utf8"),
     Case("cut character", text(b'"\xe2\x82"'), "invalid-utf8"),
@@ -198,7 +201,7 @@ def test_several_fields_stand_or_fall_together(tmp_path):
     reading = read_data(data, "none", tmp_path, fields=("a", "b"))
     assert reading.documents == [(0, (("1",), ("2",))), (32, (("5",), ("3", "4")))]
     assert [reason for _, _, reason in reading.rejected] == ["field-missing", "lone-surrogate"]
-    assert reading.details[0] == "no field 'b'; the record has 'a'"
+    assert reading.details[0] == 'field "b" not found (fields: a)'
     only_good = read_data(data[:21] * 3, "none", tmp_path, fields=("b", "a"))
     assert [values for _, values in only_good.documents] == [(("2",), ("1",))] * 3
 
@@ -207,11 +210,11 @@ def test_details_name_the_place_and_the_value(tmp_path):
     lines = [text(b"[1]"), text(b'"\xff"'), text(b'"ab\\udc01"'), b"x" * 31, b'{"text": {}}']
     reading = read_data(b"\n".join(lines) + b"\n", "none", tmp_path, limit=30)
     assert reading.details == [
-        "item 0 of the field 'text' is a number, not a string",
-        "byte 10 of the line (0xff): invalid start byte",
-        "the field 'text' has U+DC01 without its other half at character 2",
-        "the line has 31 bytes, the limit is 30",
-        "the field 'text' is an object, not a string or a list of strings",
+        'item 0 of field "text" must be a string, got a number',
+        "invalid UTF-8 at byte 10 of the line (0xff): invalid start byte",
+        'field "text" contains the lone surrogate U+DC01 at character 2',
+        "the line must be at most 30 bytes, got 31",
+        'field "text" must be a string or a list of strings, got an object',
     ]
 
 
@@ -219,5 +222,5 @@ def test_the_true_length_of_an_elided_line_is_told(tmp_path):
     data = b"a" * 5000 + b"\n" + b"b" * 11 + b"\n" + b"c" * 777
     for codec in CODECS:
         reading = read_data(data, codec, tmp_path, limit=10, chunk_bytes=64, batch_bytes=16)
-        assert [detail.split()[3] for detail in reading.details] == ["5000", "11", "777"]
+        assert [detail.split()[-1] for detail in reading.details] == ["5,000", "11", "777"]
         assert [offset for offset, _, _ in reading.rejected] == [0, 5001, 5013]

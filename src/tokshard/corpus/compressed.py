@@ -1,8 +1,8 @@
 """Compressed streams as plain bytes: gzip, bzip2, xz and zstd behind one loop.
 
-A file may be several members (gzip), streams (bzip2, xz) or frames (zstd, skippable ones included) one
-after another; zero bytes after a member are padding. Memory is bounded by the sizes below plus the
-decompressor's own window, whatever the stream claims.
+A file can consist of several concatenated members (gzip), streams (bzip2, xz) or frames (zstd, including
+skippable ones); zero bytes after a member are padding. Memory is bounded by the sizes below plus the
+decompressor's window, whatever the stream declares.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tokshard.dataset.plan import Compression
 from tokshard.errors import InputError, TokshardError
 
 CHUNK_BYTES = 1 << 20
-# Compressed bytes handed over at once. Each member's end copies what is left of them (`unused_data`),
-# so more would make files of many small members (bgzip) slow.
+# Compressed bytes per call. The end of each member copies the rest of them (`unused_data`), so a larger
+# value makes files of many small members (bgzip) slow.
 FEED_BYTES = 1 << 17
-# An xz dictionary over 128 MiB would need more memory than a bomb is allowed; zstd's own limit is the same.
+# Enough for an xz dictionary of 128 MiB, which is also zstd's limit; protects against decompression bombs.
 _XZ_MEMORY_BYTES = 160 << 20
 
 
@@ -30,10 +30,10 @@ _MAGIC_BYTES = 8
 
 
 class CorruptStreamError(Exception):
-    """A compressed stream that breaks off or contradicts itself; not an error for users.
+    """A truncated or damaged compressed stream; internal, never shown to users.
 
     Args:
-        offset: The place in the compressed file: exact for a cut stream and for trailing bytes,
+        offset: Offset in the compressed file: exact for a truncated stream and for trailing bytes,
             otherwise the beginning of the :data:`FEED_BYTES` that could not be decompressed.
     """
 
@@ -44,10 +44,9 @@ class CorruptStreamError(Exception):
 
 
 class ByteSource:
-    """A binary file that is read forwards only, in full pieces, and knows its position.
+    """Sequential reader of a binary file or pipe.
 
-    A pipe hands out its bytes in pieces of any size; here ``read`` returns less than it was asked for
-    only at the end, so that all that follows is the same for a pipe and a file.
+    ``read`` returns fewer bytes than requested only at the end, also for a pipe.
     """
 
     def __init__(self, file: BinaryIO, path: str) -> None:
@@ -57,12 +56,12 @@ class ByteSource:
         self.position = 0
 
     def head(self, size_bytes: int) -> bytes:
-        """Return the next ``size_bytes`` (fewer at the end) without moving on."""
+        """Return the next ``size_bytes`` (fewer at the end) without consuming them."""
         self._head += self._fill(size_bytes - len(self._head))
         return self._head[:size_bytes]
 
     def read(self, size_bytes: int) -> bytes:
-        """Return the next ``size_bytes`` (fewer at the end, then none) and move on."""
+        """Return and consume the next ``size_bytes`` (fewer at the end, then none)."""
         head, self._head = self._head[:size_bytes], self._head[size_bytes:]
         block = head + self._fill(size_bytes - len(head)) if head else self._fill(size_bytes)
         self.position += len(block)
@@ -95,8 +94,8 @@ def decompressed_chunks(
     """Yield the content of a stream in chunks of 1 to ``chunk_bytes`` bytes.
 
     Raises:
-        CorruptStreamError: After the chunks that could be decompressed.
-        InputError: The file cannot be read, or needs a larger window than is allowed.
+        CorruptStreamError: After all chunks that can be decompressed.
+        InputError: The file cannot be read, or needs a window over 128 MiB.
     """
     if compression == "none":
         while chunk := source.read(chunk_bytes):
@@ -121,11 +120,11 @@ def _member_chunks(
         try:
             chunk = decompressor.decompress(data, chunk_bytes)
         except failures as error:
-            # Later on it is more likely that the bytes are no frame at all.
+            # In later members the same message more likely comes from bytes that are not compressed data.
             if member_start == 0:
                 _refuse_large_window(error, source.path)
             raise CorruptStreamError(
-                fed_from, f"the stream cannot be decompressed after compressed byte {fed_from}: {error}"
+                fed_from, f"cannot decompress the stream after compressed byte {fed_from}: {error}"
             ) from error
         if chunk:
             yield chunk
@@ -136,7 +135,9 @@ def _member_chunks(
             fed_from = source.position
             data = source.read(FEED_BYTES)
             if not data:
-                raise CorruptStreamError(fed_from, f"the stream is cut off at compressed byte {fed_from}")
+                raise CorruptStreamError(
+                    fed_from, f"the compressed stream is truncated at compressed byte {fed_from}"
+                )
 
 
 def _next_member(pending: bytes, source: ByteSource, compression: Compression) -> bytes:
@@ -152,7 +153,7 @@ def _next_member(pending: bytes, source: ByteSource, compression: Compression) -
     if sniff(pending) != compression:
         offset = source.position - len(pending)
         raise CorruptStreamError(
-            offset, f"other bytes follow the end of the compressed stream, at compressed byte {offset}"
+            offset, f"unexpected data after the end of the compressed stream, at compressed byte {offset}"
         )
     return pending
 
@@ -161,8 +162,8 @@ def _refuse_large_window(error: Exception, path: str) -> None:
     text = str(error)
     if "too much memory" in text or "Memory usage limit" in text:
         raise InputError(
-            f"{path} was compressed with a window larger than 128 MiB",
-            hint="decompress it in a pipe: zstd -dc --long=31 FILE (or xz -dc FILE) | tokshard tokenize -",
+            f"cannot read {path}: its compression window is larger than 128 MiB",
+            hint="decompress it into a pipe: zstd -dc --long=31 FILE (or xz -dc FILE) | tokshard tokenize -",
         ) from error
 
 

@@ -1,8 +1,9 @@
-"""Format and compression of a file, recognized by its first bytes and never by its name."""
+"""Format and compression of a file, detected from its first bytes, never from its name."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from typing import NamedTuple
 
 from tokshard.dataset.plan import Compression, TextFormat
@@ -29,9 +30,10 @@ _TABLES: tuple[tuple[Format, re.Pattern[bytes]], ...] = (
     ("arrow", re.compile(rb"ARROW1\0\0|\xff{4}[^\xff]{2}..", re.DOTALL)),
 )
 
-_UNPACK = "unpack it and name the files inside"
-_RECOMPRESS = "decompress it, or compress it with gzip, bzip2, xz or zstd instead"
-_CONVERT = "convert it to JSON lines or Parquet first"
+_UNPACK = "extract the archive and pass the files inside"
+_RECOMPRESS = "decompress the file, or compress it with gzip, bzip2, xz or zstd instead"
+_CONVERT = "convert the file to JSON lines or Parquet"
+_TEXT = "pass a file of JSON lines (also compressed), Parquet or Arrow"
 _FOREIGN: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
     (re.compile(rb"PK(\x03\x04|\x05\x06)"), "a zip archive", _UNPACK),
     (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", _UNPACK),
@@ -48,10 +50,14 @@ _FOREIGN: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
     (re.compile(rb"ORC[\x00-\x1f]"), "an ORC file", _CONVERT),
     (re.compile(rb"FEA1"), "a Feather version 1 file", _CONVERT),
     (re.compile(rb"\x93NUMPY"), "a numpy array", _CONVERT),
-    (re.compile(rb"PARE"), "an encrypted Parquet file", "decrypt it first"),
-    (re.compile(rb"MMIDIDX\0\0"), "the index of a tokenized dataset", "name the raw text instead"),
-    (re.compile(rb"\x89PNG|\xff\xd8\xff"), "an image", "name files of text"),
-    (re.compile(rb"\x7fELF"), "a program", "name files of text"),
+    (re.compile(rb"PARE"), "an encrypted Parquet file", "decrypt the file first"),
+    (
+        re.compile(rb"MMIDIDX\0\0"),
+        "the index of a tokenized dataset",
+        "pass the raw text instead; `tokshard inspect` shows datasets",
+    ),
+    (re.compile(rb"\x89PNG|\xff\xd8\xff"), "an image", _TEXT),
+    (re.compile(rb"\x7fELF"), "a program", _TEXT),
 )
 
 
@@ -59,7 +65,7 @@ class Content(NamedTuple):
     """Format and compression of a file.
 
     Attributes:
-        format: The kind of records; ``"jsonl"`` also stands for whatever a compressed file holds.
+        format: The kind of records; ``"jsonl"`` for every compressed file.
     """
 
     format: Format
@@ -67,7 +73,7 @@ class Content(NamedTuple):
 
 
 def sniff(head: bytes) -> Compression:
-    """Return the compression that the first bytes of a stream tell.
+    """Return the compression of a stream with these first bytes.
 
     Example:
         >>> sniff(b"BZh91AY&SY"), sniff(b'{"text": "a"}')
@@ -80,7 +86,7 @@ def identify(head: bytes, path: str) -> Content:
     """Return the format and compression of a file that begins with ``head``, its first :data:`HEAD_BYTES`.
 
     Raises:
-        InputError: It is of a kind known to hold no records.
+        InputError: The file is of a known kind without text records.
     """
     for magic, what, hint in _FOREIGN:
         if magic.match(head):
@@ -92,17 +98,18 @@ def identify(head: bytes, path: str) -> Content:
 def refuse_utf16(head: bytes, path: str) -> None:
     """Raise InputError for a file that begins with a UTF-16 byte order mark."""
     if head.startswith(_UTF16_BYTE_ORDER_MARKS):
+        name = shlex.quote(path)
         raise InputError(
             f"{path} is encoded as UTF-16, but JSON lines are UTF-8",
-            hint="convert it first: iconv -f UTF-16 -t UTF-8",
+            hint=f"convert the file to UTF-8: iconv -f UTF-16 -t UTF-8 {name} > {name}.utf8",
         )
 
 
 def looks_like_utf16(line: bytes) -> bool:
-    """Tell whether a line that is no UTF-8 JSON begins like JSON in UTF-16.
+    """Return whether a line that is not UTF-8 JSON begins like JSON in UTF-16.
 
-    The first characters of a JSON record are ASCII, so that in UTF-16 every other byte is NUL, from the
-    first or from the second on (a line of little-endian text begins with the second half of a newline).
+    The first characters of a JSON record are ASCII, so in UTF-16 every other byte is NUL, beginning with
+    the first or the second byte (a line of little-endian text begins with the second half of a newline).
 
     Example:
         >>> looks_like_utf16('{"text"'.encode("utf-16-le")), looks_like_utf16(b"{}")

@@ -1,4 +1,4 @@
-"""The inputs that a user names: files, globs, directories, lists and standard input."""
+"""Discovery of inputs: files, globs, directories, lists and standard input."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from tokshard.storage.remote.objects import open_binary
 
 STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_COMPRESSED_NAME = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
 _LOOKS_AT_ONCE = 16
 _COMPRESSED_TO_PLAIN = 8
 _LARGE_BYTES = 1 << 62
 _HINT_NAMES = (
-    "files are found there by their names: .jsonl, .json, .ndjson, .parquet or .arrow, "
-    "with or without .gz, .bz2, .xz or .zst; others must be named one by one or by a glob"
+    "name the files .jsonl, .json, .ndjson, .parquet or .arrow (also with .gz, .bz2, .xz or .zst), "
+    "or pass them one by one or as a glob"
 )
-_HINT_QUOTE = "check the spelling; a relative path counts from the current directory"
+_HINT_SPELLING = "check the path; relative paths start at the current directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,11 @@ class CorpusFile:
     """One input.
 
     Attributes:
-        path: As the user named it; ``"-"`` is standard input.
-        size_bytes: Its size, or None for a stream (standard input, a named pipe).
-        mtime_ns: When it was last changed, or None for a stream.
-        compression: Like the format not known of a stream before it is read: ``"jsonl"`` and ``"none"``.
-        version: Of an object in a store, what changes when it does (its ETag, say); None otherwise.
+        path: As the user passed it; ``"-"`` is standard input.
+        size_bytes: Size in bytes, or None for a stream (standard input, a named pipe).
+        mtime_ns: Modification time, or None for a stream.
+        compression: Compression. A stream has format ``"jsonl"`` and compression ``"none"`` until it is read.
+        version: Version of an object in a store (its ETag, for example); None otherwise.
     """
 
     path: str
@@ -52,34 +53,34 @@ class CorpusFile:
 
     @property
     def is_stream(self) -> bool:
-        """True if it can be read only from its beginning to its end, by one process."""
+        """True if it can only be read sequentially, by one process."""
         return self.size_bytes is None or self.compression != "none"
 
     @property
     def plain_bytes(self) -> int | None:
-        """Its size after decompression, estimated; None for a stream whose end nobody knows."""
+        """Estimated size after decompression; None for a stream of unknown size."""
         if self.size_bytes is None:
             return None
         return self.size_bytes * (1 if self.compression == "none" else _COMPRESSED_TO_PLAIN)
 
     def plan_input(self) -> TextInput:
-        """Return it as plans record it."""
+        """Return the input as recorded in plans."""
         return TextInput(
             self.path, self.size_bytes, self.mtime_ns, self.format, self.compression, self.version
         )
 
 
 def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
-    """Find the inputs that the arguments name, in the order of the arguments.
+    """Return the inputs that the arguments name, in the order of the arguments.
 
-    An argument is a file, a glob (``**`` too), a directory (searched through for names like
-    ``*.jsonl.zst``), ``@list.txt`` (one argument a line, ``#`` begins a comment line) or ``-``. What a
-    glob or directory gives is in natural order: ``part-2`` before ``part-10``. All but ``-`` may be URLs.
+    An argument is a file, a glob (also with ``**``), a directory (searched recursively for names such as
+    ``*.jsonl.zst``), ``@list.txt`` (one argument per line, comment lines begin with ``#``) or ``-``. Files of
+    a glob or directory are in natural order: ``part-2`` before ``part-10``. All but ``-`` can be URLs.
 
     Raises:
-        InputError: Something named does not exist, cannot be read, or holds no records.
+        InputError: An input does not exist, cannot be read, or cannot contain records.
         StorageError: A store does not answer.
-        UsageError: The same file is named twice, or nothing is named.
+        UsageError: The same file is passed twice, or no input is passed.
 
     Example:
         >>> [file.path for file in discover(["-"])]
@@ -87,9 +88,9 @@ def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
     """
     paths = [path for argument in arguments for path in _expand(argument)]
     if not paths:
-        raise UsageError("no input is named", hint="name files, directories, globs, @list.txt or -")
+        raise UsageError("an input is required", hint="pass files, directories, globs, @list.txt or -")
     _refuse_twice(paths)
-    # A store takes its time for each answer, a local disk does not.
+    # Requests to a store have a high latency, unlike those to a local disk.
     remote_ones = in_order(
         (partial(_describe_object, url) for url in filter(is_remote, paths)), _LOOKS_AT_ONCE
     )
@@ -106,7 +107,7 @@ def _expand(argument: str) -> Iterator[str]:
 
 def _expand_path(argument: str) -> Iterator[str]:
     if "\0" in argument:
-        raise InputError(f"{argument!r} is no path: it holds a NUL character")
+        raise InputError(f"paths must not contain NUL characters, got {argument!r}")
     if argument == STDIN:
         yield argument
     elif is_remote(argument):
@@ -126,10 +127,10 @@ def _list_entries(path: str) -> list[str]:
     except TokshardError:
         raise
     except OSError as error:
-        raise InputError(f"cannot read the list {path}: {error.strerror}", hint=_HINT_QUOTE) from error
+        raise InputError(f"cannot read the list {path}: {error.strerror}", hint=_HINT_SPELLING) from error
     entries = [line for line in lines if line and not line.startswith("#")]
     if not entries:
-        raise InputError(f"the list {path} names no inputs", hint="write one path a line")
+        raise InputError(f"the list {path} contains no inputs", hint="write one path per line")
     return entries
 
 
@@ -141,9 +142,9 @@ def _expand_glob(pattern: str) -> list[str]:
     if any(os.path.isdir(path) for path in matches):
         raise InputError(
             f"{pattern} matches directories but no files",
-            hint="name the directories themselves, or end the glob with /**/*.jsonl",
+            hint="pass the directories themselves, or end the glob with /**/*.jsonl",
         )
-    raise InputError(f"nothing matches {pattern}", hint=_HINT_QUOTE)
+    raise InputError(f"no files match {pattern}", hint=_HINT_SPELLING)
 
 
 def _is_marker(path: str) -> bool:
@@ -154,7 +155,7 @@ def _is_marker(path: str) -> bool:
 def _expand_directory(directory: str) -> list[str]:
     found = sorted(_walk(directory, frozenset()), key=natural_key)
     if not found:
-        raise InputError(f"the directory {directory} holds no inputs", hint=_HINT_NAMES)
+        raise InputError(f"the directory {directory} contains no inputs", hint=_HINT_NAMES)
     return found
 
 
@@ -163,12 +164,14 @@ def _expand_url(url: str) -> list[str]:
     if pattern and not objects.exists(url):
         found = [found_url for found_url in objects.glob(url) if not _is_marker(found_url)]
         if not found:
-            raise InputError(f"nothing matches {url}", hint="check the spelling, and that the store lists it")
+            raise InputError(
+                f"no objects match {url}", hint="check the URL, and that the credentials allow listing"
+            )
     elif url.endswith("/") or (not _DATA_NAME.search(url) and objects.is_directory(url)):
         base = url.rstrip("/") + "/"
         found = [found_url for found_url in objects.walk(base) if _is_data(found_url.removeprefix(base))]
         if not found:
-            raise InputError(f"no inputs are below {url}", hint=_HINT_NAMES)
+            raise InputError(f"no inputs found below {url}", hint=_HINT_NAMES)
     else:
         found = [url]
     return sorted(found, key=natural_key)
@@ -180,7 +183,7 @@ def _is_data(path: str) -> bool:
 
 
 def _walk(directory: str, above: frozenset[str]) -> Iterator[str]:
-    # Links are followed, but not in circles.
+    # Symbolic links are followed, except cycles.
     real = os.path.realpath(directory)
     if real in above:
         return
@@ -205,9 +208,7 @@ def _refuse_twice(paths: Sequence[str]) -> None:
         if identity in seen:
             also = f" (first as {seen[identity]})" if seen[identity] != path else ""
             name = "standard input" if path == STDIN else path
-            raise UsageError(
-                f"{name} is named twice{also}", hint="each input is read once; name it once, or copy it"
-            )
+            raise UsageError(f"{name} is passed twice{also}", hint="pass each input once")
         seen[identity] = path
 
 
@@ -219,13 +220,18 @@ def _describe(path: str) -> CorpusFile:
         if stat.S_ISFIFO(status.st_mode):
             return CorpusFile(path, None, None, "jsonl", "none")
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path} is neither a file nor a pipe", hint="pipe it in and name the input -")
+            raise InputError(
+                f"{path} must be a file or a pipe",
+                hint="pipe the data into the command and pass - as the input",
+            )
         with open(path, "rb") as file:
             content = _content(file.read(HEAD_BYTES), path)
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist", hint=_HINT_QUOTE) from error
+        raise InputError(f"input not found: {path}", hint=_HINT_SPELLING) from error
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", hint="check its permissions") from error
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint="check the permissions of the file"
+        ) from error
     return CorpusFile(path, status.st_size, status.st_mtime_ns, content.format, content.compression)
 
 
@@ -238,15 +244,21 @@ def _describe_object(url: str) -> CorpusFile:
 
 
 def _content(head: bytes, path: str) -> Content:
+    if not head and _COMPRESSED_NAME.search(path):
+        raise InputError(
+            f"{path} is empty, but a compressed file has at least a header",
+            hint=f"fetch {path} again, or remove it from the inputs",
+            reason="empty-compressed-file",
+        )
     refuse_utf16(head, path)
     return identify(head, path)
 
 
 def check_unchanged(files: Sequence[CorpusFile]) -> None:
-    """Check, after they were read, that inputs still are what they were when they were found.
+    """Check that inputs have not changed since :func:`discover`.
 
     Raises:
-        InputError: One was changed or removed meanwhile.
+        InputError: An input was changed or removed.
         StorageError: A store does not answer.
     """
     for file in files:
@@ -269,14 +281,14 @@ def _check_state(file: CorpusFile) -> None:
     except StorageError:
         raise
     except OSError as error:
-        raise InputError(f"{file.path} went away while it was read: {error.strerror or error}") from error
+        raise InputError(f"{file.path} was removed while it was read: {error.strerror or error}") from error
     if now != (file.size_bytes, file.mtime_ns, file.version):
         raise InputError(
             f"{file.path} was changed while it was read",
-            hint="run again with --no-resume when nothing writes to it any more",
+            hint="run the command again when no other process writes to the input",
         )
 
 
 def content_bytes(files: Sequence[CorpusFile]) -> int:
-    """Estimate the size of inputs after decompression; streams of unknown size are taken for large."""
+    """Return the estimated size of inputs after decompression; streams of unknown size count as large."""
     return sum(_LARGE_BYTES if file.plain_bytes is None else file.plain_bytes for file in files)

@@ -1,4 +1,4 @@
-"""The lines of a unit, in batches, with their positions in the input's stream."""
+"""Lines of a unit, in batches, with their positions in the input's stream."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ class Ranges(Protocol):
 
 @contextmanager
 def open_ranges(path: str, begin: int, end: int) -> Iterator[Ranges]:
-    """Open an input of which a range will be read, from its beginning to about its end.
-
-    ``end``: where it commonly ends; more may be read.
+    """Open an input to read the range from ``begin`` to about ``end``, or further.
 
     Raises:
         OSError: A local file cannot be read.
@@ -77,10 +75,10 @@ class _RemoteRanges:
         self.close = self._blocks.close
 
 
-# How far a first read goes beyond the unit's end, where its last line usually ends.
+# Bytes that the first read requests beyond the unit's end, where its last line usually ends.
 _OVERHANG_BYTES = 1 << 16
 _SCAN_BYTES = 1 << 20
-# What is kept of a line that is too long: enough to show its beginning.
+# Bytes kept of a line that is too long, for its excerpt.
 _HEAD_BYTES = 256
 
 
@@ -89,11 +87,11 @@ class LineBatch:
     """Consecutive lines.
 
     Attributes:
-        raw: The bytes read, newlines included. A line that is too long to be held comes as batches
-            without lines, whose last has its beginning as its only line.
+        raw: The bytes read, including newlines. A line over the length limit is split over several batches
+            without lines; the last of them has its beginning as its only line.
         lines: The lines without their newlines.
-        offsets: Where each begins in the input's stream; int64 [lines].
-        lengths: How long each is in the input's stream, even if only its beginning is in ``lines``;
+        offsets: Offset of each line in the input's stream; int64 [lines].
+        lengths: Length of each line in the input's stream, even if ``lines`` has only its beginning;
             int64 [lines].
         complete: Whether the last line ends in a newline; if not, it is the end of the input.
     """
@@ -108,14 +106,14 @@ class LineBatch:
 def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Iterator[LineBatch]:
     """Yield the lines of a unit in batches of about ``batch_bytes``.
 
-    Peak memory: a few times the larger of ``batch_bytes`` and the longest line that is no longer than
+    Peak memory: a few times the larger of ``batch_bytes`` and the longest line of at most
     ``max_line_bytes``.
 
-    ``batch_bytes``: the size of a batch; one longer line is a batch of its own. ``max_line_bytes``:
-    longer lines are never held in memory as a whole.
+    ``batch_bytes``: size of a batch; a longer line is a batch of its own. ``max_line_bytes``: longer
+    lines are never in memory as a whole.
 
     Raises:
-        InputError: The file cannot be read or is shorter than the unit says.
+        InputError: The file cannot be read or ends before the end of the unit.
     """
     try:
         with open_ranges(unit.path, max(0, unit.begin - 1), unit.end) as ranges:
@@ -221,8 +219,8 @@ class _LineUnitReader:
 
     def _shorter(self, size: int) -> InputError:
         return InputError(
-            f"{self._unit.path} has {size} bytes, but had at least {self._unit.end} when the run began",
-            hint="do not change inputs while they are read; start over",
+            f"{self._unit.path} must have at least {self._unit.end} bytes as when the run began, got {size}",
+            hint="run the command again when no other process writes to the input",
         )
 
 

@@ -1,16 +1,15 @@
-"""Planning: the units of inputs, found without reading the records.
+"""Planning: division of inputs into units without parsing the records.
 
-Streams cut into units: compressed files, pipes and standard input, in one pass and bounded memory.
-
-One process decompresses and cuts; each unit becomes a plain temporary file that any worker can read.
-The scan looks at few bytes of a chunk (its first and last newline, and the one that ends a unit), so it
-runs at about the decompressor's speed.
+Streams (compressed files, pipes and standard input) are divided in one pass and bounded memory: one process
+decompresses, and each unit becomes a plain temporary file that any worker can read. The scan looks only for
+the first and last newline of a chunk and the one that ends a unit, so it runs at about the speed of the
+decompressor.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tokshard.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
@@ -24,22 +23,25 @@ from tokshard.storage.paths import is_remote
 from tokshard.storage.remote.objects import open_binary
 
 
-def plan_units(file_number: int, file: CorpusFile, unit_bytes: int) -> Iterator[Unit]:
-    """Yield the units of an input that can be read at any place: plain JSON lines, or a table.
+def plan_units(
+    file_number: int, file: CorpusFile, unit_bytes: int, fields: Sequence[str] = ()
+) -> Iterator[Unit]:
+    """Yield the units of a seekable input: plain JSON lines, or a table.
 
-    For the others (``file.is_stream``) see :func:`tokshard.corpus.planning.stream_units`.
+    For streams (``file.is_stream``) see :func:`tokshard.corpus.planning.stream_units`.
 
-    ``unit_bytes``: the nominal size of a unit. Row groups are gathered until they reach it.
+    ``unit_bytes``: the nominal size of a unit. Consecutive row groups form a unit when they reach it.
+    ``fields``: columns that a table must have.
 
     Raises:
-        InputError: The table cannot be read.
-        MissingExtraError: A table, and pyarrow is not installed.
+        InputError: The table cannot be read, or does not have one of the fields as a text column.
+        MissingExtraError: The input is a table and pyarrow is not installed.
     """
     if file.size_bytes is None or file.compression != "none":
         raise ValueError(f"{file.path} can only be read as a stream")
     if file.format == "jsonl":
         return _line_units(file_number, file.path, file.size_bytes, unit_bytes)
-    return _row_units(file_number, file, unit_bytes)
+    return _row_units(file_number, file, unit_bytes, fields)
 
 
 def _line_units(file_number: int, path: str, size_bytes: int, unit_bytes: int) -> Iterator[LineUnit]:
@@ -57,8 +59,10 @@ def _line_units(file_number: int, path: str, size_bytes: int, unit_bytes: int) -
         )
 
 
-def _row_units(file_number: int, file: CorpusFile, unit_bytes: int) -> Iterator[RowUnit]:
-    groups = table_groups(file.path, file.format)
+def _row_units(
+    file_number: int, file: CorpusFile, unit_bytes: int, fields: Sequence[str]
+) -> Iterator[RowUnit]:
+    groups = table_groups(file.path, file.format, fields)
     runs = list(_group_runs([group.size_bytes for group in groups], unit_bytes))
     total = sum(group.size_bytes for group in groups)
     file_bytes = file.size_bytes or 0
@@ -108,21 +112,21 @@ def stream_units(
     """Yield the units of an input as temporary files ``raw-<file>-<index>.jsonl``, in order.
 
     The consumer removes each file after use. A line longer than ``max_document_bytes`` keeps its first
-    ``max_document_bytes + 1`` bytes, so that it is seen to be too long; the rest is noted in ``elided``.
-    Where the stream is corrupt, the complete lines before that place are kept, and the unit that has
-    them is the last and says why in ``stream_error``. Peak memory: two chunks and the decompressor.
+    ``max_document_bytes + 1`` bytes, so the reader detects that it is too long; ``elided`` records the
+    rest. If the stream is corrupt, the complete lines before that position are kept; their unit is the last
+    and has a ``stream_error``. Peak memory: two chunks and the decompressor.
 
     Args:
         file_number: The number of the input.
-        file: The input; what it holds is found out from its first bytes.
+        file: The input; its format is detected from its first bytes.
         unit_bytes: The size of a unit in the decompressed stream.
         max_document_bytes: The longest line that can become a document.
-        directory: Where the temporary files go; left-overs under their names are replaced.
-        skip: Units for which this is true are passed over: no file, nothing yielded.
-        chunk_bytes: How much is decompressed at a time.
+        directory: Directory of the temporary files; existing files of their names are replaced.
+        skip: Returns whether a unit is skipped: it is not written and not yielded.
+        chunk_bytes: Bytes that are decompressed at a time.
 
     Raises:
-        InputError: The input cannot be read or holds something else than JSON lines.
+        InputError: The input cannot be read or is not JSON lines.
         StorageError: A temporary file cannot be written.
     """
     piece_bytes = min(chunk_bytes, max_document_bytes)
@@ -150,19 +154,19 @@ def _opened(path: str) -> Iterator[ByteSource]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     with file:
-        # A shell or a parent may leave a pipe in non-blocking mode, where "nothing yet" would look
-        # like the end of the input.
+        # A shell or a parent may leave a pipe in non-blocking mode, in which "no data yet" looks like the
+        # end of the input.
         os.set_blocking(file.fileno(), True)
         yield ByteSource(file, "standard input" if path == STDIN else path)
 
 
 def _text_chunks(source: ByteSource, chunk_bytes: int) -> Iterator[bytes]:
-    # Plain data can turn out to be no text as well: a compressed tar archive, for example.
+    # The decompressed data may not be text either, for example a tar archive.
     content = identify(source.head(HEAD_BYTES), source.path)
     if content.format != "jsonl":
         raise InputError(
-            f"{source.path} is {content.format.capitalize()}, which cannot be read from a pipe",
-            hint="save it to a file and name that",
+            f"cannot read {content.format.capitalize()} from a pipe: {source.path}",
+            hint="save the data to a file and pass the file",
         )
     checked = content.compression == "none"
     for chunk in decompressed_chunks(source, content.compression, chunk_bytes=chunk_bytes):
@@ -172,7 +176,8 @@ def _text_chunks(source: ByteSource, chunk_bytes: int) -> Iterator[bytes]:
             if inner != ("jsonl", "none"):
                 what = inner.format.capitalize() if inner.compression == "none" else inner.compression
                 raise InputError(
-                    f"{source.path} is {what} inside {content.compression}", hint="decompress it once first"
+                    f"cannot read {source.path}: it contains {what} inside {content.compression}",
+                    hint="decompress the file first",
                 )
         yield chunk
 
@@ -211,8 +216,7 @@ class _UnitFile:
 
 
 class _Cutter:
-    # Each piece of the stream has at most max_document_bytes bytes, so no line in it is too long, except the
-    # one that it continues.
+    # Pieces have at most max_document_bytes bytes, so only the line that a piece continues can be too long.
     def __init__(
         self,
         file_number: int,
@@ -234,7 +238,7 @@ class _Cutter:
         self._accounted = 0  # bytes of the source that belong to units yielded
         self._index = 0
         self._unit = self._new_unit()
-        self._cut = False  # the unit has all its lines, and waits for a byte that shows it is not the last
+        self._cut = False  # the unit has all its lines; another byte shows that it is not the last one
 
     def feed(self, piece: bytes) -> Iterator[LineUnit]:
         start = 0

@@ -1,13 +1,12 @@
 """Documents from tables: Parquet, and Arrow in its file and its stream format. Needs pyarrow.
 
-A Parquet row group is decoded page by page, an Arrow record batch is mapped; both are turned into
-Python texts a batch at a time. What an Arrow file says of its own offsets is checked before use.
+Parquet row groups are decoded page by page, Arrow record batches are mapped; both are converted to Python
+strings one batch at a time. The offsets in an Arrow file are validated before use.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,9 +19,19 @@ from tokshard.corpus.batch import (
     UnusableRecordError,
     check_length,
     excerpt_of,
-    usable_value,
 )
 from tokshard.corpus.content import Format
+from tokshard.corpus.fields import (
+    CHAT_HINT,
+    FieldPath,
+    index_of,
+    is_chat_message,
+    missing_column,
+    missing_item,
+    name_of,
+    quoted,
+    usable_value,
+)
 from tokshard.corpus.units import RowUnit
 from tokshard.errors import InputError, MissingExtraError, TokshardError
 from tokshard.storage.paths import is_remote
@@ -42,20 +51,23 @@ class TableGroup(NamedTuple):
     size_bytes: int
 
 
-def table_groups(path: str, table_format: Format) -> list[TableGroup]:
+def table_groups(path: str, table_format: Format, fields: Sequence[str] = ()) -> list[TableGroup]:
     """Return the row groups (Parquet) or record batches (Arrow) of a table, in order.
 
     Raises:
-        InputError: The table cannot be read.
+        InputError: The table cannot be read, or does not have one of the ``fields`` as a text column.
         MissingExtraError: pyarrow is not installed.
     """
+    paths = [FieldPath.parse(field) for field in fields]
     with _reading(path), ExitStack() as stack:
         if table_format == "arrow":
-            _, batches = _open_arrow(path, 0, stack)
+            schema, batches = _open_arrow(path, 0, stack)
+            _check_columns(schema, paths, path)
             return [TableGroup(batch.num_rows, batch.nbytes) for batch in batches]
         from pyarrow import parquet
 
         with parquet.ParquetFile(_place(path, stack)) as table:
+            _check_columns(table.schema_arrow, paths, path)
             groups = (table.metadata.row_group(number) for number in range(table.metadata.num_row_groups))
             return [TableGroup(group.num_rows, group.total_byte_size) for group in groups]
 
@@ -66,15 +78,16 @@ def read_rows(
     """Yield the documents of a unit of a table; see :func:`tokshard.corpus.records.read_documents`.
 
     Raises:
-        InputError: The table cannot be read or has no such column of text.
+        InputError: The table cannot be read or has no such text column.
         MissingExtraError: pyarrow is not installed.
     """
+    paths = [FieldPath.parse(field) for field in fields]
     read = _parquet_batches if unit.format == "parquet" else _arrow_batches
     done = 0
     with _reading(unit.path), ExitStack() as stack:
-        for rows in read(unit, fields, batch_bytes, stack):
-            columns = [_checked_column(rows.column(field), field, unit.path) for field in fields]
-            yield _documents(columns, fields, unit.first_row + done, done, max_document_bytes)
+        for rows in read(unit, paths, batch_bytes, stack):
+            columns = [_checked_column(rows.column(path.keys[0]), path, unit.path) for path in paths]
+            yield _documents(columns, paths, unit.first_row + done, done, max_document_bytes)
             done += rows.num_rows
 
 
@@ -91,31 +104,44 @@ def _reading(path: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         text = " ".join(str(error).split())
         raise InputError(
-            f"the table {path} cannot be read: {text}", hint="check that it was written completely"
+            f"cannot read the table {path}: {text}", hint="fetch the file again: it is incomplete or damaged"
         ) from error
 
 
 def _parquet_batches(
-    unit: RowUnit, fields: Sequence[str], batch_bytes: int, stack: ExitStack
+    unit: RowUnit, paths: Sequence[FieldPath], batch_bytes: int, stack: ExitStack
 ) -> Iterator[Any]:
     from pyarrow import parquet
 
     table = stack.enter_context(parquet.ParquetFile(_place(unit.path, stack)))
-    _check_columns(table.schema_arrow, fields, unit.path)
+    schema = table.schema_arrow
+    _check_columns(schema, paths, unit.path)
     groups = range(unit.first_group, unit.first_group + unit.group_count)
     size = sum(table.metadata.row_group(number).total_byte_size for number in groups)
-    # use_threads=False: every worker reads its own unit, and the job has as many workers as cores.
+    # use_threads=False: each worker reads its own unit, and there are as many workers as cores.
     yield from table.iter_batches(
         batch_size=_batch_rows(unit.row_count, size, batch_bytes),
         row_groups=list(groups),
-        columns=list(fields),
+        columns=[_parquet_name(schema, path) for path in paths],
         use_threads=False,
     )
 
 
-def _arrow_batches(unit: RowUnit, fields: Sequence[str], batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
+def _parquet_name(schema: Any, path: FieldPath) -> str:
+    # pyarrow reads only the columns below a name; the parts of a list have names that depend on the writer.
+    import pyarrow as pa
+
+    kind, depth = schema.field(path.keys[0]).type, 1
+    while pa.types.is_struct(kind) and depth < len(path.keys):
+        kind, depth = kind.field(path.keys[depth]).type, depth + 1
+    return ".".join(path.keys[:depth])
+
+
+def _arrow_batches(
+    unit: RowUnit, paths: Sequence[FieldPath], batch_bytes: int, stack: ExitStack
+) -> Iterator[Any]:
     schema, batches = _open_arrow(unit.path, unit.first_group, stack)
-    _check_columns(schema, fields, unit.path)
+    _check_columns(schema, paths, unit.path)
     for batch in islice(batches, unit.group_count):
         step = _batch_rows(batch.num_rows, batch.nbytes, batch_bytes)
         for start in range(0, batch.num_rows, step):
@@ -144,22 +170,69 @@ def _batch_rows(row_count: int, size_bytes: int, batch_bytes: int) -> int:
     return max(1, min(_MAX_BATCH_ROWS, batch_bytes * row_count // max(1, size_bytes)))
 
 
-def _check_columns(schema: Any, fields: Sequence[str], path: str) -> None:
+def _check_columns(schema: Any, paths: Sequence[FieldPath], table: str) -> None:
+    for path in paths:
+        kind = _type_at(schema, path, table)
+        if str(kind) == "null" or _binary_twin(kind) is not None:
+            continue
+        if _is_chat(kind):
+            raise InputError(
+                f"{table}: column {quoted(path.name)} contains chat messages, which are not supported yet",
+                hint=CHAT_HINT,
+            )
+        raise InputError(
+            f"{table}: column {quoted(path.name)} must contain strings or lists of strings, got {kind}",
+            hint="pass a text column with --field",
+        )
+
+
+def _type_at(schema: Any, path: FieldPath, table: str) -> Any:
+    # A schema and a struct type both have `field` and `get_field_index`, which is -1 also for two of a name.
+    import pyarrow as pa
+
+    kind: Any = pa.struct(list(schema))
+    for key in path.keys:
+        if pa.types.is_struct(kind) and kind.get_field_index(key) >= 0:
+            kind = kind.field(key).type
+        elif _is_list(kind) and index_of(key) is not None:
+            kind = kind.value_type
+        elif pa.types.is_struct(kind) and key in [field.name for field in kind]:
+            raise InputError(f"{table}: several columns are named {quoted(path.name)}")
+        else:
+            columns = list(_columns_of(schema))
+            texts = [name for name, column in columns if _binary_twin(column) is not None]
+            detail, hint = missing_column(path, [name for name, _ in columns], texts)
+            if not texts and any(_is_chat(column) for _, column in columns):
+                hint = CHAT_HINT
+            raise InputError(f"{table}: {detail}", hint=hint)
+    return kind
+
+
+def _columns_of(fields: Iterable[Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    import pyarrow as pa
+
     for field in fields:
-        if schema.names.count(field) != 1:
-            if field in schema.names:
-                raise InputError(f"the table {path} has several columns {field!r}")
-            near = difflib.get_close_matches(field, schema.names, 1)
-            raise InputError(
-                f"the table {path} has no column {field!r}; it has {', '.join(map(repr, schema.names))}",
-                hint=f"--field {near[0]}" if near else "choose one with --field",
-            )
-        kind = schema.field(field).type
-        if str(kind) != "null" and _binary_twin(kind) is None:
-            raise InputError(
-                f"the column {field!r} of the table {path} is of type {kind}, not text",
-                hint="name a column of strings, or of lists of strings, with --field",
-            )
+        keys = (*above, field.name)
+        if pa.types.is_struct(field.type) and field.type.num_fields:
+            yield from _columns_of(field.type, keys)
+        else:
+            yield name_of(keys), field.type
+
+
+def _is_list(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _is_chat(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return (
+        _is_list(kind)
+        and pa.types.is_struct(kind.value_type)
+        and is_chat_message([field.name for field in kind.value_type])
+    )
 
 
 def _binary_twin(kind: Any) -> Any:
@@ -179,43 +252,87 @@ def _binary_twin(kind: Any) -> Any:
     return None
 
 
-def _checked_column(column: Any, field: str, path: str) -> list[Any]:
-    # Values are bytes where a column is not all UTF-8.
+def _checked_column(column: Any, path: FieldPath, table: str) -> list[Any]:
+    # The values are bytes if the column is not valid UTF-8, and errors where a list is too short.
     import pyarrow as pa
 
+    try:
+        _validate(column, path.keys[1:])
+        errors: dict[int, UnusableRecordError] = {}
+        for depth, key in enumerate(path.keys[1:], 1):
+            column = _inside(column, key, name_of(path.keys[: depth + 1]), errors)
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{table}: column {quoted(path.name)} contradicts itself: {error}",
+            hint="fetch the file again: it is incomplete or damaged",
+        ) from error
     twin = _binary_twin(column.type)
     if twin is None:
-        return [None] * len(column)
-    binary = column.view(twin)
-    try:
-        binary.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"the column {field!r} of the table {path} contradicts itself: {error}") from error
-    try:
-        values: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:
-        values = binary.to_pylist()
+        values: list[Any] = [None] * len(column)
+    else:
+        try:
+            values = column.to_pylist()
+        except UnicodeDecodeError:
+            values = column.view(twin).to_pylist()
+    for row, missing in errors.items():
+        values[row] = missing
     return values
 
 
+def _validate(column: Any, keys: Sequence[str]) -> None:
+    # Only what is read: the lists on the way, and the text without its encoding.
+    import pyarrow as pa
+
+    column.validate()
+    for key in keys:
+        if pa.types.is_struct(column.type):
+            column = column.field(column.type.get_field_index(key))
+            continue
+        offsets = np.asarray(column.offsets)
+        if len(offsets) and (
+            offsets[0] < 0 or offsets[-1] > len(column.values) or np.any(np.diff(offsets) < 0)
+        ):
+            raise pa.ArrowInvalid("the offsets of a list are not ascending or point outside its items")
+        column = column.values
+    twin = _binary_twin(column.type)
+    if twin is not None:
+        column.view(twin).validate(full=True)
+
+
+def _inside(column: Any, key: str, name: str, errors: dict[int, UnusableRecordError]) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    pc: Any = compute  # its functions are declared for other arguments
+
+    if pa.types.is_struct(column.type):
+        return pc.struct_field(column, [column.type.get_field_index(key)])
+    index = int(key)
+    lengths = pc.list_value_length(column)
+    too_short = pc.fill_null(pc.less_equal(lengths, index), fill_value=False)
+    for row in np.flatnonzero(np.asarray(too_short)).tolist():
+        errors.setdefault(row, missing_item(name, lengths[row].as_py()))
+    return pc.list_element(pc.if_else(too_short, pa.scalar(None, column.type), column), index)
+
+
 def _documents(
-    columns: list[list[Any]], fields: Sequence[str], first_row: int, done: int, max_document_bytes: int
+    columns: list[list[Any]], paths: Sequence[FieldPath], first_row: int, done: int, max_document_bytes: int
 ) -> DocumentBatch:
     count = len(columns[0])
     is_plain = all(
         {str}.issuperset(map(type, column))
-        and 4 * max(map(len, column), default=0) * len(fields) <= max_document_bytes
+        and 4 * max(map(len, column), default=0) * len(paths) <= max_document_bytes
         for column in columns
     )
     if is_plain:
         return DocumentBatch.plain(tuple(columns), np.arange(first_row, first_row + count, dtype=np.int64))
-    builder = BatchBuilder(len(fields))
+    builder = BatchBuilder(len(paths))
     for row, values in enumerate(zip(*columns, strict=True)):
         try:
-            usable = [_usable(value, field) for value, field in zip(values, fields, strict=True)]
+            usable = [_usable(value, path.name) for value, path in zip(values, paths, strict=True)]
             texts = (text for value in usable for text in ([value] if isinstance(value, str) else value))
             size = sum(len(text.encode("utf-8")) for text in texts)
-            check_length(size, max_document_bytes, what="row", unit="bytes of text")
+            check_length(size, max_document_bytes, what="the text of the row")
             builder.add(usable, first_row + row)
         except UnusableRecordError as error:
             builder.reject(first_row + row, done + row + 1, error, _excerpt(values))
@@ -223,6 +340,8 @@ def _documents(
 
 
 def _usable(value: Any, field: str) -> str | list[str]:
+    if isinstance(value, UnusableRecordError):
+        raise value
     try:
         if isinstance(value, bytes):
             return value.decode("utf-8")
@@ -230,7 +349,7 @@ def _usable(value: Any, field: str) -> str | list[str]:
             value = [item.decode("utf-8") if isinstance(item, bytes) else item for item in value]
     except UnicodeDecodeError as error:
         raise UnusableRecordError(
-            "invalid-utf8", f"byte {error.start} of the field {field!r}: {error.reason}"
+            "invalid-utf8", f"field {quoted(field)}: invalid UTF-8 at byte {error.start}: {error.reason}"
         ) from None
     return usable_value(value, field)
 
@@ -238,6 +357,6 @@ def _usable(value: Any, field: str) -> str | list[str]:
 def _excerpt(values: Sequence[Any]) -> str:
     for value in values:
         text = next(iter(value), None) if isinstance(value, list) else value
-        if text is not None:
+        if isinstance(text, str | bytes):
             return excerpt_of(text if isinstance(text, bytes) else text[:60].encode("utf-8"))
     return ""

@@ -1,11 +1,11 @@
-"""Units of work: how inputs are cut into pieces that do not depend on who works on them.
+"""Units of work: pieces of inputs, independent of the number of workers.
 
 In a stream of JSON lines a record starts at position 0 and after every newline. Unit *n* of an input
-has the records that start in [n*U, (n+1)*U), U being ``unit_bytes``. The definition speaks of the
-decompressed stream, so the same text gives the same units plain, compressed and through a pipe. A unit
-may be empty: a line longer than U leaves none to those it covers. An empty input has one empty unit.
+contains the records that start in [n*U, (n+1)*U), where U is ``unit_bytes``. Positions are those of the
+decompressed stream, so the same text has the same units plain, compressed and through a pipe. A unit can be
+empty: a line longer than U starts in one unit and covers others. An empty input has one empty unit.
 
-Units are plain values, so that they can be sent to other processes and machines as JSON.
+Units are plain values that can be sent to other processes and machines as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tokshard.corpus.content import Format
 
 @dataclass(frozen=True, slots=True)
 class LineUnit:
-    """A range of lines of a local plain file, standing for a unit of an input.
+    """Unit of an input as a range of lines of a local plain file.
 
     If ``begin`` > 0, its lines begin after the first newline at a position >= begin - 1; they end with
     the first newline at a position >= end - 1, or with the file.
@@ -27,10 +27,10 @@ class LineUnit:
     Attributes:
         path: The plain file to read: the input itself, or a temporary file cut from it.
         stream_offset: The position in the input's decompressed stream of byte 0 of ``path``.
-        elided: For each line that was too long to be kept whole, in order: its position in the stream
-            and how many of its bytes were dropped at its end.
-        temporary: Whether ``path`` is to be removed after use.
-        input_bytes: The bytes on disk that the unit stands for (compressed ones of compressed inputs).
+        elided: For each line over the length limit, in order: its position in the stream and the number
+            of bytes dropped at its end.
+        temporary: Whether ``path`` must be removed after use.
+        input_bytes: On-disk bytes of the unit (compressed bytes of compressed inputs).
     """
 
     file: int
@@ -57,7 +57,7 @@ class RowUnit:
     Attributes:
         first_group: Its first row group or record batch.
         first_row: The number of its first row in the file.
-        input_bytes: The bytes on disk that the unit stands for: the file's, in proportion.
+        input_bytes: On-disk bytes of the unit: those of the file, in proportion.
     """
 
     file: int
@@ -85,7 +85,7 @@ def _fields(unit: Unit) -> dict[str, Any]:
 
 
 def unit_from_json(value: dict[str, Any]) -> Unit:
-    """Return the unit that ``to_json`` described.
+    """Return the unit described by a JSON object of ``to_json``.
 
     Example:
         >>> unit = LineUnit(file=0, index=0, last=True, path="a.jsonl", begin=0, end=9)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
+from tokshard.corpus.hints import hint_for
 from tokshard.corpus.records import RejectedRecord
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
@@ -81,13 +82,12 @@ class ErrorPolicy:
             reason=record.reason,
             detail=record.detail,
             excerpt=record.excerpt,
-            hint="fix the record, or pass --on-error skip to skip bad records and list them "
-            "in rejected.jsonl",
+            hint=hint_for(path, line, record),
         )
         if not self.skip:
             return error
         return InputError(
-            f"more than {self.max_errors} records were rejected; the next is {error.message}",
+            f"--max-errors {self.max_errors} exceeded; the next rejected record is {error.message}",
             hint="raise --max-errors, or fix the input; finished work is kept",
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tokshard.corpus.fields import FieldPath
 from tokshard.errors import UsageError
 from tokshard.storage.paths import check_output_prefix
 
@@ -17,7 +18,7 @@ ErrorChoice = Literal["fail", "skip"]
 
 @dataclass(frozen=True)
 class TokenizeOptions:
-    """Options of :func:`tokshard.tokenize`.
+    r"""Options of :func:`tokshard.tokenize`.
 
     Attributes:
         inputs: Files, globs, directories, ``@list.txt`` or ``-`` for stdin; all but the last may be URLs.
@@ -28,7 +29,9 @@ class TokenizeOptions:
         eod: The EOD token or its id; None for the tokenizer's own.
         append_eod: Whether the EOD token is appended to each document.
         special_tokens: Whether the tokenizer's post-processor applies (BOS and so on).
-        fields: The JSON fields or columns to encode, each into a dataset of its own.
+        fields: The JSON fields or columns to tokenize, each into a dataset of its own. ``meta.text`` is the
+            field ``text`` of the object ``meta``, ``messages.0.content`` a field of the first item of a
+            list; in ``meta\.text`` the dot is part of the key.
         name_by_field: Whether the outputs are named ``PREFIX_<field>_document`` even if there is one field.
         workers: Most worker processes; None for one for each core.
         encoder: ``"reference"``, ``"fast"``, or ``"auto"``: the fast one where it is equal.
@@ -79,17 +82,38 @@ class TokenizeOptions:
         _check_at_least("unit-size", self.unit_bytes, 1)
         if self.max_errors is not None and self.on_error != "skip":
             raise UsageError("--max-errors has a meaning only with --on-error skip")
-        if not self.fields or "" in self.fields:
-            raise UsageError("--field needs the name of a field")
-        if len(set(self.fields)) != len(self.fields):
-            raise UsageError(f"--field names a field twice: {', '.join(self.fields)}")
-        if self._field_names_in_output and any("/" in field or "\0" in field for field in self.fields):
-            raise UsageError("the name of a field becomes part of a file name and cannot hold a slash")
+        self._check_fields()
         if not self.input_names:
             raise UsageError(
                 "no input is given", hint="name files, globs, directories, @list.txt or - for stdin"
             )
         _ = self.prefix
+
+    def _check_fields(self) -> None:
+        paths = [FieldPath.parse(field) for field in self.fields]
+        for path in paths:
+            if not all(path.keys):
+                raise UsageError(
+                    f"--field must name keys that are not empty, got {path.name!r}",
+                    hint=r"escape a dot that is part of a key with a backslash: --field 'meta\.text'",
+                )
+        if not paths:
+            raise UsageError("--field must name at least one field")
+        if len({path.keys for path in paths}) != len(paths):
+            raise UsageError(f"--field must name different fields, got {', '.join(self.fields)}")
+        if not self._field_names_in_output:
+            return
+        names = [path.file_name for path in paths]
+        if any("/" in name or "\0" in name for name in names):
+            raise UsageError(
+                f"--field must not contain a slash as a part of output names, got {', '.join(self.fields)}",
+                hint="tokenize this field alone, without --preset",
+            )
+        if len(set(names)) != len(names):
+            raise UsageError(
+                f"--field must name fields with different output names, got {', '.join(self.fields)}",
+                hint="tokenize these fields one by one, each with its own --output PREFIX",
+            )
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -122,7 +146,7 @@ class TokenizeOptions:
         return stem
 
     def output_prefixes(self, prefix: str) -> tuple[str, ...]:
-        """Return the path prefix of each field's dataset.
+        """Return the path prefix of each field's dataset: with several fields, the keys joined by dots.
 
         Example:
             >>> TokenizeOptions("a.jsonl", fields=("text", "title")).output_prefixes("out/web")
@@ -130,7 +154,7 @@ class TokenizeOptions:
         """
         if not self._field_names_in_output:
             return (prefix,)
-        return tuple(f"{prefix}_{field}_document" for field in self.fields)
+        return tuple(f"{prefix}_{FieldPath.parse(field).file_name}_document" for field in self.fields)
 
     @property
     def _field_names_in_output(self) -> bool:

@@ -189,6 +189,7 @@ class UnitEncoding:
                 raw_directory=job.workspace.raw,
                 is_done=lambda key: key < self._assembly.next or key in self._ready,
                 streams=job.workers,
+                fields=job.options.fields,
             ) as feed,
             closing(executor.run(job.encoding, job.workspace.parts, feed)) as events,
         ):

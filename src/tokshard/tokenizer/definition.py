@@ -170,7 +170,7 @@ def _read(path: str) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise TokenizerError(
             f"cannot read the tokenizer {path!r}: {getattr(error, 'strerror', error)}",
-            hint="give a tokenizer.json, its directory, NAME.tiktoken, NAME.model or hf:ID",
+            hint="pass a tokenizer.json, its directory, NAME.tiktoken, NAME.model or hf:ID",
         ) from error
 
 

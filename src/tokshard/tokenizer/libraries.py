@@ -1,7 +1,7 @@
-"""The libraries' own objects for tokenizers, made from what defines them.
+"""Tokenizer objects of the libraries `tokenizers`, `tiktoken` and `fastokens`.
 
-Making one takes up to a second and more. So :func:`load_ahead` lets a process begin with it before it is
-told what it will need them for; the thread that helps has ended when it returns.
+Loading one can take more than a second, so :func:`load_ahead` lets a process load them before it gets its
+first unit. Its helper thread has ended when it returns.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 @dataclass(frozen=True, slots=True)
 class FastLibrary:
-    """A tokenizer as fastokens loads it, and properties that fastokens does not tell.
+    """A tokenizer loaded by fastokens, with properties that fastokens does not expose.
 
     Attributes:
-        prepends: Whether the file's Metaspace puts its mark in front of texts; None if it has none.
+        prepends: Whether the Metaspace of the file prepends its mark to texts; None without Metaspace.
     """
 
     library: Any
@@ -34,34 +34,34 @@ class FastLibrary:
     prepends: bool | None
 
 
-# What has been loaded ahead and not been taken yet, by the SHA-256 of the definition.
+# Objects loaded ahead and not used yet, by the SHA-256 of the definition.
 _fast_ahead: dict[tuple[str, bool], FastLibrary] = {}
 _reference_ahead: dict[str, Any] = {}
 
 
 def load_ahead(path: str, *, special_tokens: bool) -> None:
-    """Load both libraries' objects for a ``tokenizer.json``, for the one who asks for them first.
+    """Load the objects of both libraries for a ``tokenizer.json`` before they are needed.
 
-    Nothing is loaded for a tokenizer that the fast encoder does not support. What cannot be
-    loaded is left to whoever needs it, who then gets the error.
+    Nothing is loaded for a tokenizer that the fast encoder does not support. Errors are ignored here; the
+    later call of :func:`fast` or :func:`huggingface` raises them.
     """
     with suppress(Exception):
         with open(path, "rb") as file:
             content = file.read()
         digest = sha256(content).hexdigest()
         definition = parse_object(content, path)
-        # With unsupported definitions it may panic, and print that to stderr.
+        # It may panic on unsupported definitions, and print that to stderr.
         if structure.refusal(definition, special_tokens=special_tokens) is not None:
             return
         _check_subword_prefix(definition, path)
         prepared = _Prepared(definition, special_tokens=special_tokens)
-        del definition  # as large as what is made of it
+        del definition  # as large as the object built from it
 
         def load_fast() -> None:
             with suppress(Exception):
                 _fast_ahead[digest, special_tokens] = prepared.load(path)
 
-        # fastokens lets other threads run meanwhile, tokenizers does not.
+        # fastokens releases the GIL, tokenizers does not.
         thread = Thread(target=load_fast)
         thread.start()
         try:
@@ -71,7 +71,7 @@ def load_ahead(path: str, *, special_tokens: bool) -> None:
 
 
 def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
-    """Return what fastokens makes of a tokenizer whose definition it supports."""
+    """Return the fastokens object of a tokenizer with a supported definition."""
     if (made := _fast_ahead.pop((tokenizer.sha256, special_tokens), None)) is not None:
         return made
     path = str(tokenizer.path)
@@ -79,7 +79,7 @@ def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
 
 
 def huggingface(tokenizer: Tokenizer) -> Any:
-    """Return the object of ``tokenizers`` for a tokenizer, without truncation and padding."""
+    """Return the ``tokenizers`` object of a tokenizer, without truncation and padding."""
     if (made := _reference_ahead.pop(tokenizer.sha256, None)) is not None:
         return made
     path = str(tokenizer.path)
@@ -88,7 +88,7 @@ def huggingface(tokenizer: Tokenizer) -> Any:
 
 
 def tiktoken(tokenizer: Tokenizer) -> Any:
-    """Return the object of ``tiktoken`` for a tokenizer."""
+    """Return the ``tiktoken`` object of a tokenizer."""
     try:
         import tiktoken as library
     except ImportError as error:
@@ -103,18 +103,18 @@ def tiktoken(tokenizer: Tokenizer) -> Any:
                 special_tokens=dict(encoding.special_tokens),
             )
         except (ValueError, OverflowError) as error:
-            raise TokenizerError(f"the library tiktoken refuses {tokenizer.path}: {error}") from error
+            raise TokenizerError(f"tiktoken cannot load {tokenizer.path}: {error}") from error
 
 
 @contextmanager
 def panics_as_errors(action: str) -> Iterator[None]:
-    """Turn a panic of Rust code, which is no ``Exception``, into an error that names what was tried."""
+    """Convert a panic of Rust code, which is not an ``Exception``, to a TokenizerError."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"the library crashed while it tried to {action}: {error}") from None
+        raise TokenizerError(f"cannot {action}: the library crashed: {error}") from None
 
 
 class _Prepared:
@@ -128,35 +128,35 @@ class _Prepared:
         self._prepends = metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None
 
     def load(self, path: str) -> FastLibrary:
-        # Processes are our parallelism. Read once, when the library is imported.
+        # The worker processes run in parallel. The variable is read once, when the library is imported.
         os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
         try:
             import fastokens
         except ImportError as error:
             raise FastEncoderRefusedError(
-                "the library fastokens of the fast encoder is not installed"
+                "fastokens, the library of the fast encoder, is not installed"
             ) from error
         try:
             with panics_as_errors(f"load {path}"):
                 library = fastokens.Tokenizer.from_json_str(self._text)
-                library.encode_batch_flat([" "])  # its tables are made when it is first used
+                library.encode_batch_flat([" "])  # its tables are built on first use
         except (ValueError, TokenizerError) as error:
-            raise FastEncoderRefusedError(f"the library fastokens refuses {path}: {error}") from error
+            raise FastEncoderRefusedError(f"fastokens cannot load {path}: {error}") from error
         return FastLibrary(library, self._splits_by_pattern, self._added_ids, self._prepends)
 
 
 def _load_huggingface(content: bytes, path: str) -> Any:
-    # Processes are our parallelism: a pool of threads in each would only make them compete.
+    # The worker processes run in parallel: threads in each would compete with them.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import tokenizers
 
     with panics_as_errors(f"load {path}"):
         try:
             library = tokenizers.Tokenizer.from_buffer(content)
-        except Exception as error:  # the library raises nothing more specific
+        except Exception as error:  # the library raises no specific class
             raise TokenizerError(
-                f"the library tokenizers refuses {path}: {error}",
-                hint="the file is damaged, or needs another version of tokenizers",
+                f"tokenizers cannot load {path}: {error}",
+                hint="fetch the file again, or install the version of tokenizers that wrote it",
             ) from error
     library.no_truncation()
     library.no_padding()
@@ -173,6 +173,6 @@ def _check_subword_prefix(definition: dict[str, Any], path: str) -> None:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or not str(pair[-1]).startswith(prefix):
             raise TokenizerError(
-                f"the merge {merge!r} of {path} lacks the continuing subword prefix {prefix!r}",
-                hint="the file is damaged: get it again",
+                f"merge {merge!r} of {path} must begin with the continuing subword prefix {prefix!r}",
+                hint="fetch the file again: it is damaged",
             )

@@ -1,9 +1,10 @@
-"""Location of the files of a tokenizer: on a disk, on the Hugging Face hub, or in a store."""
+"""Location of tokenizer files: on a disk, on the Hugging Face Hub, or in an object store."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 
 from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
@@ -14,6 +15,9 @@ from tokshard.storage.remote import objects
 _DEFINITION = "tokenizer.json"
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
 _CACHE_NAME = "tokenizers"
+# The name of a repository on the Hub, with or without a revision.
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
+_FILE_NAME = re.compile(r"\.(json|model|tiktoken|txt)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Location:
     """Local files of a tokenizer.
 
     Attributes:
-        beside: The files beside it that may name its special tokens, as far as they are there.
+        beside: The existing files in the same directory that may name its special tokens.
     """
 
     definition: str
@@ -29,12 +33,12 @@ class Location:
 
 
 def locate_tokenizer(argument: str) -> Location:
-    """Find the files of a tokenizer, fetching them where they are elsewhere.
+    """Return the local files of a tokenizer; remote files are downloaded.
 
     Raises:
-        TokenizerError: There is no such tokenizer.
+        TokenizerError: The tokenizer is not found.
         StorageError: A store does not answer.
-        MissingExtraError: What fetches it is not installed.
+        MissingExtraError: The library for the download is not installed.
     """
     if argument.startswith("hf:"):
         return _from_hub(argument[3:])
@@ -48,11 +52,19 @@ def _from_disk(argument: str) -> Location:
         path = os.path.join(argument, _DEFINITION)
         if not os.path.exists(path):
             raise TokenizerError(
-                f"the directory {argument} has no tokenizer.json",
-                hint="name the tokenizer's file: tokenizer.json, NAME.tiktoken or NAME.model",
+                f"tokenizer.json not found in the directory {argument}",
+                hint="pass the file of the tokenizer: tokenizer.json, NAME.tiktoken or NAME.model",
             )
+    elif not os.path.lexists(argument):
+        raise TokenizerError(f"tokenizer not found: {argument}", hint=_hint_for_missing(argument, directory))
     beside = (os.path.join(directory, name) for name in _BESIDE)
     return Location(path, tuple(file for file in beside if os.path.exists(file)))
+
+
+def _hint_for_missing(argument: str, directory: str) -> str:
+    if _HUB_NAME.fullmatch(argument) and not _FILE_NAME.search(argument) and not os.path.isdir(directory):
+        return f"pass hf:{argument} to load the tokenizer from the Hugging Face Hub"
+    return "pass a tokenizer.json, its directory, NAME.tiktoken, NAME.model or hf:ORGANIZATION/NAME"
 
 
 def _from_store(url: str) -> Location:
@@ -63,8 +75,8 @@ def _from_store(url: str) -> Location:
         definition = _copy(url)
     except MissingFileError as error:
         raise TokenizerError(
-            f"the tokenizer {url} does not exist",
-            hint="give the URL of a tokenizer.json, or of its directory",
+            f"tokenizer not found: {url}",
+            hint="pass the URL of a tokenizer.json or of its directory",
         ) from error
     beside = []
     for other in _BESIDE if name == _DEFINITION else ():
@@ -76,7 +88,7 @@ def _from_store(url: str) -> Location:
 
 
 def _copy(url: str) -> str:
-    # Every version of an object has a copy of its own.
+    # Each version of an object has its own copy.
     status = objects.status(url)
     digest = hashlib.sha256(f"{url} {status.size_bytes} {status.version}".encode()).hexdigest()[:24]
     directory = os.path.join(paths.user_cache_directory(), _CACHE_NAME, digest)
@@ -105,14 +117,14 @@ def _from_hub(name: str) -> Location:
             try:
                 beside.append(fetch(file))
             except EntryNotFoundError as error:
-                # Not in the cache is not the same as not on the hub, unless nobody may ask the hub.
+                # A file that is not in the cache may still exist on the Hub, except in offline mode.
                 local = isinstance(error, LocalEntryNotFoundError)
                 if local and not huggingface_hub.constants.HF_HUB_OFFLINE:
                     raise
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n", 1)[0]
         raise TokenizerError(
-            f"cannot get the tokenizer hf:{name}: {reason}",
-            hint="check the name and the access rights, or download tokenizer.json and give its path",
+            f"cannot download the tokenizer hf:{name}: {reason}",
+            hint="check the name and the access rights, or download tokenizer.json and pass its path",
         ) from error
     return Location(definition, tuple(beside))

@@ -193,7 +193,7 @@ def test_a_tokenizer_in_a_store_is_the_same_as_on_a_disk(
     bucket.proxy.reset()
     assert load_tokenizer(f"{bucket.url}/tok").identity == here.identity
     assert bucket.proxy.reads() == [], "the copies in the cache are used"
-    with pytest.raises(TokenizerError, match="object not found"):
+    with pytest.raises(TokenizerError, match="tokenizer not found"):
         load_tokenizer(f"{bucket.url}/tok/other.json")
 
 

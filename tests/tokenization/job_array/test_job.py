@@ -303,7 +303,7 @@ def test_a_bad_record_is_named_with_its_line_by_the_task_that_meets_it(tmp_path,
     for index in range(3):
         if index != owner:
             assert run_task([path], index, 3, unit_bytes=90).state == "encoded"
-    with pytest.raises(BadRecordError, match=r"in\.jsonl:41 \(byte 600\): invalid-json") as caught:
+    with pytest.raises(BadRecordError, match=r"in\.jsonl:41: invalid JSON") as caught:
         run_task([path], owner, 3, unit_bytes=90)
     assert (caught.value.line, caught.value.offset, caught.value.exit_code) == (41, 600, 3)
     with pytest.raises(UnfinishedError) as caught:
@@ -347,7 +347,9 @@ def test_too_many_bad_records_are_refused_where_they_are_counted(tmp_path, monke
     options = {"on_error": "skip", "max_errors": 2, "unit_bytes": 90}
     for index in range(3):
         run_task([path], index, 3, finish=False, **options)
-    with pytest.raises(InputError, match=r"more than 2 records were rejected; the next is .*in.jsonl:203 "):
+    with pytest.raises(
+        InputError, match=r"--max-errors 2 exceeded; the next rejected record is .*in.jsonl:203: "
+    ):
         finish([path], **options)
     finish([path], **{**options, "max_errors": 3})
     assert content("x") == expected([path], on_error="skip", unit_bytes=90)
@@ -356,7 +358,9 @@ def test_too_many_bad_records_are_refused_where_they_are_counted(tmp_path, monke
 def test_more_bad_records_in_one_unit_than_are_allowed_stop_its_task(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_jsonl(tmp_path / "in.jsonl", [b"{}", b"{", b"}"])
-    with pytest.raises(InputError, match=r"more than 1 records were rejected; the next is .*in.jsonl:2 "):
+    with pytest.raises(
+        InputError, match=r"--max-errors 1 exceeded; the next rejected record is .*in.jsonl:2: "
+    ):
         run_task([path], 0, 1, on_error="skip", max_errors=1)
 
 

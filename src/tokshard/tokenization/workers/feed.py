@@ -55,6 +55,7 @@ class Feed:
     Args:
         numbers: The numbers of those of them that have units to encode.
         raw_directory: Where decompressed units wait for their workers.
+        fields: Fields that tables must have as text columns.
 
     Attributes:
         files: The inputs.
@@ -72,8 +73,10 @@ class Feed:
         raw_directory: str,
         is_done: Callable[[UnitKey], bool],
         streams: int,
+        fields: Sequence[str] = (),
     ) -> None:
         self.files = files
+        self._fields = fields
         self._unit_bytes = unit_bytes
         self._max_document_bytes = max_document_bytes
         self._raw_directory = raw_directory
@@ -149,7 +152,8 @@ class Feed:
             return False
         file = self.files[number]
         if not file.is_stream:
-            self._active.append(_PlannedSource(plan_units(number, file, self._unit_bytes), self.is_done))
+            planned = plan_units(number, file, self._unit_bytes, self._fields)
+            self._active.append(_PlannedSource(planned, self.is_done))
         elif self._leaves_streams:
             self._left = StreamInput(
                 number, file, self._unit_bytes, self._max_document_bytes, self._compare_below.get(number, 0)

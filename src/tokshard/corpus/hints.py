@@ -1,0 +1,77 @@
+"""Hints for rejected records: what to change in the command or in the input."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+from tokshard.corpus.batch import RejectedRecord
+from tokshard.storage.paths import is_remote
+
+SKIP = "pass --on-error skip to skip bad records and list them in rejected.jsonl"
+_TEXT_NAME = re.compile(r"\.(jsonl?|ndjson|txt|csv|tsv)$", re.IGNORECASE)
+_TABLE_NAME = re.compile(r"\.(csv|tsv)$", re.IGNORECASE)
+# Characters that text files do not contain.
+# Characters that text files do not contain, and bytes that are not UTF-8.
+_BINARY = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]|\\x")
+
+
+def hint_for(path: str, line: int | None, record: RejectedRecord) -> str:
+    """Return the hint for a rejected record.
+
+    If it is the first line of an input, the whole file is probably of another kind; later, the record is bad.
+
+    Args:
+        path: The input.
+        line: The line number of the record in the input.
+        record: The record.
+    """
+    whole_file = _hint_for_file(path, record) if line == 1 else None
+    return whole_file or _hint_for_record(path, record)
+
+
+def _hint_for_file(path: str, record: RejectedRecord) -> str | None:
+    start = record.excerpt.strip()
+    unparsable = record.reason in {"invalid-json", "truncated-record", "not-object"}
+    binary = record.reason in {"invalid-utf8", "nul-byte"} and _BINARY.search(start[:8]) is not None
+    table = f"pandas.read_csv({path!r}).to_json({_output(path)!r}, orient='records', lines=True)"
+    hints = (
+        (record.hint, record.hint),
+        (binary, "name a file of JSON lines (also compressed), Parquet or Arrow"),
+        (not unparsable, None),
+        (_TABLE_NAME.search(path), f"convert the table to JSON lines, for example with {table}"),
+        (start.startswith("["), f"convert the JSON array to JSON lines: {_convert(path, 'jq', '-c', '.[]')}"),
+        (start == "{", f"write each record on one line: {_convert(path, 'jq', '-c', '.')}"),
+        (start.startswith("{'"), "write the records with json.dumps: JSON strings need double quotes"),
+        (start.startswith(("{", '"')) or record.reason == "not-object", None),
+        (True, f"make each line of text a record: {_convert(path, 'jq', '-Rc', '{text: .}')}"),
+    )
+    return next(hint for applies, hint in hints if applies)
+
+
+def _hint_for_record(path: str, record: RejectedRecord) -> str:
+    hints = {
+        "corrupt-stream": f"fetch {'the input' if path == '-' else path} again: it is incomplete or damaged",
+        "chat-messages": record.hint,
+        "utf-16": f"convert the file to UTF-8: {_convert(path, 'iconv', '-f', 'UTF-16', '-t', 'UTF-8')}",
+        "byte-order-mark": "remove the byte order marks: " + _convert(path, "sed", r"s/^\xEF\xBB\xBF//"),
+        "too-long": f"raise --max-document-bytes, or {SKIP}",
+        "truncated-record": f"fetch the file again if it is incomplete, or {SKIP}",
+    }
+    if record.reason == "invalid-utf8" and _TEXT_NAME.search(path):
+        convert = _convert(path, "iconv", "-f", "LATIN1", "-t", "UTF-8")
+        return f"convert the file to UTF-8, for example {convert}; or {SKIP}"
+    return hints.get(record.reason) or f"fix the record, or {SKIP}"
+
+
+def _convert(path: str, *command: str) -> str:
+    words = shlex.join(command)
+    if path == "-" or is_remote(path) or not _TEXT_NAME.search(path):
+        return f"{words} FILE > FILE.jsonl"
+    return f"{words} {shlex.quote(path)} > {shlex.quote(_output(path))}"
+
+
+def _output(path: str) -> str:
+    stem = os.path.splitext(path)[0]
+    return f"{stem}.jsonl" if f"{stem}.jsonl" != path else f"{stem}-converted.jsonl"
