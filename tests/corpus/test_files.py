@@ -179,12 +179,12 @@ def test_files_without_permission_are_said():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["part-1.jsonl", "part-1.jsonl"], "part-1.jsonl is named twice"),
-        (["part-1.jsonl", "./part-1.jsonl"], r"./part-1.jsonl is named twice \(first as part-1.jsonl\)"),
-        (["part-*", "part-2.jsonl"], "part-2.jsonl is named twice"),
-        (["link", "part-1.jsonl"], r"part-1.jsonl is named twice \(first as link\)"),
-        (["-", "part-1.jsonl", "-"], "standard input is named twice"),
-        ([], "no input is named"),
+        (["part-1.jsonl", "part-1.jsonl"], "part-1.jsonl is passed twice"),
+        (["part-1.jsonl", "./part-1.jsonl"], r"./part-1.jsonl is passed twice \(first as part-1.jsonl\)"),
+        (["part-*", "part-2.jsonl"], "part-2.jsonl is passed twice"),
+        (["link", "part-1.jsonl"], r"part-1.jsonl is passed twice \(first as link\)"),
+        (["-", "part-1.jsonl", "-"], "standard input is passed twice"),
+        ([], "an input is required"),
     ],
 )
 def test_the_same_file_twice_is_a_usage_error(arguments, message):

@@ -171,7 +171,7 @@ def test_damage_in_the_middle_keeps_earlier_units_and_ends_the_input(tmp_path):
 
 def test_a_too_large_zstd_window_is_told_with_the_way_out(tmp_path):
     header = b"\x28\xb5\x2f\xfd\x00" + bytes([(31 - 10) << 3])
-    with pytest.raises(InputError, match="window larger than 128 MiB") as caught:
+    with pytest.raises(InputError, match="window is larger than 128 MiB") as caught:
         read_packed(header + b"\x01\0\0", "zstd", tmp_path)
     assert "--long=31" in caught.value.hint
 
@@ -180,9 +180,9 @@ def test_a_too_large_zstd_window_is_told_with_the_way_out(tmp_path):
     ("content", "what"),
     [
         (gzip.compress(b"\0" * 257 + b"ustar\0" + b"\0" * 300, mtime=0), "is a tar archive"),
-        (gzip.compress(bz2.compress(DATA), mtime=0), "is bzip2 inside gzip"),
-        (zstd.compress(b"PAR1" + b"x" * 50), "is Parquet inside zstd"),
-        (b"PAR1" + b"x" * 50, "is Parquet, which cannot be read from a pipe"),
+        (gzip.compress(bz2.compress(DATA), mtime=0), "contains bzip2 inside gzip"),
+        (zstd.compress(b"PAR1" + b"x" * 50), "contains Parquet inside zstd"),
+        (b"PAR1" + b"x" * 50, "cannot read Parquet from a pipe"),
         (b"PK\x03\x04 zip", "is a zip archive"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_file_that_shrank_or_went_is_an_input_error(tmp_path):
     path.write_bytes(b'{"text": "a"}\n' * 10)
     unit = LineUnit(file=0, index=0, last=True, path=str(path), begin=0, end=140)
     os.truncate(path, 139)
-    with pytest.raises(InputError, match="has 139 bytes, but had at least 140"):
+    with pytest.raises(InputError, match="must have at least 140 bytes as when the run began, got 139"):
         list(read_documents(unit, ["text"]))
     path.unlink()
     with pytest.raises(InputError, match="No such file"):
@@ -81,5 +81,5 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_input_error(tmp_path):
     batches = read_documents(unit, ["text"], batch_bytes=1400)
     next(batches)
     os.truncate(path, 2800)
-    with pytest.raises(InputError, match="has 2800 bytes, but had at least 14000"):
+    with pytest.raises(InputError, match="must have at least 14000 bytes as when the run began, got 2800"):
         list(batches)
