@@ -302,14 +302,36 @@ def test_bad_files_beside_are_named_unless_not_needed(content, tmp_path):
 def test_paths_that_are_no_files(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path, message in [
-        (str(tmp_path / "absent.json"), "No such file or directory"),
+        (str(tmp_path / "absent.json"), "^tokenizer not found: .*absent.json$"),
         (str(tmp_path), "tokenizer.json not found in"),
         (str(tmp_path / "fifo"), "is not a file"),
-        ("a\0b", "cannot read the tokenizer"),
+        ("a\0b", r"^tokenizer not found: a\\x00b$"),
     ]:
         with pytest.raises(TokenizerError, match=message) as caught:
             load_tokenizer(path)
         assert "\0" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("acme/model-7B", "pass hf:acme/model-7B to load the tokenizer from the Hugging Face Hub"),
+        ("acme/model_v0.1@main", "pass hf:acme/model_v0.1@main to load"),
+        ("gpt2", "pass hf:gpt2 to load"),
+        ("acme/tokenizer.json", "pass a tokenizer.json, its directory"),
+        ("acme/merges.tiktoken", "pass a tokenizer.json, its directory"),
+        ("here/model-7B", "pass a tokenizer.json, its directory"),
+        ("./acme/model", "pass a tokenizer.json, its directory"),
+        ("/acme/model", "pass a tokenizer.json, its directory"),
+        ("a/b/c", "pass a tokenizer.json, its directory"),
+    ],
+)
+def test_the_name_of_a_hub_repository_without_hf_gets_a_hint(argument, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("here")
+    with pytest.raises(TokenizerError, match=rf"^tokenizer not found: {argument}$") as caught:
+        load_tokenizer(argument)
+    assert caught.value.hint.startswith(hint)
 
 
 def test_a_huge_file_is_not_read(tmp_path):
@@ -410,8 +432,8 @@ def test_tokenizers_of_the_hub_from_its_cache(tmp_path):
     assert first[0]["eod_token"] == "<end>"
     assert first[1].endswith(f"snapshots/{'1' * 40}/tokenizer.json")
     assert second == [asdict(local.identity), local.path]
-    assert "cannot get the tokenizer hf:acme/absent" in absent[0]
-    assert "cannot get the tokenizer hf:a/b/c" in wrong[0]
+    assert "cannot download the tokenizer hf:acme/absent" in absent[0]
+    assert "cannot download the tokenizer hf:a/b/c" in wrong[0]
     assert "download tokenizer.json" in wrong[1]
 
 

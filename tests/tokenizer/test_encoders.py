@@ -204,7 +204,9 @@ def test_what_the_library_refuses_is_an_error(tmp_path):
 
 def test_without_fastokens_the_fast_engine_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastokens", None)
-    with pytest.raises(FastEncoderRefusedError, match="fastokens, the library of the fast encoder, is not installed"):
+    with pytest.raises(
+        FastEncoderRefusedError, match="fastokens, the library of the fast encoder, is not installed"
+    ):
         fast_encoder(written(tmp_path, probe()), special_tokens=False)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from tokshard.core.formatting import visible
 from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.paths import is_remote
@@ -56,7 +57,9 @@ def _from_disk(argument: str) -> Location:
                 hint="pass the file of the tokenizer: tokenizer.json, NAME.tiktoken or NAME.model",
             )
     elif not os.path.lexists(argument):
-        raise TokenizerError(f"tokenizer not found: {argument}", hint=_hint_for_missing(argument, directory))
+        raise TokenizerError(
+            f"tokenizer not found: {visible(argument)}", hint=_hint_for_missing(argument, directory)
+        )
     beside = (os.path.join(directory, name) for name in _BESIDE)
     return Location(path, tuple(file for file in beside if os.path.exists(file)))
 

@@ -122,7 +122,7 @@ def test_globs_prefixes_and_lists_name_objects_in_natural_order(bucket: Bucket, 
     assert names(f"@{tmp_path / 'list.txt'}") == parts
     odd = bucket.put("web/[odd].jsonl", b"{}\n")
     assert names(odd) == [odd]
-    with pytest.raises(UsageError, match="named twice"):
+    with pytest.raises(UsageError, match="passed twice"):
         discover([parts[0], f"{bucket.url}/web/"])
 
 
@@ -130,8 +130,8 @@ def test_globs_prefixes_and_lists_name_objects_in_natural_order(bucket: Bucket, 
     ("argument", "words"),
     [
         ("/nothing.jsonl", "object not found"),
-        ("/nothing/", "no inputs are below"),
-        ("/nothing/*.jsonl", "nothing matches"),
+        ("/nothing/", "no inputs found below"),
+        ("/nothing/*.jsonl", "no objects match"),
         ("-of-nobody/web.jsonl", "bucket not found"),
     ],
 )
