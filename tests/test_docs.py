@@ -11,7 +11,7 @@ import pytest
 
 import tokshard
 from tokshard import errors
-from tokshard.corpus.records import REASONS
+from tokshard.corpus.rejection import REASONS
 
 ROOT = Path(__file__).parents[1]
 EXECUTED = [

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from support.corpus_units import CODECS, read_data
-from tokshard.corpus.batch import REASONS
+from tokshard.corpus.rejection import REASONS
 
 LIMIT = 300_000
 BEFORE = b'{"text": "before"}\n\n'

@@ -8,10 +8,10 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-from tokshard.corpus.batch import REASONS
 from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.planning import plan_units, stream_units
 from tokshard.corpus.records import read_documents
+from tokshard.corpus.rejection import REASONS
 from tokshard.corpus.units import unit_from_json
 
 if sys.version_info >= (3, 14):

@@ -1,4 +1,4 @@
-"""Batches of documents and rejected records."""
+"""Batches of documents with the rejected records between them."""
 
 from __future__ import annotations
 
@@ -9,49 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tokshard.core.formatting import count
-from tokshard.errors import BAD_RECORD_EXCERPT_CHARACTERS
-
-REASONS: dict[str, str] = {
-    "invalid-json": "The line is not valid JSON.",
-    "truncated-record": "The last line of the input is incomplete: no newline, and not valid JSON.",
-    "not-object": "The line is valid JSON, but not an object.",
-    "field-missing": "The record does not have the field.",
-    "field-null": "The field, or an object that contains it, is null.",
-    "field-type": "The field is neither a string nor a list of strings.",
-    "item-type": "The field is a list with an item that is not a string.",
-    "chat-messages": "The field is a list of chat messages, which are not supported yet.",
-    "invalid-utf8": "The record is not valid UTF-8.",
-    "utf-16": "The line is encoded as UTF-16; JSON lines must be UTF-8.",
-    "byte-order-mark": "The line begins with a byte order mark (U+FEFF) and is not the first of the file.",
-    "nul-byte": "The line contains NUL bytes, as after a crash of the program or machine that wrote it.",
-    "lone-surrogate": "The field contains half of a surrogate pair, which is not a character.",
-    "too-deep": "The line nests arrays and objects too deeply.",
-    "too-long": "The record is larger than --max-document-bytes.",
-    "corrupt-stream": "The compressed stream is truncated or damaged here; the rest of the input is lost.",
-}
-"""Stable reason codes of rejected records, with their meanings."""
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedRecord:
-    r"""A record that cannot become a document.
-
-    Attributes:
-        offset: Its byte offset in the input's decompressed stream; in a table its row number in the file.
-        line: Its 1-based line number within the unit, counting blank lines; in a table its row number.
-        reason: A key of :data:`REASONS`.
-        excerpt: Its first 60 characters; bytes that are not UTF-8 as ``\xff``. Untrusted data: escape it
-            before printing.
-        hint: Advice if it is the first record of its input, or an empty string.
-    """
-
-    offset: int
-    line: int
-    reason: str
-    detail: str
-    excerpt: str
-    hint: str = ""
+from tokshard.corpus.rejection import RejectedRecord, UnusableRecordError
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +69,6 @@ class DocumentBatch:
         return len(self.raw)
 
 
-class UnusableRecordError(Exception):
-    """Reason why a record cannot become a document; for the fields see :class:`RejectedRecord`."""
-
-    def __init__(self, reason: str, detail: str, hint: str = "") -> None:
-        super().__init__(reason, detail, hint)
-        self.reason = reason
-        self.detail = detail
-        self.hint = hint
-
-
 class BatchBuilder:
     """Builder of a batch from single documents and rejected records."""
 
@@ -165,18 +113,3 @@ class BatchBuilder:
 def raw_of_texts(columns: Sequence[Sequence[str]]) -> bytes:
     """Return the bytes that represent the texts of a table in digests: UTF-8 and a newline each."""
     return "".join(text + "\n" for column in columns for text in column).encode("utf-8")
-
-
-def check_length(size_bytes: int, max_document_bytes: int, *, what: str) -> None:
-    """Raise UnusableRecordError if a line or the text of a row is larger than the limit."""
-    if size_bytes > max_document_bytes:
-        raise UnusableRecordError(
-            "too-long", f"{what} must be at most {count(max_document_bytes)} bytes, got {count(size_bytes)}"
-        )
-
-
-def excerpt_of(data: bytes) -> str:
-    """Return the first characters of a record's bytes, at most 60."""
-    # UTF-8 has at most 4 bytes per character, so a character cut here is not in the excerpt.
-    prefix = data[: 4 * BAD_RECORD_EXCERPT_CHARACTERS]
-    return prefix.decode("utf-8", "backslashreplace")[:BAD_RECORD_EXCERPT_CHARACTERS]

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 from tokshard.core.formatting import counted, visible
-from tokshard.corpus.batch import UnusableRecordError
+from tokshard.corpus.rejection import UnusableRecordError
 
 _CHARACTERS = re.compile(r"\\[.\\]|.", re.DOTALL)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")

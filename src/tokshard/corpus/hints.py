@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 
-from tokshard.corpus.batch import RejectedRecord
+from tokshard.corpus.rejection import RejectedRecord
 from tokshard.storage.paths import is_remote
 
 SKIP = "pass --on-error skip to skip bad records and list them in rejected.jsonl"

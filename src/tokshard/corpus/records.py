@@ -12,21 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tokshard.core.formatting import counted
-from tokshard.corpus.batch import (
-    REASONS,
-    BatchBuilder,
-    DocumentBatch,
-    RejectedRecord,
-    UnusableRecordError,
-    check_length,
-    excerpt_of,
-)
+from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
 from tokshard.corpus.fields import FieldPath, json_type, quoted, values_of
 from tokshard.corpus.lines import LineBatch, line_batches
+from tokshard.corpus.rejection import UnusableRecordError, check_length, excerpt_of
 from tokshard.corpus.units import LineUnit, RowUnit
-
-__all__ = ["REASONS", "DocumentBatch", "RejectedRecord", "read_documents"]
 
 # Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
 BATCH_BYTES = 1 << 20

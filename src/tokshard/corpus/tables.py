@@ -13,13 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokshard.corpus.batch import (
-    BatchBuilder,
-    DocumentBatch,
-    UnusableRecordError,
-    check_length,
-    excerpt_of,
-)
+from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import Format
 from tokshard.corpus.fields import (
     CHAT_HINT,
@@ -32,6 +26,7 @@ from tokshard.corpus.fields import (
     quoted,
     usable_value,
 )
+from tokshard.corpus.rejection import UnusableRecordError, check_length, excerpt_of
 from tokshard.corpus.units import RowUnit
 from tokshard.errors import InputError, MissingExtraError, TokshardError
 from tokshard.storage.paths import is_remote

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.corpus.hints import hint_for
-from tokshard.corpus.records import RejectedRecord
+from tokshard.corpus.rejection import RejectedRecord
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,

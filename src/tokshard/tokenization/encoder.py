@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from tokshard.corpus.records import DocumentBatch, RejectedRecord, read_documents
+from tokshard.corpus.batch import DocumentBatch
+from tokshard.corpus.records import read_documents
+from tokshard.corpus.rejection import RejectedRecord
 from tokshard.corpus.units import LineUnit, Unit, unit_from_json
 from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.storage import syscalls

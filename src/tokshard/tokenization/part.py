@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Annotated, Self
 
 from tokshard.core.codec import XXH3_128, Document, Key
-from tokshard.corpus.records import RejectedRecord
+from tokshard.corpus.rejection import RejectedRecord
 from tokshard.corpus.units import Unit
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
