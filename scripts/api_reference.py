@@ -19,16 +19,15 @@ from tokshard.core.codec import Key
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example", "Examples", "Note")
 HEAD = """# Python API
 
-Every command is a typed function: it takes one options dataclass and returns one report.
-`scripts/update_docs` generates this page from the docstrings; their examples run as tests.
+Every command is a typed function that takes one options dataclass and returns one report. This page is
+generated from the docstrings by `scripts/update_docs`; the examples in them run as tests.
 
 ```python
 import tokshard
 ```
 
-Every report has `to_json()`, which returns the document that `--json` prints (see [json.md](json.md)).
-Functions raise the errors of [`tokshard.errors`](#errors), and each error has the exit code of the
-command line.
+Every report has `to_json()`, which returns the document that `--json` prints (see [JSON output](json.md)).
+Functions raise the errors of [`tokshard.errors`](#errors); each error has the exit code of the command line.
 """
 
 
