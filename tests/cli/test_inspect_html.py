@@ -72,6 +72,7 @@ def on_a_terminal(*arguments, **settings):
     """Run a command whose stdout is a terminal; return what it has drawn."""
     pid, terminal = pty.fork()
     if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # progress
         os.environ.update({"TERM": "xterm-256color", "COLUMNS": "100", **settings})
         code = "import sys; from tokshard.cli.main import main; sys.argv[0] = 'tokshard'; main()"
         os.execv(sys.executable, [sys.executable, "-c", code, *arguments])

@@ -202,7 +202,7 @@ def test_what_verify_finds_is_on_the_page(products, tmp_path):
 
 def rows_of(content, caption):
     """Return the cells of the table with this caption, row by row."""
-    table = content.partition(f"<caption>{caption}</caption>")[2].partition("</table>")[0]
+    table = content.partition(f"<figcaption>{caption}</figcaption>")[2].partition("</table>")[0]
     rows = table.partition("<tbody>")[2].split("</tr>")[:-1]
     cell = r"<t[hd][^>]*>(.*?)</t[hd]>"
     return [[html.unescape(cell) for cell in re.findall(cell, row, re.DOTALL)] for row in rows]

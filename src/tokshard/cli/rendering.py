@@ -229,8 +229,9 @@ _SPREAD = "░"
 
 
 def show(sections: Sequence[Section]) -> None:
-    """Print sections, the first without its title."""
-    for number, section in enumerate(sections):
+    """Print sections, the first without its title; sections for pages only are left out."""
+    shown = [section for section in sections if section.blocks or not section.page_only]
+    for number, section in enumerate(shown):
         if number:
             line()
             heading(section.title)

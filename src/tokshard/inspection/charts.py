@@ -24,6 +24,7 @@ COLORS = 8
 
 _WIDTH, _HEIGHT = 1000, 240
 _SHORT_LABEL = 16
+_FEW_SPANS = 12
 _EDGE = 0.04
 """Labels closer to an end of an axis are aligned with it."""
 
@@ -125,28 +126,35 @@ def lanes(chart: LaneChart) -> Markup:
     ]
     axis = tag("div", _labels(across.ticks), tag("p", across.title, class_="across"))
     body.append(tag("tr", tag("td"), tag("td", axis), tag("td") if notes else None, class_="ticks"))
-    table = tag("table", tag("caption", chart.caption), tag("tbody", *body), class_="lanes")
+    table = tag("table", tag("tbody", *body), class_="lanes")
+    spans = max((len(lane.spans) for lane in chart.lanes), default=0)
     keys = [(_square(number), f"{number}: {name}") for number, name in enumerate(chart.keys[:COLORS])]
     if len(chart.keys) > COLORS:
         keys.append((_square(COLORS), f"{COLORS} and above: other datasets"))
     if any(span.shade < 1 for lane in chart.lanes for span in lane.spans):
         keys.append((_icon(tag("rect", width=10, height=10, class_="spread")), chart.spread))
-    return tag("div", scrollable(table, chart.caption, wide=True), _keys(keys) if keys else None)
+    return tag(
+        "div",
+        scrollable(table, chart.caption, wide=notes or spans > _FEW_SPANS),
+        _keys(keys) if keys else None,
+    )
 
 
-def scrollable(content: Markup, name: str, *, wide: bool) -> Markup:
-    """Return content in a box that scrolls sideways where it does not fit, by keyboard, too.
+def scrollable(table: Markup, caption: str, *, wide: bool, name: str = "") -> Markup:
+    """Return a figure of a table that scrolls sideways where it does not fit, by keyboard, too.
 
     Args:
-        content: The table.
-        name: Its name for screen readers.
-        wide: Whether it does not fit a phone: a line above it says that it scrolls.
+        table: The table.
+        caption: Its caption, which does not scroll; may be empty.
+        wide: Whether it does not fit a phone: a line above it then says that it scrolls.
+        name: Its name for screen readers if it has no caption.
     """
-    cue = tag("p", "Scroll sideways to see all of it \N{RIGHTWARDS ARROW}", class_="cue", aria_hidden="true")
-    box = tag(
-        "div", content, class_="scroll wide" if wide else "scroll", role="region", aria_label=name, tabindex=0
+    cue = tag(
+        "p", "Scroll sideways to see all columns \N{RIGHTWARDS ARROW}", class_="cue", aria_hidden="true"
     )
-    return join(cue if wide else None, box)
+    kind = "scroll wide" if wide else "scroll"
+    box = tag("div", table, class_=kind, role="region", aria_label=caption or name, tabindex=0)
+    return tag("figure", tag("figcaption", caption) if caption else None, cue if wide else None, box)
 
 
 def _lane(lane: Lane, chart: LaneChart) -> Markup:

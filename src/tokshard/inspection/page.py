@@ -36,12 +36,14 @@ _STYLE = """
 :root {
   color-scheme: light dark;
   --paper: #ffffff; --panel: #f5f7fa; --ink: #1d2430; --soft: #566170; --rule: #d5dbe3; --spread: #7b8794;
+  --shade: #1d243038;
   --c0: #2d69b4; --c1: #f05a0f; --c2: #781e1e; --c3: #2d87ff; --c4: #4b2d87; --c5: #c37887; --c6: #b43c00;
   --c7: #874b69; --good: #1c6b3c; --bad: #b3261e; --warn: #8a5a00;
 }
 @media screen and (prefers-color-scheme: dark) {
   :root {
     --paper: #14181f; --panel: #1c222b; --ink: #e4e8ee; --soft: #9fabba; --rule: #3a4351; --spread: #8a96a5;
+    --shade: #e4e8ee40;
     --c0: #69a5f0; --c1: #d2d21e; --c2: #e14b96; --c3: #96d2ff; --c4: #a5782d; --c5: #ff87a5; --c6: #8769f0;
     --c7: #b4a500; --good: #62c48f; --bad: #ff8a80; --warn: #ffc35c;
   }
@@ -75,15 +77,15 @@ thead th { color: var(--soft); font-size: .85rem; vertical-align: bottom; }
 .scroll tbody tr + tr > * { border-top: 1px solid var(--rule); }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 thead .number { white-space: normal; }
-.name { overflow-wrap: anywhere; white-space: pre-wrap; min-width: 4rem; }
+.name { overflow-wrap: anywhere; white-space: pre-wrap; min-width: 6rem; }
 .scroll {
   overflow-x: auto;
   background:
     linear-gradient(to right, var(--paper) 40%, transparent) left,
     linear-gradient(to left, var(--paper) 40%, transparent) right,
-    linear-gradient(to right, var(--spread), transparent) left,
-    linear-gradient(to left, var(--spread), transparent) right;
-  background-repeat: no-repeat; background-size: 2.5rem 100%, 2.5rem 100%, .75rem 100%, .75rem 100%;
+    linear-gradient(to right, var(--shade), transparent) left,
+    linear-gradient(to left, var(--shade), transparent) right;
+  background-repeat: no-repeat; background-size: 2.5rem 100%, 2.5rem 100%, 1rem 100%, 1rem 100%;
   background-attachment: local, local, scroll, scroll;
 }
 .scroll:focus-visible { outline: 2px solid var(--c0); outline-offset: 2px; }
@@ -92,15 +94,17 @@ thead .number { white-space: normal; }
   gap: 1.5rem 3rem; align-items: start; }
 .pair table { width: 100%; }
 .bars, .lanes { width: 100%; }
-.bars th, .bars td, .lanes tr > * { border: 0; padding: .15rem .75rem .15rem 0; vertical-align: middle; }
-.bars tr > :last-child, .lanes tr > :last-child { padding-right: 0; }
+.bars th, .bars td, .scroll .lanes tr > * {
+  border: 0; padding: .15rem .75rem .15rem 0; vertical-align: middle;
+}
+.bars tr > :last-child, .scroll .lanes tr > :last-child { padding-right: 0; }
 .bars th, .lanes th { width: 1%; font-size: .9rem; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .bars .number { width: 1%; font-size: .9rem; }
-.bars thead th { font-size: .85rem; white-space: nowrap; }
+.bars thead th { font-size: .85rem; white-space: normal; vertical-align: bottom; }
 .bars.long th { width: 28%; white-space: normal; overflow-wrap: anywhere; }
 .bars:not(.long) th { text-align: right; }
 .note { width: 1%; font-size: .85rem; white-space: nowrap; }
-.bars .ticks td, .lanes .ticks td { padding-top: 0; }
+.bars .ticks td, .scroll .lanes .ticks td { padding-top: 0; }
 svg { display: block; width: 100%; shape-rendering: crispEdges; }
 svg.thin, svg.wide { background: var(--panel); }
 svg.thin { height: 1.1rem; }
@@ -135,7 +139,10 @@ text { fill: var(--soft); font-size: .75rem; }
   dt { font-size: .85rem; }
   dd { margin-bottom: .5rem; }
   .cue { display: block; }
-  .wide > table { min-width: 42rem; }
+  th, td { padding-right: 1rem; }
+  .wide > table { width: max-content; }
+  .wide > .lanes { width: 42rem; }
+  .wide .name { max-width: 16rem; }
   .wide th:first-child { position: sticky; left: 0; background: var(--paper); max-width: 8rem; }
   .bars.long tr { display: grid; grid-template-columns: 1fr auto; gap: 0 .75rem; padding-bottom: .25rem; }
   .bars.long tbody th { grid-column: 1 / -1; width: auto; }
@@ -189,7 +196,7 @@ def _section(section: Section) -> Markup:
     pieces: list[Markup] = []
     # Tables with the same columns are compared: they stand side by side.
     for header, blocks in groupby([*section.blocks, *section.page_only], _header):
-        found = [_block(block) for block in blocks]
+        found = [_block(block, section.title) for block in blocks]
         pieces += [tag("div", *found, class_="pair")] if header is not None and len(found) > 1 else found
     return tag("section", tag("h2", section.title), *pieces)
 
@@ -198,12 +205,12 @@ def _header(block: Block) -> Sequence[str] | None:
     return block.header if isinstance(block, Table) else None
 
 
-def _block(block: Block) -> Markup:
+def _block(block: Block, name: str) -> Markup:
     match block:
         case FactList():
             return _facts(block)
         case Table():
-            return _table(block.header, block.rows, left=block.left, caption=block.caption)
+            return _table(block.header, block.rows, left=block.left, caption=block.caption, name=name)
         case BarChart():
             return bars(block)
         case CurveChart():
@@ -224,7 +231,12 @@ def _facts(block: FactList) -> Markup:
 
 
 def _table(
-    header: Sequence[str], rows: Sequence[Sequence[Child]], *, left: Sequence[int] = (0,), caption: str = ""
+    header: Sequence[str],
+    rows: Sequence[Sequence[Child]],
+    *,
+    left: Sequence[int],
+    caption: str = "",
+    name: str,
 ) -> Markup:
     def kind(place: int) -> str:
         return "name" if place in left else "number"
@@ -234,13 +246,8 @@ def _table(
         return tag("tr", first, *(tag("td", cell, class_=kind(at)) for at, cell in enumerate(row[1:], 1)))
 
     head = tag("tr", *(tag("th", name, scope="col", class_=kind(at)) for at, name in enumerate(header)))
-    table = tag(
-        "table",
-        tag("caption", caption) if caption else None,
-        tag("thead", head),
-        tag("tbody", *map(cells, rows)),
-    )
-    return tag("div", scrollable(table, caption or "Table", wide=len(header) >= _WIDE_COLUMNS))
+    table = tag("table", tag("thead", head), tag("tbody", *map(cells, rows)))
+    return scrollable(table, caption, wide=len(header) >= _WIDE_COLUMNS, name=name)
 
 
 def _findings(report: VerifyReport) -> Markup:
@@ -252,7 +259,7 @@ def _findings(report: VerifyReport) -> Markup:
     more = f", of which the first {count(_SHOWN_FINDINGS)} are shown" if len(found) > _SHOWN_FINDINGS else ""
     told = f"{counted(len(found), 'finding')} at level {report.level}{more}."
     header = ("severity", "code", "finding", "location")
-    return tag("section", title, tag("p", told), _table(header, rows, left=(0, 1, 2, 3)))
+    return tag("section", title, tag("p", told), _table(header, rows, left=(0, 1, 2, 3), name="Findings"))
 
 
 def _finding(finding: Finding) -> Sequence[Child]:

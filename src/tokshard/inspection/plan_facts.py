@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokshard.core.formatting import Table, count, counted, shown_path
+from tokshard.core.formatting import Table, count, counted, percent, shown_path
 from tokshard.core.presentation import (
+    Axis,
     Bar,
     BarChart,
     Block,
@@ -16,16 +17,23 @@ from tokshard.core.presentation import (
     Paragraph,
     Section,
     Span,
+    Tick,
 )
 from tokshard.errors import TokshardError
+from tokshard.inspection.axes import SHARES, linear_axis
 from tokshard.inspection.facts import SUMMARY_TITLE, Facts
+from tokshard.inspection.planned import PlannedSamples, count_planned
 from tokshard.inspection.plans import RankSummary, ReadGrid, SamplePlace, parents_of, read_grid
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.ranks import SampleRange, ranges_of
 from tokshard.sharding.summary import Composition, Coverage, coverage_of
 
-_SHOWN_SHARDS = 16
+_SHOWN_BARS = 16
+_SHOWN_DATASETS = 100
+_SHOWN_TABLE_RANKS = 64
+_FEW_STEPS = 8
+_SPREAD = "spread over all sample ids"
 _SHOWN_RANKS = 32
 _SHOWN_STEPS = 80
 _SHOWN_BATCH_SIZES = 500
@@ -43,15 +51,18 @@ def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
     facts += [("" if number else "continues", parent) for number, parent in enumerate(parents_of(plan))]
     facts += [("warning", warning) for warning in plan.warnings]
     sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
-    return sections + [_describe_stream(name, plan.streams[name], charts=charts) for name in plan.streams]
+    sections += [_describe_stream(name, plan.streams[name], charts=charts) for name in plan.streams]
+    return [*sections, _ranks_section(plan)]
 
 
 def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
     assignment = stream.assignment
     sizes = [batch for first, _, batch in assignment.timeline.pieces if first < max(1, assignment.steps)]
+    reads = assignment.samples_per_rank * assignment.ranks
+    title = f"{name}: {counted(reads, 'sample')} in {counted(assignment.steps, 'step')}"
     growing = f" to {count(sizes[-1])}" if len(sizes) > 1 else ""
     facts: Facts = [
-        ("samples", count(stream.source.total)),
+        ("samples", f"{count(reads)} planned, {count(stream.source.total)} in the data"),
         ("steps", f"{count(assignment.steps)} with a global batch size of {count(sizes[0])}{growing}"),
         (
             "on each rank",
@@ -66,17 +77,65 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
         facts.append(("consumed", f"{counted(assignment.consumed_samples, 'sample')} before step 0"))
     facts += _tail_facts(coverage_of(assignment))
     if not charts:
-        return Section(name, [FactList(facts)])
-    blocks: list[Block] = [FactList(facts), _shards_chart(stream)]
-    page_only = _batch_size_chart(stream)
+        return Section(title, [FactList(facts)])
+    blocks: list[Block] = [FactList(facts)]
+    page_only: list[Block] = []
+    try:
+        planned = count_planned(stream)
+    except TokshardError as error:
+        page_only.append(Paragraph(f"Planned samples per dataset are unknown: {error.message}", soft=True))
+    else:
+        chart, *details = _planned_blocks(stream, planned)
+        blocks.append(chart)
+        page_only += details
+    if stream.source.order is None:
+        blocks.append(_ranges_chart(stream))
+    page_only += _batch_size_chart(stream)
     grid = _grid(stream)
-    if grid is not None:
-        mixed = len(stream.source.datasets) > 1 and ranges_of(assignment, stream.source, 0) is None
-        chart = _grid_chart(stream, grid)
-        (blocks if mixed and grid.datasets is not None else page_only).append(chart)
-        if grid.unknown is not None:
-            page_only.append(Paragraph(f"The datasets cannot be told from here: {grid.unknown}", soft=True))
-    return Section(name, blocks, page_only)
+    if grid is not None and grid.unknown is not None:
+        page_only.append(Paragraph(f"Datasets by step are unknown: {grid.unknown}", soft=True))
+    elif grid is not None and grid.datasets is not None and len(stream.source.datasets) > 1:
+        mixed = ranges_of(assignment, stream.source, 0) is None
+        (blocks if mixed else page_only).append(_grid_chart(stream, grid, grid.datasets))
+    return Section(title, blocks, page_only)
+
+
+def _planned_blocks(stream: Stream, planned: PlannedSamples) -> Sequence[Block]:
+    """Return the chart of planned samples, and for the page the table of all numbers."""
+    total, datasets = max(planned.total, 1), stream.source.datasets
+    about = "" if planned.exact else " (estimated)"
+    shares = [(number, samples / total) for number, samples in enumerate(planned.counts)]
+    caption = f"Planned samples per dataset{about}"
+    bars = [
+        Bar(
+            shown_path(datasets[number].prefix),
+            share,
+            f"{count(planned.counts[number])} ({percent(share)})",
+            color=number,
+        )
+        for number, share in shares[:_SHOWN_BARS]
+    ]
+    chart = BarChart(caption, bars, ("dataset", "samples"), full=1.0, ticks=SHARES)
+    rows = [
+        (
+            str(number),
+            shown_path(datasets[number].prefix),
+            count(planned.counts[number]),
+            percent(share),
+            count(datasets[number].samples),
+        )
+        for number, share in shares[:_SHOWN_DATASETS]
+    ]
+    kind = "documents in dataset" if stream.source.kind == "documents" else "samples in index"
+    header = ("number", "dataset", "planned samples", "share of plan", kind)
+    blocks: list[Block] = [chart, Table(header, rows, left=(1,), caption="Datasets of the plan")]
+    if len(datasets) > len(rows):
+        blocks.append(
+            Paragraph(f"{count(len(datasets) - len(rows))} more datasets are not shown.", soft=True)
+        )
+    if not planned.exact:
+        blocks.append(Paragraph("The counts are estimated from a random sample of the reads.", soft=True))
+    return blocks
 
 
 def _tail_facts(covered: Coverage) -> Facts:
@@ -112,37 +171,43 @@ def _batch_size_chart(stream: Stream) -> list[Block]:
         return []
     most = max(batch for _, _, batch in pieces)
     points = [(first / steps, batch / most) for first, _, batch in pieces]
-    below = ("step 0", "", count(steps))
-    return [CurveChart("Global batch size", points, left=(count(most), "0"), below=below, steps=True)]
+    chart = CurveChart(
+        "Global batch size at each step",
+        points,
+        left=(count(most), "0"),
+        below=("step 0", "", count(steps)),
+        steps=True,
+        across=linear_axis("step", steps),
+        up=linear_axis("samples in a global batch", most),
+    )
+    return [chart]
 
 
-def _shards_chart(stream: Stream) -> LaneChart | BarChart:
+def _ranges_chart(stream: Stream) -> LaneChart:
     source, assignment = stream.source, stream.assignment
-    shown = source.datasets[:_SHOWN_SHARDS]
-    if source.order is not None:
-        bars = [
-            Bar(dataset.prefix, dataset.samples, count(dataset.samples), color=number)
-            for number, dataset in enumerate(shown)
-        ]
-        return BarChart(f"Samples of {counted(len(source.datasets), 'dataset')}, mixed", bars)
-    bounds = source.bounds.tolist()
+    shown, bounds = source.datasets[:_SHOWN_BARS], source.bounds.tolist()
     lanes = [
         Lane(
-            f"shard {number}",
+            f"dataset {number}",
             [_ids(bounds[number], bounds[number + 1], source.total, number, dataset.prefix)],
-            f"{counted(dataset.samples, 'sample')} of {dataset.prefix}",
+            f"{counted(dataset.samples, 'sample')} of {shown_path(dataset.prefix)}",
         )
         for number, dataset in enumerate(shown)
     ]
     if len(source.datasets) > len(shown):
-        lanes.append(Lane("...", [], f"{count(len(source.datasets))} shards in all"))
+        lanes.append(Lane("...", [], f"{count(len(source.datasets))} datasets in all"))
     ranks = list(range(min(assignment.ranks, _SHOWN_RANKS)))
     if assignment.ranks > _SHOWN_RANKS:
         ranks[-1] = assignment.ranks - 1
     lanes += [_rank_lane(stream, rank, bounds) for rank in ranks]
-    keys = [dataset.prefix for dataset in shown]
-    caption = "Shards, and the samples of them that data-parallel ranks read, by sample ids"
-    return LaneChart(caption, lanes, ("sample 0", "", count(source.total)), keys)
+    return LaneChart(
+        "Sample ids of each dataset, and the ids that each data-parallel rank (dp rank) reads",
+        lanes,
+        ("sample 0", "", count(source.total)),
+        [shown_path(dataset.prefix) for dataset in shown],
+        across=linear_axis("sample id", max(source.total, 1)),
+        spread=_SPREAD,
+    )
 
 
 def _rank_lane(stream: Stream, rank: int, bounds: list[int]) -> Lane:
@@ -153,10 +218,10 @@ def _rank_lane(stream: Stream, rank: int, bounds: list[int]) -> Lane:
         turns = isinstance(assignment.epoch_ranges[0].layout, Striped)
         how = f"1 of {assignment.ranks} {'in turn' if turns else 'runs of the order'}"
         return Lane(f"dp rank {rank}", [Span(0.0, 1.0, how, shade=0.0)], f"{samples}, {how}")
-    shards = ", ".join(str(part.dataset) for part in ranges[:_SHOWN_IDS])
+    numbers = ", ".join(str(part.dataset) for part in ranges[:_SHOWN_IDS])
     more = ", ..." if len(ranges) > _SHOWN_IDS else ""
     spans = [_range_span(stream, part, bounds) for part in ranges]
-    return Lane(f"dp rank {rank}", spans, f"{samples} of shard {shards}{more}" if ranges else "nothing")
+    return Lane(f"dp rank {rank}", spans, f"{samples} of dataset {numbers}{more}" if ranges else "nothing")
 
 
 def _range_span(stream: Stream, part: SampleRange, bounds: list[int]) -> Span:
@@ -178,26 +243,61 @@ def _grid(stream: Stream) -> ReadGrid | None:
         return None  # the lengths that it sorts by are not here; all else of the plan is shown
 
 
-def _grid_chart(stream: Stream, grid: ReadGrid) -> LaneChart:
-    total, wide = max(stream.source.total, 1), len(grid.steps)
+def _grid_chart(stream: Stream, grid: ReadGrid, datasets: Sequence[Sequence[int]]) -> LaneChart:
+    wide, assignment = len(grid.steps), stream.assignment
+    prefixes = [shown_path(dataset.prefix) for dataset in stream.source.datasets]
     lanes = []
     for row, rank in enumerate(grid.ranks):
         spans = []
         for column, step in enumerate(grid.steps):
-            sample = grid.samples[row][column]
-            dataset = None if grid.datasets is None else grid.datasets[row][column]
-            of = "" if dataset is None else f" of {stream.source.datasets[dataset].prefix}"
-            title = f"rank {rank}, step {step}: sample {count(sample)}{of}"
-            spans.append(Span(column / wide, (column + 1) / wide, title, dataset or 0, sample / total))
+            dataset, sample = datasets[row][column], count(grid.samples[row][column])
+            title = f"dp rank {rank}, step {step}: sample {sample} of {prefixes[dataset]}"
+            spans.append(Span(column / wide, (column + 1) / wide, title, dataset))
         lanes.append(Lane(f"dp rank {rank}", spans))
-    caption = (
-        "First sample of data-parallel ranks at steps: each color or letter is a dataset, a stronger color "
-        f"a larger id (of {count(total)})"
-    )
+    some = [
+        f"{shown} of {count(total)} {name}"
+        for shown, total, name in (
+            (len(grid.ranks), assignment.ranks, "ranks"),
+            (wide, assignment.steps, "steps"),
+        )
+        if shown < total
+    ]
+    part = f" ({', '.join(some)})" if some else ""
     steps = grid.steps
-    below = (f"step {count(steps[0])}", count(steps[wide // 2]), count(steps[-1]))
-    keys = [dataset.prefix for dataset in stream.source.datasets[:_SHOWN_SHARDS]]
-    return LaneChart(caption, lanes, below, keys, by_color=True)
+    places = sorted({0, wide // 4, wide // 2, 3 * wide // 4, wide - 1}) if wide > _FEW_STEPS else range(wide)
+    return LaneChart(
+        f"Dataset of the first sample that each data-parallel rank (dp rank) reads in each step{part}",
+        lanes,
+        (f"step {count(steps[0])}", count(steps[wide // 2]), count(steps[-1])),
+        prefixes[:_SHOWN_BARS],
+        by_color=True,
+        across=Axis("step", [Tick((place + 0.5) / wide, count(steps[place])) for place in places]),
+    )
+
+
+def _ranks_section(plan: Plan) -> Section:
+    topology, streams = plan.topology, plan.streams.values()
+    boundaries = any(stream.boundaries for stream in streams)
+    rows = []
+    for rank in range(min(topology.world_size, _SHOWN_TABLE_RANKS)):
+        place, needs = topology.coordinates(rank), topology.needs(rank, boundaries=boundaries)
+        reads = ", ".join(needs) or "nothing: other ranks send what it needs"
+        samples = [count(stream.assignment.samples_per_rank) if needs else "0" for stream in streams]
+        rows.append((str(rank), *map(str, (place.tp, place.cp, place.dp, place.pp)), *samples, reads))
+    header = (
+        *("rank", "tensor", "context", "data", "pipeline"),
+        *(f"{name} samples" for name in plan.streams),
+        "fields read",
+    )
+    blocks: list[Block] = [
+        Paragraph("Each rank of the job, its place in each parallel dimension, and what it reads from disk."),
+        Table(header, rows, left=(len(header) - 1,)),
+    ]
+    if topology.world_size > len(rows):
+        blocks.append(
+            Paragraph(f"{count(topology.world_size - len(rows))} more ranks are not shown.", soft=True)
+        )
+    return Section("Ranks", (), blocks)
 
 
 def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
@@ -223,7 +323,9 @@ def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
         blocks: list[Block] = [FactList(numbers)]
         if ranges_of(assignment, stream.source, place.dp):
             lane = _rank_lane(stream, place.dp, stream.source.bounds.tolist())
-            blocks.append(LaneChart("By sample ids", [lane], ("0", "", count(stream.source.total))))
+            total = stream.source.total
+            axis = linear_axis("sample id", max(total, 1))
+            blocks.append(LaneChart("Sample ids it reads", [lane], ("0", "", count(total)), across=axis))
         sections.append(Section(name, blocks))
     if summary.places:
         where = "" if summary.step is None else f", step {summary.step}"

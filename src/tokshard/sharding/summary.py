@@ -8,6 +8,7 @@ from typing import Annotated, Self
 import numpy as np
 
 from tokshard.core.codec import Key
+from tokshard.core.formatting import count, counted
 from tokshard.errors import IntegrityError
 from tokshard.sharding.assignment import ENDLESS, Assignment, EpochRange
 from tokshard.sharding.intervals import Intervals
@@ -90,13 +91,14 @@ class Composition:
         if self.sequence_length is None:
             return "none: samples are documents"
         extra = " (+1 for the last label)" if self.extra_token else ""
-        return f"samples of {self.sequence_length} tokens{extra}, from the datasets' sample indexes"
+        return f"samples of {count(self.sequence_length)} tokens{extra}, from the datasets' sample indexes"
 
     def _blend(self) -> str:
         if self.blend is not None:
-            return f"{self.samples} samples of {self.datasets} datasets, in the order of blend {self.blend}"
+            datasets = counted(self.datasets, "dataset")
+            return f"{count(self.samples)} samples of {datasets}, in the order of blend {self.blend}"
         noun = "dataset" if self.datasets == 1 else "datasets, one after the other"
-        return f"none: {self.samples} samples of {self.datasets} {noun}"
+        return f"none: {count(self.samples)} samples of {count(self.datasets)} {noun}"
 
 
 def _transform(transform: Transform) -> str:
@@ -104,9 +106,8 @@ def _transform(transform: Transform) -> str:
         each = "all" if transform.blocks == 1 else f"each of {transform.blocks} blocks of"
         return f"{each} {transform.length} permuted by {transform.algorithm}, seeded by the epoch"
     if isinstance(transform, Selection):
-        count = transform.kept.starts.size
-        intervals = "1 interval" if count == 1 else f"{count} intervals"
-        return f"remaining: {transform.samples} of {transform.of} samples ({intervals})"
+        intervals = counted(transform.kept.starts.size, "interval")
+        return f"remaining: {count(transform.samples)} of {count(transform.of)} samples ({intervals})"
     if isinstance(transform, ConsumptionOrder):
         return "the order in which the earlier ranks would have read"
     each_epoch = ", anew in each epoch" if transform.per_epoch else ", the same in each epoch"
@@ -121,7 +122,8 @@ def _transform(transform: Transform) -> str:
 
 def _layout(layout: Layout) -> str:
     size = f"{layout.width} in turn" if isinstance(layout, Striped) else f"runs of {layout.run}"
-    return f"{layout.samples} positions over {layout.ranks} ranks by {size}, {layout.samples_per_rank} each"
+    each = count(layout.samples_per_rank or 0)
+    return f"{count(layout.samples)} positions over {counted(layout.ranks, 'rank')} by {size}, {each} each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ def check_partition(layout: Layout) -> tuple[int, int]:
 
 def _epoch_coverage(assignment: Assignment, epoch_range: EpochRange) -> EpochCoverage:
     read, dropped = check_partition(epoch_range.layout)
-    repeated = sum(count for _, _, count in repeats(epoch_range.layout))
+    repeated = sum(times for _, _, times in repeats(epoch_range.layout))
     cheap = not any(
         isinstance(transform, Bucketing)
         or (isinstance(transform, TorchPermutation) and transform.length > _LONGEST_TABLE)
