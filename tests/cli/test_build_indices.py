@@ -12,7 +12,7 @@ import pytest
 from support.command_line import tokshard
 from support.index_caches import write_dataset
 from support.mixture_data import NAMES, files_of, run, write_mixture
-from tokshard.cli.options import parse_count, parse_sizes
+from tokshard.cli.declarations import parse_count, parse_sizes
 
 BUILD = ("build-indices", "data/web", "--seq-length", 16)
 

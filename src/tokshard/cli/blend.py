@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,9 +11,9 @@ import tokshard
 from tokshard import BlendOptions, NamingOptions, Sizes, TrainingOptions
 from tokshard.cli import options, rendering, terminal
 from tokshard.cli.command_run import command_run
+from tokshard.cli.declarations import choice, number, switch, text
 from tokshard.cli.options import (
     ExecutorChoice,
-    ExecutorKind,
     LogJson,
     RayAddress,
     RayCpusPerTask,
@@ -31,135 +30,150 @@ if TYPE_CHECKING:
 _MIXTURE = "Mixture"
 
 
-class Unit(StrEnum):
-    """Choices of --unit."""
+Unit = Literal["samples", "tokens"]
+Emit = Literal["megatron-args", "megatron-json", "megatron-words"]
 
-    samples = "samples"
-    tokens = "tokens"
-
-
-class Emit(StrEnum):
-    """Choices of --emit."""
-
-    megatron_args = "megatron-args"
-    megatron_json = "megatron-json"
-    megatron_words = "megatron-words"
+COMMON_OPTIONS = (
+    "--output",
+    "--train",
+    "--valid",
+    "--test",
+    "--unit",
+    "--epochs",
+    "--max-epochs",
+    "--seq-length",
+    "--split",
+    "--seed",
+    "--num-samples",
+    "--train-iters",
+    "--train-samples",
+    "--global-batch-size",
+    "--eval-interval",
+    "--eval-iters",
+    "--like",
+    "--tokenizer-identifiers",
+    "--megatron",
+    "--tokenizer-type",
+    "--tokenizer-model",
+    "--cache-dir",
+    "--emit",
+    "--force",
+    "--dry-run",
+)
 
 
 def blend(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WEIGHT] PREFIX...",
-            help="Weights and prefixes in turn, prefixes alone, recipe.toml, Megatron's per-split .json, or "
-            "@file of words.",
+            metavar="[[WEIGHT] PREFIX...]",
+            help="Weights and path prefixes of datasets in turn, prefixes alone, a recipe.toml, a .json of "
+            "Megatron's with splits, or @file of words.",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Write DIR/blend.json, and the indexes to DIR/cache.",
-            show_default=False,
-        ),
+        text("--output", "-o", metavar="DIR", help="Write DIR/blend.json, and the indexes to DIR/cache."),
     ] = None,
     train: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--train",
             "--train-data-path",
             metavar="'WORDS'",
-            help="Mixture of training alone.",
-            show_default=False,
-            rich_help_panel=_MIXTURE,
+            help="Use these weights and prefixes for training only.",
+            group=_MIXTURE,
         ),
     ] = None,
     valid: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--valid",
             "--valid-data-path",
             metavar="'WORDS'",
-            help="Mixture of validation alone.",
-            show_default=False,
-            rich_help_panel=_MIXTURE,
+            help="Use these weights and prefixes for validation only.",
+            group=_MIXTURE,
         ),
     ] = None,
     test: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--test",
             "--test-data-path",
             metavar="'WORDS'",
-            help="Mixture of testing alone.",
-            show_default=False,
-            rich_help_panel=_MIXTURE,
+            help="Use these weights and prefixes for testing only.",
+            group=_MIXTURE,
         ),
     ] = None,
     data_path: Annotated[  # noqa: ARG001 - the words follow it, as in Megatron
-        bool, typer.Option("--data-path", hidden=True, help="Nothing: the words follow, as in Megatron.")
+        bool, typer.Option("--data-path", hidden=True, help="Accept the words that follow, as in Megatron.")
     ] = False,
     data_args_path: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--data-args-path",
             metavar="FILE",
-            help="Megatron's file of words.",
-            show_default=False,
-            rich_help_panel=_MIXTURE,
+            help="Read weights and prefixes from a file for Megatron's --data-args-path.",
+            group=_MIXTURE,
         ),
     ] = None,
     per_split_data_args_path: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--per-split-data-args-path",
             metavar="FILE",
-            help="Megatron's JSON of words for each split.",
-            show_default=False,
-            rich_help_panel=_MIXTURE,
+            help="Read weights and prefixes of each split from a JSON file for Megatron's option of that "
+            "name.",
+            group=_MIXTURE,
         ),
     ] = None,
     multiple_validation_sets: Annotated[
         bool,
-        typer.Option(
-            "--multiple-validation-sets", help="Keep validation sets apart.", rich_help_panel=_MIXTURE
+        switch(
+            "--multiple-validation-sets",
+            help="Keep the validation sets of the datasets apart.",
+            group=_MIXTURE,
         ),
     ] = BlendOptions.multiple_validation_sets,
     unit: Annotated[
         Unit | None,
-        typer.Option(
-            help="What the weights count: shares of the samples, or amounts of tokens.",
-            show_default="samples",
-            rich_help_panel=_MIXTURE,
+        choice(
+            Unit,
+            "--unit",
+            help="Read weights as shares of the samples, or as amounts of tokens.",
+            default="samples",
+            group=_MIXTURE,
         ),
     ] = None,
     epochs: Annotated[
         float | None,
-        typer.Option(help="Read each dataset this often.", show_default=False, rich_help_panel=_MIXTURE),
+        number("--epochs", help="Read each dataset this often, instead of by weight.", group=_MIXTURE),
     ] = None,
     max_epochs: Annotated[
         float | None,
-        typer.Option(
-            help="Read none more often; the others get the rest.",
-            show_default=False,
-            rich_help_panel=_MIXTURE,
+        number(
+            "--max-epochs",
+            help="Read no dataset more often than this; the others get its remaining share.",
+            group=_MIXTURE,
         ),
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            help="Take weights (or sizes) to the power 1/T.", show_default="1", rich_help_panel=_MIXTURE
+        number(
+            "--temperature",
+            metavar="T",
+            help="Raise weights (or sizes) to the power 1/T.",
+            default="1",
+            group=_MIXTURE,
         ),
     ] = None,
     own_seeds: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--own-seeds",
-            help="A dataset named twice gets a seed for each; not for Megatron.",
-            rich_help_panel=_MIXTURE,
+            help="Give each mention of a dataset its own seed; Megatron cannot read the result.",
+            group=_MIXTURE,
         ),
     ] = BlendOptions.own_seeds,
     seq_length: options.SequenceLength = None,
@@ -187,35 +201,34 @@ def blend(
     path_as: options.PathAs = None,
     cache_dir: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--cache-dir",
             "--data-cache-path",
             metavar="DIR",
-            help="Where the index files go.",
-            show_default="OUTPUT/cache",
-            rich_help_panel=options.RUN,
+            help="Write the index files to this directory.",
+            default="OUTPUT/cache",
+            group=options.RUN,
         ),
     ] = None,
     emit: Annotated[
         Emit | None,
-        typer.Option(
-            help="Print the mixture for Megatron, and nothing else; without -o nothing is built.",
-            show_default=False,
-            rich_help_panel=options.RUN,
+        choice(
+            Emit,
+            "--emit",
+            help="Print only the blend in one of Megatron's forms; without --output, build nothing.",
+            group=options.RUN,
         ),
     ] = None,
     assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = BlendOptions.rebuild,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace another blend at the output.", rich_help_panel=options.RUN),
+        bool, switch("--force", help="Replace another blend at the output.", group=options.RUN)
     ] = BlendOptions.force,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=options.RUN),
+        bool, switch("--dry-run", help="Print what would be done, and stop.", group=options.RUN)
     ] = False,
     workers: options.Workers = None,
-    executor: ExecutorChoice = ExecutorKind.local,
+    executor: ExecutorChoice = "local",
     ray_address: RayAddress = None,
     ray_cpus_per_task: RayCpusPerTask = None,
     ray_retries: RayRetries = None,
@@ -224,18 +237,20 @@ def blend(
     no_progress: options.NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Mix datasets: build all their indexes, the order of the blend, and a certificate of what it holds.
+    r"""Mix datasets by weight: build their indexes and the order of the blend.
 
-    [bold]Examples[/bold]
+    The index files have Megatron's names and bytes. A blend that would draw more samples of a
+    dataset than its index holds is refused before anything is built.
 
-    tokshard blend 0.7 data/web 0.3 data/code --seq-length 4096 --num-samples 10M -o mix
+    Examples:
+        tokshard blend 0.7 data/web 0.3 data/code --seq-length 4096 \
+            --num-samples 10M -o mix
 
-    tokshard blend recipe.toml -o mix --megatron 0.19 --tokenizer-model /models/llama
+        tokshard blend recipe.toml -o mix --megatron 0.19 \
+            --tokenizer-model /models/llama
 
-    tokshard blend data/web data/code --seq-length 4096 --max-epochs 4 --num-samples 10M,20k --dry-run
-
-    The index files are Megatron's, byte for byte, under Megatron's names. A blend that would read more
-    of a dataset than there is of it is refused.
+        tokshard blend data/web data/code --seq-length 4096 --max-epochs 4 \
+            --num-samples 10M,20k --dry-run
     """
     with command_run(
         "blend", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
@@ -250,7 +265,7 @@ def blend(
             data_args_path=data_args_path,
             per_split_data_args_path=per_split_data_args_path,
             multiple_validation_sets=multiple_validation_sets,
-            unit=unit.value if unit else None,
+            unit=unit,
             epochs=epochs,
             max_epochs=max_epochs,
             temperature=temperature,
@@ -306,8 +321,8 @@ def blend(
             made = tokshard.blend(chosen, progress=run.progress)
         run.warn(made.warnings)
         if emit is not None:
-            text = tokshard.emit_megatron(made.plan, chosen, emit.value)
-            terminal.say(text if emit is Emit.megatron_json else terminal.safe(text))
+            text = tokshard.emit_megatron(made.plan, chosen, emit)
+            terminal.say(text if emit == "megatron-json" else terminal.safe(text))
         else:
             run.show(made, lambda made: _show(made, chosen))
 

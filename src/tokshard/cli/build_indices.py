@@ -13,9 +13,9 @@ import tokshard
 from tokshard import BuildIndicesOptions, NamingOptions, Sizes, TrainingOptions
 from tokshard.cli import options, terminal
 from tokshard.cli.command_run import command_run
+from tokshard.cli.declarations import count, number, text
 from tokshard.cli.options import (
     ExecutorChoice,
-    ExecutorKind,
     LogJson,
     RayAddress,
     RayCpusPerTask,
@@ -32,6 +32,29 @@ if TYPE_CHECKING:
 _LABEL_WIDTH = 11
 
 
+COMMON_OPTIONS = (
+    "--seq-length",
+    "--split",
+    "--seed",
+    "--num-samples",
+    "--epochs",
+    "--train-iters",
+    "--train-samples",
+    "--global-batch-size",
+    "--eval-interval",
+    "--eval-iters",
+    "--like",
+    "--tokenizer-identifiers",
+    "--megatron",
+    "--tokenizer-type",
+    "--tokenizer-model",
+    "--cache-dir",
+    "--assert-hit",
+    "--rebuild",
+    "--workers",
+)
+
+
 def build_indices(
     prefixes: Annotated[
         list[str],
@@ -45,22 +68,17 @@ def build_indices(
     num_samples: options.NumSamplesList = None,
     epochs: Annotated[
         list[int] | None,
-        typer.Option(
-            "--epochs",
-            help="As many training samples as so many epochs have; may be repeated.",
-            show_default=False,
-            rich_help_panel=options.SIZE,
-        ),
+        count("--epochs", help="Build as many training samples as N epochs have.", group=options.SIZE),
     ] = None,
     surplus: Annotated[
         float,
-        typer.Option(
+        number(
             "--surplus",
             metavar="FRACTION",
-            help="For a source of a blend: build this much more, as Megatron does "
+            help="Build this much more, as Megatron does for a dataset of a blend "
             f"({megatron_defaults.SURPLUS}).",
-            show_default=f"{BuildIndicesOptions.surplus:g}",
-            rich_help_panel=options.SIZE,
+            default=f"{BuildIndicesOptions.surplus:g}",
+            group=options.SIZE,
         ),
     ] = BuildIndicesOptions.surplus,
     train_iters: options.TrainIters = None,
@@ -81,19 +99,19 @@ def build_indices(
     path_as: options.PathAs = None,
     cache_dir: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--cache-dir",
             "--data-cache-path",
             metavar="DIR",
-            help="Where the files go.",
-            show_default="PREFIX/cache/GPTDataset_indices, as Megatron",
-            rich_help_panel=options.RUN,
+            help="Write the index files to this directory.",
+            default="PREFIX/cache/GPTDataset_indices",
+            group=options.RUN,
         ),
     ] = None,
     assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = BuildIndicesOptions.rebuild,
     workers: options.Workers = None,
-    executor: ExecutorChoice = ExecutorKind.local,
+    executor: ExecutorChoice = "local",
     ray_address: RayAddress = None,
     ray_cpus_per_task: RayCpusPerTask = None,
     ray_retries: RayRetries = None,
@@ -102,19 +120,19 @@ def build_indices(
     no_progress: options.NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Build the document, sample and shuffle indexes that a Megatron job would build at its start.
+    r"""Build the sample indexes that a Megatron job would build when it starts.
 
-    [bold]Examples[/bold]
+    The files have Megatron's names and bytes. Indexes that are present and up to date are not built again.
 
-    tokshard build-indices data/web --seq-length 4096 --epochs 1
+    Examples:
+        tokshard build-indices data/web --seq-length 4096 --epochs 1
 
-    tokshard build-indices data/web --seq-length 4096 --num-samples 10M,20k --cache-dir cache
-    --like old-cache/0f3a...-GPTDataset-train-description.txt
+        tokshard build-indices data/web --seq-length 4096 --num-samples 10M,20k \
+            --cache-dir cache --like old-cache/0f3a-GPTDataset-train-description.txt
 
-    tokshard build-indices data/web --seq-length 4096 --train-iters 50000 --global-batch-size 512
-    --eval-interval 1000 --eval-iters 10 --megatron 0.19 --tokenizer-model /models/llama --cache-dir cache
-
-    The files have Megatron's names and bytes. What is there and fresh is not built again.
+        tokshard build-indices data/web --seq-length 4096 --train-iters 50000 \
+            --global-batch-size 512 --eval-iters 10 --cache-dir cache \
+            --megatron 0.19 --tokenizer-model /models/llama
     """
     with command_run(
         "build-indices", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json

@@ -8,9 +8,8 @@ import typer
 
 import tokshard
 from tokshard import DiffOptions
-from tokshard.cli import options, rendering
+from tokshard.cli import declarations, options, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.options import parse_count
 from tokshard.core.formatting import count, shown_path
 
 if TYPE_CHECKING:
@@ -22,36 +21,27 @@ _SHOWN_CHARACTERS = 60
 
 
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A plan, a blend, or an index cache.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another one of its kind.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="A plan, blend or index cache.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one of the same kind.")],
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps",
-            parser=parse_count,
-            metavar="N",
-            help="Plans: compare N steps.",
-            show_default="all",
-        ),
+        declarations.count("--steps", help="Compare N steps of two plans.", default="all"),
     ] = DiffOptions.steps,
     first_only: Annotated[
-        bool, typer.Option("--first", help="Plans: stop at the first step that differs.")
+        bool, declarations.switch("--first", help="Stop at the first step of two plans that differs.")
     ] = DiffOptions.first_only,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compare two plans, blends or index caches: where they part, and which samples move, come and go.
+    """Compare two plans, blends or index caches: the first difference, and which samples changed.
 
-    [bold]Examples[/bold]
+    Plans are compared from the consumed samples at which the later one begins. The exit code is 0 if both
+    read the same samples, and 1 if they do not.
 
-    tokshard diff plan plan2
-
-    tokshard diff mix mix2 --json
-
-    tokshard diff old-cache new-cache
-
-    Plans are compared from the consumed samples on at which the later one begins. The exit code is 0 if the
-    same is read, and 1 if not.
+    Examples:
+        tokshard diff plan plan2
+        tokshard diff mix mix2 --json
+        tokshard diff old-cache new-cache
     """
     with command_run("diff", as_json=as_json, quiet=quiet) as run:
         report = tokshard.diff(first, second, DiffOptions(steps, first_only), progress=run.progress)

@@ -33,7 +33,9 @@ def doctor(
         list[str],
         typer.Argument(
             metavar="LAUNCH...",
-            help="A launch command; or one file with it: a script, arguments, a log, JSON; or - for stdin.",
+            help="A launch command; or one file that contains it: a script, arguments, a log or JSON; or "
+            "- for "
+            "stdin.",
             show_default=False,
         ),
     ],
@@ -44,19 +46,16 @@ def doctor(
     as_json: options.AsJson = False,
     log_json: LogJson = None,
 ) -> None:
-    """Say what a Megatron job will find in its cache of indexes, and what its data arguments will do.
+    """Check a Megatron launch command: which cached indexes it will find, and what its data arguments will do.
 
-    [bold]Examples[/bold]
+    Nothing is written and no index is built. The exit code is 1 if there are errors or warnings. Without
+    --megatron, the version whose file names match most cached files is used.
 
-    tokshard doctor launch.sh
-
-    tokshard doctor --megatron 0.19 torchrun --nproc-per-node 8 pretrain_gpt.py --data-path data/web ...
-
-    grep -A999 'arguments ---' job.log | tokshard doctor -
-
-    Nothing is written and no index is built. The exit code is 1 if there are findings but notes. The version
-    of Megatron, if it is not told, is that under whose names most files are there.
-    """
+    Examples:
+        tokshard doctor launch.sh
+        tokshard doctor --megatron 0.19 torchrun pretrain_gpt.py --data-path web ...
+        grep -A999 'arguments ---' job.log | tokshard doctor -
+    """  # noqa: E501 - one line, as in the list of commands
     with command_run("doctor", as_json=as_json, log_json=log_json) as run:
         chosen = DoctorOptions(
             launch=_launch(launch),

@@ -7,16 +7,15 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import typer
 
 from tokshard.cli import terminal
 from tokshard.core.formatting import visible
-from tokshard.errors import Cancelled, StorageError, TokshardError, UsageError
+from tokshard.errors import Cancelled, StorageError, TokshardError
 
 BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
@@ -54,25 +53,28 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in words[: words.index("--") if "--" in words else len(words)]
 
 
-def report_parser(error: Any, *, as_json: bool) -> int:
-    """Report an error of the option parser; return the exit code."""
-    error.show()
-    if not as_json:
-        return UsageError.exit_code
-    command = error.ctx.command_path if error.ctx is not None else "tokshard"
-    ours = UsageError(error.format_message(), hint=f"see {command} --help")
-    try:
-        with reported():
-            _print_json(ours)
-    except typer.Exit as stop:
-        return stop.exit_code
-    return ours.exit_code
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that a misspelled one resembles most; None if it resembles none.
+
+    Example:
+        >>> closest("--tokeniser", ["--tokenizer", "--output"])
+        '--tokenizer'
+    """
+    from difflib import get_close_matches
+
+    names = {name.lstrip("-"): name for name in known}
+    found = get_close_matches(word.lstrip("-"), names, n=1)
+    return names[found[0]] if found else None
 
 
 def as_ours(error: BaseException) -> TokshardError | None:
     """Return what an error is in our words; None for a reader of our output who left, and for a bug."""
     if isinstance(error, TokshardError):
         return error
+    if isinstance(error, PARSER_ERROR):
+        from tokshard.cli.parser_errors import explained
+
+        return explained(error)
     if isinstance(error, KeyboardInterrupt):
         return _cancelled(error.number if isinstance(error, _Stopped) else signal.SIGINT)
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,12 +10,15 @@ import tokshard
 from tokshard import InspectOptions
 from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
+from tokshard.cli.declarations import choice, count, switch, text
 from tokshard.cli.options import AsJson
 from tokshard.errors import UsageError
 
+_DATASET = "Datasets"
+_PLAN = "Plans"
+_PAGE = "HTML page"
 
-def _of_plan(name: str, text: str, *, metavar: str = "N", shown: str | bool = True) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, show_default=shown, rich_help_panel="Of a plan")
+Level = Literal["structure", "digest", "deep"]
 
 
 def inspect(
@@ -29,76 +32,87 @@ def inspect(
         ),
     ],
     document: Annotated[
-        int | None, typer.Option(help="Show the tokens and the text of this document.", show_default=False)
+        int | None, count("--document", help="Show the tokens and text of document N.", group=_DATASET)
     ] = InspectOptions.document,
     tokenizer: Annotated[
-        str | None, typer.Option(help="Tokenizer to decode with.", show_default=False)
+        str | None,
+        text(
+            "--tokenizer",
+            metavar="PATH",
+            help="Decode text with this tokenizer.",
+            default="the recorded one, if found",
+            group=_DATASET,
+        ),
     ] = InspectOptions.tokenizer,
     multimodal: Annotated[
-        bool, typer.Option("--multimodal", help="Read a dataset with modes.")
+        bool,
+        switch("--multimodal", help="Read a multimodal dataset, whose sequences have modes.", group=_DATASET),
     ] = InspectOptions.multimodal,
-    rank: Annotated[int | None, _of_plan("--rank", "Show the reads of this rank.")] = InspectOptions.rank,
+    rank: Annotated[
+        int | None, count("--rank", help="Show the samples that rank N reads.", group=_PLAN)
+    ] = InspectOptions.rank,
     step: Annotated[
-        int | None, _of_plan("--step", "Show what the rank reads at this step.")
+        int | None, count("--step", help="With --rank: show the samples of step N.", group=_PLAN)
     ] = InspectOptions.step,
     index: Annotated[
-        int | None, _of_plan("--index", "Show the n-th sample that the rank reads.")
+        int | None, count("--index", help="With --rank: show its N-th sample, from 0.", group=_PLAN)
     ] = InspectOptions.index,
     sample: Annotated[
-        int | None, _of_plan("--sample", "Show which rank reads this sample, and from where.")
+        int | None, count("--sample", help="Show which rank reads sample N, and at which step.", group=_PLAN)
     ] = InspectOptions.sample,
     shard: Annotated[
-        str | None, _of_plan("--shard", "Show which rank reads sample N of dataset D.", metavar="D:N")
+        str | None,
+        text("--shard", metavar="D:N", help="Show which rank reads sample N of dataset D.", group=_PLAN),
     ] = InspectOptions.shard,
     epoch: Annotated[
         int | None,
-        _of_plan("--epoch", "Look for the sample in this epoch.", shown="the first one that is read"),
+        count(
+            "--epoch",
+            help="With --sample or --shard: look in epoch N.",
+            default="the first that reads the sample",
+            group=_PLAN,
+        ),
     ] = InspectOptions.epoch,
     stream: Annotated[
-        str, _of_plan("--stream", "Show this stream: train, valid or test.", metavar="NAME")
+        str, text("--stream", metavar="NAME", help="Show this stream: train, valid or test.", group=_PLAN)
     ] = InspectOptions.stream,
     html: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--html",
             metavar="FILE",
             help="Also write a page with charts: one HTML file that needs no network.",
-            show_default=False,
+            group=_PAGE,
         ),
     ] = None,
     verify: Annotated[
-        str | None,
-        typer.Option(
+        Level | None,
+        choice(
+            Level,
             "--verify",
-            metavar="structure|digest|deep",
-            help="Also verify at this level, and list the findings on the page.",
-            show_default=False,
+            help="With --html: also verify at this level, and list the findings on the page.",
+            group=_PAGE,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Inspect a dataset, index cache, blend, plan or tokenizer.
 
-    [bold]Examples[/bold]
-
-    tokshard inspect out/web
-
-    tokshard inspect out/web --document 7 --tokenizer tokenizer.json
-
-    tokshard inspect plan --rank 3 --step 100
-
-    tokshard inspect plan --sample 123456
-
-    tokshard inspect mix --html mix.html
+    Examples:
+        tokshard inspect out/web
+        tokshard inspect out/web --document 7 --tokenizer tokenizer.json
+        tokshard inspect plan --rank 3 --step 100
+        tokshard inspect plan --sample 123456
+        tokshard inspect mix --html mix.html
     """
     with command_run("inspect", as_json=as_json) as run:
         options = InspectOptions(
             path, document, tokenizer, multimodal, rank, step, index, sample, shard, epoch, stream
         )
         if html is not None:
-            tokshard.write_inspection_page(html, options, verify=verify)  # type: ignore[arg-type]
+            tokshard.write_inspection_page(html, options, verify=verify)
         elif verify is not None:
-            raise UsageError("--verify needs --html FILE", hint="give --html FILE, or use tokshard verify")
+            raise UsageError("--verify requires --html", hint="pass --html FILE, or run tokshard verify")
         if as_json:
             run.show(tokshard.inspect(options, progress=run.progress), lambda _: None)
         else:

@@ -10,13 +10,13 @@ import tokshard
 from tokshard import MergeOptions
 from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.options import AsJson, LogJson, NoProgress, Quiet
+from tokshard.cli.declarations import switch, text
+from tokshard.cli.options import RUN, AsJson, LogJson, NoProgress, Quiet
 from tokshard.core.formatting import count, duration, size, tokenizer_name
 
 if TYPE_CHECKING:
     from tokshard import MergeDryRun, MergeReport
 
-_RUN = "Run"
 _SHOWN_INPUTS = 10
 
 
@@ -25,41 +25,29 @@ def merge(
         list[str],
         typer.Argument(
             metavar="INPUT...",
-            help="Path prefixes of datasets, in order, or 'globs' of these.",
+            help="Path prefixes of datasets, in order, or quoted globs of these.",
             show_default=False,
         ),
     ],
     output: Annotated[
         str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PREFIX",
-            help="Write PREFIX.bin, PREFIX.idx, PREFIX.tokshard/.",
-            show_default=False,
-        ),
+        text("--output", "-o", metavar="PREFIX", help="Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/."),
     ],
     multimodal: Annotated[
-        bool, typer.Option("--multimodal", help="The datasets are multimodal: their sequences have modes.")
+        bool, switch("--multimodal", help="Merge multimodal datasets, whose sequences have modes.")
     ] = MergeOptions.multimodal,
     allow_tokenizer_mismatch: Annotated[
         bool,
-        typer.Option(
-            "--allow-tokenizer-mismatch", help="Merge datasets that were made with different tokenizers."
-        ),
+        switch("--allow-tokenizer-mismatch", help="Merge datasets that were made with different tokenizers."),
     ] = MergeOptions.allow_tokenizer_mismatch,
     resume: Annotated[
-        bool,
-        typer.Option("--resume/--no-resume", help="Resume an unfinished merge.", rich_help_panel=_RUN),
+        bool, switch("--resume/--no-resume", help="Resume an unfinished merge.", group=RUN)
     ] = MergeOptions.resume,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing output.", rich_help_panel=_RUN)
+        bool, switch("--force", help="Replace an existing output.", group=RUN)
     ] = MergeOptions.force,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Show what would be done, without writing anything.", rich_help_panel=_RUN
-        ),
+        bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -68,14 +56,12 @@ def merge(
 ) -> None:
     """Concatenate indexed datasets. The output is byte-identical to Megatron's.
 
-    [bold]Examples[/bold]
+    Datasets are concatenated in the order of the arguments; the matches of a glob are in natural order
+    (part-2 before part-10). The same command resumes an interrupted merge.
 
-    tokshard merge out/web out/books -o out/all
-
-    tokshard merge 'shards/part-*' -o out/all
-
-    The order is that of the arguments; the matches of a quoted glob are in natural order (part-2 before
-    part-10). The same command resumes an interrupted merge.
+    Examples:
+        tokshard merge out/web out/books -o out/all
+        tokshard merge 'shards/part-*' -o out/all
     """
     with command_run(
         "merge", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json

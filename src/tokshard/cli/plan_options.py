@@ -2,299 +2,409 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from tokshard.cli import options
-from tokshard.cli.options import parse_bytes, parse_count
+from tokshard.cli.declarations import choice, count, parse_count, size, switch, text
 
-_SAMPLES = "Samples"
+COMMON_OPTIONS = (
+    "--output",
+    "--documents",
+    "--split",
+    "--world-size",
+    "--data-parallel",
+    "--tensor-parallel",
+    "--pipeline-parallel",
+    "--context-parallel",
+    "--micro-batch-size",
+    "--global-batch-size",
+    "--steps",
+    "--epochs",
+    "--consumed-samples",
+    "--mode",
+    "--shuffle",
+    "--tail",
+    "--seed",
+    "--from",
+    "--simulate",
+    "--staging",
+    "--force",
+    "--dry-run",
+)
+
+_DATA = "Data"
 _RANKS = "Ranks"
 _BATCHES = "Batches and steps"
 _ORDER = "Order"
 _EVALUATION = "Validation and testing"
-_GOING_ON = "Going on from a plan"
-_LOOKING_AHEAD = "What it will read"
+_CONTINUE = "Continue a plan"
+_LOOK_AHEAD = "Simulation and staging"
 
-
-def _number(*names: str, text: str, panel: str, shown: str | bool = True) -> Any:
-    return typer.Option(
-        *names, parser=parse_count, metavar="N", help=text, show_default=shown, rich_help_panel=panel
-    )
-
-
-def _choice(name: str, text: str, panel: str, *, shown: str | bool = True) -> Any:
-    return typer.Option(name, help=text, show_default=shown, rich_help_panel=panel)
-
-
-def _text(name: str, metavar: str, text: str, panel: str, *, shown: str | bool = True) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, show_default=shown, rich_help_panel=panel)
-
-
-def _switch(name: str, text: str, panel: str) -> Any:
-    return typer.Option(name, help=text, rich_help_panel=panel)
-
-
-Output = Annotated[
-    str,
-    typer.Option(
-        "--output", "-o", metavar="PLAN", help="Write plan.json and rank-*.json here.", show_default=False
-    ),
-]
+Output = Annotated[str, text("--output", "-o", metavar="PLAN", help="Write the plan to this directory.")]
 Sources = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="SOURCE...",
-        help="A blend (directory or blend.json), or built indexes; with --documents datasets.",
+        help="A blend (its directory or blend.json), datasets with built indexes, or datasets with "
+        "--documents.",
         show_default=False,
     ),
 ]
 FromPlan = Annotated[
     str | None,
-    _text(
+    text(
         "--from",
-        "PLAN",
-        "Go on from this plan after --consumed-samples; what is not given stays as it is.",
-        _GOING_ON,
+        metavar="PLAN",
+        help="Continue this plan after --consumed-samples. Options that are not passed keep its values.",
+        group=_CONTINUE,
     ),
 ]
 Blend = Annotated[
     str | None,
-    _text(
+    text(
         "--blend",
-        "NEW",
-        "With other weights: a blend, or a recipe, or words such as '0.7 data/web 0.3 data/code'.",
-        _GOING_ON,
+        metavar="NEW",
+        help="Continue with a new blend: a directory, a recipe or words such as '0.7 data/web 0.3 "
+        "data/code'.",
+        group=_CONTINUE,
     ),
 ]
 Moved = Annotated[
     list[str] | None,
-    _text(
+    text(
         "--moved",
-        "OLD=NEW",
-        "Data of the plan that lay below OLD lies below NEW; may be repeated.",
-        _GOING_ON,
+        metavar="OLD=NEW",
+        help="Read the plan's data below OLD from NEW.",
+        group=_CONTINUE,
     ),
 ]
-Documents = Annotated[bool, _switch("--documents", "The samples are the documents.", _SAMPLES)]
+Documents = Annotated[
+    bool,
+    switch("--documents", help="Use whole documents as samples.", group=_DATA),
+]
 Split = Annotated[
     str | None,
-    _text(
+    text(
         "--split",
-        "NAMES",
-        "Only these: train,valid,test. Of documents also shares, such as 98,1,1.",
-        _SAMPLES,
-        shown="all; of documents train",
+        metavar="NAMES",
+        help="Plan only these splits, such as train,valid. With --documents also weights, such as 98,1,1.",
+        group=_DATA,
+        default="all; with --documents train",
     ),
 ]
 PathAs = Annotated[
     list[str] | None,
-    _text(
+    text(
         "--path-as",
-        "LOCAL=TRAINING",
-        "The data that an index names TRAINING lies at LOCAL; may be repeated.",
-        _SAMPLES,
+        metavar="LOCAL=TRAINING",
+        help="Read data that an index names TRAINING from LOCAL.",
+        group=_DATA,
     ),
 ]
 Digests = Annotated[
     bool,
-    _switch(
-        "--digests/--no-digests", "Read .idx files whole to see that indexes were made from them.", _SAMPLES
+    switch(
+        "--digests/--no-digests",
+        help="Read .idx files completely to check that indexes were built from them.",
+        group=_DATA,
     ),
 ]
-WorldSize = Annotated[int | None, _number("--world-size", text="All ranks.", panel=_RANKS)]
+WorldSize = Annotated[
+    int | None, count("--world-size", help="Plan for N ranks (GPUs) in total.", group=_RANKS)
+]
 DataParallel = Annotated[
-    int | None, _number("--data-parallel", text="Ranks that read different samples, instead.", panel=_RANKS)
+    int | None,
+    count("--data-parallel", help="Plan for N data-parallel ranks, instead of --world-size.", group=_RANKS),
 ]
 TensorParallel = Annotated[
     int,
-    _number("--tensor-parallel", "--tensor-model-parallel-size", text="Tensor.", panel=_RANKS),
+    count(
+        "--tensor-parallel",
+        "--tensor-model-parallel-size",
+        help="Set the tensor-parallel size.",
+        group=_RANKS,
+    ),
 ]
 PipelineParallel = Annotated[
     int,
-    _number("--pipeline-parallel", "--pipeline-model-parallel-size", text="Pipeline.", panel=_RANKS),
+    count(
+        "--pipeline-parallel",
+        "--pipeline-model-parallel-size",
+        help="Set the number of pipeline stages.",
+        group=_RANKS,
+    ),
 ]
 ContextParallel = Annotated[
-    int, _number("--context-parallel", "--context-parallel-size", text="Context.", panel=_RANKS)
+    int,
+    count(
+        "--context-parallel", "--context-parallel-size", help="Set the context-parallel size.", group=_RANKS
+    ),
 ]
 ExpertParallel = Annotated[
     int,
-    _number("--expert-parallel", "--expert-model-parallel-size", text="Expert.", panel=_RANKS),
+    count(
+        "--expert-model-parallel-size",
+        help="Set the expert-parallel size.",
+        group=_RANKS,
+    ),
 ]
 ExpertTensorParallel = Annotated[
     int | None,
-    _number(
+    count(
         "--expert-tensor-parallel",
         "--expert-tensor-parallel-size",
-        text="Tensor, of expert layers.",
-        panel=_RANKS,
-        shown="as tensor",
+        help="Set the tensor-parallel size of expert layers.",
+        group=_RANKS,
+        default="as --tensor-parallel",
     ),
 ]
 VirtualPipeline = Annotated[
     int | None,
-    _number(
+    count(
         "--virtual-pipeline",
         "--virtual-pipeline-model-parallel-size",
-        text="Model chunks of a rank.",
-        panel=_RANKS,
+        help="Set the number of model chunks per pipeline stage.",
+        group=_RANKS,
     ),
 ]
 MtpStages = Annotated[
     str | None,
-    _text(
-        "--mtp-stages", "N,...", "Pipeline stages with multi-token prediction: they read every field.", _RANKS
+    text(
+        "--mtp-stages",
+        metavar="N,...",
+        help="Name the pipeline stages with multi-token prediction, which read every field.",
+        group=_RANKS,
     ),
 ]
-Order = Annotated[str, _choice("--order", "Dimensions from the fastest.", _RANKS)]
+Order = Annotated[
+    str,
+    text("--order", metavar="DIMENSIONS", help="Number ranks in this order, fastest first.", group=_RANKS),
+]
 MicroBatchSize = Annotated[
-    int, _number("--micro-batch-size", text="Samples of a rank at a time.", panel=_BATCHES)
+    int, count("--micro-batch-size", help="Read N samples per rank and micro-batch.", group=_BATCHES)
 ]
 GlobalBatchSize = Annotated[
     int | None,
-    _number(
-        "--global-batch-size", text="Samples of a step.", panel=_BATCHES, shown="micro batch x data-parallel"
+    count(
+        "--global-batch-size",
+        help="Read N samples per step.",
+        group=_BATCHES,
+        default="micro-batch x data-parallel",
     ),
 ]
 StepBatchSizeSchedule = Annotated[
     str | None,
-    _text(
+    text(
         "--step-batch-size-schedule",
-        "'N:SIZE ...'",
-        "Samples of a step from N tokens on (documents: N samples); Megatron since 0.18.",
-        _BATCHES,
+        metavar="'N:SIZE ...'",
+        help="Read SIZE samples per step once N tokens are consumed (with --documents: N samples), as "
+        "Megatron "
+        "since 0.18.",
+        group=_BATCHES,
     ),
 ]
 RampupBatchSize = Annotated[
     tuple[int, int, int] | None,
-    _text(
+    text(
         "--rampup-batch-size",
-        "START INCREMENT SAMPLES",
-        "Grow to the global batch size; Megatron up to 0.17.",
-        _BATCHES,
+        metavar="START INCREMENT SAMPLES",
+        help="Grow to --global-batch-size over the first SAMPLES samples, as Megatron up to 0.17.",
+        group=_BATCHES,
+        parser=parse_count,
     ),
 ]
 DecreaseBatchSizeIfNeeded = Annotated[
     bool,
-    _switch("--decrease-batch-size-if-needed", "Round sizes down that the ranks do not divide.", _BATCHES),
+    switch(
+        "--decrease-batch-size-if-needed",
+        help="Round batch sizes down to a multiple of micro-batch x data-parallel.",
+        group=_BATCHES,
+    ),
 ]
 Steps = Annotated[
     int | None,
-    _number(
-        "--steps", "--train-iters", text="Steps of training.", panel=_BATCHES, shown="what the epochs fill"
-    ),
+    count("--steps", "--train-iters", help="Train for N steps.", group=_BATCHES, default="all of --epochs"),
 ]
 Epochs = Annotated[
-    int | None, _number("--epochs", text="How often training data is read.", panel=_BATCHES, shown="1")
+    int | None, count("--epochs", help="Read the training data N times.", group=_BATCHES, default="1")
 ]
 ConsumedSamples = Annotated[
-    int, _number("--consumed-samples", text="Read before by all ranks.", panel=_BATCHES)
+    int,
+    count(
+        "--consumed-samples",
+        help="Start after N samples that were already consumed, summed over all ranks.",
+        group=_BATCHES,
+    ),
 ]
-Mode = Annotated[str, _choice("--mode", "single, cyclic, contiguous, sequential or chunked.", _ORDER)]
+Mode = Annotated[
+    str,
+    choice(
+        Literal["single", "cyclic", "contiguous", "sequential", "chunked"],
+        "--mode",
+        help="Assign samples to data-parallel ranks in this pattern.",
+        group=_ORDER,
+    ),
+]
 DataSharding = Annotated[
-    bool, _switch("--data-sharding/--no-data-sharding", "cyclic: each rank has samples of its own.", _ORDER)
+    bool,
+    switch(
+        "--data-sharding/--no-data-sharding",
+        help="With --mode cyclic: give each rank its own block of samples.",
+        group=_ORDER,
+    ),
 ]
 EqualCounts = Annotated[
     bool,
-    _switch("--equal-counts", "cyclic without sharding: cut what Megatron gives to some ranks only.", _ORDER),
+    switch(
+        "--equal-counts",
+        help="With --mode cyclic --no-data-sharding: drop the batches that only some ranks would get.",
+        group=_ORDER,
+    ),
 ]
-Shuffle = Annotated[str, _choice("--shuffle", "none, shards, samples or blocks.", _ORDER)]
-ShuffleBlock = Annotated[int, _number("--shuffle-block", text="Samples of a block.", panel=_ORDER)]
-ShufflePerEpoch = Annotated[bool, _switch("--shuffle-per-epoch", "Shuffle each epoch anew.", _ORDER)]
-Tail = Annotated[str, _choice("--tail", "What fills no batch: drop, pad or error.", _ORDER)]
-Seed = Annotated[int, _number("--seed", text="Of shuffles and buckets.", panel=_ORDER)]
+Shuffle = Annotated[
+    str,
+    choice(
+        Literal["none", "shards", "samples", "blocks"],
+        "--shuffle",
+        help="Shuffle whole datasets (shards), samples, or both (blocks).",
+        group=_ORDER,
+    ),
+]
+ShuffleBlock = Annotated[
+    int,
+    count("--shuffle-block", help="With --shuffle blocks: shuffle within blocks of N samples.", group=_ORDER),
+]
+ShufflePerEpoch = Annotated[
+    bool, switch("--shuffle-per-epoch", help="Use a new shuffle in each epoch.", group=_ORDER)
+]
+Tail = Annotated[
+    str,
+    choice(
+        Literal["drop", "pad", "error"],
+        "--tail",
+        help="Drop the incomplete final batch, pad it with repeated samples, or refuse it.",
+        group=_ORDER,
+    ),
+]
+Seed = Annotated[int, count("--seed", help="Seed shuffles and bucketing with N.", group=_ORDER)]
 BucketBuffer = Annotated[
-    int | None, _number("--bucket-buffer", text="Sort so many samples at a time.", panel=_ORDER)
+    int | None,
+    count(
+        "--bucket-buffer", help="Group samples of similar length within windows of N samples.", group=_ORDER
+    ),
 ]
 BucketPack = Annotated[
     int | None,
-    _number(
+    count(
         "--bucket-pack",
-        text="So many similar samples come together.",
-        panel=_ORDER,
-        shown="micro batch x data-parallel",
+        help="With --bucket-buffer: keep N similar samples together.",
+        group=_ORDER,
+        default="micro-batch x data-parallel",
     ),
 ]
 BucketBy = Annotated[
     str | None,
-    _choice(
+    choice(
+        Literal["length", "sequences", "pieces"],
         "--bucket-by",
-        "Of documents length or sequences, else pieces (of documents).",
-        _ORDER,
-        shown="length, or pieces",
+        help="With --bucket-buffer: sort documents by length (tokens) or sequences, indexed samples by "
+        "pieces "
+        "of documents.",
+        group=_ORDER,
+        default="length, or pieces",
     ),
 ]
 DocumentBoundaries = Annotated[
     bool,
-    _switch(
-        "--document-boundaries", "Attention ends with documents: every stage reads their boundaries.", _ORDER
+    switch(
+        "--document-boundaries",
+        help="Let every pipeline stage read document boundaries, for attention within documents.",
+        group=_ORDER,
     ),
 ]
 EvalGlobalBatchSize = Annotated[
     int | None,
-    _number("--eval-global-batch-size", text="Samples of a step.", panel=_EVALUATION, shown="as training"),
+    count(
+        "--eval-global-batch-size",
+        help="Read N samples per validation step.",
+        group=_EVALUATION,
+        default="as in training",
+    ),
 ]
 EvalMicroBatchSize = Annotated[
     int | None,
-    _number(
-        "--eval-micro-batch-size", text="Samples of a rank at a time.", panel=_EVALUATION, shown="as training"
+    count(
+        "--eval-micro-batch-size",
+        help="Read N samples per rank and validation micro-batch.",
+        group=_EVALUATION,
+        default="as in training",
     ),
 ]
 FullValidation = Annotated[
-    bool, _switch("--full-validation", "All of validation, one sample a rank.", _EVALUATION)
+    bool,
+    switch(
+        "--full-validation", help="Validate on all samples, one sample per rank at a time.", group=_EVALUATION
+    ),
 ]
 ConsumedValidSamples = Annotated[
     list[int] | None,
-    _number(
+    count(
         "--consumed-valid-samples",
-        text="Read before; once for all sets, or for each.",
-        panel=_EVALUATION,
-        shown="0",
+        help="Start validation after N consumed samples, for all validation sets or once for each set.",
+        group=_EVALUATION,
+        default="0",
     ),
 ]
 Simulate = Annotated[
     bool,
-    _switch(
+    switch(
         "--simulate",
-        "Count samples, documents, bytes, pages and open files of steps, ranks and nodes.",
-        _LOOKING_AHEAD,
+        help="Report the disk reads per step, rank and node.",
+        group=_LOOK_AHEAD,
     ),
 ]
 Staging = Annotated[
     str | None,
-    _text(
+    text(
         "--staging",
-        "DIR",
-        "Write for each node the files and byte ranges that it reads: for rsync or s5cmd.",
-        _LOOKING_AHEAD,
+        metavar="DIR",
+        help="Write lists of the files that each node reads.",
+        group=_LOOK_AHEAD,
     ),
 ]
-SimulateSteps = Annotated[int, _number("--simulate-steps", text="In so many steps.", panel=_LOOKING_AHEAD)]
-SimulateStream = Annotated[str, _choice("--simulate-stream", "Of this stream.", _LOOKING_AHEAD)]
+SimulateSteps = Annotated[
+    int, count("--simulate-steps", help="Simulate or stage the first N steps.", group=_LOOK_AHEAD)
+]
+SimulateStream = Annotated[
+    str,
+    text("--simulate-stream", metavar="STREAM", help="Simulate or stage this stream.", group=_LOOK_AHEAD),
+]
 RanksPerNode = Annotated[
-    int, _number("--ranks-per-node", text="Neighbouring ranks of a node.", panel=_LOOKING_AHEAD)
+    int, count("--ranks-per-node", help="Place N neighboring ranks on each node.", group=_LOOK_AHEAD)
 ]
 Bandwidth = Annotated[
     int | None,
-    typer.Option(
+    size(
         "--bandwidth",
-        parser=parse_bytes,
-        metavar="SIZE",
-        help="What a node gets from storage in a second, such as 2GB: adds times.",
-        show_default=False,
-        rich_help_panel=_LOOKING_AHEAD,
+        help="With --simulate: also report times, for nodes that read SIZE per second, such as 2GB.",
+        group=_LOOK_AHEAD,
     ),
 ]
 StagingRemote = Annotated[
     str | None,
-    _text(
+    text(
         "--staging-remote",
-        "URL",
-        "Where / lies in an object store, such as s3://bucket/cluster: adds lists for s5cmd.",
-        _LOOKING_AHEAD,
+        metavar="URL",
+        help="With --staging: also write s5cmd commands; URL is where the store keeps the directory /, "
+        "such as "
+        "s3://bucket/cluster.",
+        group=_LOOK_AHEAD,
     ),
 ]
-Packed = Annotated[bool, _switch("--packed", "Put all ranks' manifests into one file.", options.RUN)]
-Force = Annotated[bool, _switch("--force", "Replace another plan.", options.RUN)]
-DryRun = Annotated[bool, _switch("--dry-run", "Plan and check, and write nothing.", options.RUN)]
+Packed = Annotated[
+    bool, switch("--packed", help="Write the manifests of all ranks to one file.", group=options.RUN)
+]
+Force = Annotated[bool, switch("--force", help="Replace another plan at PLAN.", group=options.RUN)]
+DryRun = Annotated[bool, switch("--dry-run", help="Plan and check, but write nothing.", group=options.RUN)]

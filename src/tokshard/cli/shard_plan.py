@@ -13,7 +13,6 @@ from tokshard import (
     BatchSizes,
     ReplanOptions,
     ShardPlanOptions,
-    ShardPlanReport,
     SimulateOptions,
     StagingOptions,
 )
@@ -27,17 +26,24 @@ from tokshard.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokshard import DiskReads, Plan, ReadSummary, SimulationReport, StagingReport
+    from tokshard import (
+        DiskReads,
+        Plan,
+        ReadSummary,
+        ShardPlanReport,
+        SimulationReport,
+        StagingReport,
+    )
     from tokshard.core.progress import Progress
+
+
+COMMON_OPTIONS = plan_options.COMMON_OPTIONS
 
 
 def shard_plan(
     ctx: typer.Context,
     output: plan_options.Output,
     sources: plan_options.Sources = None,
-    from_plan: plan_options.FromPlan = None,
-    blend: plan_options.Blend = None,
-    moved: plan_options.Moved = None,
     documents: plan_options.Documents = ShardPlanOptions.documents,
     split: plan_options.Split = None,
     path_as: plan_options.PathAs = None,
@@ -76,6 +82,9 @@ def shard_plan(
     eval_micro_batch_size: plan_options.EvalMicroBatchSize = None,
     full_validation: plan_options.FullValidation = ShardPlanOptions.full_validation,
     consumed_valid_samples: plan_options.ConsumedValidSamples = None,
+    from_plan: plan_options.FromPlan = None,
+    blend: plan_options.Blend = None,
+    moved: plan_options.Moved = None,
     simulate: plan_options.Simulate = False,
     staging: plan_options.Staging = None,
     simulate_steps: plan_options.SimulateSteps = SimulateOptions.steps,
@@ -90,21 +99,22 @@ def shard_plan(
     quiet: options.Quiet = False,
     log_json: LogJson = None,
 ) -> None:
-    """Plan which samples every rank of a job reads: the same number of steps everywhere, nothing twice.
+    r"""Plan which samples each rank of a training job reads at each step.
 
-    [bold]Examples[/bold]
+    All ranks take the same number of steps, and no sample is read twice in an epoch. The defaults are
+    Megatron's order.
 
-    tokshard shard-plan mix --data-parallel 8 --global-batch-size 256 -o plan
+    Examples:
+        tokshard shard-plan mix --data-parallel 8 --global-batch-size 256 -o plan
 
-    tokshard shard-plan mix --world-size 1024 --tensor-parallel 8 --pipeline-parallel 4
-    --context-parallel 2 --micro-batch-size 2 --global-batch-size 1024 -o plan
+        tokshard shard-plan mix --world-size 1024 --tensor-parallel 8 \
+            --pipeline-parallel 4 --global-batch-size 1024 -o plan
 
-    tokshard shard-plan 'data/chat-*' --documents --mode contiguous --shuffle shards
-    --data-parallel 8 --bucket-buffer 4096 -o plan
+        tokshard shard-plan 'data/chat-*' --documents --mode contiguous \
+            --shuffle shards --data-parallel 8 --bucket-buffer 4096 -o plan
 
-    tokshard shard-plan --from plan --consumed-samples 1M --data-parallel 16 -o plan2
-
-    The default is what Megatron does: mode single, no shuffle, and the tail is dropped.
+        tokshard shard-plan --from plan --consumed-samples 1M --data-parallel 16 \
+            -o plan2
     """
     with command_run("shard-plan", as_json=as_json, quiet=quiet, log_json=log_json) as run:
         looking = look_ahead(
@@ -229,7 +239,7 @@ class LookAhead:
         reads = None
         if self.simulate is not None:
             reads = tokshard.simulate_plan(plan, self.simulate, progress=progress)
-        return ShardPlanReport.of(plan, output, None, reads)
+        return tokshard.ShardPlanReport.of(plan, output, None, reads)
 
 
 def look_ahead(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,17 +11,17 @@ import tokshard
 from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
 from tokshard.cli import terminal
 from tokshard.cli.command_run import command_run
+from tokshard.cli.declarations import choice, count, size, switch, text
 from tokshard.cli.options import (
+    RUN,
     AsJson,
     ExecutorChoice,
-    ExecutorKind,
     LogJson,
     NoProgress,
     Quiet,
     RayAddress,
     RayCpusPerTask,
     RayRetries,
-    parse_bytes,
     ray_options,
 )
 from tokshard.errors import UsageError
@@ -31,65 +30,50 @@ if TYPE_CHECKING:
     from tokshard import ArrayTaskReport, TokenizeDryRun, TokenizeReport
 
 
-_ARRAYS_PANEL = "Job arrays"
+_ARRAYS = "Job arrays"
 # Options of the array, not of the work of a task.
 _OWN_OPTIONS = frozenset({"array_task", "tasks", "emit", "image", "as_json", "dry_run"})
 
 
-class Scheduler(StrEnum):
-    """Choices of --emit."""
-
-    slurm = "slurm"
-    k8s = "k8s"
-
-
+Scheduler = Literal["slurm", "k8s"]
 ArrayTaskText = Annotated[
     str | None,
-    typer.Option(
+    text(
         "--array-task",
         metavar="I/N|auto|auto/N",
-        help="Encode share I of N, from 0/N; auto asks Slurm, Kubernetes or MPI.",
-        show_default=False,
-        rich_help_panel=_ARRAYS_PANEL,
+        help="Encode share I of N, from 0/N. With auto, read the numbers from Slurm, Kubernetes or MPI.",
+        group=_ARRAYS,
     ),
 ]
 Finish = Annotated[
     bool | None,
-    typer.Option(
+    switch(
         "--finish/--no-finish",
-        help="Only put together what tasks have encoded; or leave that to a later --finish.",
-        show_default="the last task does it",
-        rich_help_panel=_ARRAYS_PANEL,
+        help="Only assemble the output from the parts that tasks encoded, or leave that to a later --finish. "
+        "Without either, the last task assembles the output.",
+        group=_ARRAYS,
     ),
 ]
 Emit = Annotated[
     Scheduler | None,
-    typer.Option(
+    choice(
+        Scheduler,
         "--emit",
-        help="Print a job file that runs this command in --tasks tasks.",
-        show_default=False,
-        rich_help_panel=_ARRAYS_PANEL,
+        help="Print a job file that runs this command in --tasks tasks, and stop.",
+        group=_ARRAYS,
     ),
 ]
 Tasks = Annotated[
-    int | None,
-    typer.Option(
-        "--tasks",
-        metavar="N",
-        min=1,
-        help="With --emit and --finish: how many tasks.",
-        show_default=False,
-        rich_help_panel=_ARRAYS_PANEL,
-    ),
+    int | None, count("--tasks", help="With --emit or --finish: the job array has N tasks.", group=_ARRAYS)
 ]
 Image = Annotated[
     str | None,
-    typer.Option(
+    text(
         "--image",
         metavar="IMAGE",
-        help="With --emit k8s: the container image.",
-        show_default="a placeholder",
-        rich_help_panel=_ARRAYS_PANEL,
+        help="With --emit k8s: run this container image.",
+        default="a placeholder",
+        group=_ARRAYS,
     ),
 ]
 
@@ -117,8 +101,8 @@ def _option_words(option: Any, value: Any) -> list[str]:
         return [option.opts[0] if value else option.secondary_opts[0]]
     words = []
     for item in value if isinstance(value, list) else [value]:
-        text = item.value if isinstance(item, StrEnum) else str(item)
-        words += [f"{option.opts[0]}={text}"] if text.startswith("-") else [option.opts[0], text]
+        word = str(item)
+        words += [f"{option.opts[0]}={word}"] if word.startswith("-") else [option.opts[0], word]
     return words
 
 
@@ -140,41 +124,26 @@ def _show_task(report: ArrayTaskReport) -> None:
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
 _ERRORS = "Bad records"
-_RUN = "Run"
 
+Encoder = Literal["auto", "fast", "reference"]
+Dtype = Literal["auto", "uint16", "int32"]
+OnError = Literal["fail", "skip"]
+Preset = Literal["megatron"]
 
-class EncoderChoice(StrEnum):
-    """Choices of --encoder."""
-
-    auto = "auto"
-    reference = "reference"
-    fast = "fast"
-
-
-class Dtype(StrEnum):
-    """Choices of --dtype."""
-
-    auto = "auto"
-    uint16 = "uint16"
-    int32 = "int32"
-
-
-class OnError(StrEnum):
-    """Choices of --on-error."""
-
-    fail = "fail"
-    skip = "skip"
-
-
-class Preset(StrEnum):
-    """Choices of --preset."""
-
-    megatron = "megatron"
-
-
-_ENCODER = EncoderChoice(TokenizeOptions.encoder)
-_DTYPE = Dtype(TokenizeOptions.dtype)
-_ON_ERROR = OnError(TokenizeOptions.on_error)
+COMMON_OPTIONS = (
+    "--output",
+    "--field",
+    "--append-eod",
+    "--tokenizer",
+    "--eod",
+    "--encoder",
+    "--on-error",
+    "--max-document-bytes",
+    "--workers",
+    "--force",
+    "--dry-run",
+    "--preset",
+)
 
 
 def tokenize(
@@ -183,143 +152,169 @@ def tokenize(
         list[str],
         typer.Argument(
             metavar="INPUT...",
-            help="JSONL (plain, .gz, .bz2, .xz, .zst), Parquet or Arrow files, 'globs', directories, "
-            "@list.txt, URLs of these (s3://...), or - for stdin.",
+            help="JSONL (plain, .gz, .bz2, .xz or .zst), Parquet or Arrow files; also quoted globs, "
+            "directories, "
+            "@list.txt, URLs such as s3://bucket/*.jsonl, or - for stdin.",
             show_default=False,
         ),
     ],
     output: Annotated[
         str | None,
-        typer.Option(
+        text(
             "--output",
             "-o",
             metavar="PREFIX",
-            help="Write PREFIX.bin, PREFIX.idx, PREFIX.tokshard/; may be a URL.",
-            show_default="the input's name without suffixes",
+            help="Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/. PREFIX can be a URL.",
+            default="the input's name without suffixes",
         ),
     ] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option(
-            help="JSON field or column with the text; may be repeated.",
-            show_default=",".join(TokenizeOptions.fields),
-            rich_help_panel=_TEXT,
+        text(
+            "--field",
+            metavar="NAME",
+            help="Read the text from this JSON field or column.",
+            default=",".join(TokenizeOptions.fields),
+            group=_TEXT,
         ),
     ] = None,
     append_eod: Annotated[
         bool | None,
-        typer.Option(
+        switch(
             "--append-eod/--no-append-eod",
             help="Append the EOD token to each document.",
-            show_default="on" if TokenizeOptions.append_eod else "off",
-            rich_help_panel=_TEXT,
+            default="--append-eod",
+            group=_TEXT,
         ),
     ] = None,
     special_tokens: Annotated[
         bool | None,
-        typer.Option(
+        switch(
             "--special-tokens/--no-special-tokens",
-            help="Apply the tokenizer's post-processor (BOS and so on).",
-            show_default="on" if TokenizeOptions.special_tokens else "off",
-            rich_help_panel=_TEXT,
+            help="Apply the tokenizer's post-processor, which adds BOS and similar tokens.",
+            default="--no-special-tokens",
+            group=_TEXT,
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|DIR|URL|hf:ID",
-            show_default="built-in bytes",
-            rich_help_panel=_TOKENIZER,
-            help="tokenizer.json (file or its directory), hf:ID, .tiktoken or SentencePiece .model file.",
+        text(
+            "--tokenizer",
+            metavar="PATH",
+            help="Use this tokenizer.json (or its directory), .tiktoken or SentencePiece .model file, a "
+            "URL of "
+            "one, or hf:ORG/NAME.",
+            default="built-in bytes",
+            group=_TOKENIZER,
         ),
     ] = None,
     eod: Annotated[
         str | None,
-        typer.Option(
+        text(
+            "--eod",
             metavar="TOKEN",
-            help="The EOD token, or its id.",
-            show_default="the tokenizer's eos",
-            rich_help_panel=_TOKENIZER,
+            help="Use this token, or token id, as the EOD token.",
+            default="the tokenizer's EOS token",
+            group=_TOKENIZER,
         ),
     ] = None,
     encoder: Annotated[
-        EncoderChoice,
-        typer.Option(help="The encoder; both give the same tokens.", rich_help_panel=_TOKENIZER),
-    ] = _ENCODER,
+        Encoder,
+        choice(
+            Encoder,
+            "--encoder",
+            help="Choose the encoder; both write the same tokens.",
+            group=_TOKENIZER,
+        ),
+    ] = TokenizeOptions.encoder,
     dtype: Annotated[
-        Dtype, typer.Option(help="Token type in the .bin file.", rich_help_panel=_TOKENIZER)
-    ] = _DTYPE,
+        Dtype,
+        choice(
+            Dtype,
+            "--dtype",
+            help="Store tokens as this type; auto is the smallest that fits the vocabulary.",
+            group=_TOKENIZER,
+        ),
+    ] = TokenizeOptions.dtype,
     on_error: Annotated[
-        OnError, typer.Option(help="What a bad record does.", rich_help_panel=_ERRORS)
-    ] = _ON_ERROR,
+        OnError,
+        choice(
+            OnError,
+            "--on-error",
+            help="Stop at a bad record, or skip it and list it in PREFIX.tokshard/rejected.jsonl.",
+            group=_ERRORS,
+        ),
+    ] = TokenizeOptions.on_error,
     max_errors: Annotated[
         int | None,
-        typer.Option(
-            help="With skip: stop after more bad records than this.",
-            show_default="no limit",
-            rich_help_panel=_ERRORS,
+        count(
+            "--max-errors",
+            help="With --on-error skip: stop after more than N bad records.",
+            default="no limit",
+            group=_ERRORS,
         ),
     ] = None,
     max_document_bytes: Annotated[
         int,
-        typer.Option(
-            parser=parse_bytes,
-            metavar="SIZE",
-            help="Longest record.",
-            show_default=f"{TokenizeOptions.max_document_bytes // 10**6} MB",
-            rich_help_panel=_ERRORS,
+        size(
+            "--max-document-bytes",
+            help="Reject records larger than SIZE.",
+            default=f"{TokenizeOptions.max_document_bytes // 10**6}MB",
+            group=_ERRORS,
         ),
     ] = TokenizeOptions.max_document_bytes,
     workers: Annotated[
-        int | None, typer.Option(help="Worker processes.", show_default="all cores", rich_help_panel=_RUN)
+        int | None,
+        count("--workers", help="Run N worker processes.", default="all cores", group=RUN),
     ] = None,
     unit_size: Annotated[
         int,
-        typer.Option(
-            parser=parse_bytes,
-            metavar="SIZE",
-            help="Input bytes of a unit of work.",
-            show_default=f"{TokenizeOptions.unit_bytes >> 20} MiB",
-            rich_help_panel=_RUN,
+        size(
+            "--unit-size",
+            help="Divide inputs into units of work of SIZE input bytes.",
+            default=f"{TokenizeOptions.unit_bytes >> 20}MiB",
+            group=RUN,
         ),
     ] = TokenizeOptions.unit_bytes,
     resume: Annotated[
         bool,
-        typer.Option("--resume/--no-resume", help="Go on with an unfinished run.", rich_help_panel=_RUN),
+        switch("--resume/--no-resume", help="Reuse the finished units of an unfinished run.", group=RUN),
     ] = TokenizeOptions.resume,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing output.", rich_help_panel=_RUN)
+        bool, switch("--force", help="Replace an existing output.", group=RUN)
     ] = TokenizeOptions.force,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and stop.", rich_help_panel=_RUN)
+        bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
     ] = False,
     local_dir: Annotated[
         str | None,
-        typer.Option(
+        text(
+            "--local-dir",
             metavar="DIR",
-            help="Where an output with a URL is built before its upload.",
-            show_default="the user's cache",
-            rich_help_panel=_RUN,
+            help="Build an output with a URL in this directory before its upload.",
+            default="the user's cache",
+            group=RUN,
         ),
     ] = None,
     keep_local: Annotated[
         bool,
-        typer.Option(
-            "--keep-local", help="Keep the local files of an uploaded output.", rich_help_panel=_RUN
-        ),
+        switch("--keep-local", help="Keep the local files of an uploaded output.", group=RUN),
     ] = TokenizeOptions.keep_local,
     provenance: Annotated[
         bool,
-        typer.Option(
-            "--provenance/--no-provenance", help="Record where each document came from.", rich_help_panel=_RUN
+        switch(
+            "--provenance/--no-provenance",
+            help="Record the input position of each document, for `tokshard trace`.",
+            group=RUN,
         ),
     ] = TokenizeOptions.provenance,
     preset: Annotated[
         Preset | None,
-        typer.Option(
-            help="Defaults, output names and option spellings of Megatron's preprocess_data.py.",
-            show_default=False,
-            rich_help_panel=_RUN,
+        choice(
+            Preset,
+            "--preset",
+            help="Accept the options of Megatron's preprocess_data.py, with its defaults and output names.",
+            group=RUN,
         ),
     ] = None,
     array_task: ArrayTaskText = None,
@@ -327,7 +322,7 @@ def tokenize(
     emit: Emit = None,
     tasks: Tasks = None,
     image: Image = None,
-    executor: ExecutorChoice = ExecutorKind.local,
+    executor: ExecutorChoice = "local",
     ray_address: RayAddress = None,
     ray_cpus_per_task: RayCpusPerTask = None,
     ray_retries: RayRetries = None,
@@ -336,23 +331,20 @@ def tokenize(
     no_progress: NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Turn text into a Megatron indexed dataset.
+    """Tokenize text into a Megatron indexed dataset.
 
-    [bold]Examples[/bold]
+    The same command resumes an interrupted run. The output is the same for any number of workers and
+    interruptions.
 
-    tokshard tokenize corpus.jsonl
-
-    tokshard tokenize 'web/*.jsonl.zst' -o out/web --tokenizer tokenizer.json
-
-    zstdcat corpus.jsonl.zst | tokshard tokenize - -o out/corpus --on-error skip
-
-    An interrupted run is resumed by the same command; the bytes do not depend on it, nor on the number
-    of workers.
+    Examples:
+        tokshard tokenize corpus.jsonl --tokenizer tokenizer.json
+        tokshard tokenize 'web/*.jsonl.zst' -o out/web --tokenizer hf:gpt2
+        zstdcat corpus.jsonl.zst | tokshard tokenize - -o out/corpus --on-error skip
     """
     with command_run(
         "tokenize", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
-        like_megatron = preset is Preset.megatron
+        like_megatron = preset == "megatron"
         default_eod = TokenizeOptions.append_eod and not like_megatron
         default_special = TokenizeOptions.special_tokens or like_megatron
         options = TokenizeOptions(
@@ -365,9 +357,9 @@ def tokenize(
             fields=field or TokenizeOptions.fields,
             name_by_field=like_megatron,
             workers=workers,
-            encoder=encoder.value,
-            dtype=dtype.value,
-            on_error=on_error.value,
+            encoder=encoder,
+            dtype=dtype,
+            on_error=on_error,
             max_errors=max_errors,
             max_document_bytes=max_document_bytes,
             unit_bytes=unit_size,
@@ -377,7 +369,7 @@ def tokenize(
             local_dir=local_dir,
             keep_local=keep_local,
         )
-        array = ArrayOptions(array_task, finish, emit.value if emit else None, tasks, image)
+        array = ArrayOptions(array_task, finish, emit, tasks, image)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         if ray is not None and array != ArrayOptions():
             raise UsageError(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 import tokshard
 from tokshard import TraceOptions
-from tokshard.cli import options, rendering, terminal
+from tokshard.cli import declarations, options, rendering, terminal
 from tokshard.cli.command_run import command_run
-from tokshard.cli.options import parse_count
+from tokshard.cli.declarations import switch, text
+from tokshard.cli.help_page import MESSAGES
 from tokshard.core.formatting import count, counted, shown_path, visible
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
         TraceSamplesReport,
     )
 
-_THROUGH = "Trace through"
+_THROUGH = "Data"
 _CONTENTS = "From samples to records"
 _READS = "From records to reads"
 
@@ -44,94 +43,100 @@ _SHOWN_TEXT = 48
 _CSV_BLOCK = 1000
 
 
-def _text(name: str, text: str, metavar: str, panel: str) -> Any:
-    return typer.Option(name, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
-
-
-def _number(name: str, text: str, panel: str) -> Any:
-    return typer.Option(
-        name, parser=parse_count, help=text, metavar="N", show_default=False, rich_help_panel=panel
-    )
-
-
 def trace(
-    plan: Annotated[str | None, _text("--plan", "A plan.", "PLAN", _THROUGH)] = TraceOptions.plan,
-    blend: Annotated[str | None, _text("--blend", "A blend.", "BLEND", _THROUGH)] = TraceOptions.blend,
+    plan: Annotated[
+        str | None, text("--plan", metavar="PLAN", help="Trace through this plan.", group=_THROUGH)
+    ] = TraceOptions.plan,
+    blend: Annotated[
+        str | None, text("--blend", metavar="BLEND", help="Trace through this blend.", group=_THROUGH)
+    ] = TraceOptions.blend,
     index: Annotated[
         str | None,
-        _text("--index", "An index: its description.txt, or a dataset with its cache.", "INDEX", _THROUGH),
+        text(
+            "--index",
+            metavar="INDEX",
+            help="Trace through this index: its description.txt, or a dataset with its cache.",
+            group=_THROUGH,
+        ),
     ] = TraceOptions.index,
     dataset: Annotated[
-        str | None, _text("--dataset", "A dataset alone.", "PREFIX", _THROUGH)
+        str | None,
+        text("--dataset", metavar="PREFIX", help="Trace documents of this dataset.", group=_THROUGH),
     ] = TraceOptions.dataset,
     split: Annotated[
         str | None,
-        _text(
+        text(
             "--split",
-            "Stream: train, valid, test, valid.0, ... Default: train for contents, all for reads.",
-            "NAME",
-            _THROUGH,
+            metavar="NAME",
+            help="Trace this split: train, valid, test, or valid.0 and so on.",
+            default="train; all with --source and --list",
+            group=_THROUGH,
         ),
     ] = TraceOptions.split,
     path_as: Annotated[
         list[str] | None,
-        _text(
-            "--path-as", "Data that an index names TRAINING is stored at LOCAL.", "LOCAL=TRAINING", _THROUGH
+        text(
+            "--path-as",
+            metavar="LOCAL=TRAINING",
+            help="Read data that an index names TRAINING from LOCAL.",
+            group=_THROUGH,
         ),
     ] = None,
     moved: Annotated[
         list[str] | None,
-        _text("--moved", "Data of the plan below OLD is now stored below NEW.", "OLD=NEW", _THROUGH),
+        text("--moved", metavar="OLD=NEW", help="Read the plan's data below OLD from NEW.", group=_THROUGH),
     ] = None,
     step: Annotated[
-        int | None, _number("--step", "Trace this step of the plan.", _CONTENTS)
+        int | None, declarations.count("--step", help="Trace step N of the plan.", group=_CONTENTS)
     ] = TraceOptions.step,
     rank: Annotated[
-        int | None, _number("--rank", "Only the samples of this rank of the job.", _CONTENTS)
+        int | None,
+        declarations.count("--rank", help="Trace only the samples of rank N of the job.", group=_CONTENTS),
     ] = TraceOptions.rank,
     sample: Annotated[
-        int | None, _number("--sample", "Trace this sample, from 0.", _CONTENTS)
+        int | None, declarations.count("--sample", help="Trace sample N, from 0.", group=_CONTENTS)
     ] = TraceOptions.sample,
     document: Annotated[
-        int | None, _number("--document", "Trace this document of the dataset, from 0.", _CONTENTS)
+        int | None,
+        declarations.count("--document", help="Trace document N of the dataset, from 0.", group=_CONTENTS),
     ] = TraceOptions.document,
     tokenizer: Annotated[
-        str | None, _text("--tokenizer", "Decode texts with this tokenizer.", "TOKENIZER", _CONTENTS)
+        str | None,
+        text("--tokenizer", metavar="PATH", help="Decode texts with this tokenizer.", group=_CONTENTS),
     ] = TraceOptions.tokenizer,
     source: Annotated[
         list[str] | None,
-        _text(
+        text(
             "--source",
-            "Find the reads of FILE:LINE, FILE@OFFSET or PREFIX#DOCUMENT; may be repeated.",
-            "ITEM",
-            _READS,
+            metavar="ITEM",
+            help="Find the reads of FILE:LINE, FILE@OFFSET or PREFIX#DOCUMENT.",
+            group=_READS,
         ),
     ] = None,
     list_file: Annotated[
-        str | None, _text("--list", "Find the reads of the items in FILE, one on each line.", "FILE", _READS)
+        str | None,
+        text(
+            "--list", metavar="FILE", help="Find the reads of the items in FILE, one per line.", group=_READS
+        ),
     ] = TraceOptions.item_list,
     consumed_samples: Annotated[
         int | None,
-        _number("--consumed-samples", "Report which reads were seen after N consumed samples.", _READS),
+        declarations.count(
+            "--consumed-samples", help="Report which reads a job has done after N samples.", group=_READS
+        ),
     ] = TraceOptions.consumed_samples,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print reads as CSV.", rich_help_panel=options.OUTPUT)
-    ] = False,
+    as_csv: Annotated[bool, switch("--csv", help="Print reads as CSV.", group=MESSAGES)] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Trace a step back to its files and lines, or a line to every sample, step and rank that reads it.
+    """Trace a training step to its source files and lines, or a line to every step that reads it.
 
-    [bold]Examples[/bold]
+    With --source or --list, the exit code is 1 if an item is not a document of the data.
 
-    tokshard trace --plan plan --step 41200 --rank 7
-
-    tokshard trace --blend blend --sample 17 --tokenizer tokenizer.json
-
-    tokshard trace --plan plan --source web.jsonl:123 --consumed-samples 10M
-
-    tokshard trace --plan plan --list removals.txt --csv > reads.csv
-
-    With --source or --list, the exit code is 1 if an item is no document of the data.
+    Examples:
+        tokshard trace --plan plan --step 41200 --rank 7
+        tokshard trace --blend mix --sample 17 --tokenizer tokenizer.json
+        tokshard trace --plan plan --source web.jsonl:123 --consumed-samples 10M
+        tokshard trace --plan plan --list removals.txt --csv > reads.csv
     """
     with command_run("trace", as_json=as_json) as run:
         trace_options = TraceOptions(

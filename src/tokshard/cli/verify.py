@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 import tokshard
 from tokshard import VerifyOptions
-from tokshard.cli import rendering
+from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
+from tokshard.cli.declarations import choice, switch, text
 from tokshard.cli.options import AsJson, LogJson, NoProgress, Quiet
 from tokshard.core.formatting import count, counted, duration, size
 
 if TYPE_CHECKING:
     from tokshard import VerifiedProduct, VerifyReport
     from tokshard.core.findings import Finding
+
+Level = Literal["structure", "digest", "deep"]
 
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 _LABEL_CELLS = 12
@@ -26,42 +29,46 @@ def verify(
         str,
         typer.Argument(
             metavar="PATH",
-            help="A dataset (its path prefix), index cache, blend, plan, or rank manifest.",
+            help="A dataset (its path prefix), index cache, blend, plan or rank manifest.",
             show_default=False,
         ),
     ],
     level: Annotated[
-        str,
-        typer.Option(
-            metavar="structure|digest|deep", help="Check structure, also digests, or also the content."
+        Level,
+        choice(
+            Level,
+            "--level",
+            help="Check sizes, headers, counts and index entries (structure), also all bytes against "
+            "recorded "
+            "digests (digest), or also what the bytes mean (deep).",
         ),
     ] = VerifyOptions.level,
     subset: Annotated[
         str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Check digests of a fixed subset of the data, for example 5%.",
-            show_default=False,
+        text(
+            "--subset", metavar="PERCENT", help="Check digests of a fixed subset of the data, for example 5%."
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            help="Tokenizer that --level deep decodes with, and that --adopt records.", show_default=False
+        text(
+            "--tokenizer",
+            metavar="PATH",
+            help="Decode with this tokenizer at --level deep, and record it with --adopt.",
         ),
     ] = VerifyOptions.tokenizer,
     recursive: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--recursive",
-            help="Verify everything below a directory, and everything that a blend or a plan is made from.",
+            help="Verify everything below a directory, and everything that a blend or plan was made from.",
         ),
     ] = VerifyOptions.recursive,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Write a manifest for datasets of other programs, if sound.")
+        bool, switch("--adopt", help="Write a manifest for sound datasets of other programs.")
     ] = VerifyOptions.adopt,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads; default: one for each core.", show_default=False)
+        int | None, declarations.count("--workers", help="Use N threads.", default="all cores")
     ] = VerifyOptions.workers,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -70,24 +77,18 @@ def verify(
 ) -> None:
     """Verify a dataset, index cache, blend or plan against its recorded digests.
 
-    [bold]Examples[/bold]
+    All findings are listed. The exit code is 1 if there are errors or warnings.
 
-    tokshard verify out/web
-
-    tokshard verify out/web --level structure
-
-    tokshard verify out/web --level deep --tokenizer tokenizer.json
-
-    tokshard verify --recursive /data/v1
-
-    The level structure checks sizes, headers, counts and all entries of indexes; digest also every byte,
-    against the recorded digests; deep also what the bytes mean. All findings are listed. The exit code is 1
-    if there are findings other than notes.
+    Examples:
+        tokshard verify out/web
+        tokshard verify out/web --level structure
+        tokshard verify out/web --level deep --tokenizer tokenizer.json
+        tokshard verify --recursive /data/v1
     """
     with command_run(
         "verify", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
-        options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers)  # type: ignore[arg-type]
+        options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers)
         report = tokshard.verify(options, progress=run.progress)
         run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
         run.show(report, _show)

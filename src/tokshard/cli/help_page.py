@@ -1,0 +1,251 @@
+"""Help of commands: plain text that fits the terminal, with the common options first.
+
+Nothing of its look comes from the option parser, which only knows what the options are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperOption
+
+from tokshard.cli import failures, terminal
+from tokshard.core.formatting import counted
+
+MESSAGES = "Messages and help"
+"""The group of options that is always common, and the last one."""
+
+_NARROWEST, _WIDEST = 60, 110
+_NARROW_COLUMN, _WIDE_COLUMN = 30, 36
+_WIDE = 100
+_OPTIONS = "Options"
+_HELP_ALL = "--help-all"
+_EXAMPLES = "\n\nExamples:\n"
+_BOLD, _CYAN, _PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[0m"
+_NO_BREAK = "\x00"
+
+
+class Command(TyperCommand):
+    """A command with our help."""
+
+    common: frozenset[str] | None = None
+    """The names of the options that ``--help`` shows; None for all."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += [
+            help_option(),
+            _help_option([_HELP_ALL], "Print help with all options.", all_=True),
+        ]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; errors know their command."""
+        try:
+            return super().parse_args(ctx, args)
+        except failures.PARSER_ERROR as error:
+            error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the text of ``--help``."""
+        return page(ctx)
+
+    def is_common(self, option: Any) -> bool:
+        """Return whether ``--help`` shows an option."""
+        return self.common is None or option.rich_help_panel == MESSAGES or option.opts[0] in self.common
+
+
+def help_option() -> Any:
+    """Return the option ``-h`` of a command."""
+    return _help_option(["-h", "--help"], "Print help.", all_=False)
+
+
+def _help_option(names: list[str], text: str, *, all_: bool) -> Any:
+    def show(ctx: Any, _: Any, wanted: bool) -> None:
+        if wanted and not ctx.resilient_parsing:
+            with failures.reported():
+                terminal.say(page(ctx, everything=all_))
+            raise typer.Exit
+
+    return TyperOption(
+        param_decls=names,
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help=text,
+        rich_help_panel=MESSAGES,
+    )
+
+
+def page(ctx: Any, *, everything: bool = False) -> str:
+    """Return the help of a command.
+
+    Args:
+        ctx: The context of the command.
+        everything: Whether rare options are listed, too.
+    """
+    writer = _Writer()
+    command = ctx.command
+    about, _, examples = (command.help or "").partition(_EXAMPLES)
+    for paragraph in about.split("\n\n"):
+        writer.paragraph(paragraph)
+    options = _options(command)
+    common = [option for option in options if _is_common(command, option)]
+    shown = options if everything else common
+    if len(common) == len(options):
+        shown = [option for option in shown if option.opts != [_HELP_ALL]]
+    writer.usage(ctx.command_path, command)
+    writer.table("Arguments", [(_argument(each), each.help) for each in _arguments(command)])
+    if (commands := getattr(command, "summaries", None)) is not None:
+        writer.table("Commands", list(commands().items()))
+    for title in dict.fromkeys(_title(option) for option in shown):
+        writer.table(title, [_row(option, aliases=everything) for option in shown if _title(option) == title])
+    if examples:
+        writer.heading("Examples")
+        writer.lines += textwrap.indent(textwrap.dedent(examples).rstrip(), "  ").split("\n")
+    if not everything and len(common) < len(options):
+        more = counted(len(options) - len(common), "more option")
+        writer.paragraph(f"{more}: run `{ctx.command_path} {_HELP_ALL}`.")
+    return "\n".join(writer.lines).strip()
+
+
+def names_of(option: Any) -> list[str]:
+    """Return all names of an option, those that switch it off included."""
+    return [*option.opts, *option.secondary_opts]
+
+
+def _is_common(command: Any, option: Any) -> bool:
+    return not isinstance(command, Command) or command.is_common(option)
+
+
+def _arguments(command: Any) -> list[Any]:
+    return [each for each in command.params if each.param_type_name == "argument" and not each.hidden]
+
+
+def _options(command: Any) -> list[Any]:
+    found = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    return sorted(found, key=lambda option: option.rich_help_panel == MESSAGES)
+
+
+def _title(option: Any) -> str:
+    return option.rich_help_panel or _OPTIONS
+
+
+def _argument(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def _row(option: Any, *, aliases: bool) -> tuple[str, str]:
+    short = [name for name in option.opts if not name.startswith("--")]
+    main, *others = [name for name in option.opts if name.startswith("--")]
+    names = f"{short[0]}, {main}" if short else f"    {main}"
+    if option.secondary_opts:
+        names += f" / {option.secondary_opts[0]}"
+    if not option.is_flag:
+        names += f" {option.metavar or option.name.upper()}"
+    sentences = [option.help]
+    if option.multiple:
+        sentences.append("Can be repeated.")
+    if (default := _default(option)) is not None:
+        sentences.append(f"[default: {default}]")
+    if aliases and others:
+        sentences.append(f"[alias: {', '.join(others)}]")
+    return names, " ".join(sentences)
+
+
+def _default(option: Any) -> str | None:
+    if option.required:
+        return None
+    if isinstance(option.show_default, str):
+        return option.show_default
+    if option.default is None or not option.show_default:
+        return None
+    if option.is_flag:
+        pair = (*option.opts[:1], *option.secondary_opts[:1])
+        return None if len(pair) == 1 else pair[0 if option.default else 1]
+    return str(option.default)
+
+
+class _Writer:
+    """Lines of help, as wide as the terminal."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._width = min(max(shutil.get_terminal_size().columns, _NARROWEST), _WIDEST)
+        self._column = _WIDE_COLUMN if self._width >= _WIDE else _NARROW_COLUMN
+        self._styled = (
+            sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        )
+
+    def paragraph(self, text: str) -> None:
+        """Write a paragraph after an empty line."""
+        self.lines += ["", *_wrapped(text, self._width)]
+
+    def heading(self, title: str) -> None:
+        """Write a title after an empty line."""
+        self.lines += ["", self._style(f"{title}:", _BOLD)]
+
+    def usage(self, path: str, command: Any) -> None:
+        """Write the line that shows how a command is called."""
+        required = [option for option in _options(command) if option.required]
+        words = ["[OPTIONS]", *(f"{option.opts[0]}{_NO_BREAK}{option.metavar}" for option in required)]
+        for argument in _arguments(command):
+            shown = _argument(argument)
+            words.append(shown if argument.required or shown.startswith("[") else f"[{shown}]")
+        if hasattr(command, "summaries"):
+            words.append("COMMAND ...")
+        indent = " " * len(f"Usage: {path} ")
+        first, *rest = _wrapped(" ".join(words), self._width - len(indent))
+        self.lines += [
+            "",
+            f"{self._style('Usage:', _BOLD)} {path} {first}",
+            *(indent + line for line in rest),
+        ]
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Write names with their descriptions in a column beside them."""
+        if not rows:
+            return
+        self.heading(title)
+        widest = max(len(name) for name, _ in rows) + 4
+        column = min(widest, self._column) if title in {"Arguments", "Commands"} else self._column
+        for name, text in rows:
+            described = _wrapped(text, self._width - column)
+            label = f"  {self._style(name, _CYAN)}"
+            if len(name) + 4 <= column:
+                self.lines.append(f"{label}{' ' * (column - 2 - len(name))}{described.pop(0)}")
+            else:
+                self.lines.append(label)
+            self.lines += [" " * column + line for line in described]
+
+    def _style(self, text: str, style: str) -> str:
+        return f"{style}{text}{_PLAIN}" if self._styled else text
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = textwrap.wrap(
+        " ".join(_kept_together(text, width)), width, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace(_NO_BREAK, " ") for line in lines]
+
+
+def _kept_together(text: str, width: int) -> Iterator[str]:
+    # Remarks such as [default: 64 MB] stay on one line where they fit one.
+    opened: list[str] = []
+    for word in text.split():
+        if opened or (word.startswith("[") and word.endswith(":")):
+            opened.append(word)
+            if word.endswith("]"):
+                whole = _NO_BREAK.join(opened)
+                yield whole if len(whole) <= width else " ".join(opened)
+                opened = []
+        else:
+            yield word
+    yield from opened

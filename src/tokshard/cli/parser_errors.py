@@ -1,0 +1,69 @@
+"""Errors of the option parser in our words; imported only when there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokshard.cli import megatron_options
+from tokshard.cli.failures import closest
+from tokshard.cli.help_page import names_of
+from tokshard.errors import UsageError
+
+
+def explained(error: Any) -> UsageError:
+    """Return an error of the option parser as one of ours."""
+    command = error.ctx.command if error.ctx is not None else None
+    path = error.ctx.command_path if error.ctx is not None else "tokshard"
+    # By their names: typer exports only one of these classes.
+    match type(error).__name__:
+        case "NoSuchOption":
+            return _unknown_option(error.option_name, command, path)
+        case "MissingParameter":
+            return _missing(error.param, path)
+        case "BadParameter":
+            return UsageError(
+                f"{_name(error.param)} {error.message}", hint=f"run `{path} --help` for its options"
+            )
+        case "BadOptionUsage" if command is not None:
+            return _bad_value_count(error.option_name, command)
+    text, _, extra = error.format_message().partition("(s) (")
+    if extra:
+        message = f"unexpected argument: {extra.removesuffix(')')}"
+        return UsageError(message, hint=f"run `{path} --help` for its arguments")
+    return UsageError(text[:1].lower() + text[1:].rstrip("."), hint=f"run `{path} --help`")
+
+
+def _unknown_option(name: str, command: Any, path: str) -> UsageError:
+    if megatron_options.applies_to(command.name, name):
+        hint = "pass --preset megatron for the options of Megatron's preprocess_data.py"
+    else:
+        known = [each for option in _options(command) for each in names_of(option)]
+        wide = "--help-all" if "--help-all" in known else "--help"
+        found = closest(name, known)
+        hint = f"pass {found}" if found else f"run `{path} {wide}` to list the options"
+    return UsageError(f'unknown option "{name}"', hint=hint)
+
+
+def _missing(parameter: Any, path: str) -> UsageError:
+    name = _name(parameter)
+    if parameter.param_type_name == "option":
+        return UsageError(f"{name} is required", hint=f"pass {name} {parameter.metavar}")
+    return UsageError(f"{name} is required", hint=f"run `{path} --help` for examples")
+
+
+def _bad_value_count(name: str, command: Any) -> UsageError:
+    option = next(each for each in _options(command) if name in names_of(each))
+    if option.is_flag:
+        return UsageError(f"{name} takes no value", hint=f"pass {name} alone")
+    values = "a value" if option.nargs == 1 else f"{option.nargs} values"
+    return UsageError(f"{name} requires {values}", hint=f"pass {name} {option.metavar}")
+
+
+def _options(command: Any) -> list[Any]:
+    return [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+
+
+def _name(parameter: Any) -> str:
+    if parameter.param_type_name == "option":
+        return str(parameter.opts[0])
+    return str(parameter.metavar).removesuffix("...").strip("[]")
