@@ -54,7 +54,7 @@ def test_without_a_tokenizer_the_names_are_neutral_and_that_is_said_once(worksho
     done = run("build-indices", "data/big", "data/bigger", "--seq-length", 16, "--num-samples", "50")
     assert done.returncode == 0
     assert done.stderr.count("Megatron will not find these files") == 1
-    assert done.stderr.count("hint: for Megatron give --like DESCRIPTION.txt") == 1
+    assert done.stderr.count("hint: for Megatron pass --like DESCRIPTION.txt") == 1
     assert "which keeps 3.1% of the data from training" in done.stderr
     descriptions = list((workshop / "data/big/cache/GPTDataset_indices").glob("*-train-description.txt"))
     assert json.loads(descriptions[0].read_text())["tokenizer"] == {"class": "tokshard"}
@@ -171,10 +171,18 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--num-samples", "10,,"], 2, "'' is not a whole number"),
-        (["--num-samples", "1,2,3,4"], 2, "more than three sizes"),
-        (["--num-samples", "1,000,000"], 2, "'1,000,000' reads as sizes of several splits"),
-        (["--num-samples", "20,050"], 2, "'20,050' reads as sizes of several splits"),
+        (
+            ["--num-samples", "10,,"],
+            2,
+            "--num-samples must be a whole number such as 1000, 2M or 10B, got ''",
+        ),
+        (
+            ["--num-samples", "1,2,3,4"],
+            2,
+            "must be at most three sizes (train,valid,test), got '1,2,3,4'",
+        ),
+        (["--num-samples", "1,000,000"], 2, "got '1,000,000'; write 1000000 or 1M for a million"),
+        (["--num-samples", "20,050"], 2, "--num-samples must be the sizes of the splits, got '20,050'"),
         ([], 2, "the number of samples is required"),
         (["--epochs", "0"], 2, "--epochs must be 1 or more, got 0"),
         (["--epochs", "1", "--split", "99,-1,2"], 2, "Megatron would read 99, 1, 2"),
@@ -187,7 +195,7 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
             "--like and --megatron say the same thing",
         ),
         (["--epochs", "1", "--like", "nothing.txt"], 3, "there is no description nothing.txt"),
-        (["--epochs", "1", "--path-as", "data"], 2, "--path-as 'data' is not LOCAL=TRAINING"),
+        (["--epochs", "1", "--path-as", "data"], 2, "--path-as must be LOCAL=TRAINING, got 'data'"),
         (["--epochs", "1", "--path-as", "./data=/mnt"], 2, "--path-as ./data=/mnt changes nothing"),
         (["--epochs", "1", "--assert-hit", "--rebuild"], 2, "--assert-hit builds nothing"),
         (["--global-batch-size", "4"], 2, "--global-batch-size needs --train-iters or --train-samples"),
@@ -198,7 +206,7 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
 def test_refusals_have_their_exit_codes(workshop, arguments, code, words):
     done = run(*BUILD, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
-    assert words in " ".join(done.stderr.replace("│", " ").split())
+    assert words in " ".join(done.stderr.split())
 
 
 def test_a_missing_sequence_length_and_dataset_are_named(workshop):
@@ -213,5 +221,5 @@ def test_counts_are_read_as_people_write_them():
     assert [parse_count(text) for text in texts] == [7, 1000, 1000, 4000, 2_500_000, 10**10, 15 * 10**11, 2]
     assert parse_sizes(" 1k , none") == (1000, None, 0)
     for wrong in ("", "x", "-1", "1.5", "1.5e3", "1MB", "0x10"):
-        with pytest.raises(Exception, match="not a whole number"):
+        with pytest.raises(Exception, match="must be a whole number such as"):
             parse_count(wrong)

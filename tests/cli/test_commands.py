@@ -1,9 +1,9 @@
 from importlib import import_module
 
 import pytest
-from typer.testing import CliRunner
 
-from tokshard.cli.main import COMMANDS, app
+from support.command_line import SAMPLE, tokshard
+from tokshard.cli.main import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -13,16 +13,34 @@ def test_a_summary_is_the_first_line_of_the_commands_help(name):
     assert function.__doc__.splitlines()[0] == entry.summary
 
 
-def test_the_list_of_commands_names_each_once():
-    shown = CliRunner().invoke(app, ["--help"])
-    assert shown.exit_code == 0
-    listed = shown.output.split("Commands:")[1]
-    assert [line.split()[0] for line in listed.splitlines() if line[:2] == "  " and line[2:3] != " "] == list(
-        COMMANDS
-    )
+def commands_in(page):
+    table = page.split("Commands:\n")[1].split("\n\n")[0]
+    return [line.split()[0] for line in table.splitlines() if line[2:3] != " "]
 
 
-def test_an_unknown_command_is_a_usage_error():
-    asked = CliRunner().invoke(app, ["tokenise"])
-    assert asked.exit_code == 2
-    assert "tokenise" in asked.output
+@pytest.mark.parametrize("words", [(), ("-h",), ("--help",), ("help",)])
+def test_the_list_of_commands_names_each_once(words):
+    shown = tokshard(*words)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert commands_in(shown.stdout) == [*COMMANDS, "help", "completion"]
+
+
+def test_help_of_a_command():
+    pages = {tokshard(*words).stdout for words in (("help", "merge"), ("merge", "-h"), ("merge", "--help"))}
+    (page,) = pages
+    assert page.startswith(COMMANDS["merge"].summary)
+
+
+def test_help_of_an_unknown_command():
+    asked = tokshard("help", "tokenise")
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert asked.stderr == 'error: unknown command "tokenise"\nhint: run `tokshard tokenize`\n'
+
+
+def test_the_examples_of_the_list_of_commands_run(tmp_path):
+    (tmp_path / "sample_data").symlink_to(SAMPLE)
+    examples = tokshard("--help").stdout.split("Examples:\n")[1].replace("\\\n", "").strip().splitlines()
+    assert len(examples) > 3
+    for example in examples:
+        done = tokshard(*example.split()[1:], cwd=tmp_path)
+        assert done.returncode == 0, (example, done.stderr)

@@ -186,40 +186,99 @@ def test_an_unknown_option_is_2(workshop, name):
 
 
 WRONG = {
-    "option": (("inspect", "--json", "--nonsense", "web"), "--nonsense", "tokshard inspect"),
+    "option": (
+        ("inspect", "--json", "--nonsense", "web"),
+        'unknown option "--nonsense"',
+        "run `tokshard inspect --help-all` to list the options",
+    ),
+    "misspelled option": (
+        ("tokenize", "--json", "web", "--tokeniser", "x"),
+        'unknown option "--tokeniser"',
+        "pass --tokenizer",
+    ),
+    "Megatron's option": (
+        ("tokenize", "--json", "--input", "web.jsonl"),
+        'unknown option "--input"',
+        "pass --preset megatron for the options of Megatron's preprocess_data.py",
+    ),
     "value": (
         ("build-indices", "web", "--seq-length", "many", "--json"),
-        "'many'",
-        "tokshard build-indices",
+        "--seq-length must be a whole number such as 1000, 2M or 10B, got 'many'",
+        "run `tokshard build-indices --help` for its options",
     ),
-    "missing": (("shard-plan", "--json"), "--output", "tokshard shard-plan"),
-    "command": (("inspekt", "--json"), "inspekt", "tokshard"),
+    "size": (
+        ("tokenize", "web", "--unit-size", "5q", "--json"),
+        "--unit-size must be a size such as 64MB, 16MiB or 1000000, got '5q'",
+        "run `tokshard tokenize --help` for its options",
+    ),
+    "choice": (
+        ("tokenize", "web", "--on-error", "stop", "--json"),
+        "--on-error must be fail or skip, got 'stop'",
+        "run `tokshard tokenize --help` for its options",
+    ),
+    "number": (
+        ("blend", "web", "--max-epochs", "x", "--json"),
+        "--max-epochs must be a number such as 1 or 0.5, got 'x'",
+        "run `tokshard blend --help` for its options",
+    ),
+    "missing option": (("shard-plan", "--json"), "--output is required", "pass --output PLAN"),
+    "missing argument": (
+        ("tokenize", "--json"),
+        "INPUT is required",
+        "run `tokshard tokenize --help` for examples",
+    ),
+    "no value": (("merge", "web", "--json", "-o"), "-o requires a value", "pass -o PREFIX"),
+    "too few values": (
+        ("shard-plan", "--json", "mix", "-o", "plan", "--rampup-batch-size", "1", "2"),
+        "--rampup-batch-size requires 3 values",
+        "pass --rampup-batch-size START INCREMENT SAMPLES",
+    ),
+    "value of a switch": (
+        ("tokenize", "--json", "--force=1"),
+        "--force takes no value",
+        "pass --force alone",
+    ),
+    "argument": (
+        ("inspect", "--json", "web", "code"),
+        "unexpected argument: code",
+        "run `tokshard inspect --help` for its arguments",
+    ),
+    "command": (("inspekt", "--json"), 'unknown command "inspekt"', "run `tokshard inspect`"),
+    "no such command": (
+        ("zzz", "--json"),
+        'unknown command "zzz"',
+        "run `tokshard --help` to list the commands",
+    ),
+    "option of no command": (
+        ("--json",),
+        'unknown option "--json"',
+        "run `tokshard --help` to list the options",
+    ),
     "preset": (
         ("tokenize", "--json", "--preset", "megatron", "--split-sentences"),
-        "--split-sentences",
-        None,
+        "--split-sentences is not supported",
+        "split the text into sentences first: a list of texts is a document of several sequences",
     ),
 }
-"""Command lines that the parser refuses: what is named, and of which command the help is."""
+"""Command lines that the parser refuses, with message and hint."""
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_command_line_is_one_json_document(name):
-    words, named, command = WRONG[name]
+    words, message, hint = WRONG[name]
     done = child(words)
     assert done.returncode == 2, done.stderr
     value = json.loads(done.stdout)
     assert defects_of(value) == []
     assert (value["error"], value["exit_code"]) == ("UsageError", 2)
-    assert named in value["message"]
-    assert value["message"] in done.stderr
-    assert command is None or value["hint"] == f"see {command} --help"
+    assert (value["message"], value["hint"]) == (message, hint)
+    assert done.stderr == f"error: {message}\nhint: {hint}\n"
 
 
 def test_a_wrong_command_line_without_json_is_told_on_stderr_alone():
     done = child(("inspect", "--nonsense", "--", "--json"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "No such option: --nonsense" in done.stderr
+    assert done.stderr.startswith('error: unknown option "--nonsense"\nhint: ')
     with open("/dev/full", "w") as full:
         assert child(("inspect", "--json", "--nonsense"), stdout=full).returncode == 7
 

@@ -93,7 +93,7 @@ def test_adopting_from_the_command_line(tmp_path):
         (["nothing"], 3, "there is no dataset and no file at nothing"),
         (["."], 2, "--recursive looks at everything below it"),
         (["--recursive", "empty"], 3, "there is nothing to verify below empty"),
-        (["data/web", "--level", "shallow"], 2, "there is no level 'shallow'"),
+        (["data/web", "--level", "shallow"], 2, "--level must be structure, digest or deep, got 'shallow'"),
         (["data/web", "--subset", "0%"], 2, "a subset must be a share of the data"),
         (["data/web", "--subset", "5"], 2, "a subset must be a share of the data"),
         (["a.jsonl"], 3, "a.jsonl is nothing that can be verified"),

@@ -393,7 +393,7 @@ def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path):
 REFUSED = {
     "client": ("in.jsonl --executor ray --ray-address ray://h:10001", "Ray Client"),
     "no port": ("in.jsonl --executor ray --ray-address head", "must be 'auto' or HOST:PORT"),
-    "no ray": ("in.jsonl --ray-retries 2", "--ray-retries has a meaning only with --executor ray"),
+    "no ray": ("in.jsonl --ray-retries 2", "--ray-retries requires --executor ray"),
     "cpus": ("in.jsonl --executor ray --ray-cpus-per-task 0", "must be a positive number"),
     "part of a cpu": ("in.jsonl --executor ray --ray-cpus-per-task 1.5", "must be an integer if above 1"),
     "retries": ("in.jsonl --executor ray --ray-retries -1", "must be at least 0"),

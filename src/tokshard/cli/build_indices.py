@@ -13,7 +13,7 @@ import tokshard
 from tokshard import BuildIndicesOptions, NamingOptions, Sizes, TrainingOptions
 from tokshard.cli import options, terminal
 from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import count, number, text
+from tokshard.cli.declarations import integer, number, text
 from tokshard.cli.options import (
     ExecutorChoice,
     LogJson,
@@ -68,7 +68,7 @@ def build_indices(
     num_samples: options.NumSamplesList = None,
     epochs: Annotated[
         list[int] | None,
-        count("--epochs", help="Build as many training samples as N epochs have.", group=options.SIZE),
+        integer("--epochs", help="Build as many training samples as N epochs have.", group=options.SIZE),
     ] = None,
     surplus: Annotated[
         float,

@@ -60,6 +60,22 @@ def parse_count(text: str) -> int:
     raise typer.BadParameter(f"must be a whole number such as 1000, 2M or 10B, got {text!r}")
 
 
+def parse_integer(text: str) -> int:
+    """Return the whole number that a text means; unlike a count it may be negative.
+
+    Raises:
+        typer.BadParameter: It is not such a number.
+
+    Example:
+        >>> parse_integer("-1"), parse_integer("4k")
+        (-1, 4000)
+    """
+    try:
+        return -parse_count(text[1:]) if str(text).startswith("-") else parse_count(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(f"must be a whole number such as 8, got {text!r}") from None
+
+
 def parse_sizes(text: str) -> tuple[int | None, int | None, int | None]:
     """Return the samples of training, validation and testing: ``N[,V[,T]]``, each a count or ``none``.
 
@@ -128,6 +144,11 @@ def text(
 def count(*names: str, help: str, metavar: str = "N", **more: Any) -> Any:  # noqa: A002 - as typer calls it
     """Return the declaration of an option whose value is a whole number, such as 1000 or 2M."""
     return text(*names, metavar=metavar, help=help, parser=parse_count, **more)
+
+
+def integer(*names: str, help: str, metavar: str = "N", **more: Any) -> Any:  # noqa: A002 - as above
+    """Return the declaration of an option whose value is a whole number that its options class checks."""
+    return text(*names, metavar=metavar, help=help, parser=parse_integer, **more)
 
 
 def number(*names: str, help: str, metavar: str = "NUMBER", **more: Any) -> Any:  # noqa: A002 - as above

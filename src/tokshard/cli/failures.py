@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -53,28 +53,10 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in words[: words.index("--") if "--" in words else len(words)]
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that a misspelled one resembles most; None if it resembles none.
-
-    Example:
-        >>> closest("--tokeniser", ["--tokenizer", "--output"])
-        '--tokenizer'
-    """
-    from difflib import get_close_matches
-
-    names = {name.lstrip("-"): name for name in known}
-    found = get_close_matches(word.lstrip("-"), names, n=1)
-    return names[found[0]] if found else None
-
-
 def as_ours(error: BaseException) -> TokshardError | None:
     """Return what an error is in our words; None for a reader of our output who left, and for a bug."""
     if isinstance(error, TokshardError):
         return error
-    if isinstance(error, PARSER_ERROR):
-        from tokshard.cli.parser_errors import explained
-
-        return explained(error)
     if isinstance(error, KeyboardInterrupt):
         return _cancelled(error.number if isinstance(error, _Stopped) else signal.SIGINT)
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):

@@ -10,7 +10,7 @@ import tokshard
 from tokshard import InspectOptions
 from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import choice, count, switch, text
+from tokshard.cli.declarations import choice, integer, switch, text
 from tokshard.cli.options import AsJson
 from tokshard.errors import UsageError
 
@@ -32,7 +32,7 @@ def inspect(
         ),
     ],
     document: Annotated[
-        int | None, count("--document", help="Show the tokens and text of document N.", group=_DATASET)
+        int | None, integer("--document", help="Show the tokens and text of document N.", group=_DATASET)
     ] = InspectOptions.document,
     tokenizer: Annotated[
         str | None,
@@ -49,16 +49,17 @@ def inspect(
         switch("--multimodal", help="Read a multimodal dataset, whose sequences have modes.", group=_DATASET),
     ] = InspectOptions.multimodal,
     rank: Annotated[
-        int | None, count("--rank", help="Show the samples that rank N reads.", group=_PLAN)
+        int | None, integer("--rank", help="Show the samples that rank N reads.", group=_PLAN)
     ] = InspectOptions.rank,
     step: Annotated[
-        int | None, count("--step", help="With --rank: show the samples of step N.", group=_PLAN)
+        int | None, integer("--step", help="With --rank: show the samples of step N.", group=_PLAN)
     ] = InspectOptions.step,
     index: Annotated[
-        int | None, count("--index", help="With --rank: show its N-th sample, from 0.", group=_PLAN)
+        int | None, integer("--index", help="With --rank: show its N-th sample, from 0.", group=_PLAN)
     ] = InspectOptions.index,
     sample: Annotated[
-        int | None, count("--sample", help="Show which rank reads sample N, and at which step.", group=_PLAN)
+        int | None,
+        integer("--sample", help="Show which rank reads sample N, and at which step.", group=_PLAN),
     ] = InspectOptions.sample,
     shard: Annotated[
         str | None,
@@ -66,7 +67,7 @@ def inspect(
     ] = InspectOptions.shard,
     epoch: Annotated[
         int | None,
-        count(
+        integer(
             "--epoch",
             help="With --sample or --shard: look in epoch N.",
             default="the first that reads the sample",

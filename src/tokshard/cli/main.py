@@ -96,7 +96,9 @@ class CommandGroup(TyperGroup):
         """Return the command that the first argument names, and its arguments."""
         name = args[0]
         if not ctx.resilient_parsing and name not in self.summaries():
-            found = failures.closest(name, self.summaries())
+            from tokshard.cli.parser_errors import closest
+
+            found = closest(name, self.summaries())
             hint = f"run `tokshard {found}`" if found else "run `tokshard --help` to list the commands"
             raise UsageError(f'unknown command "{name}"', hint=hint)
         return super().resolve_command(ctx, args)
@@ -109,13 +111,21 @@ class CommandGroup(TyperGroup):
         """Run a command line and exit, with messages and exit codes of our own."""
         words = list(sys.argv[1:] if args is None else args)
         completion.prepare()
+        settings |= {"prog_name": "tokshard", "standalone_mode": False}
         try:
             with failures.reported(as_json=failures.wants_json(words)):
-                settings |= {"prog_name": "tokshard", "standalone_mode": False}
-                code = super().main(megatron_options.translate(words) or ["--help"], **settings)
+                code = self._run(megatron_options.translate(words) or ["--help"], settings)
         except typer.Exit as stop:
             code = stop.exit_code
         sys.exit(code)
+
+    def _run(self, words: list[str], settings: dict[str, Any]) -> Any:
+        try:
+            return super().main(words, **settings)
+        except failures.PARSER_ERROR as error:
+            from tokshard.cli.parser_errors import explained
+
+            raise explained(error) from None
 
 
 def _load(name: str, entry: Entry) -> Any:
@@ -152,7 +162,7 @@ Examples:
     tokshard tokenize sample_data/stories.jsonl -o stories \\
         --tokenizer sample_data/tokenizer.json
     tokshard inspect stories
-    tokshard blend 1 stories --seq-length 256 --num-samples 1k -o mix
+    tokshard blend 1 stories --split 1,0,0 --seq-length 256 --num-samples 1k -o mix
     tokshard shard-plan mix --data-parallel 8 -o plan
     tokshard inspect plan --rank 3 --step 10
 """

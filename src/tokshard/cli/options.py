@@ -45,7 +45,7 @@ SplitText = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    declarations.count(
+    declarations.integer(
         "--seed",
         help="Seed all shuffles with N.",
         default=str(megatron_defaults.SEED),
@@ -218,7 +218,7 @@ Rebuild = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    declarations.count("--workers", help="Use N threads.", default="all cores", group=RUN),
+    declarations.integer("--workers", help="Use N threads.", default="all cores", group=RUN),
 ]
 AsJson = Annotated[bool, declarations.switch("--json", help="Print the result as JSON.", group=MESSAGES)]
 Quiet = Annotated[bool, declarations.switch("--quiet", "-q", help="Print only errors.", group=MESSAGES)]
@@ -267,7 +267,7 @@ RayCpusPerTask = Annotated[
 ]
 RayRetries = Annotated[
     int | None,
-    declarations.count(
+    declarations.integer(
         "--ray-retries",
         help="Retry work that was lost with its node up to N times.",
         default=str(RayOptions.retries),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from tokshard.cli import megatron_options
-from tokshard.cli.failures import closest
 from tokshard.cli.help_page import names_of
 from tokshard.errors import UsageError
 
@@ -31,6 +32,18 @@ def explained(error: Any) -> UsageError:
         message = f"unexpected argument: {extra.removesuffix(')')}"
         return UsageError(message, hint=f"run `{path} --help` for its arguments")
     return UsageError(text[:1].lower() + text[1:].rstrip("."), hint=f"run `{path} --help`")
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that a misspelled one resembles most; None if it resembles none.
+
+    Example:
+        >>> closest("--tokeniser", ["--tokenizer", "--output"])
+        '--tokenizer'
+    """
+    names = {name.lstrip("-"): name for name in known}
+    found = get_close_matches(word.lstrip("-"), names, n=1)
+    return names[found[0]] if found else None
 
 
 def _unknown_option(name: str, command: Any, path: str) -> UsageError:

@@ -145,6 +145,7 @@ ContextParallel = Annotated[
 ExpertParallel = Annotated[
     int,
     count(
+        "--expert-parallel",
         "--expert-model-parallel-size",
         help="Set the expert-parallel size.",
         group=_RANKS,

@@ -11,7 +11,7 @@ import tokshard
 from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
 from tokshard.cli import terminal
 from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import choice, count, size, switch, text
+from tokshard.cli.declarations import choice, integer, size, switch, text
 from tokshard.cli.options import (
     RUN,
     AsJson,
@@ -64,7 +64,7 @@ Emit = Annotated[
     ),
 ]
 Tasks = Annotated[
-    int | None, count("--tasks", help="With --emit or --finish: the job array has N tasks.", group=_ARRAYS)
+    int | None, integer("--tasks", help="With --emit or --finish: the job array has N tasks.", group=_ARRAYS)
 ]
 Image = Annotated[
     str | None,
@@ -100,7 +100,7 @@ def _option_words(option: Any, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [option.opts[0] if value else option.secondary_opts[0]]
     words = []
-    for item in value if isinstance(value, list) else [value]:
+    for item in value if isinstance(value, (list, tuple)) else [value]:
         word = str(item)
         words += [f"{option.opts[0]}={word}"] if word.startswith("-") else [option.opts[0], word]
     return words
@@ -247,7 +247,7 @@ def tokenize(
     ] = TokenizeOptions.on_error,
     max_errors: Annotated[
         int | None,
-        count(
+        integer(
             "--max-errors",
             help="With --on-error skip: stop after more than N bad records.",
             default="no limit",
@@ -265,7 +265,7 @@ def tokenize(
     ] = TokenizeOptions.max_document_bytes,
     workers: Annotated[
         int | None,
-        count("--workers", help="Run N worker processes.", default="all cores", group=RUN),
+        integer("--workers", help="Run N worker processes.", default="all cores", group=RUN),
     ] = None,
     unit_size: Annotated[
         int,

@@ -68,7 +68,7 @@ def verify(
         bool, switch("--adopt", help="Write a manifest for sound datasets of other programs.")
     ] = VerifyOptions.adopt,
     workers: Annotated[
-        int | None, declarations.count("--workers", help="Use N threads.", default="all cores")
+        int | None, declarations.integer("--workers", help="Use N threads.", default="all cores")
     ] = VerifyOptions.workers,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -61,6 +61,8 @@ class ArrayOptions:
             raise UsageError("--no-finish has a meaning only with --array-task or --emit")
         if self.emit is not None and self.tasks is None:
             raise UsageError("--emit needs the number of tasks", hint="for example --tasks 64")
+        if self.tasks is not None and self.tasks < 1:
+            raise UsageError(f"--tasks must be at least 1, got {self.tasks}")
         if self.tasks is not None and self.emit is None and not self.finish:
             raise UsageError(
                 "--tasks has a meaning only with --emit or --finish; a task says --array-task I/N"
