@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,7 +23,7 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
-from tokshard.core.formatting import percent
+from tokshard.core.formatting import count, counted, duration, percent, shown_path
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -364,16 +367,22 @@ def _show_hits(hits: BlendHits) -> None:
         name = "the blend" if entry.prefix is None else terminal.safe(entry.prefix)
         terminal.say(f"{entry.condition:<8} {entry.hash} {entry.split} of {name}{reason}")
     fresh = sum(entry.condition == "fresh" for entry in hits.entries)
-    terminal.say(f"{fresh} of {len(hits.entries)} sets of files are there and fresh")
+    rendering.outcome([("fresh", f"{count(fresh)} of {counted(len(hits.entries), 'index', 'indexes')}")])
 
 
 def _show_report(report: BlendReport, options: BlendOptions) -> None:
     rendering.show(tokshard.describe(report.document))
     terminal.say("")
-    actions = [entry.action for entry in report.entries]
-    done = ", ".join(f"{actions.count(name)} {name}" for name in dict.fromkeys(actions) if name)
-    cache, seconds = report.document.cache_directory, terminal.duration(report.seconds)
-    terminal.say(f"{terminal.safe(report.path)}, {terminal.safe(cache)}: {done} in {seconds}")
+    actions = Counter(entry.action for entry in report.entries)
+    done = ", ".join(f"{count(number)} {action}" for action, number in actions.items() if action)
+    facts: list[tuple[str, object]] = [
+        ("written", shown_path(report.path)),
+        ("indexes", f"{done} in {shown_path(report.document.cache_directory)}"),
+        ("time", duration(report.seconds)),
+    ]
+    directory = shlex.quote(shown_path(os.path.dirname(report.path)))
+    following = f"tokshard shard-plan {directory} --data-parallel N --global-batch-size N -o PLAN"
     if options.naming.are_given and not report.plan.has_own_seeds:
-        words = terminal.safe(tokshard.emit_megatron(report.plan, options))
-        terminal.say(f"next: give the job {words}, and its whole command to tokshard doctor")
+        words = tokshard.emit_megatron(report.plan, options)
+        following = f"launch with {words}; check the launch script with: tokshard doctor SCRIPT"
+    rendering.outcome([*facts, ("next", following)])

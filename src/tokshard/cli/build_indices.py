@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import tokshard
 from tokshard import BuildIndicesOptions, NamingOptions, Sizes, TrainingOptions
-from tokshard.cli import options, terminal
+from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import integer, number, text
 from tokshard.cli.options import (
@@ -23,13 +24,14 @@ from tokshard.cli.options import (
     ray_options,
 )
 from tokshard.core import megatron_defaults
+from tokshard.core.formatting import count, counted, duration, listed, shown_path, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tokshard import BuildIndicesReport, EpochSize, IndexReport
 
-_LABEL_WIDTH = 11
+_SHOWN_DIRECTORIES = 4
 
 
 COMMON_OPTIONS = (
@@ -186,50 +188,50 @@ def build_indices(
 
 
 def _show(report: BuildIndicesReport) -> None:
+    several_lengths = len({index.sequence_length for index in report.indices}) > 1
+    header = ["dataset", "split", "samples", "epochs", "documents", "tokens", "index", "size"]
+    rows = []
     for index in report.indices:
-        _show_index(index)
+        row = [
+            *(shown_path(index.prefix), index.split, count(index.samples), count(index.epochs)),
+            *(count(index.documents), count(index.tokens_per_epoch * index.epochs)),
+            *(index.action or index.condition, size(index.size_bytes)),
+        ]
+        rows.append([*row, count(index.sequence_length)] if several_lengths else row)
+    rendering.table([*header, "sequence length"] if several_lengths else header, rows, left=(0, 1, 6))
+    for index in report.indices:
+        if not index.is_fresh:
+            rendering.line(f"{index.split} of {index.prefix} is {index.condition}: it {index.detail}")
     _show_epochs(report.epoch_sizes)
+    rendering.outcome(_outcome(report))
+
+
+def _outcome(report: BuildIndicesReport) -> Iterator[tuple[str, object]]:
+    total = len(report.indices)
     if not report.is_fresh:
         fresh = sum(index.is_fresh for index in report.indices)
-        terminal.say(f"{fresh} of {len(report.indices)} indexes are there and fresh")
-    elif report.has_megatron_names:
-        terminal.say(f"next: {_next(report.indices[0])}")
+        yield "fresh", f"{count(fresh)} of {counted(total, 'index', 'indexes')}"
+        return
+    actions = Counter(index.action or "fresh" for index in report.indices)
+    done = ", ".join(f"{count(number)} {action}" for action, number in actions.items())
+    directories = dict.fromkeys(shown_path(os.path.dirname(index.files[0])) for index in report.indices)
+    written = sum(index.size_bytes for index in report.indices)
+    where = listed(list(directories), _SHOWN_DIRECTORIES)
+    yield "indexes", f"{done} in {where} ({size(written)})"
+    yield "time", duration(report.seconds)
+    if report.has_megatron_names:
+        yield "next", _next(report.indices[0])
 
 
 def _show_epochs(sizes: Sequence[EpochSize]) -> None:
     several_datasets = len({size.prefix for size in sizes}) > 1
     several_lengths = len({size.sequence_length for size in sizes}) > 1
-    for size in sizes:
-        of = f" of {terminal.safe(size.prefix)}" if several_datasets else ""
-        length = f" with --seq-length {size.sequence_length}" if several_lengths else ""
-        verb = "epoch{} is" if size.epochs == 1 else "epochs{} are"
-        terminal.say(f"{size.epochs} {verb.format(of)} --train-samples {size.train_samples}{length}")
-
-
-def _show_index(index: IndexReport) -> None:
-    asked = "one epoch" if index.num_samples is None else f"{terminal.count(index.num_samples)} samples"
-    epochs = "1 epoch" if index.epochs == 1 else f"{terminal.count(index.epochs)} epochs"
-    terminal.say(f"{index.split} of {terminal.safe(index.prefix)}: {_outcome(index)}")
-    _line("asked", f"{asked} of {terminal.count(index.sequence_length)} tokens")
-    tokens = terminal.count(index.tokens_per_epoch)
-    _line("holds", f"{terminal.count(index.samples)} samples: {epochs} of {tokens} tokens")
-    _line("hash", index.hash)
-    _line("description", terminal.safe(json.dumps(json.loads(index.description))))
-    stem = index.files[0].removesuffix("description.txt")
-    names = ",".join(path.removeprefix(stem) for path in index.files)
-    _line("files", f"{terminal.safe(stem)}{{{names}}}")
-
-
-def _outcome(index: IndexReport) -> str:
-    if index.action is None:
-        detail = "" if index.is_fresh else f": it {terminal.safe(index.detail)}"
-        return f"{index.condition}{detail}"
-    words = {"found": "there already", "verified": "Megatron's own, verified"}
-    return words.get(index.action, index.action)
-
-
-def _line(label: str, text: str) -> None:
-    terminal.say(f"  {label:<{_LABEL_WIDTH}} {text}")
+    for epoch_size in sizes:
+        of = f" of {epoch_size.prefix}" if several_datasets else ""
+        length = f" with --seq-length {epoch_size.sequence_length}" if several_lengths else ""
+        verb = "is" if epoch_size.epochs == 1 else "are"
+        epochs = counted(epoch_size.epochs, "epoch")
+        rendering.line(f"{epochs}{of} {verb} --train-samples {epoch_size.train_samples}{length}")
 
 
 def _next(index: IndexReport) -> str:
@@ -239,4 +241,4 @@ def _next(index: IndexReport) -> str:
     arguments += ["--seq-length", str(index.sequence_length), "--seed", str(described["random_seed"])]
     if described["split"] is not None:
         arguments += ["--split", described["split"]]
-    return f"give the job {terminal.safe(shlex.join(arguments))}, and its whole command to tokshard doctor"
+    return f"launch with {shlex.join(arguments)}; check the launch script with: tokshard doctor SCRIPT"

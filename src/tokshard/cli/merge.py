@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import switch, text
 from tokshard.cli.options import RUN, AsJson, LogJson, NoProgress, Quiet
-from tokshard.core.formatting import count, duration, size, tokenizer_name
+from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name, written_dataset
 
 if TYPE_CHECKING:
     from tokshard import MergeDryRun, MergeReport
@@ -78,24 +79,17 @@ def merge(
 
 
 def _show(report: MergeReport) -> None:
-    rendering.line(
-        f"{report.prefix}.bin, .idx: {count(report.documents)} documents, {count(report.sequences)} "
-        f"sequences, {count(report.tokens)} tokens "
-        f"({report.dtype}, {size(report.bin_bytes + report.idx_bytes)})"
-    )
-    rendering.line(_work_done(report))
-    flag = " --multimodal" if report.multimodal else ""
-    rendering.line(f"next: tokshard inspect {report.prefix}{flag}")
-
-
-def _work_done(report: MergeReport) -> str:
-    if report.up_to_date:
-        return "up to date: made from the same inputs"
     written = report.bin_bytes + report.idx_bytes
-    speed = size(written / max(report.seconds, 1e-9))
-    text = f"{count(report.inputs)} datasets in {duration(report.seconds)} ({speed}/s)"
-    resumed = f", {size(report.bytes_resumed)} were copied by an earlier run"
-    return text + (resumed if report.bytes_resumed else "")
+    facts: list[tuple[str, object]] = [
+        ("up to date" if report.up_to_date else "written", written_dataset(report))
+    ]
+    if not report.up_to_date:
+        if report.bytes_resumed:
+            facts.append(("reused", f"{size(report.bytes_resumed)} copied by an earlier run"))
+        speed = throughput(report.seconds, written, report.tokens)
+        facts.append(("time", f"{counted(report.inputs, 'dataset')} in {speed}"))
+    flag = " --multimodal" if report.multimodal else ""
+    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(report.prefix)}{flag}")])
 
 
 def _show_dry_run(plan: MergeDryRun) -> None:

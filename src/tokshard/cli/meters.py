@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokshard.cli import terminal
-from tokshard.core.formatting import count, size, visible
+from tokshard.core.formatting import count, short_count, size, visible
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 
 _REDRAW_SECONDS = 1.0
@@ -70,24 +70,27 @@ class Tracker:
         self._total: int | None = None
         self._state = ProgressUpdate()
         self._history: deque[tuple[float, int, int]] = deque()
+        self._updates = 0
 
     def start(self, activity: str, bytes_total: int | None, bytes_resumed: int) -> None:
         """Begin an activity."""
         self._activity, self._total = activity, bytes_total
         self._state = ProgressUpdate(bytes_done=bytes_resumed)
         self._history.clear()
+        self._updates = 0
 
     def update(self, state: ProgressUpdate) -> None:
         """Take in totals."""
         if not self._history:  # what earlier runs have done is in the first update, and counts for no rate
             self._history.append((self._clock(), state.bytes_done, state.tokens))
         self._state = state
+        self._updates += 1
 
     def snapshot(self) -> Snapshot:
         """Return the progress now."""
         now, state = self._clock(), self._state
         bytes_rate = tokens_rate = None
-        if self._history:
+        if self._updates > 1:
             first, bytes_done, tokens = self._history[0]
             if now > first:
                 bytes_rate = (state.bytes_done - bytes_done) / (now - first)
@@ -128,7 +131,8 @@ def bar_line(found: Snapshot, columns: int, *, bar: str = _UNICODE_BAR) -> str:
     if share is not None:
         parts["eta"] = f"  ETA {_clock_time(found.seconds_left)}"
     if share is not None or found.state.tokens:
-        parts["tokens"] = f"  {_short_count(found.tokens_per_second):>5} tokens/s"
+        tokens = found.tokens_per_second
+        parts["tokens"] = f"  {'-' if tokens is None else short_count(tokens):>5} tokens/s"
     least = 0 if share is None else _SMALLEST_BAR + 1
     for name in ("amount", "tokens", "elapsed", "documents", "rate", "eta", "percent"):
         if sum(map(len, parts.values())) + least > columns:
@@ -161,16 +165,10 @@ def log_line(found: Snapshot) -> str:
     if state.documents:
         parts.append(f"{count(state.documents)} documents")
     if state.tokens and found.tokens_per_second is not None:
-        parts.append(f"{_short_count(found.tokens_per_second)} tokens/s")
+        parts.append(f"{short_count(found.tokens_per_second)} tokens/s")
     if found.seconds_left is not None:
         parts.append(f"ETA {_clock_time(found.seconds_left)}")
     return f"{_clock_time(found.seconds)} {found.activity}" + (f": {', '.join(parts)}" if parts else "")
-
-
-def _short_count(number: float | None) -> str:
-    if number is None:
-        return "-"
-    return size(number).replace(" B", "").replace(" ", "").removesuffix("B").replace("G", "B")
 
 
 def _clock_time(seconds: float | None) -> str:

@@ -12,7 +12,7 @@ import os
 import shutil
 import string
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.cli import terminal
@@ -80,6 +80,12 @@ def facts(facts: Facts) -> None:
     cells = max([_LABEL_CELLS, *(len(label) for label, _ in facts)])
     for label, value in facts:
         _say(_text(f"{label:<{cells}} ", "cyan"), _text(value))
+
+
+def outcome(facts: Iterable[tuple[str, object]]) -> None:
+    """Print the end of a command: what was written, how long it took, and the next command to type."""
+    for label, text in facts:
+        line(f"{label}: {text}")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: Sequence[int] = (0,)) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +20,7 @@ from tokshard import (
 from tokshard.cli import options, plan_options, rendering, terminal
 from tokshard.cli.command_run import command_run
 from tokshard.cli.options import LogJson
-from tokshard.core.formatting import count, duration, size, visible
+from tokshard.core.formatting import count, counted, duration, size, visible
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 
@@ -210,17 +211,20 @@ def _show(report: ShardPlanReport, output: str, looking: LookAhead) -> None:
     plan, files = report.plan.opened_from(f"{output}/plan.json"), report.written
     rendering.show(tokshard.describe(plan, charts=False))
     show_proofs(plan)
-    if files is None:
-        terminal.say("nothing was written (--dry-run)")
-    else:
-        size = f"{terminal.count(files.count)} files, {terminal.size(files.size_bytes)}"
-        terminal.say(f"{terminal.safe(output)}: {size}")
     if report.simulation is not None:
         show_simulation(report.simulation)
     if report.staging is not None and looking.staging is not None:
         show_staging(report.staging, looking.staging)
-    if files is not None:
-        terminal.say(f"next: tokshard inspect {terminal.safe(output)}")
+    if files is None:
+        rendering.line("nothing was written (--dry-run)")
+        return
+    rendering.outcome(
+        [
+            ("written", f"{output}: {counted(files.count, 'file')}, {size(files.size_bytes)}"),
+            ("time", duration(report.seconds)),
+            ("next", f"tokshard inspect {shlex.quote(output)}"),
+        ]
+    )
 
 
 _SHOWN_NODES = 16

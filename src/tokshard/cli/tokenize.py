@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import tokshard
 from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
-from tokshard.cli import terminal
+from tokshard.cli import rendering, terminal
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, integer, size, switch, text
 from tokshard.cli.options import (
@@ -23,6 +24,14 @@ from tokshard.cli.options import (
     RayCpusPerTask,
     RayRetries,
     ray_options,
+)
+from tokshard.core.formatting import (
+    count,
+    counted,
+    duration,
+    throughput,
+    tokenizer_name,
+    written_dataset,
 )
 from tokshard.errors import UsageError
 
@@ -109,18 +118,21 @@ def _option_words(option: Any, value: Any) -> list[str]:
 def _show_task(report: ArrayTaskReport) -> None:
     name = f"task {report.task} of {report.tasks}"
     if report.state == "elsewhere":
-        terminal.say(f"{name}: {terminal.safe(report.holder or '')} does all that is left to do")
+        rendering.line(f"{name}: nothing to do, {report.holder} completes the output")
     if report.state in {"encoded", "published"}:
-        counts = (terminal.counted(report.documents, "document"), terminal.counted(report.tokens, "token"))
-        before = f"; {terminal.count(report.units_resumed)} were done before" if report.units_resumed else ""
-        units = terminal.counted(report.units, "unit")
-        terminal.say(f"{name}: {units} encoded, {', '.join(counts)}{before}")
+        units, documents = counted(report.units, "unit"), counted(report.documents, "document")
+        facts = [(name, f"{units} encoded, {documents}, {counted(report.tokens, 'token')}")]
+        if report.units_resumed:
+            facts.append(("reused", f"{counted(report.units_resumed, 'unit')} from an earlier run"))
+        rendering.outcome(facts)
     if report.state == "encoded":
-        terminal.say("the task that ends last puts the output together, or the same command with --finish")
+        rendering.outcome([("time", duration(report.seconds))])
+        rendering.line("next: the last task to end assembles the output; or run this command with --finish")
     if report.result is not None:
         _show_report(report.result)
 
 
+_SHOWN_INPUTS = 10
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
 _ERRORS = "Bad records"
@@ -405,51 +417,46 @@ def tokenize(
 
 
 def _show_report(report: TokenizeReport) -> None:
-    for output in report.outputs:
-        terminal.say(
-            f"{terminal.safe(output.prefix)}.bin, .idx: {terminal.count(output.documents)} documents, "
-            f"{terminal.count(output.sequences)} sequences, {terminal.count(output.tokens)} tokens "
-            f"({output.dtype}, {terminal.size(output.bin_bytes + output.idx_bytes)})"
-        )
+    first = report.outputs[0].prefix
+    verb = "up to date" if report.up_to_date else "written"
+    facts: list[tuple[str, object]] = [(verb, written_dataset(output)) for output in report.outputs]
     if sum(report.rejected.values()):
-        reasons = ", ".join(f"{terminal.count(n)} {reason}" for reason, n in sorted(report.rejected.items()))
-        listed = f"{terminal.safe(report.outputs[0].prefix)}.tokshard/rejected.jsonl"
-        terminal.say(f"rejected: {reasons} (listed in {listed})")
-    terminal.say(_how(report))
-    terminal.say(f"next: tokshard inspect {terminal.safe(report.outputs[0].prefix)}")
+        reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(report.rejected.items()))
+        facts.append(("rejected", f"{reasons} (listed in {first}.tokshard/rejected.jsonl)"))
+    facts.append(("encoder", _encoder(report)))
+    if not report.up_to_date:
+        if report.units_resumed:
+            units = f"{count(report.units_resumed)} of {counted(report.units, 'unit')}"
+            facts.append(("reused", f"{units} from an earlier run"))
+        tokens = sum(output.tokens for output in report.outputs)
+        speed = throughput(report.seconds, report.content_bytes, tokens)
+        facts.append(("time", f"{terminal.size(report.content_bytes)} of text in {speed}"))
+    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(first)}")])
 
 
-def _how(report: TokenizeReport) -> str:
-    if report.up_to_date:
-        return "everything is there already, made from the same inputs with the same options"
-    speed = terminal.size(report.content_bytes / max(report.seconds, 1e-9))
-    size = terminal.size(report.content_bytes)
-    parts = [f"{size} of text in {terminal.duration(report.seconds)} ({speed}/s)"]
-    made_by = report.encoder.documents
-    encoders = " and ".join(name for name in ("fast", "reference") if made_by.get(name))
-    if encoders:
-        parts.append(f"{encoders} encoder")
+def _encoder(report: TokenizeReport) -> str:
+    names = [name for name in ("fast", "reference") if report.encoder.documents.get(name)]
+    text = " and ".join(names) or "none, there are no documents"
     if report.encoder.compared:
-        parts.append(f"{terminal.count(report.encoder.compared)} documents compared with the reference")
-    if report.units_resumed:
-        parts.append(f"{report.units_resumed} of {report.units} units were done before")
-    return ", ".join(parts)
+        checked = counted(report.encoder.compared, "document")
+        text += f", {checked} checked against the reference encoder, all equal"
+    return text + (f" ({report.encoder_reason})" if report.encoder_reason else "")
 
 
 def _show_dry_run(plan: TokenizeDryRun) -> None:
     total = sum(source.size_bytes or 0 for source in plan.inputs)
-    terminal.say(f"inputs: {terminal.count(len(plan.inputs))}, {terminal.size(total)} on disk")
-    for source in plan.inputs[:10]:
+    rendering.line(f"inputs: {count(len(plan.inputs))}, {terminal.size(total)} on disk")
+    inputs = []
+    for source in plan.inputs:
         length = "stream" if source.size_bytes is None else terminal.size(source.size_bytes)
         packed = "" if source.compression == "none" else f", {source.compression}"
-        terminal.say(f"  {terminal.safe(source.path)} ({source.format}{packed}, {length})")
-    if len(plan.inputs) > 10:
-        terminal.say(f"  and {len(plan.inputs) - 10} more")
-    terminal.say(f"outputs: {', '.join(map(terminal.safe, plan.outputs))} ({plan.state})")
+        inputs.append(f"  {source.path} ({source.format}{packed}, {length})")
+    rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
+    rendering.line(f"outputs: {', '.join(plan.outputs)} ({plan.state})")
     if plan.local_dir is not None:
-        terminal.say(f"made in: {terminal.safe(plan.local_dir)}, then uploaded")
-    name, vocabulary = terminal.tokenizer_name(plan.tokenizer), terminal.count(plan.tokenizer.vocab_size)
+        rendering.line(f"built in: {plan.local_dir}, then uploaded")
+    name, vocabulary = tokenizer_name(plan.tokenizer), count(plan.tokenizer.vocab_size)
     dtype, eod = plan.options.dtype, plan.options.eod_id
-    terminal.say(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD {eod}")
+    rendering.line(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD token {eod}")
     reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
-    terminal.say(f"encoder: {plan.encoder}{terminal.safe(reason)}, {plan.workers} workers")
+    rendering.line(f"encoder: {plan.encoder}{reason}, {counted(plan.workers, 'worker')}")

@@ -36,14 +36,14 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a count with its noun, in the plural if needed.
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun, in the plural if needed (by default with an s).
 
     Example:
-        >>> counted(1, "time"), counted(2000, "time")
-        ('1 time', '2,000 times')
+        >>> counted(1, "time"), counted(2000, "time"), counted(0, "index", "indexes")
+        ('1 time', '2,000 times', '0 indexes')
     """
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
 def size(number: float) -> str:
@@ -60,6 +60,69 @@ def size(number: float) -> str:
     if unit == "B":
         return f"{number:.0f} B"
     return f"{number:.{max(0, 3 - len(str(int(number))))}f} {unit}"
+
+
+def short_count(number: float) -> str:
+    """Return a large number with three digits and a letter: k, M, B (10^9) or T.
+
+    Example:
+        >>> short_count(999), short_count(3_104_000), short_count(2.5e10)
+        ('999', '3.10M', '25.0B')
+    """
+    return size(number).removesuffix("B").replace(" ", "").replace("G", "B")
+
+
+def throughput(seconds: float, size_bytes: int, tokens: int = 0) -> str:
+    """Return the duration of some work and its rates.
+
+    Example:
+        >>> throughput(4.33, 120_000_000, 36_000_000)
+        '4.33 s (27.7 MB/s, 8.31M tokens/s)'
+    """
+    seconds = max(seconds, 1e-9)
+    of_tokens = f", {short_count(tokens / seconds)} tokens/s" if tokens else ""
+    return f"{duration(seconds)} ({size(size_bytes / seconds)}/s{of_tokens})"
+
+
+class WrittenDataset(Protocol):
+    """The report of a dataset that was written."""
+
+    @property
+    def prefix(self) -> str:
+        """Path or URL prefix."""
+
+    @property
+    def dtype(self) -> str:
+        """Token dtype."""
+
+    @property
+    def documents(self) -> int:
+        """Documents."""
+
+    @property
+    def sequences(self) -> int:
+        """Sequences."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens."""
+
+    @property
+    def bin_bytes(self) -> int:
+        """Size of the .bin file."""
+
+    @property
+    def idx_bytes(self) -> int:
+        """Size of the .idx file."""
+
+
+def written_dataset(report: WrittenDataset) -> str:
+    """Return the files and counts of a dataset that was written."""
+    return (
+        f"{report.prefix}.bin, .idx: {counted(report.documents, 'document')}, "
+        f"{counted(report.sequences, 'sequence')}, {counted(report.tokens, 'token')} "
+        f"({report.dtype}, {size(report.bin_bytes + report.idx_bytes)})"
+    )
 
 
 def percent(share: float) -> str:

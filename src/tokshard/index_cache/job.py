@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -71,6 +72,7 @@ class IndexReport:
     ]
     description: Annotated[str, Key("description", "Content of description.txt.")]
     files: Annotated[tuple[str, ...], Key("files", "The files that Megatron looks up.")]
+    size_bytes: Annotated[int, Key("size_bytes", "Size of its arrays.", minimum=0)]
     samples: Annotated[int, Key("samples", "Samples of the index.", minimum=0)]
     epochs: Annotated[int, Key("epochs", "Times that each sequence is read.", minimum=1)]
     tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of the split.", minimum=0)]
@@ -114,6 +116,7 @@ class BuildIndicesReport(Document):
         tuple[EpochSize, ...], Key("epoch_sizes", "Sizes that were asked for as epochs, in samples.")
     ]
     indices: Annotated[tuple[IndexReport, ...], Key("indices", "The indexes in order.")]
+    seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
 
 
@@ -124,6 +127,7 @@ class IndexOutcome:
     Attributes:
         plan: The numbers of the index: samples, epochs, tokens.
         before: The examination of the files before.
+        array_bytes: Size of the arrays.
         action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
             ``"rebuilt"``; None if it was only examined.
     """
@@ -134,6 +138,7 @@ class IndexOutcome:
     dataset: DatasetFingerprint
     before: Examination
     action: Action | None
+    array_bytes: int
 
     @property
     def is_fresh(self) -> bool:
@@ -152,6 +157,7 @@ class IndexOutcome:
             hash=self.entry.hash,
             description=request.description().text(),
             files=self.entry.megatron_files,
+            size_bytes=self.array_bytes,
             samples=plan.samples,
             epochs=plan.epochs,
             tokens_per_epoch=plan.tokens_per_epoch,
@@ -179,6 +185,7 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         UsageError, InputError, OutputExistsError, IntegrityError, LockedError, StorageError, WorkerError: See
             :func:`build_requests`.
     """
+    started = time.monotonic()
     requests, epoch_sizes = requests_of(options)
     outcomes = build_requests(
         requests,
@@ -187,7 +194,7 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         rebuild=options.rebuild,
         progress=progress,
     )
-    return _report(options, outcomes, epoch_sizes)
+    return _report(options, outcomes, epoch_sizes, started)
 
 
 def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = None) -> BuildIndicesReport:
@@ -206,11 +213,12 @@ def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         raise UsageError("--assert-hit builds nothing: leave out --rebuild")
     if isinstance(options.workers, RayOptions):
         raise UsageError("indexes are checked on this machine: leave out --executor ray")
+    started = time.monotonic()
     requests, epoch_sizes = requests_of(options)
     outcomes = examine_requests(
         requests, cache_directory=_directory_of(options), workers=options.workers, progress=progress
     )
-    return _report(options, outcomes, epoch_sizes)
+    return _report(options, outcomes, epoch_sizes, started)
 
 
 def _directory_of(options: BuildIndicesOptions) -> str | None:
@@ -218,7 +226,10 @@ def _directory_of(options: BuildIndicesOptions) -> str | None:
 
 
 def _report(
-    options: BuildIndicesOptions, outcomes: Sequence[IndexOutcome], epoch_sizes: Sequence[EpochSize]
+    options: BuildIndicesOptions,
+    outcomes: Sequence[IndexOutcome],
+    epoch_sizes: Sequence[EpochSize],
+    started: float,
 ) -> BuildIndicesReport:
     reports = tuple(outcome.report() for outcome in outcomes)
     return BuildIndicesReport(
@@ -226,6 +237,7 @@ def _report(
         options.naming.are_given,
         tuple(epoch_sizes),
         reports,
+        time.monotonic() - started,
         tuple(dict.fromkeys(warning for report in reports for warning in report.warnings)),
     )
 
@@ -470,4 +482,5 @@ def _examine_all(
 def _outcome(
     task: IndexTask, request: IndexRequest, before: Examination, action: Action | None
 ) -> IndexOutcome:
-    return IndexOutcome(request, task.target.entry, task.plan, task.dataset, before, action)
+    size = task.target.content.file_bytes
+    return IndexOutcome(request, task.target.entry, task.plan, task.dataset, before, action, size)

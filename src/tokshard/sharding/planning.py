@@ -22,8 +22,9 @@ last rank, and so all ranks, with less.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from tokshard.core.codec import Document, Key
@@ -236,6 +237,7 @@ class ShardPlanReport(Document):
     staging: Annotated[
         StagingReport | None, Key("staging", "Staging lists that were written; null if not asked for.")
     ] = None
+    seconds: Annotated[float, Key("seconds", "Duration of the run; 0 for a dry run.", minimum=0)] = 0.0
 
     @classmethod
     def of(
@@ -276,8 +278,9 @@ def shard_plan(
 
         tokshard.shard_plan(ShardPlanOptions(sources=("mix",), output="plan", data_parallel=8))
     """
+    started = time.monotonic()
     with reporting(progress) as listener:
-        return publish_plan(
+        report = publish_plan(
             dry_run_shard_plan(options, progress=listener),
             options.output,
             packed=options.packed,
@@ -286,6 +289,7 @@ def shard_plan(
             staging=staging,
             progress=listener,
         )
+        return replace(report, seconds=time.monotonic() - started)
 
 
 def publish_plan(

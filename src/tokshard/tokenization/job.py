@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.core.codec import encode
+from tokshard.core.formatting import size
 from tokshard.core.strict_json import dump_json
 from tokshard.corpus.files import CorpusFile, content_bytes
 from tokshard.dataset.build_run import BuildSpec
@@ -260,7 +261,7 @@ def _choose_encoder(
     files: Sequence[CorpusFile], tokenizer: Tokenizer, options: TokenizeOptions
 ) -> EncoderDecision:
     if options.encoder == "reference":
-        return EncoderDecision("reference", "asked for")
+        return EncoderDecision("reference", "requested by --encoder reference")
     reason = fast_encoder_refusal(tokenizer, special_tokens=options.special_tokens)
     if options.encoder == "fast":
         if reason is not None:
@@ -269,5 +270,5 @@ def _choose_encoder(
             )
         return EncoderDecision("fast", None)
     if reason is None and content_bytes(files) <= FIRST_BYTES:
-        reason = "the corpus is no larger than the sample that would be compared"
+        reason = f"the corpus is smaller than {size(FIRST_BYTES)}, so both encoders would encode all of it"
     return EncoderDecision("reference" if reason else "fast", reason)

@@ -46,6 +46,10 @@ class TokenizeReport(Document):
     input_bytes: Annotated[int, Key("input_bytes", "Bytes of the inputs on disk.", minimum=0)]
     content_bytes: Annotated[int, Key("content_bytes", "Bytes of the inputs after decompression.", minimum=0)]
     encoder: Annotated[EncoderRecord, Key("encoder", "Documents by encoder, and how many were compared.")]
+    encoder_reason: Annotated[
+        str | None,
+        Key("encoder_reason", "Why documents were encoded by the reference encoder; null if none were."),
+    ]
     units: Annotated[int, Key("units", "Units of work.", minimum=0)]
     units_resumed: Annotated[int, Key("units_resumed", "Units that an earlier run had finished.", minimum=0)]
     up_to_date: Annotated[bool, Key("up_to_date", "Whether the outputs existed already.")]

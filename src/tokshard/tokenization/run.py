@@ -253,12 +253,22 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
         input_bytes=sum(source.size_bytes or 0 for source in first.inputs),
         content_bytes=first.counts.content_bytes,
         encoder=first.encoder,
+        encoder_reason=_encoder_reason(job, first),
         units=first.dataset.units,
         units_resumed=result.resumed,
         up_to_date=result.up_to_date,
         seconds=time.monotonic() - started,
         warnings=_warnings(job, result.manifests),
     )
+
+
+def _encoder_reason(job: TokenizeJob, manifest: Manifest) -> str | None:
+    documents = manifest.encoder.documents
+    if not documents.get("reference"):
+        return None
+    if job.encoder.reason is None and not documents.get("fast"):
+        return "fastokens, the library of the fast encoder, is not installed or refuses the tokenizer"
+    return job.encoder.reason or "units of an earlier run are by the reference encoder"
 
 
 def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def fast_encoder(tokenizer: Tokenizer, *, special_tokens: bool, checked: bool = 
     """
     if not checked and (reason := fast_encoder_refusal(tokenizer, special_tokens=special_tokens)):
         place = tokenizer.path or "the built-in tokenizer"
-        raise FastEncoderRefusedError(f"the fast encoder cannot encode with {place}: {reason}")
+        raise FastEncoderRefusedError(f"cannot encode with {place}: {reason}")
     return _FastEncoder(tokenizer, special_tokens=special_tokens)
 
 
@@ -101,10 +101,10 @@ def fast_encoder_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str |
     The tokenizer's file is parsed, no library is loaded; see :func:`fast_encoder` for the arguments.
     """
     if tokenizer.kind != "huggingface":
-        return f"it knows no {tokenizer.kind} tokenizers"
+        return f"the fast encoder does not support {tokenizer.kind} tokenizers"
     definition = parse_object(tokenizer.definition, str(tokenizer.path))
     reason = structure.refusal(definition, special_tokens=special_tokens)
-    return reason and f"it is not known to be right about {reason}"
+    return reason and f"the fast encoder does not support {reason}"
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,13 +82,14 @@ def replan(
 
         tokshard.replan(ReplanOptions(plan="plan", output="plan2", consumed_samples=4096, world_size=16))
     """
+    started = time.monotonic()
     with reporting(progress) as listener:
         listener.start("planning and checking")
         plan, files = _plan_of(options)
         if files is not None:
             listener.start("writing the order")
             files.write()
-        return publish_plan(
+        report = publish_plan(
             plan,
             options.output,
             packed=options.packed,
@@ -96,6 +98,7 @@ def replan(
             staging=staging,
             progress=listener,
         )
+        return replace(report, seconds=time.monotonic() - started)
 
 
 def dry_run_replan(options: ReplanOptions, *, progress: Progress | None = None) -> Plan:
