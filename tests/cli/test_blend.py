@@ -47,13 +47,13 @@ def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
         done.stdout,
         re.MULTILINE,
     )
-    assert "mix/blend.json, mix/cache: 6 built in" in done.stdout
+    assert "\nwritten: mix/blend.json\nindexes: 6 built in mix/cache\ntime: " in done.stdout
     certificate = json.loads((workshop / "mix/blend.json").read_text())["splits"]["train"]["certificate"]
     assert [source["samples"] for source in certificate["sources"]] == [140, 60]
     assert len(files_of(workshop / "mix/cache")) == 2 * (2 * 4 + 3)
     again = tokshard(*BLEND, *SPLIT, "--num-samples", "200,10", "-o", "mix", *NAMES, cwd=workshop)
-    assert "mix/blend.json, mix/cache: 6 found in" in again.stdout
-    command = re.search(r"^next: give the job (.*), and its whole command to", done.stdout, re.MULTILINE)[1]
+    assert "indexes: 6 reused in mix/cache\n" in again.stdout
+    command = re.search(r"^next: launch with (.*); check the launch script", done.stdout, re.MULTILINE)[1]
     job = ("--train-iters", 50, "--global-batch-size", 4, "--eval-interval", 100, "--eval-iters", 2)
     seen = run("doctor", "--json", "pretrain_gpt.py", *shlex.split(command), *job, *JOB_TOKENIZER)
     states = {(lookup["split"], lookup["prefix"]): lookup["condition"] for lookup in seen.json["lookups"]}
@@ -139,7 +139,7 @@ def test_what_is_emitted_names_the_cache_and_the_arguments_of_the_job(workshop):
     assert " ".join(job) in done.stdout
     assert "--train-samples" not in words
     built = run(*BLEND, *SPLIT, *job, *there, "-o", "mix", *NAMES)
-    given = re.search(r"^next: give the job (.*), and its whole command to", built.stdout, re.MULTILINE)[1]
+    given = re.search(r"^next: launch with (.*); check the launch script", built.stdout, re.MULTILINE)[1]
     assert shlex.split(given) == words
 
 
@@ -180,10 +180,10 @@ def test_assert_hit_covers_indexes_and_blends(workshop):
     options = (*BLEND, *SPLIT, "--num-samples", 200, "-o", "mix", *NAMES)
     missing = run(*options, "--assert-hit")
     assert (missing.returncode, (workshop / "mix").exists()) == (1, False)
-    assert "0 of 6 sets of files are there and fresh" in missing.stdout
+    assert "fresh: 0 of 6 indexes" in missing.stdout
     assert run(*options).returncode == 0
     hit = run(*options, "--assert-hit")
-    assert (hit.returncode, "6 of 6 sets of files" in hit.stdout) == (0, True)
+    assert (hit.returncode, "fresh: 6 of 6 indexes" in hit.stdout) == (0, True)
     victim = next((workshop / "mix/cache").glob("*-BlendedDataset-train-dataset_index.npy"))
     victim.write_bytes(victim.read_bytes()[:-2] + b"\1\0")
     damaged = run(*options, "--assert-hit", "--json")
@@ -212,7 +212,7 @@ def test_a_dataset_twice_needs_seeds_of_its_own(workshop):
     refused = run(*twice, *NAMES)
     assert (refused.returncode, "is in the mixture twice" in refused.stderr) == (2, True)
     done = run(*twice, *NAMES, "--own-seeds")
-    assert (done.returncode, "next:" in done.stdout) == (0, False)
+    assert (done.returncode, "next: tokshard shard-plan mix " in done.stdout) == (0, True)
     emitted = run(*twice[:-2], "--own-seeds", "--emit", "megatron-args")
     assert (emitted.returncode, "which Megatron cannot be told" in emitted.stderr) == (2, True)
 

@@ -26,26 +26,34 @@ def workshop(tmp_path, monkeypatch):
 def test_the_bare_run_builds_and_says_what(workshop):
     done = tokshard(*BUILD, "--split", "9,1", "--epochs", 2, "--cache-dir", "cache", *NAMES, cwd=workshop)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "train of data/web: built\n  asked       " in done.stdout
-    assert "2 epochs are --train-samples " in done.stdout
-    assert "next: give the job --data-path data/web --data-cache-path cache --seq-length 16 --seed 1234" in (
-        done.stdout
-    )
-    hashes = re.findall(r"^  hash +([0-9a-f]{32})$", done.stdout, re.MULTILINE)
-    texts = re.findall(r"^  description (.*)$", done.stdout, re.MULTILINE)
-    assert len(hashes) == len(texts) == 2
-    for digest, text in zip(hashes, texts, strict=True):
-        pretty = json.dumps(json.loads(text), indent=4)
-        assert hashlib.md5(pretty.encode()).hexdigest() == digest
-        assert f"{digest}-GPTDataset-{{description.txt," not in done.stdout
-    assert re.search(
-        rf"files +cache/{hashes[0]}-GPTDataset-train-{{description.txt,document_index.npy,", done.stdout
+    header, train, valid, epochs, indexes, time, following = done.stdout.splitlines()
+    assert header.split() == [
+        *("dataset", "split", "samples", "epochs", "documents", "tokens", "index", "size")
+    ]
+    assert train.split()[:2] == ["data/web", "train"]
+    assert valid.split()[:2] == ["data/web", "valid"]
+    assert epochs.startswith("2 epochs are --train-samples ")
+    assert indexes.startswith("indexes: 2 built in cache (")
+    assert time.startswith("time: ")
+    assert following.startswith(
+        "next: launch with --data-path data/web --data-cache-path cache --seq-length 16 --seed 1234"
     )
     assert len(files_of(workshop / "cache")) == 8
+    report = run(*BUILD, "--split", "9,1", "--epochs", 2, "--cache-dir", "cache", *NAMES, "--json").json
+    for line, index in zip((train, valid), report["indices"], strict=True):
+        pretty = json.dumps(json.loads(index["description"]), indent=4)
+        assert hashlib.md5(pretty.encode()).hexdigest() == index["hash"]
+        arrays = [path for path in index["files"] if path.endswith(".npy")]
+        assert index["size_bytes"] == sum((workshop / path).stat().st_size for path in arrays)
+        numbers = (index["samples"], index["epochs"], index["documents"])
+        assert line.split()[2:5] == [f"{number:,}" for number in numbers]
+        assert line.split()[5] == f"{index['tokens_per_epoch'] * index['epochs']:,}"
+        assert line.split()[6] == "built"
+    hashes = [index["hash"] for index in report["indices"]]
     samples = int(re.search(r"--train-samples (\d+)", done.stdout)[1])
     assert len(np.load(workshop / f"cache/{hashes[0]}-GPTDataset-train-shuffle_index.npy")) == samples
     again = tokshard(*BUILD, "--split", "9,1", "--epochs", 2, "--cache-dir", "cache", *NAMES, cwd=workshop)
-    assert "train of data/web: there already" in again.stdout
+    assert "indexes: 2 reused in cache (" in again.stdout
 
 
 def test_without_a_tokenizer_the_names_are_neutral_and_that_is_said_once(workshop):
@@ -117,12 +125,13 @@ def test_like_another_cache_the_names_are_its_own(workshop):
     done = run("build-indices", "data/web", "--like", like, "--cache-dir", "two")
     assert (done.returncode, done.stderr) == (0, "")
     assert files_of(workshop / "two") == files_of(workshop / "one")
-    assert [line.split()[0] for line in done.stdout.splitlines() if " of data/web: " in line] == [
-        "train",
-        "valid",
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("data/web ")] == [
+        *("train", "valid")
     ]
-    other = run("build-indices", "data/web", "--like", like, "--seq-length", 32, "--cache-dir", "one")
-    assert "of 32 tokens" in other.stdout
+    other = run(
+        "build-indices", "data/web", "--like", like, "--seq-length", 32, "--cache-dir", "one", "--json"
+    )
+    assert {index["sequence_length"] for index in other.json["indices"]} == {32}
     (workshop / "three").mkdir()
     alone = workshop / "three" / like.name
     alone.write_bytes(like.read_bytes())
@@ -149,8 +158,8 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
     options = ("--num-samples", "100,10", "--split", "9,1", "--cache-dir", "cache", *NAMES)
     missing = run(*BUILD, *options, "--assert-hit")
     assert (missing.returncode, (workshop / "cache").exists()) == (1, False)
-    assert "train of data/web: missing: it does not exist" in missing.stdout
-    assert "0 of 2 indexes are there and fresh" in missing.stdout
+    assert "train of data/web is missing: it does not exist" in missing.stdout
+    assert "fresh: 0 of 2 indexes" in missing.stdout
     assert run(*BUILD, *options).returncode == 0
     hit = run(*BUILD, *options, "--assert-hit", "--quiet")
     assert (hit.returncode, hit.stdout, hit.stderr) == (0, "", "")

@@ -374,7 +374,10 @@ def _show_report(report: BlendReport, options: BlendOptions) -> None:
     rendering.show(tokshard.describe(report.document))
     terminal.say("")
     actions = Counter(entry.action for entry in report.entries)
-    done = ", ".join(f"{count(number)} {action}" for action, number in actions.items() if action)
+    words = {"found": "reused"}
+    done = ", ".join(
+        f"{count(number)} {words.get(action, action)}" for action, number in actions.items() if action
+    )
     facts: list[tuple[str, object]] = [
         ("written", shown_path(report.path)),
         ("indexes", f"{done} in {shown_path(report.document.cache_directory)}"),
@@ -383,6 +386,6 @@ def _show_report(report: BlendReport, options: BlendOptions) -> None:
     directory = shlex.quote(shown_path(os.path.dirname(report.path)))
     following = f"tokshard shard-plan {directory} --data-parallel N --global-batch-size N -o PLAN"
     if options.naming.are_given and not report.plan.has_own_seeds:
-        words = tokshard.emit_megatron(report.plan, options)
-        following = f"launch with {words}; check the launch script with: tokshard doctor SCRIPT"
+        arguments = tokshard.emit_megatron(report.plan, options)
+        following = f"launch with {arguments}; check the launch script with `tokshard doctor launch.sh`"
     rendering.outcome([*facts, ("next", following)])

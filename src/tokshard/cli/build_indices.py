@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tokshard import BuildIndicesReport, EpochSize, IndexReport
 
 _SHOWN_DIRECTORIES = 4
+_WORDS = {"found": "reused"}
 
 
 COMMON_OPTIONS = (
@@ -195,7 +196,7 @@ def _show(report: BuildIndicesReport) -> None:
         row = [
             *(shown_path(index.prefix), index.split, count(index.samples), count(index.epochs)),
             *(count(index.documents), count(index.tokens_per_epoch * index.epochs)),
-            *(index.action or index.condition, size(index.size_bytes)),
+            *(_WORDS.get(index.action or "", index.action) or index.condition, size(index.size_bytes)),
         ]
         rows.append([*row, count(index.sequence_length)] if several_lengths else row)
     rendering.table([*header, "sequence length"] if several_lengths else header, rows, left=(0, 1, 6))
@@ -213,7 +214,7 @@ def _outcome(report: BuildIndicesReport) -> Iterator[tuple[str, object]]:
         yield "fresh", f"{count(fresh)} of {counted(total, 'index', 'indexes')}"
         return
     actions = Counter(index.action or "fresh" for index in report.indices)
-    done = ", ".join(f"{count(number)} {action}" for action, number in actions.items())
+    done = ", ".join(f"{count(number)} {_WORDS.get(action, action)}" for action, number in actions.items())
     directories = dict.fromkeys(shown_path(os.path.dirname(index.files[0])) for index in report.indices)
     written = sum(index.size_bytes for index in report.indices)
     where = listed(list(directories), _SHOWN_DIRECTORIES)
@@ -241,4 +242,4 @@ def _next(index: IndexReport) -> str:
     arguments += ["--seq-length", str(index.sequence_length), "--seed", str(described["random_seed"])]
     if described["split"] is not None:
         arguments += ["--split", described["split"]]
-    return f"launch with {shlex.join(arguments)}; check the launch script with: tokshard doctor SCRIPT"
+    return f"launch with {shlex.join(arguments)}; check the launch script with `tokshard doctor launch.sh`"

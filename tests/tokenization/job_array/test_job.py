@@ -165,7 +165,7 @@ def test_a_long_list_of_missing_units_is_cut_in_the_message_and_complete_in_the_
     (missing,) = caught.value.missing
     assert missing["units"] == list(range(1, 100, 2))
     assert caught.value.tasks is None
-    assert "50 of the units lack a finished part: 1, 3, 5" in caught.value.message
+    assert "50 units are not finished: 1, 3, 5" in caught.value.message
     assert "39 and more of " in caught.value.message
     assert "41" not in caught.value.message
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tokshard.core.formatting import counted
 from tokshard.core.progress import Progress, reporting
 from tokshard.corpus.files import discover
 from tokshard.dataset.build_run import BuildResult, BuildRun, recover
@@ -290,7 +291,8 @@ def _described(missing: Sequence[MissingUnits]) -> str:
         more = " and more" if len(runs) > left else ""
         places.append(f"{', '.join(runs[:left])}{more} of {entry.path}")
         left -= len(runs)
-    return f"{least}{max(count, 1)} of the units lack a finished part: {'; '.join(places)}"
+    verb = "is" if count <= 1 else "are"
+    return f"{least}{counted(max(count, 1), 'unit')} {verb} not finished: {'; '.join(places)}"
 
 
 def _numbers(tasks: Sequence[int]) -> str:
