@@ -127,7 +127,7 @@ def test_units_without_a_part_are_named(corpus):
         finish(corpus, tasks=3)
     error = caught.value
     assert error.exit_code == 1
-    assert "units lack a finished part: 0" in error.message
+    assert "units are not finished: 0" in error.message
     assert "of a.jsonl; " in error.message
     assert set(error.tasks) >= {1}
     named = {(missing["input"], unit) for missing in error.missing for unit in missing["units"]}
@@ -151,7 +151,7 @@ def test_a_compressed_input_whose_end_nobody_has_seen_is_named_as_such(corpus):
     with pytest.raises(UnfinishedError) as caught:
         finish(inputs, tasks=2)
     assert caught.value.missing == ({"input": "b.jsonl.gz", "units": [], "open_from": len(kept)},)
-    assert "at least 1 of the units" in caught.value.message
+    assert "at least 1 unit is not finished" in caught.value.message
     assert "whatever comes from 4 on of b.jsonl.gz" in caught.value.message
     assert caught.value.tasks == (0, 1)
 

@@ -284,7 +284,7 @@ def _described(missing: Sequence[MissingUnits]) -> str:
     for entry in missing:
         runs = [str(first) if first == last else f"{first} to {last}" for first, last in _runs(entry.units)]
         if entry.open_from is not None:
-            runs.append(f"whatever comes from {entry.open_from} on")
+            runs.append(f"all from {entry.open_from} on")
         if left <= 0:
             places.append("and more")
             break
