@@ -152,7 +152,7 @@ def test_a_compressed_input_whose_end_nobody_has_seen_is_named_as_such(corpus):
         finish(inputs, tasks=2)
     assert caught.value.missing == ({"input": "b.jsonl.gz", "units": [], "open_from": len(kept)},)
     assert "at least 1 unit is not finished" in caught.value.message
-    assert "whatever comes from 4 on of b.jsonl.gz" in caught.value.message
+    assert "all from 4 on of b.jsonl.gz" in caught.value.message
     assert caught.value.tasks == (0, 1)
 
 
