@@ -53,10 +53,29 @@ def test_a_document(dataset):
     found = json_of(tokshard("inspect", dataset, "--document", "1", "--tokenizer", TOKENIZER, "--json"))
     assert found["text"] == f"{first}<|endoftext|>"
     assert len(found["tokens"]) == sum(found["sequence_lengths"])
-    assert "pass --tokenizer" in tokshard("inspect", dataset, "--document", "1").stdout
+    assert json_of(tokshard("inspect", dataset, "--document", "1", "--json")) == found
     for number in ("100000", "-100000"):
         done = tokshard("inspect", dataset, "--document", number)
         assert (done.returncode, "has no document" in done.stderr) == (2, True)
+
+
+def test_the_recorded_tokenizer_is_used_while_it_is_what_it_was(tmp_path):
+    tokenizer = tmp_path / "tok/tokenizer.json"
+    tokenizer.parent.mkdir()
+    tokenizer.write_bytes(TOKENIZER.read_bytes())
+    (tmp_path / "in.jsonl").write_text('{"text": "once upon a time"}\n')
+    done = tokshard("tokenize", "in.jsonl", "-o", "x", "--tokenizer", "tok", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "x.tokshard/manifest.json").read_text())["tokenizer_path"] == (
+        "tok/tokenizer.json"
+    )
+    show = ("inspect", "x", "--document", "0")
+    assert "once upon a time<|endoftext|>" in tokshard(*show, cwd=tmp_path).stdout
+    tokenizer.write_bytes(TOKENIZER.read_bytes() + b" ")
+    assert "pass --tokenizer" in tokshard(*show, cwd=tmp_path).stdout
+    tokenizer.unlink()
+    assert "pass --tokenizer" in tokshard(*show, cwd=tmp_path).stdout
+    assert "once upon" in tokshard(*show, "--tokenizer", TOKENIZER, cwd=tmp_path).stdout
 
 
 def test_text_is_shown_harmless(tmp_path):
@@ -110,3 +129,12 @@ def test_a_tokenizer():
 def test_what_is_nothing(tmp_path, thing, text):
     done = tokshard("inspect", thing, cwd=tmp_path)
     assert (done.returncode, text in done.stderr) == (3, True)
+
+
+def test_a_merged_dataset_keeps_the_path_of_its_tokenizer(tmp_path):
+    for number in range(2):
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps({"text": f"text {number}"}) + "\n")
+        run_tokenize(str(tmp_path / f"{number}.jsonl"), str(tmp_path / str(number)), tokenizer=str(TOKENIZER))
+    assert tokshard("merge", "0", "1", "-o", "both", cwd=tmp_path).returncode == 0
+    shown = tokshard("inspect", "both", "--document", "1", cwd=tmp_path).stdout
+    assert "text 1<|endoftext|>" in shown

@@ -33,6 +33,7 @@ from tokshard.tokenizer.encoders import (
     fast_encoder,
     fast_encoder_refusal,
     reference_encoder,
+    token_text,
 )
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 
@@ -334,6 +335,30 @@ def piece_model(tmp_path_factory):
         minloglevel=2,
     )
     return folder / "small.model"
+
+
+def test_the_text_of_a_piece_has_its_leading_space(piece_model, tmp_path):
+    import sentencepiece
+
+    tokenizer = load_tokenizer(str(piece_model))
+    library = sentencepiece.SentencePieceProcessor(model_file=str(piece_model))
+    for token in range(library.vocab_size()):
+        piece = library.id_to_piece(token)
+        if not library.is_byte(token) and not library.is_control(token) and not library.is_unknown(token):
+            assert token_text(tokenizer, token) == piece.replace("▁", " ")
+
+
+def test_the_text_of_a_metaspace_token_has_its_leading_space(tmp_path):
+    decoder = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    definition = metaspace()
+    with_decoder, without = {**definition, "decoder": decoder}, {**definition, "decoder": None}
+    (tmp_path / "other").mkdir()
+    decoded, plain = written(tmp_path, with_decoder), written(tmp_path / "other", without)
+    pieces = definition["model"]["vocab"]
+    assert any(piece.startswith("▁") and len(piece) > 1 for piece in pieces)
+    for piece, token in pieces.items():
+        assert token_text(decoded, token) == piece.replace("▁", " ")
+        assert token_text(plain, token) == piece
 
 
 def test_sentencepiece(piece_model):

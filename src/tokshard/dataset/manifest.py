@@ -165,6 +165,14 @@ class Manifest(Document):
     encoder: Annotated[EncoderRecord, Key("encoder", "The encoders of the text.")]
     inputs: Annotated[tuple[InputRecord, ...], Key("inputs", "The inputs, in order.")]
     counts: Annotated[RecordCounts, Key("counts", "The records of all inputs.")]
+    tokenizer_path: Annotated[
+        str | None,
+        Key(
+            "tokenizer_path",
+            "Path of the file that defines the tokenizer, as the user named it; absent if not known.",
+            omit_none=True,
+        ),
+    ] = None
     seal: Annotated[str, Key(SEAL, "SHA-256 of all other fields.", pattern=SHA256)] = ""
 
     def __post_init__(self) -> None:

@@ -11,11 +11,11 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.errors import InputError, UsageError
+from tokshard.errors import InputError, MissingExtraError, TokenizerError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 from tokshard.tokenization.job import choose_dtype
-from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer, reopen_tokenizer
 from tokshard.tokenizer.encoders import decode, fast_encoder_refusal
 
 if TYPE_CHECKING:
@@ -267,8 +267,8 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
 
     Args:
         path_prefix: The dataset.
-        argument: The tokenizer that the user names; by default the built-in one if the dataset was made
-            with it.
+        argument: The tokenizer that the user names; by default the one that the manifest records, if its
+            file is still there.
 
     Raises:
         InputError: The dataset was made with another one.
@@ -277,7 +277,7 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
     manifest = read_manifest(path_prefix)
     recorded = manifest.tokenizer if manifest is not None else None
     if argument is None:
-        return load_tokenizer(None) if recorded is not None and recorded.kind == "bytes" else None
+        return _recorded_tokenizer(manifest)
     tokenizer = load_tokenizer(argument, need_eod=False)
     if recorded is not None and recorded.sha256 != tokenizer.sha256:
         raise InputError(
@@ -285,4 +285,18 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
             f"{recorded.sha256} and {tokenizer.sha256}",
             hint="pass the tokenizer that the dataset was made with",
         )
+    return tokenizer
+
+
+def _recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
+    if manifest is None or manifest.tokenizer is None:
+        return None
+    path = manifest.tokenizer_path
+    if manifest.tokenizer.kind != "bytes" and path is None:
+        return None
+    try:
+        tokenizer = reopen_tokenizer(path, manifest.tokenizer)
+        decode(tokenizer, [])  # loads its library
+    except (TokenizerError, MissingExtraError):
+        return None
     return tokenizer

@@ -12,7 +12,7 @@ import numpy as np
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer.definition import Tokenizer
-from tokshard.tokenizer.encoders import decode
+from tokshard.tokenizer.encoders import token_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,7 +145,7 @@ def _text(tokenizer: Tokenizer | None, token: int) -> str | None:
     if tokenizer is None:
         return None
     try:
-        return decode(tokenizer, [token])
+        return token_text(tokenizer, token)
     except TokenizerError:
         return None  # an id that the tokenizer does not have, which verify reports
 

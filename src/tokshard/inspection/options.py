@@ -17,8 +17,8 @@ class InspectOptions:
         path: The path prefix of a dataset; an index cache, one of its files, or ``CACHE/HASH``; a blend, a
             plan or the manifest of a rank; a tokenizer.
         document: The number of one document of a dataset; negative numbers count from the end.
-        tokenizer: The tokenizer to decode tokens with; by default the built-in one if the dataset was made
-            with it.
+        tokenizer: The tokenizer to decode tokens with; by default the one that the dataset was made with,
+            if its file is still where it was.
         multimodal: Whether the dataset has modes.
         rank: A rank of the whole job that reads a plan.
         step: A step of that rank.

@@ -9,6 +9,7 @@ import numpy as np
 
 from tokshard.core.codec import Document, Key
 from tokshard.errors import TokshardError, UsageError
+from tokshard.inspection.planned import count_planned
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan, Stream, read_plan
@@ -40,6 +41,14 @@ class ShardSummary:
         tuple[int, int] | None,
         Key(
             "ids", "First sample id, and one past the last; null in a blend, whose ids are mixed.", minimum=0
+        ),
+    ]
+    planned: Annotated[
+        int | None,
+        Key(
+            "planned",
+            "Samples of it that all steps read; null if they cannot be counted exactly.",
+            minimum=0,
         ),
     ]
 
@@ -75,7 +84,7 @@ class PlanSummary(Document):
 
     @classmethod
     def of(cls, plan: Plan) -> PlanSummary:
-        """Return the summary of a plan; no data is opened."""
+        """Return the summary of a plan; the arrays of blends are opened if they are there."""
         return cls(
             plan_id=plan.plan_id,
             topology=plan.topology,
@@ -260,6 +269,7 @@ def epochs_of(assignment: Assignment, local: Integers) -> Integers:
 def _stream_summary(stream: Stream) -> StreamSummary:
     source = stream.source
     bounds = None if source.order is not None else source.bounds.tolist()
+    planned = _planned(stream)
     return StreamSummary(
         samples=source.total,
         steps=stream.assignment.steps,
@@ -271,11 +281,20 @@ def _stream_summary(stream: Stream) -> StreamSummary:
                 dataset.prefix,
                 dataset.samples,
                 None if bounds is None else (bounds[number], bounds[number + 1]),
+                None if planned is None else planned[number],
             )
             for number, dataset in enumerate(source.datasets)
         ),
         coverage=coverage_of(stream.assignment),
     )
+
+
+def _planned(stream: Stream) -> tuple[int, ...] | None:
+    try:
+        found = count_planned(stream)
+    except TokshardError:
+        return None
+    return found.counts if found.exact else None
 
 
 def _places_of_rank(stream: Stream, rank: int, local: Integers) -> tuple[SamplePlace, ...]:

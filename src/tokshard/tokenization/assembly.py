@@ -173,7 +173,9 @@ class Assembly:
         if len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES:
             self._begin_checkpoint()
 
-    def stage(self, plan: BuildPlan, parameters: TokenizeParameters) -> list[Manifest]:
+    def stage(
+        self, plan: BuildPlan, parameters: TokenizeParameters, tokenizer_path: str | None
+    ) -> list[Manifest]:
         """Write every output's files into the work directory; return the manifests. All are assembled."""
         self._begin_checkpoint()
         self._settle()
@@ -210,6 +212,7 @@ class Assembly:
                 encoder=encoder,
                 inputs=inputs,
                 counts=_record_counts(self.counts),
+                tokenizer_path=tokenizer_path,
             )
             stage_manifest(directory, k, manifest)
             manifests.append(manifest)

@@ -145,7 +145,7 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
             raise IntegrityError(f"unit {assembly.next} was never finished")
         check_unchanged(job.files)
         progress.start("writing the index")
-        manifests = assembly.stage(job.plan, job.parameters)
+        manifests = assembly.stage(job.plan, job.parameters, job.tokenizer.path)
     finally:
         assembly.close()
     return BuildResult(tuple(manifests), encoding.resumed)

@@ -127,6 +127,26 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return b"".join(_tiktoken_pieces(library, plain)).decode("utf-8", "replace")
 
 
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """Return the text of one token with its leading space, which decoders of pieces strip at the start.
+
+    Raises:
+        TokenizerError: The tokenizer has no such token.
+    """
+    text = decode(tokenizer, [token])
+    piece = ""
+    if tokenizer.kind == "huggingface":
+        piece = _library(tokenizer).id_to_token(token) or ""
+    elif tokenizer.kind == "sentencepiece":
+        piece = _library(tokenizer).id_to_piece(token)
+    stripped = piece.startswith(_PIECE_SPACE) and not text.startswith((" ", _PIECE_SPACE))
+    return f" {text}" if stripped else text
+
+
+_PIECE_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""A space in the vocabulary of SentencePiece."""
+
+
 @lru_cache(maxsize=1)
 def _library(tokenizer: Tokenizer) -> Any:
     # Loading takes up to a second, and one tokenizer is used at a time.

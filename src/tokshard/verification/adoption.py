@@ -164,6 +164,7 @@ def _manifest(
         ),
         files=files,
         tokenizer=tokenizer,
+        tokenizer_path=context.tokenizer.path if context.tokenizer is not None else None,
         options=options,
         encoder=EncoderRecord({UNKNOWN_ENCODER: documents}, compared=0),
         inputs=(

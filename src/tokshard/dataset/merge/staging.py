@@ -209,9 +209,16 @@ def stage(
         encoder=_encoder_record(inputs),
         inputs=input_records(inputs, digests),
         counts=_counts(inputs),
+        tokenizer_path=_tokenizer_path(inputs) if plan.tokenizer is not None else None,
     )
     stage_manifest(directory, 0, manifest)
     return manifest
+
+
+def _tokenizer_path(inputs: Sequence[MergeInput]) -> str | None:
+    # They have one tokenizer, wherever each found it.
+    paths = (dataset.manifest.tokenizer_path for dataset in inputs if dataset.manifest is not None)
+    return next(filter(None, paths), None)
 
 
 def input_records(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> tuple[InputRecord, ...]:
