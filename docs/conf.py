@@ -63,6 +63,8 @@ templates_path = ["_templates"]
 myst_heading_anchors = 4
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_title = "tokshard"
 html_copy_source = False
 html_show_sphinx = False
