@@ -113,7 +113,8 @@ class CommandGroup(TyperGroup):
         completion.prepare()
         settings |= {"prog_name": "tokshard", "standalone_mode": False}
         try:
-            with failures.reported(as_json=failures.wants_json(words)):
+            # The outer one is for an error document that cannot be written.
+            with failures.reported(), failures.reported(as_json=failures.wants_json(words)):
                 code = self._run(megatron_options.translate(words) or ["--help"], settings)
         except typer.Exit as stop:
             code = stop.exit_code
