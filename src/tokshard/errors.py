@@ -11,8 +11,8 @@
     │   │                             3   a file was not found
     │   ├── BadRecordError            3   a record of an input is invalid
     │   └── TokenizerError            3   a tokenizer file cannot be read or used
-    ├── OutputExistsError             4   the output already exists
-    ├── ResumeMismatchError           4   an unfinished run was started with other options or inputs
+    ├── OutputExistsError             4   the output exists and was made from other inputs or options
+    ├── ResumeMismatchError           4   a saved state is of another plan or stream
     ├── LockedError                   5   another process is writing this output
     ├── IntegrityError, ValueError    6   corrupt or inconsistent data
     │   └── EncoderMismatchError      6   the fast encoder and the reference encoder disagree
@@ -181,13 +181,21 @@ class TokenizerError(InputError):
 
 
 class OutputExistsError(TokshardError):
-    """The output already exists."""
+    """The output exists, and was made from other inputs or options.
+
+    Args:
+        differences: One phrase for each field that differs, with both values.
+    """
 
     exit_code = 4
 
+    def __init__(self, message: str, *, differences: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.differences = differences
+
 
 class ResumeMismatchError(TokshardError):
-    """An unfinished run cannot be resumed because its inputs or options differ from the current ones.
+    """A saved state cannot be resumed because it is of another plan or stream.
 
     Args:
         differences: One phrase per difference.

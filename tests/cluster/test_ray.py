@@ -252,7 +252,7 @@ def test_a_stopped_run_is_resumed_without_ray(nodes, tmp_path):
     assert "resume with: tokshard tokenize" in complained
     assert not list(parts.glob("incoming-*"))
     resumed = json_of(tokshard("tokenize", source, "-o", tmp_path / "out", *options, "--json", "-q"))
-    assert resumed["units_resumed"] > 0
+    assert resumed["units_reused"] > 0
     assert tokshard("tokenize", source, "-o", tmp_path / "local/out", *options).returncode == 0
     assert files_of(tmp_path / "out") == files_of(tmp_path / "local/out")
 

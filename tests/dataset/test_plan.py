@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokshard.dataset.plan import BuildDifference, BuildPlan, UnreadablePlan
+from tokshard.dataset.plan import BuildPlan
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 TOKENIZE, MERGE = (
@@ -83,13 +83,6 @@ def test_another_tokenizer_is_named_by_its_fields():
 
 def test_another_command_is_the_only_difference():
     assert differences(TOKENIZE, MERGE) == ["the command was 'tokenize' and is now 'merge'"]
-
-
-def test_a_plan_that_cannot_be_read_differs_from_all():
-    unreadable = UnreadablePlan("plan.json is damaged")
-    assert unreadable.is_repeatable
-    assert unreadable.differences(TOKENIZE) == (BuildDifference("plan", "", "plan.json is damaged", None),)
-    assert differences(unreadable, MERGE) == ["its plan cannot be read: plan.json is damaged"]
 
 
 def test_a_plan_with_a_pipe_cannot_be_repeated():

@@ -16,7 +16,6 @@ from tokshard.errors import (
     IntegrityError,
     LockedError,
     OutputExistsError,
-    ResumeMismatchError,
     StorageError,
 )
 from tokshard.storage import syscalls
@@ -90,7 +89,7 @@ def test_a_journal_damaged_anywhere(directory, monkeypatch):
         content[position] ^= 1
         journal.write_bytes(content)
         report = tokenize()
-        redone.add(report.units - report.units_resumed)
+        redone.add(report.units - report.units_reused)
         assert outputs(["out/x"]) == expected, position
     assert 0 in redone or len(redone) > 2
 
@@ -166,7 +165,7 @@ def test_tokens_behind_the_checkpoint_count_for_nothing(stop, damage, checkpoint
     tokens.write_bytes(content[:covered] + behind.get(damage, b""))
     if damage == "gone":
         tokens.unlink()
-    assert tokenize().units_resumed == finished
+    assert tokenize().units_reused == finished
     assert outputs(["out/x"]) == expected
 
 
@@ -200,7 +199,7 @@ def test_a_damaged_part_is_made_again_and_no_others(stop, damage):
     finished, expected = stop(256)
     _, second, *_ = sorted(Path(WORK, "parts").glob("*.part"))
     damage(second)
-    assert tokenize().units_resumed == finished - 1
+    assert tokenize().units_reused == finished - 1
     assert outputs(["out/x"]) == expected
 
 
@@ -211,7 +210,7 @@ def test_a_run_of_another_version_is_resumed_from_its_checkpoint(stop, checkpoin
         take_the_tokens_out(path)
     with Path(WORK, "0.bin").open("ab") as file:
         file.write(bytes(1000))
-    assert tokenize().units_resumed == (3 if checkpoint_units == 3 else 0)
+    assert tokenize().units_reused == (3 if checkpoint_units == 3 else 0)
     assert outputs(["out/x"]) == expected
 
 
@@ -225,16 +224,12 @@ DAMAGED_PLANS = [
 
 @pytest.mark.parametrize("content", DAMAGED_PLANS)
 @pytest.mark.parametrize("last", ["units", "seal"])
-def test_a_damaged_plan_throws_nothing_away_unless_asked(directory, monkeypatch, content, last):
+def test_the_work_of_a_damaged_plan_is_done_again(directory, monkeypatch, content, last):
     expected = expected_outputs()
     unfinished(monkeypatch, last)
     Path(WORK, "plan.json").write_bytes(content)
-    kept = set(os.listdir(WORK)) - {"raw"}
-    with pytest.raises(ResumeMismatchError) as caught:
-        tokenize()
-    assert "--no-resume" in caught.value.hint
-    assert set(os.listdir(WORK)) == kept
-    tokenize(**({"resume": False} if last == "units" else {"force": True}))
+    report = tokenize()
+    assert report.units_reused == 0
     assert outputs(["out/x"]) == expected
 
 
@@ -385,7 +380,7 @@ def test_odd_prefixes_and_odd_input_names(directory, monkeypatch, prefix):
     options = {"unit_bytes": 300, "on_error": "skip"}
     with broken_off(monkeypatch, "units"), pytest.raises(KeyboardInterrupt):
         run_tokenize(str(odd), prefix, **options)
-    assert run_tokenize(str(odd), prefix, **options).units_resumed > 5
+    assert run_tokenize(str(odd), prefix, **options).units_reused > 5
     assert run_tokenize(str(odd), prefix, **options).up_to_date
     assert os.path.isfile(f"{prefix}.bin")
     assert os.path.isfile(f"{prefix}.idx")

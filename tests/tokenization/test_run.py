@@ -34,7 +34,6 @@ from tokshard.errors import (
     InputError,
     LockedError,
     OutputExistsError,
-    ResumeMismatchError,
     TokenizerError,
     UsageError,
 )
@@ -292,7 +291,7 @@ def unfinished(tmp_path):
 def test_a_resumed_run_says_so(unfinished):
     path, output = unfinished
     report = run_tokenize(path, output, unit_bytes=200, on_error="skip")
-    assert 0 < report.units_resumed < report.units
+    assert 0 < report.units_reused < report.units
 
 
 OTHER_OPTIONS = {
@@ -307,21 +306,26 @@ OTHER_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OTHER_OPTIONS)
-def test_resuming_with_other_options_is_refused_by_name(unfinished, name):
+def test_an_unfinished_run_refuses_no_other_options(unfinished, tmp_path, name):
     path, output = unfinished
-    with pytest.raises(ResumeMismatchError, match=name) as caught:
+    report = run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name])
+    assert (report.units_reused, report.units_of_other_options > 0) == (0, True)
+    assert report.bytes_of_other_options > 0
+    run_tokenize(path, str(tmp_path / "clean"), on_error="skip", **OTHER_OPTIONS[name])
+    assert pair(output) == pair(tmp_path / "clean")
+    assert not (tmp_path / "out.tokshard/kept").exists()
+
+
+@pytest.mark.parametrize("name", OTHER_OPTIONS)
+def test_a_finished_output_is_replaced_only_by_force_and_the_options_are_named(unfinished, name):
+    path, output = unfinished
+    run_tokenize(path, output, unit_bytes=200, on_error="skip")
+    with pytest.raises(OutputExistsError, match=name) as caught:
         run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name])
     assert caught.value.exit_code == 4
-    for again in ({"resume": False}, {"force": True}):
-        run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name], **again)
-
-
-def test_resuming_with_changed_inputs_is_refused_by_name(unfinished):
-    path, output = unfinished
-    with Path(path).open("a") as file:
-        file.write('{"text": "one more"}\n')
-    with pytest.raises(ResumeMismatchError, match=r"in\.jsonl: size_bytes was"):
-        run_tokenize(path, output, unit_bytes=200, on_error="skip")
+    assert caught.value.differences
+    assert "--force" in caught.value.hint
+    run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name], force=True)
 
 
 def test_the_same_command_again_does_nothing(tmp_path, corpus):

@@ -122,8 +122,8 @@ def _show_task(report: ArrayTaskReport) -> None:
     if report.state in {"encoded", "published"}:
         units, documents = counted(report.units, "unit"), counted(report.documents, "document")
         facts = [(name, f"{units} encoded, {documents}, {counted(report.tokens, 'token')}")]
-        if report.units_resumed:
-            facts.append(("reused", f"{counted(report.units_resumed, 'unit')} from an earlier run"))
+        if report.units_reused:
+            facts.append(("reused", f"{counted(report.units_reused, 'unit')} from an earlier run"))
         rendering.outcome(facts)
     if report.state == "encoded":
         rendering.outcome([("time", duration(report.seconds))])
@@ -425,9 +425,13 @@ def _show_report(report: TokenizeReport) -> None:
         facts.append(("rejected", f"{reasons} (listed in {first}.tokshard/rejected.jsonl)"))
     facts.append(("encoder", _encoder(report)))
     if not report.up_to_date:
-        if report.units_resumed:
-            units = f"{count(report.units_resumed)} of {counted(report.units, 'unit')}"
+        if report.units_reused:
+            units = f"{count(report.units_reused)} of {counted(report.units, 'unit')}"
             facts.append(("reused", f"{units} from an earlier run"))
+        if report.bytes_of_other_options:
+            units = counted(report.units_of_other_options, "unit")
+            size = terminal.size(report.bytes_of_other_options)
+            facts.append(("removed", f"{units} of other options or inputs ({size})"))
         tokens = sum(output.tokens for output in report.outputs)
         speed = throughput(report.seconds, report.content_bytes, tokens)
         facts.append(("time", f"{terminal.size(report.content_bytes)} of text in {speed}"))

@@ -7,20 +7,30 @@ directory, with checkpoints), publish (final names), deliver (upload, for output
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 from tokshard.core.progress import Progress
 from tokshard.dataset.delivery import JOURNAL_NAME, Delivery, UploadJournal
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
-from tokshard.dataset.plan import BuildPlan, UnreadablePlan
-from tokshard.dataset.workdir import WorkDirectory, is_sealed, publish, seal
-from tokshard.errors import IntegrityError, OutputExistsError, ResumeMismatchError, StorageError
+from tokshard.dataset.plan import (
+    BuildDifference,
+    BuildInput,
+    BuildPlan,
+    MergeParameters,
+    TextFormat,
+    TextInput,
+    TokenizeParameters,
+)
+from tokshard.dataset.workdir import WorkDirectory, is_sealed
+from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 
+_TIMES = frozenset({"mtime_ns", "version"})
 OutputState = Literal["new", "resume", "up-to-date", "exists"]
 
 
@@ -30,10 +40,14 @@ class BuildResult:
 
     Attributes:
         resumed: How much of the work an earlier run had done: units or bytes.
+        kept_units: Finished units of other plans, which are kept until the outputs are published.
+        kept_bytes: The size of their work directories.
     """
 
     manifests: tuple[Manifest, ...]
     resumed: int = 0
+    kept_units: int = 0
+    kept_bytes: int = 0
     up_to_date: bool = False
 
 
@@ -44,6 +58,8 @@ class BuildSpec:
     Attributes:
         prefixes: The local path prefix of each output.
         encoders: The encoders whose documents an existing output may have; None for any.
+        same_content: Tells whether the inputs still have the content from which the output at a prefix was
+            made. Called only if nothing but times or versions of inputs differ; None: it has changed.
         delivery: How the outputs are uploaded to a store; None to leave them where they are built.
     """
 
@@ -53,6 +69,7 @@ class BuildSpec:
     force: bool
     encoders: frozenset[str] | None = None
     delivery: Delivery | None = None
+    same_content: Callable[[str, Manifest], bool] | None = None
 
     @property
     def destinations(self) -> tuple[str, ...]:
@@ -72,7 +89,7 @@ class BuildSpec:
         manifests = []
         for prefix in prefixes:
             manifest = read_manifest(prefix)
-            if manifest is None or not self._accepts(manifest):
+            if manifest is None or not self._accepts(prefix, manifest):
                 return None
             try:
                 check_sizes(prefix, manifest)
@@ -98,38 +115,69 @@ class BuildSpec:
         if not self.force and self.finished(self.destinations) is not None:
             return "up-to-date"
         is_staged = self.delivery is not None and self.finished(self.prefixes) is not None
-        if work.earlier_plan() is not None or is_staged:
+        if is_staged or any(plan.has_units_of(self.plan) for plan in work.earlier_plans()):
             return "resume"
         return "exists" if _existing(self.destinations) else "new"
 
-    def may_resume(self, earlier: BuildPlan | UnreadablePlan) -> bool:
-        """Tell whether to resume an unfinished run; another plan without ``force`` is refused."""
-        if not (self.resume and self.plan.is_repeatable and earlier.is_repeatable):
-            return False
-        found = tuple(str(difference) for difference in earlier.differences(self.plan))
-        if found and not self.force:
-            raise ResumeMismatchError(
-                f"an unfinished run for {self.prefixes[0]} was started differently: {'; '.join(found)}",
-                differences=found,
-                hint="give the same options to resume it, or start over with --no-resume",
-            )
-        return not found
-
-    def refuse_existing(self, prefixes: Sequence[str]) -> None:
+    def refuse_existing(self, prefixes: Sequence[str], state: str = "exists already and ") -> None:
         """Raise OutputExistsError if files of an output exist at these prefixes and may not be replaced."""
-        if not self.force and (existing := _existing(prefixes)):
-            raise OutputExistsError(
-                f"{existing[0]} exists already, and was not made from these inputs with these options",
-                hint="choose another --output, or replace it with --force",
-            )
-
-    def _accepts(self, manifest: Manifest) -> bool:
-        encoders = manifest.encoder.documents.keys()
-        return (
-            self.plan.is_repeatable
-            and manifest.fingerprint == self.plan.fingerprint
-            and (self.encoders is None or encoders <= self.encoders)
+        if self.force or not (existing := _existing(prefixes)):
+            return
+        manifests = [manifest for prefix in prefixes if (manifest := read_manifest(prefix)) is not None]
+        found = self._differences(manifests)
+        if found:
+            reason = f"was made from other inputs or options: {'; '.join(found)}"
+        elif not self.plan.is_repeatable:
+            reason = "cannot be compared with what comes through a pipe"
+        elif manifests:
+            reason = "is incomplete, or its inputs have changed"
+        else:
+            reason = "has no manifest: tokshard did not write it"
+        raise OutputExistsError(
+            f"{existing[0]} {state}{reason}",
+            differences=found,
+            hint="pass --force to replace it, or choose another --output",
         )
+
+    def _differences(self, manifests: Sequence[Manifest]) -> tuple[str, ...]:
+        found = (str(difference) for manifest in manifests for difference in self._different(manifest))
+        return tuple(dict.fromkeys(found))
+
+    def _different(self, manifest: Manifest) -> Iterator[BuildDifference]:
+        options, inputs = manifest.options, self.plan.inputs
+        if isinstance(options, MergeParameters) and isinstance(self.plan.options, MergeParameters):
+            # Its manifest lists the inputs of its inputs.
+            if options.inputs != self.plan.options.inputs:
+                yield BuildDifference("inputs", "", list(options.inputs), list(self.plan.options.inputs))
+        elif isinstance(options, TokenizeParameters):
+            inputs = _text_inputs(manifest)
+        yield from BuildPlan(inputs, manifest.tokenizer, options).differences(self.plan)
+        made_by = sorted(manifest.encoder.documents)
+        if self.encoders is not None and not self.encoders.issuperset(made_by):
+            yield BuildDifference("option", "encoder", ", ".join(made_by), ", ".join(sorted(self.encoders)))
+
+    def _accepts(self, prefix: str, manifest: Manifest) -> bool:
+        if not self.plan.is_repeatable:
+            return False
+        found = list(self._different(manifest))
+        if not found:
+            return manifest.fingerprint == self.plan.fingerprint
+        touched = all(difference.kind == "input" and difference.field in _TIMES for difference in found)
+        return touched and self.same_content is not None and self.same_content(prefix, manifest)
+
+
+def _text_inputs(manifest: Manifest) -> tuple[BuildInput, ...]:
+    return tuple(
+        TextInput(
+            path=source.path,
+            size_bytes=source.size_bytes,
+            mtime_ns=source.mtime_ns,
+            format=cast("TextFormat", source.format),
+            compression=source.compression,
+            version=source.version,
+        )
+        for source in manifest.inputs
+    )
 
 
 def recover(spec: BuildSpec, work: WorkDirectory) -> BuildResult | None:
@@ -142,20 +190,14 @@ def recover(spec: BuildSpec, work: WorkDirectory) -> BuildResult | None:
 
     Raises:
         OutputExistsError: The output exists, and was not built by an equal plan.
-        ResumeMismatchError: An unfinished run was started with another plan.
     """
     work.sweep()
-    earlier = work.earlier_plan()
-    if is_sealed(work.directory) and (earlier is None or spec.may_resume(earlier)):
-        if earlier is not None:
-            publish(work.directory, spec.prefixes)
-        found = [read_manifest(prefix) for prefix in spec.prefixes]
-        work.remove()
-        manifests = tuple(manifest for manifest in found if manifest is not None)
-        ours = [manifest.fingerprint == spec.plan.fingerprint for manifest in manifests]
-        if len(manifests) == len(found) and all(ours):
-            return BuildResult(manifests)
-    elif earlier is None or not spec.may_resume(earlier):
+    if is_sealed(work.directory):
+        published = _complete(spec, work)
+        ours = {manifest.fingerprint for manifest in published} == {spec.plan.fingerprint}
+        if ours and spec.plan.is_repeatable:
+            return BuildResult(published)
+    elif not spec.resume:
         work.remove()
     if not spec.force and (finished := spec.finished(spec.prefixes)) is not None:
         work.remove()
@@ -163,6 +205,19 @@ def recover(spec: BuildSpec, work: WorkDirectory) -> BuildResult | None:
     spec.refuse_existing(spec.prefixes)
     work.begin(spec.plan)
     return None
+
+
+def _complete(spec: BuildSpec, work: WorkDirectory) -> tuple[Manifest, ...]:
+    # A staged output is finished work, whatever the plan of this run is.
+    published: tuple[Manifest, ...] = ()
+    if not work.is_half_removed():
+        try:
+            published = tuple(map(_published, work.publish(held=spec.prefixes)))
+        except IntegrityError:
+            if spec.resume:
+                raise
+    work.remove()
+    return published
 
 
 class BuildRun:
@@ -181,6 +236,7 @@ class BuildRun:
         self._spec = spec
         self._work = work
         self._journal: UploadJournal | None = None
+        self._begun = False
 
     def __enter__(self) -> Self:
         return self
@@ -188,6 +244,9 @@ class BuildRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._begun:
+            with suppress(StorageError):
+                self._work.remove_unless_finished_work()
         if self._journal is None:
             return
         self._journal.close()
@@ -202,37 +261,34 @@ class BuildRun:
             The outputs if nothing is to be staged; else None: stage them in the work directory.
 
         Raises:
-            OutputExistsError: The output exists, and was not built by an equal plan.
-            ResumeMismatchError: An unfinished run, or one not yet uploaded, was started with another plan.
+            OutputExistsError: The output exists, or waits to be uploaded, and was not built by an equal plan.
         """
+        found = self._recover()
+        self._begun = found is None
+        return found
+
+    def _recover(self) -> BuildResult | None:
         spec, delivery = self._spec, self._spec.delivery
         if delivery is None:
             return recover(spec, self._work)
         if not spec.force and (finished := spec.finished(spec.destinations)) is not None:
             delivery.clear(spec.prefixes)
             return finished
-        path = os.path.join(self._work.sidecars, JOURNAL_NAME)
-        self._journal = UploadJournal(path, spec.plan.fingerprint)
+        begun = os.path.lexists(self._work.directory)
+        waiting = spec.finished(spec.prefixes) if spec.resume and not begun else None
+        plan = spec.plan.fingerprint if waiting is None else waiting.manifests[0].fingerprint
+        self._journal = UploadJournal(os.path.join(self._work.sidecars, JOURNAL_NAME), plan)
         self._refuse_existing_objects(self._journal)
-        if os.path.lexists(self._work.directory):
-            return recover(spec, self._work)
-        if spec.resume and (waiting := spec.finished(spec.prefixes)) is not None:
-            return waiting
-        if not spec.force and _existing(spec.prefixes):
-            raise ResumeMismatchError(
-                f"a dataset for {delivery.url} that was made differently waits in {delivery.directory} to be "
-                "uploaded",
-                hint="upload it by the command that made it, or replace it with --force",
-            )
-        return recover(spec, self._work)
+        if waiting is None and not begun:
+            spec.refuse_existing(spec.prefixes, f"waits to be uploaded to {delivery.url}, and ")
+        return waiting or recover(spec, self._work)
 
     def publish(self, staged: BuildResult) -> BuildResult:
         """Give the staged files their final names; return the outputs."""
-        seal(self._work.directory, staged.manifests)
-        publish(self._work.directory, self._spec.prefixes)
-        published = tuple(_published(prefix) for prefix in self._spec.prefixes)
+        self._work.seal(self._spec.prefixes, staged.manifests)
+        published = tuple(map(_published, self._work.publish(held=self._spec.prefixes)))
         self._work.remove()
-        return BuildResult(published, staged.resumed)
+        return replace(staged, manifests=published)
 
     def deliver(self, built: BuildResult, progress: Progress) -> BuildResult:
         """Upload the outputs to the store, if they belong into one; return them.
@@ -248,7 +304,7 @@ class BuildRun:
         self._refuse_existing_objects(self._journal)  # a run takes its time
         delivery.upload(spec.prefixes, built.manifests, self._journal, progress)
         delivery.clear(spec.prefixes)
-        return BuildResult(built.manifests, built.resumed)
+        return replace(built, up_to_date=False)
 
     def _refuse_existing_objects(self, journal: UploadJournal) -> None:
         if not journal.is_resumed:

@@ -1,7 +1,7 @@
 """The plan of a build: everything that determines the bytes of the outputs.
 
-A run writes its plan into the work directory before anything else, and only a run with an equal plan
-continues it. The manifest of an output holds the plan's SHA-256 as its fingerprint.
+A run writes its plan into the work directory before anything else. A run with another plan keeps that work
+and uses what fits its own plan. The manifest of an output holds the plan's SHA-256 as its fingerprint.
 """
 
 from __future__ import annotations
@@ -161,6 +161,10 @@ class BuildPlan(Document):
         """True if all inputs can be read again; a pipe, which has no size, cannot."""
         return not any(isinstance(file, TextInput) and file.size_bytes is None for file in self.inputs)
 
+    def has_units_of(self, other: BuildPlan) -> bool:
+        """Tell whether equal inputs would give equal units: the tokenizer and all options are the same."""
+        return self.tokenizer == other.tokenizer and self.options == other.options
+
     def differences(self, now: BuildPlan) -> tuple[BuildDifference, ...]:
         """Return the differences between this earlier plan and ``now``."""
         was_command, command = self.options.TAG[1], now.options.TAG[1]
@@ -178,27 +182,11 @@ class BuildPlan(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadablePlan:
-    """A plan that is damaged, or of another version: it differs from every other.
-
-    So finished work is discarded only where the user says so.
-    """
-
-    problem: str
-    is_repeatable: ClassVar[bool] = True
-
-    def differences(self, now: BuildPlan) -> tuple[BuildDifference, ...]:  # noqa: ARG002 - as of plans
-        """Return the one difference from every plan."""
-        return (BuildDifference("plan", "", self.problem, None),)
-
-
-@dataclass(frozen=True, slots=True)
 class BuildDifference:
     """One difference of two plans.
 
     Attributes:
-        kind: ``"plan"`` (the earlier one cannot be read), ``"command"``, ``"inputs"``, ``"input"``,
-            ``"tokenizer"`` or ``"option"``.
+        kind: ``"command"``, ``"inputs"``, ``"input"``, ``"tokenizer"`` or ``"option"``.
         name: The field; for an input ``PATH: FIELD``.
         was: Its value in the earlier plan.
         now: Its value now.
@@ -213,6 +201,11 @@ class BuildDifference:
     was: Any
     now: Any
 
+    @property
+    def field(self) -> str:
+        """The field, without the path of an input."""
+        return self.name.rsplit(": ", 1)[-1]
+
     def __str__(self) -> str:
         change = f"was {self.was!r} and is now {self.now!r}"
         if self.kind == "option":
@@ -224,7 +217,7 @@ class BuildDifference:
             return f"the input {self.name} {change}"
         if self.kind == "tokenizer":
             return f"the tokenizer's {self.name} {change}" if self.name else f"the tokenizer {change}"
-        return f"its plan cannot be read: {self.was}" if self.kind == "plan" else f"the command {change}"
+        return f"the command {change}"
 
 
 def _input_differences(

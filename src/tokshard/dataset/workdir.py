@@ -3,6 +3,10 @@
 Everything in it is tokshard's: whatever else lies there goes with it, links as links. Outside of it
 only files that a run has made under their own names are ever replaced or removed.
 
+A run of another plan first moves the work directory to ``PREFIX.tokshard/kept/DIGEST/``, named after the
+plan that it belongs to, and moves it back when that plan is run again. All are removed when an output has
+been published.
+
 It also holds staged files, which are published in an order in which no crash shows a false dataset.
 For output ``K`` the staged files are ``K.bin``, ``K.idx``, and ``K.<sidecar>`` for each file of
 ``PREFIX.tokshard/``, the manifest included; all are forced to the disk. Then, for each output: the old
@@ -16,8 +20,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,11 +36,12 @@ from tokshard.dataset.manifest import (
     file_of,
     manifest_path,
 )
-from tokshard.dataset.plan import BuildPlan, UnreadablePlan
+from tokshard.dataset.plan import BuildPlan, MergeParameters
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.digest import READ_BYTES, FileRecord
 from tokshard.storage.files import AtomicFile, is_temporary, remove_tree, write_atomically
+from tokshard.storage.journal import read_checkpoints
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.small_files import read_document
 from tokshard.storage.syscalls import Buffer
@@ -53,6 +59,14 @@ class PublicationRecord(Document):
     outputs: Annotated[
         tuple[tuple[FileName, ...], ...], Key("outputs", "The files of each output, without its manifest.")
     ]
+    suffixes: Annotated[
+        tuple[str, ...] | None,
+        Key(
+            "suffixes",
+            "What follows the run's path prefix in that of each output; absent if nothing does.",
+            omit_none=True,
+        ),
+    ] = None
 
 
 class DigestingWriter:
@@ -106,37 +120,9 @@ def file_chunks(path: str) -> Iterator[bytes]:
             yield chunk
 
 
-def seal(directory: str, manifests: Sequence[Manifest]) -> None:
-    """Record in the work directory that everything is staged."""
-    record = PublicationRecord(tuple(tuple(manifest.files.by_name()) for manifest in manifests))
-    write_atomically(os.path.join(directory, PUBLISH_NAME), record.to_bytes())
-
-
 def is_sealed(directory: str) -> bool:
     """Tell whether the work directory waits for publication."""
     return os.path.exists(os.path.join(directory, PUBLISH_NAME))
-
-
-def publish(directory: str, prefixes: Sequence[str]) -> None:
-    """Give all staged files of a sealed work directory their final names.
-
-    Raises:
-        IntegrityError: The seal is damaged, or a staged file is missing and its target too.
-        OutputExistsError: A link is where an output's directory should be.
-    """
-    path = os.path.join(directory, PUBLISH_NAME)
-    hint = "start over with --no-resume"
-    try:
-        outputs = read_document(PublicationRecord, path).outputs
-    except IntegrityError as error:
-        raise IntegrityError(
-            f"{path} is damaged: {error}", path=path, field=error.field, hint=hint
-        ) from error
-    if len(outputs) != len(prefixes):
-        text = f"{path} is damaged: it lists {len(outputs)} outputs instead of {len(prefixes)}"
-        raise IntegrityError(text, path=path, hint=hint)
-    for k, (prefix, names) in enumerate(zip(prefixes, outputs, strict=True)):
-        _publish_output(directory, k, prefix, names)
 
 
 def refuse_link(directory: str) -> None:
@@ -188,11 +174,12 @@ def _move(directory: str, k: int, name: str, target: str) -> None:
 
 
 _PLAN_NAME = "plan.json"
+_KEPT_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkDirectory:
-    """Names in the work directory of the run for ``prefix``, and leftovers of an earlier run."""
+    """Names in the work directory of the run for ``prefix``, and leftovers of earlier runs."""
 
     prefix: str
 
@@ -211,9 +198,25 @@ class WorkDirectory:
         """The work directory itself."""
         return os.path.join(self.sidecars, "work")
 
+    @property
+    def kept_directory(self) -> str:
+        """The directory with the work directories of other plans."""
+        return os.path.join(self.sidecars, "kept")
+
+    def kept(self) -> list[str]:
+        """Return the work directories of other plans, the latest first."""
+        if os.path.islink(self.kept_directory) or not os.path.isdir(self.kept_directory):
+            return []
+        found = [
+            os.path.join(self.kept_directory, name)
+            for name in os.listdir(self.kept_directory)
+            if _KEPT_NAME.fullmatch(name)
+        ]
+        return sorted(found, key=lambda path: (-os.lstat(path).st_mtime_ns, path))
+
     def has_leftovers(self) -> bool:
         """Tell whether a run is under way, or was killed before it had tidied up."""
-        return os.path.lexists(self.directory) or os.path.lexists(self.lock)
+        return any(map(os.path.lexists, (self.directory, self.lock))) or bool(self.kept())
 
     @contextmanager
     def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[WriterLock]:
@@ -225,34 +228,143 @@ class WorkDirectory:
         finally:
             self.remove_if_empty()
 
-    def earlier_plan(self) -> BuildPlan | UnreadablePlan | None:
-        """Return the plan of an unfinished run; None if no run has begun."""
-        try:
-            return read_document(BuildPlan, os.path.join(self.directory, _PLAN_NAME))
-        except FileNotFoundError:
-            return None
-        except IntegrityError as error:
-            return UnreadablePlan(str(error))
+    def earlier_plan(self) -> BuildPlan | None:
+        """Return the plan of the work directory; None if there is none, or it cannot be read."""
+        return plan_in(self.directory)
+
+    def earlier_plans(self) -> list[BuildPlan]:
+        """Return the plans of all unfinished runs."""
+        return [plan for path in (self.directory, *self.kept()) if (plan := plan_in(path)) is not None]
+
+    def is_half_removed(self) -> bool:
+        """Tell whether the removal of the work directory has begun: its plan is gone."""
+        return not os.path.lexists(os.path.join(self.directory, _PLAN_NAME))
 
     def begin(self, plan: BuildPlan) -> None:
-        """Make the directory and write the plan, if an equal one is not there."""
-        syscalls.make_directory(self.directory)
-        if self.earlier_plan() is None:
-            write_atomically(os.path.join(self.directory, _PLAN_NAME), plan.to_bytes())
+        """Make the work directory that of a plan: continue its own, and keep that of another one.
+
+        A merge that was started with other inputs is removed: it can be as large as the output.
+        """
+        if not self.take_up(plan):
+            earlier = self.earlier_plan()
+            if earlier is None or isinstance(earlier.options, MergeParameters):
+                self.remove_current()
+            else:
+                self.set_aside(earlier)
+            syscalls.make_directory(self.directory)
+            self.write_plan(plan)
+
+    def write_plan(self, plan: BuildPlan) -> None:
+        """Record that everything in the work directory fits a plan."""
+        write_atomically(os.path.join(self.directory, _PLAN_NAME), plan.to_bytes())
+
+    def take_up(self, plan: BuildPlan) -> bool:
+        """Continue the unfinished run of a plan; return whether there is one."""
+        earlier = self.earlier_plan()
+        if earlier == plan:
+            return True
+        return any(self.bring_back(path) for path in self.kept() if plan_in(path) == plan)
+
+    def bring_back(self, kept: str) -> bool:
+        """Make a kept work directory the current one; return True."""
+        if (earlier := self.earlier_plan()) is None:
+            self.remove_current()
+        else:
+            self.set_aside(earlier)
+        syscalls.replace(kept, self.directory)
+        self._sync_names()
+        return True
+
+    def set_aside(self, plan: BuildPlan) -> None:
+        """Keep the work directory, whose plan this is; one without finished work is removed."""
+        if not (plan.is_repeatable and self.has_finished_work()):
+            self.remove_current()
+            return
+        kept = os.path.join(self.kept_directory, plan.fingerprint[:16])
+        remove_tree(kept)
+        syscalls.make_directory(self.kept_directory)
+        syscalls.replace(self.directory, kept)
+        self._sync_names()
+
+    def _sync_names(self) -> None:
+        syscalls.fsync_directory(self.kept_directory)
+        syscalls.fsync_directory(self.sidecars)
+
+    def has_finished_work(self) -> bool:
+        """Tell whether a later run could use something of the work directory."""
+        names = os.listdir(self.directory) if os.path.isdir(self.directory) else []
+        journals = [os.path.join(self.directory, name) for name in names if name.endswith(".jsonl")]
+        return any(next(read_checkpoints(path), None) for path in journals if os.path.isfile(path))
+
+    def seal(self, prefixes: Sequence[str], manifests: Sequence[Manifest]) -> None:
+        """Record that the outputs at these prefixes are staged."""
+        suffixes = tuple(prefix.removeprefix(self.prefix) for prefix in prefixes)
+        record = PublicationRecord(
+            tuple(tuple(manifest.files.by_name()) for manifest in manifests),
+            suffixes if any(suffixes) else None,
+        )
+        write_atomically(os.path.join(self.directory, PUBLISH_NAME), record.to_bytes())
+
+    def publish(self, *, held: Sequence[str]) -> tuple[str, ...]:
+        """Give all files of a sealed work directory their final names; return the outputs' prefixes.
+
+        ``held``: the outputs whose locks the caller holds, besides that of the work directory.
+
+        Raises:
+            IntegrityError: The seal is damaged, or a staged file is missing and its target too.
+            OutputExistsError: A link is where an output's directory should be.
+        """
+        path = os.path.join(self.directory, PUBLISH_NAME)
+        hint = "start over with --no-resume"
+        try:
+            record = read_document(PublicationRecord, path)
+        except IntegrityError as error:
+            raise IntegrityError(
+                f"{path} is damaged: {error}", path=path, field=error.field, hint=hint
+            ) from error
+        prefixes = tuple(self.prefix + suffix for suffix in record.suffixes or ("",))
+        outputs = record.outputs
+        if len(outputs) != len(prefixes) or any("/" in suffix for suffix in record.suffixes or ()):
+            text = f"{path} is damaged: it lists {len(outputs)} outputs instead of {len(prefixes)}"
+            raise IntegrityError(text, path=path, hint=hint)
+        with ExitStack() as locks:
+            for prefix in sorted({*prefixes} - {self.prefix, *held}):
+                locks.enter_context(WorkDirectory(prefix).locked())
+            for k, (prefix, names) in enumerate(zip(prefixes, outputs, strict=True)):
+                _publish_output(self.directory, k, prefix, names)
+        return prefixes
 
     def sweep(self) -> None:
         """Remove temporary files that a killed run may have left."""
-        for directory in (self.sidecars, self.directory):
+        for directory in (self.sidecars, self.directory, self.kept_directory):
             refuse_link(directory)
         remove_temporary_files(self.directory)
 
     def remove(self) -> None:
-        """Remove the work directory: the plan first, so that no run resumes from a half, the seal last."""
+        """Remove the work directories of all plans.
+
+        The plan goes first, so that no run resumes from a half, and the seal last.
+        """
+        syscalls.unlink(os.path.join(self.directory, _PLAN_NAME))
+        for path in self.kept():
+            syscalls.unlink(os.path.join(path, _PLAN_NAME))
+            remove_tree(path)
+        if os.path.isdir(self.kept_directory) and not os.listdir(self.kept_directory):
+            syscalls.remove_directory(self.kept_directory)
+        self.remove_current()
+
+    def remove_current(self) -> None:
+        """Remove the work directory, and keep those of other plans."""
         if os.path.isdir(self.directory):
             middle = sorted(set(os.listdir(self.directory)) - {_PLAN_NAME, PUBLISH_NAME})
             for name in (_PLAN_NAME, *middle, PUBLISH_NAME):
                 remove_tree(os.path.join(self.directory, name))
             syscalls.remove_directory(self.directory)
+
+    def remove_unless_finished_work(self) -> None:
+        """Remove the work directory if no later run could use anything of it."""
+        if not is_sealed(self.directory) and not self.has_finished_work():
+            self.remove_current()
 
     def remove_if_empty(self) -> None:
         """Remove ``PREFIX.tokshard`` if nothing is in it."""
@@ -263,6 +375,14 @@ class WorkDirectory:
         except StorageError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
                 raise
+
+
+def plan_in(directory: str) -> BuildPlan | None:
+    """Return the plan of a work directory; None if there is none, or it cannot be read."""
+    try:
+        return read_document(BuildPlan, os.path.join(directory, _PLAN_NAME))
+    except (FileNotFoundError, NotADirectoryError, IntegrityError):
+        return None
 
 
 def remove_temporary_files(directory: str) -> None:

@@ -178,3 +178,12 @@ def remove_tree(path: str) -> None:
     for name in sorted(os.listdir(path)):
         remove_tree(os.path.join(path, name))
     syscalls.remove_directory(path)
+
+
+def tree_bytes(path: str) -> int:
+    """Return the size of all files below a directory."""
+    return sum(
+        os.lstat(os.path.join(directory, name)).st_size
+        for directory, _, names in os.walk(path)
+        for name in names
+    )

@@ -33,7 +33,7 @@ from tokshard.dataset.manifest import (
     TokenFileRecord,
 )
 from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
-from tokshard.dataset.records import RejectionRecord, UnitRecord, to_line
+from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, to_line
 from tokshard.dataset.workdir import (
     DigestingWriter,
     file_chunks,
@@ -126,7 +126,7 @@ class Assembly:
         self._directory = directory
         self._input_names = input_names
         self._policy = policy
-        self._streams = {name: _file_name(name) for name in stream_names(field_count, offsets=offsets)}
+        self._streams = {name: stream_file(name) for name in stream_names(field_count, offsets=offsets)}
         self.next = UnitKey(0, 0)
         self.counts = UnitCounts(fields=(FieldCounts(),) * field_count)
         self.input_bytes_done = 0
@@ -145,6 +145,17 @@ class Assembly:
             name: AppendFile(os.path.join(directory, name), sizes.get(name, 0))
             for name in self._streams.values()
         }
+
+    def check_policy(self) -> None:
+        """Raise InputError if an earlier run has assembled more rejected records than the policy allows."""
+        limit = self._policy.limit
+        if limit is None or self.counts.rejected_total <= limit:
+            return
+        path = os.path.join(self._directory, self._streams["rejected"])
+        with open(path, "rb") as lines:
+            found = parse_line(RejectionRecord, next(itertools.islice(lines, limit, None)), path, limit + 1)
+        record = RejectedRecord(found.offset, found.line, found.reason, found.detail, found.excerpt)
+        raise self._policy.refuse(found.input, found.line, record)
 
     def append(self, part: PartReader) -> None:
         """Append the part of the next unit.
@@ -288,7 +299,8 @@ def _encoder_of(entry: dict[str, Any]) -> Any:
     return part.get("encoder") if isinstance(part, dict) else None
 
 
-def _file_name(stream: str) -> str:
+def stream_file(stream: str) -> str:
+    """Return the name of the file in the work directory that a stream of the parts is appended to."""
     kind, _, k = stream.partition(".")
     names = {"tokens": f"{k}.bin", "offsets": "offsets", "rejected": "rejected.jsonl"}
     return names.get(kind, f"{k}.{kind}")

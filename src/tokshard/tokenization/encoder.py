@@ -209,6 +209,7 @@ class UnitEncoder:
         counts = UnitCounts(fields=(FieldCounts(),) * len(spec.fields))
         content_digest = xxhash.xxh3_128()
         input_bytes = _InputBytes(unit)
+        first_offset: int | None = None
         path = os.path.join(self.parts_directory, task.key.part_name)
         with PartWriter(path, stream_names(len(spec.fields), offsets=spec.offsets)) as part:
             for batch in read_documents(unit, spec.fields, max_document_bytes=spec.max_document_bytes):
@@ -220,6 +221,8 @@ class UnitEncoder:
                     yield Outcome(task.key, batch.rejected[spec.max_rejected - counts.rejected_total])
                     return
                 content_digest.update(batch.raw)
+                if first_offset is None:
+                    first_offset = batch.first_offset
                 _write_batch(part, batch, packed, offsets=spec.offsets)
                 yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens)
             part.finish(
@@ -231,6 +234,7 @@ class UnitEncoder:
                     input_bytes=unit.input_bytes,
                     content_xxh3_128=content_digest.hexdigest(),
                     counts=counts,
+                    first_offset=first_offset,
                 )
             )
         if isinstance(unit, LineUnit) and unit.temporary:

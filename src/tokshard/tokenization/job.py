@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,15 +16,16 @@ from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
 from tokshard.dataset.layout import optimal_dtype
 from tokshard.dataset.plan import BuildPlan, TokenizeParameters
-from tokshard.dataset.workdir import WorkDirectory, remove_temporary_files
+from tokshard.dataset.workdir import WorkDirectory, plan_in, remove_temporary_files
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.storage import fs, paths, syscalls
-from tokshard.storage.files import remove_tree
+from tokshard.storage.files import remove_tree, tree_bytes
 from tokshard.storage.lock import WriterLock
 from tokshard.tokenization.assembly import ErrorPolicy
 from tokshard.tokenization.encoder import EncoderName, EncodingSpec
 from tokshard.tokenization.options import DtypeChoice, TokenizeOptions
-from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenization.part import PartReader, UnitKey, part_headers
+from tokshard.tokenization.reuse import finished_units, fitting_units, has_same_content, keep_only
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal
 from tokshard.tokenizer.equivalence import FIRST_BYTES
@@ -49,10 +50,39 @@ class Workspace(WorkDirectory):
         return os.path.join(self.directory, "raw")
 
     def begin(self, plan: BuildPlan) -> None:
-        """Make the directories and write the plan, if an equal one is not there."""
-        for directory in (self.directory, self.parts, self.raw):
-            syscalls.make_directory(directory)
+        """Make the directories, and the plan's work directory the current one."""
         WorkDirectory.begin(self, plan)
+        for directory in (self.parts, self.raw):
+            syscalls.make_directory(directory)
+
+    def take_up(self, plan: BuildPlan) -> bool:
+        """Continue the unfinished run of a plan, or that of one with units that fit it."""
+        if WorkDirectory.take_up(self, plan):
+            return True
+        options = plan.options
+        if not (isinstance(options, TokenizeParameters) and plan.is_repeatable):
+            return False
+        for directory in (self.directory, *self.kept()):
+            earlier = plan_in(directory)
+            if earlier is None or not (earlier.is_repeatable and earlier.has_units_of(plan)):
+                continue
+            with suppress(IntegrityError):
+                if fitting := fitting_units(directory, earlier, plan):
+                    if directory != self.directory:
+                        self.bring_back(directory)
+                    keep_only(self.directory, fitting, options)
+                    self.write_plan(plan)
+                    return True
+        return False
+
+    def has_finished_work(self) -> bool:
+        """Tell whether a unit is finished."""
+        return WorkDirectory.has_finished_work(self) or any(part_headers(self.parts))
+
+    def units_of_other_plans(self) -> KeptUnits:
+        """Return the number of finished units of other plans, and their size."""
+        directories = self.kept()
+        return KeptUnits(sum(map(_count_units, directories)), sum(map(tree_bytes, directories)))
 
     def part_path(self, key: UnitKey) -> str:
         """Return the path of a unit's part."""
@@ -82,6 +112,21 @@ class Workspace(WorkDirectory):
         if os.path.islink(self.parts):
             syscalls.unlink(self.parts)
         remove_temporary_files(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptUnits:
+    """Finished units of plans with other options or inputs, which are kept until an output is published."""
+
+    units: int
+    size_bytes: int
+
+
+def _count_units(directory: str) -> int:
+    try:
+        return len(finished_units(directory))
+    except IntegrityError:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +188,7 @@ class TokenizeJob:
             force=self.options.force,
             encoders=self.accepted_encoders,
             delivery=self.delivery,
+            same_content=lambda prefix, manifest: has_same_content(prefix, manifest, self.plan),
         )
 
     @property

@@ -24,6 +24,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Annotated, Self
@@ -163,6 +164,15 @@ class PartHeader:
         str, Key("content_xxh3_128", "Digest of its decompressed input.", pattern=XXH3_128)
     ]
     counts: Annotated[UnitCounts, Key("counts", "Its counts.")]
+    first_offset: Annotated[
+        int | None,
+        Key(
+            "first_offset",
+            "Offset of its first record in the decompressed input, or its row; absent without records.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
 
     @property
     def key(self) -> UnitKey:
@@ -312,3 +322,15 @@ class PartReader:
         if bytes.fromhex(content_digest(content)) != digest:
             raise ValueError("a damaged footer")
         return PartFooter.from_bytes(content, self.path)
+
+
+def part_headers(directory: str) -> Iterator[PartHeader]:
+    """Yield the headers of the parts in a directory; their data is not checked."""
+    for name in os.listdir(directory) if os.path.isdir(directory) else ():
+        path = os.path.join(directory, name)
+        # A pipe must not even be opened: that would wait for ever.
+        if UnitKey.of_part(name) is None or os.path.islink(path) or not os.path.isfile(path):
+            continue
+        with suppress(IntegrityError), PartReader(path) as part:
+            if part.unit.part_name == name:
+                yield part.header

@@ -51,7 +51,18 @@ class TokenizeReport(Document):
         Key("encoder_reason", "Why documents were encoded by the reference encoder; null if none were."),
     ]
     units: Annotated[int, Key("units", "Units of work.", minimum=0)]
-    units_resumed: Annotated[int, Key("units_resumed", "Units that an earlier run had finished.", minimum=0)]
+    units_reused: Annotated[int, Key("units_reused", "Units that an earlier run had finished.", minimum=0)]
+    units_of_other_options: Annotated[
+        int,
+        Key(
+            "units_of_other_options",
+            "Finished units of other options or inputs, which were kept until the output was published.",
+            minimum=0,
+        ),
+    ]
+    bytes_of_other_options: Annotated[
+        int, Key("bytes_of_other_options", "Bytes of disk that they held.", minimum=0)
+    ]
     up_to_date: Annotated[bool, Key("up_to_date", "Whether the outputs existed already.")]
     seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
@@ -96,8 +107,8 @@ class ArrayTaskReport(Document):
     state: Annotated[ArrayTaskState, Key("state", "The state of the work.")]
     holder: Annotated[str | None, Key("holder", 'With "elsewhere": the process that does the rest.')]
     units: Annotated[int, Key("units", "Units that this task has encoded.", minimum=0)]
-    units_resumed: Annotated[
-        int, Key("units_resumed", "Units of this task that had been finished before.", minimum=0)
+    units_reused: Annotated[
+        int, Key("units_reused", "Units of this task that had been finished before.", minimum=0)
     ]
     documents: Annotated[int, Key("documents", "Documents that this task has encoded.", minimum=0)]
     tokens: Annotated[int, Key("tokens", "Tokens of these documents.", minimum=0)]

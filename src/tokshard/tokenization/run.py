@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from tokshard.core.formatting import counted, size
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.corpus.files import check_unchanged, content_bytes, discover
 from tokshard.errors import IntegrityError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tokshard.dataset.build_run import BuildResult
     from tokshard.dataset.manifest import Manifest
     from tokshard.tokenization.assembly import Assembly
-    from tokshard.tokenization.job import TokenizeJob
+    from tokshard.tokenization.job import KeptUnits, TokenizeJob
     from tokshard.tokenization.part import UnitKey
     from tokshard.tokenization.report import TokenizeDryRun, TokenizeReport
     from tokshard.tokenization.workers.executor import Executor
@@ -52,8 +53,7 @@ def tokenize(
     Raises:
         UsageError: An option does not fit the inputs or the tokenizer.
         InputError: An input or the tokenizer cannot be read, or a record is bad.
-        OutputExistsError: The output exists; ``force`` replaces it.
-        ResumeMismatchError: An unfinished run was started with other inputs or options.
+        OutputExistsError: The output exists, made from other inputs or options; ``force`` replaces it.
         LockedError: Another process writes this output.
         EncoderMismatchError: The fast encoder differs from the reference.
         StorageError: The disk is full or broken. All finished work is kept.
@@ -137,7 +137,11 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
         accepts=job.accepted_encoders,
     )
     try:
+        assembly.check_policy()
+        kept = job.workspace.units_of_other_plans()
         encoding = UnitEncoding(job, assembly, progress)
+        for text in _reuse_messages(encoding.resumed, kept):
+            progress.message(text)
         end = UnitKey(len(job.files), 0)
         if assembly.next < end:
             encoding.encode(executor)
@@ -148,7 +152,17 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
         manifests = assembly.stage(job.plan, job.parameters, job.tokenizer.path)
     finally:
         assembly.close()
-    return BuildResult(tuple(manifests), encoding.resumed)
+    return BuildResult(tuple(manifests), encoding.resumed, kept_units=kept.units, kept_bytes=kept.size_bytes)
+
+
+def _reuse_messages(reused: int, kept: KeptUnits) -> Iterator[str]:
+    if reused:
+        yield f"{counted(reused, 'finished unit')} of an earlier run {'is' if reused == 1 else 'are'} reused"
+    if kept.size_bytes:
+        yield (
+            f"{counted(kept.units, 'finished unit')} of other options or inputs ({size(kept.size_bytes)}) "
+            f"{'is' if kept.units == 1 else 'are'} kept until the output is published"
+        )
 
 
 class UnitEncoding:
@@ -255,7 +269,9 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
         encoder=first.encoder,
         encoder_reason=_encoder_reason(job, first),
         units=first.dataset.units,
-        units_resumed=result.resumed,
+        units_reused=result.resumed,
+        units_of_other_options=result.kept_units,
+        bytes_of_other_options=result.kept_bytes,
         up_to_date=result.up_to_date,
         seconds=time.monotonic() - started,
         warnings=_warnings(job, result.manifests),

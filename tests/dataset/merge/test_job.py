@@ -26,7 +26,6 @@ from tokshard.errors import (
     IntegrityError,
     MissingFileError,
     OutputExistsError,
-    ResumeMismatchError,
     StorageError,
     UsageError,
 )
@@ -258,13 +257,21 @@ def test_an_interrupted_merge_resumes_where_it_stopped(interrupted, monkeypatch)
     assert pair("out") == expected(*interrupted)
 
 
-def test_only_the_same_inputs_are_resumed(interrupted):
-    with pytest.raises(ResumeMismatchError, match="the inputs were ka, kb and are now kb, ka"):
+@pytest.mark.parametrize("change", ["order", "time"])
+def test_a_merge_of_other_inputs_starts_over(interrupted, change):
+    inputs = ["kb", "ka"] if change == "order" else ["ka", "kb"]
+    if change == "time":
+        os.utime("kb.bin", ns=(1, 1))
+    assert merge(MergeOptions(inputs, "out")).bytes_resumed == 0
+    assert pair("out") == expected(*(reversed(interrupted) if change == "order" else interrupted))
+    assert sorted(os.listdir("out.tokshard")) == ["manifest.json", "units.jsonl"]
+
+
+def test_a_finished_merge_of_other_inputs_is_replaced_only_by_force(interrupted):
+    merge(MergeOptions(["ka", "kb"], "out"))
+    with pytest.raises(OutputExistsError, match="the inputs were ka, kb and are now kb, ka"):
         merge(MergeOptions(["kb", "ka"], "out"))
-    os.utime("kb.bin", ns=(1, 1))
-    with pytest.raises(ResumeMismatchError, match=r"the input kb: bin_mtime_ns was .* and is now 1"):
-        merge(MergeOptions(["ka", "kb"], "out"))
-    assert merge(MergeOptions(["kb", "ka"], "out", resume=False)).bytes_resumed == 0
+    assert merge(MergeOptions(["kb", "ka"], "out", force=True)).bytes_resumed == 0
     assert pair("out") == expected(*reversed(interrupted))
 
 

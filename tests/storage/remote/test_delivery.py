@@ -26,7 +26,7 @@ from support.schemas import defects_of
 from support.tokenize_runs import dry_run, run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.dataset.merge.job import MergeOptions, merge
-from tokshard.errors import InputError, OutputExistsError, ResumeMismatchError, StorageError, UsageError
+from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
 from tokshard.storage.remote import upload
 from tokshard.tokenization.report import TokenizeReport
 from tokshard.tokenization.workers.executor import InlineExecutor
@@ -281,7 +281,7 @@ def test_a_dataset_that_waits_for_its_upload_is_not_replaced_silently(
         tokenize(corpus, url)
     bucket.proxy.reset()
     assert dry_run(str(corpus), url, unit_bytes=UNIT_BYTES).state == "resume"
-    with pytest.raises(ResumeMismatchError, match=r"waits in .* to be uploaded"):
+    with pytest.raises(OutputExistsError, match="waits to be uploaded .* --append-eod was True and is now F"):
         tokenize(corpus, url, append_eod=False)
     tokenize(corpus, url, append_eod=False, force=True)
     assert uploaded(bucket)["web.bin"] != expected(corpus)["web.bin"]
@@ -300,7 +300,7 @@ def test_an_interrupted_run_is_resumed_where_it_was_made(bucket: Bucket, corpus:
     with pytest.raises(KeyboardInterrupt):
         tokenize(corpus, url, progress=Stopping())
     assert steps(bucket) == []
-    assert tokenize(corpus, url).units_resumed == 1
+    assert tokenize(corpus, url).units_reused == 1
     assert uploaded(bucket) == expected(corpus)
 
 

@@ -14,9 +14,9 @@ import pytest
 from support.command_line import SAMPLE
 from support.forked_commands import Commands
 from support.object_store import DROPPED, SLOW_DOWN, Bucket, Fault, each, first
-from support.tokenize_runs import run_tokenize
+from support.tokenize_runs import pair, run_tokenize
 from tokshard.corpus.files import discover
-from tokshard.errors import InputError, ResumeMismatchError, StorageError, TokenizerError, UsageError
+from tokshard.errors import InputError, StorageError, TokenizerError, UsageError
 from tokshard.storage import readahead
 from tokshard.tokenization.workers.executor import InlineExecutor
 from tokshard.tokenization.workers.pool import ProcessPool
@@ -165,8 +165,9 @@ def test_an_object_that_changes_during_the_run_is_noticed(bucket: Bucket, tmp_pa
     assert not (tmp_path / "out.bin").exists()
 
 
-def test_a_run_is_resumed_only_with_the_same_object(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("same", [True, False])
+def test_units_of_an_object_are_reused_if_its_content_is_the_same(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ):
     monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
     url = bucket.put("web.jsonl", STORIES)
@@ -175,10 +176,11 @@ def test_a_run_is_resumed_only_with_the_same_object(
         run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
     bucket.proxy.reset()
     first_line, _, rest = STORIES.partition(b"\n")
-    bucket.put("web.jsonl", rest + first_line + b"\n")
-    with pytest.raises(ResumeMismatchError, match="version was"):
-        run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
-    run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor(), resume=False)
+    bucket.put("web.jsonl", STORIES if same else rest + first_line + b"\n")
+    report = run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
+    assert (report.units_reused > 0) == same
+    run_tokenize(url, str(tmp_path / "clean"), unit_bytes=100_000)
+    assert pair(tmp_path / "out") == pair(tmp_path / "clean")
 
 
 def test_a_tokenizer_in_a_store_is_the_same_as_on_a_disk(

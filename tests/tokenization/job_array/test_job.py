@@ -25,7 +25,6 @@ from tokshard.errors import (
     InputError,
     LockedError,
     OutputExistsError,
-    ResumeMismatchError,
     UnfinishedError,
     UsageError,
 )
@@ -95,7 +94,7 @@ def test_the_number_of_tasks_may_change_and_nothing_is_encoded_twice(corpus):
 def test_a_task_that_comes_again_does_nothing(corpus):
     first = run_task(corpus, 0, 2)
     again = run_task(corpus, 0, 2)
-    assert (again.state, again.units, again.units_resumed) == ("encoded", 0, first.units)
+    assert (again.state, again.units, again.units_reused) == ("encoded", 0, first.units)
     run_task(corpus, 1, 2)
     before = {path: path.stat().st_mtime_ns for path in Path().glob("x*")}
     for options in ({}, {"force": True}):
@@ -158,10 +157,10 @@ def test_a_compressed_input_whose_end_nobody_has_seen_is_named_as_such(corpus):
 
 def test_a_long_list_of_missing_units_is_cut_in_the_message_and_complete_in_the_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = write_jsonl(tmp_path / "in.jsonl", [{"text": "ab"}] * 100)
-    run_task([path], 0, 2, finish=False, unit_bytes=15)
+    write_jsonl(tmp_path / "in.jsonl", [{"text": "ab"}] * 100)
+    run_task(["in.jsonl"], 0, 2, finish=False, unit_bytes=15)
     with pytest.raises(UnfinishedError) as caught:
-        finish([path], unit_bytes=15)
+        finish(["in.jsonl"], unit_bytes=15)
     (missing,) = caught.value.missing
     assert missing["units"] == list(range(1, 100, 2))
     assert caught.value.tasks is None
@@ -171,7 +170,7 @@ def test_a_long_list_of_missing_units_is_cut_in_the_message_and_complete_in_the_
 
 
 def test_nothing_can_be_finished_before_it_has_begun(corpus):
-    with pytest.raises(UnfinishedError, match=r"no task has begun to make x: there is no x\.tokshard/work"):
+    with pytest.raises(UnfinishedError, match="no task has begun to make x with these inputs and options"):
         finish(corpus)
     assert not Path("x.tokshard").exists()
 
@@ -209,7 +208,7 @@ def test_units_of_an_encoder_that_is_not_accepted_any_more_are_made_again(corpus
         finish(corpus, encoder="reference")
     for index in range(2):
         report = run_task(corpus, index, 2, encoder="reference")
-        assert report.units_resumed == 0
+        assert report.units_reused == 0
     assert report.state == "published"
     assert manifest("x")["encoder"]["documents"].keys() == {"reference"}
 
@@ -217,7 +216,7 @@ def test_units_of_an_encoder_that_is_not_accepted_any_more_are_made_again(corpus
 def test_an_ordinary_run_resumes_where_tasks_have_stopped(corpus):
     done = [run_task(corpus, index, 4) for index in (0, 2)]
     report = run_tokenize(corpus, "x", **OPTIONS)
-    assert report.units_resumed == sum(task_report.units for task_report in done)
+    assert report.units_reused == sum(task_report.units for task_report in done)
     assert content("x") == expected(corpus)
 
 
@@ -246,24 +245,44 @@ def test_tasks_resume_where_an_ordinary_run_has_stopped(corpus, units):
         run_tokenize(corpus, "x", executor=stopping_after(units), **OPTIONS)
     reports = [run_task(corpus, index, 3) for index in range(3)]
     assert reports[-1].state == "published"
-    assert reports[-1].result.units == sum(report.units + report.units_resumed for report in reports)
-    assert sum(report.units_resumed for report in reports) >= units
+    assert reports[-1].result.units == sum(report.units + report.units_reused for report in reports)
+    assert sum(report.units_reused for report in reports) >= units
     assert content("x") == expected(corpus)
 
 
-def test_a_task_with_other_options_or_inputs_is_refused(corpus):
-    run_task(corpus, 0, 2)
+def test_tasks_with_other_options_keep_the_units_of_the_first(corpus):
+    first = run_task(corpus, 0, 2)
     before = parts()
-    with pytest.raises(ResumeMismatchError, match="--append-eod was True and is now False"):
-        run_task(corpus, 1, 2, append_eod=False)
-    with pytest.raises(ResumeMismatchError):
+    with pytest.raises(UnfinishedError, match="--append-eod was True and is now False"):
         finish(corpus, append_eod=False)
-    with pytest.raises(ResumeMismatchError):
-        finish(corpus, append_eod=False, force=True)
     assert parts() == before
-    run_task(corpus, 0, 2, append_eod=False, force=True)
-    run_task(corpus, 1, 2, append_eod=False)
+    assert run_task(corpus, 0, 2, append_eod=False).units_reused == 0
+    again = run_task(corpus, 0, 2)
+    assert (again.units, again.units_reused) == (0, first.units)
+    assert run_task(corpus, 1, 2, append_eod=False).result.units_of_other_options == first.units
     assert content("x") == expected(corpus, append_eod=False)
+    with pytest.raises(OutputExistsError, match="--append-eod was False and is now True"):
+        run_task(corpus, 1, 2)
+
+
+def test_a_task_with_other_options_is_locked_out_while_others_are_at_work(corpus):
+    from tokshard.tokenization.workers.executor import InlineExecutor
+
+    class Asking(InlineExecutor):
+        def run(self, *arguments):
+            with pytest.raises(LockedError):
+                run_task(corpus, 0, 2, append_eod=False)
+            yield from super().run(*arguments)
+
+    run_task(corpus, 0, 2, executor=Asking())
+    run_task(corpus, 1, 2)
+    assert content("x") == expected(corpus)
+
+
+def test_a_task_that_fails_before_its_first_unit_leaves_nothing(corpus):
+    with pytest.raises(BadRecordError):
+        run_task(corpus, 0, 2, fields=("nothing",))
+    assert not Path("x.tokshard").exists()
 
 
 def test_an_output_of_another_plan_is_replaced_only_by_force(corpus):
@@ -374,8 +393,8 @@ def test_an_input_that_is_changed_meanwhile_is_seen(corpus):
 
     with pytest.raises(InputError, match=r"a\.jsonl was changed while it was read"):
         run_task(corpus, 0, 2, executor=Changing())
-    with pytest.raises(ResumeMismatchError, match=r"the input a\.jsonl: mtime_ns was"):
-        run_task(corpus, 1, 2)
+    assert [run_task(corpus, index, 2).state for index in (1, 0)] == ["published", "up-to-date"]
+    assert content("x") == expected(corpus)
 
 
 def test_a_task_leaves_to_an_ordinary_run_what_that_does(corpus):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
 
 from tokshard.core.formatting import counted
 from tokshard.core.progress import Progress, reporting
 from tokshard.corpus.files import discover
 from tokshard.dataset.build_run import BuildResult, BuildRun, recover
 from tokshard.dataset.workdir import is_sealed
-from tokshard.errors import LockedError, UnfinishedError, UsageError
+from tokshard.errors import LockedError, StorageError, UnfinishedError, UsageError
 from tokshard.storage.lock import Holder, holder_of
 from tokshard.tokenization.job import TokenizeJob, Workspace, prepare_job
 from tokshard.tokenization.job_array.options import ArrayTask
@@ -51,8 +51,8 @@ def tokenize_array_task(
 
     Args:
         options: The options, equal for all tasks; no input is a pipe, the output is on a file system that
-            all tasks see, and ``resume`` is True. ``force`` replaces an output, or the unfinished work, of
-            another plan.
+            all tasks see, and ``resume`` is True. ``force`` replaces an output that was made from other
+            inputs or options.
         task: The task.
         finish: Whether the task that finds all units finished assembles and publishes the output.
         executor: Where to encode; by default worker processes, or this process for a small shard.
@@ -101,7 +101,7 @@ def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
     if not options.resume:
         raise UsageError(
             "--no-resume would throw away what other tasks have finished",
-            hint="leave it out; --force starts over if the unfinished run was another one",
+            hint="leave it out; units of other inputs or options are not used",
         )
     if job.delivery is not None and options.local_dir is None:
         raise UsageError(
@@ -122,6 +122,16 @@ class _Attempt:
         self._looks = 0
 
     def run(self, executor: Executor | None, *, finish: bool) -> ArrayTaskReport:
+        try:
+            return self._run(executor, finish=finish)
+        except BaseException:
+            # What no task has finished a unit of is removed, unless other tasks are at work.
+            with suppress(LockedError, StorageError), self._job.locked(purpose=_CHECKING):
+                if self._workspace.earlier_plan() == self._job.plan:
+                    self._workspace.remove_unless_finished_work()
+            raise
+
+    def _run(self, executor: Executor | None, *, finish: bool) -> ArrayTaskReport:
         shard = None
         while shard is None and not _waits_for_upload(self._job):
             if not self._workspace.has_leftovers() and (done := _finished_output(self._job)) is not None:
@@ -139,10 +149,9 @@ class _Attempt:
         return self._report(state, shard=shard, produced=produced)
 
     def _encode(self, executor: Executor | None) -> TaskShard | None:
-        # None if there is no plan yet, or one that is to be replaced.
+        # None if this plan is not begun, or another one is the current one.
         with self._job.locked(shared=True, purpose=f"task {self._task}"):
-            earlier = self._workspace.earlier_plan()
-            if earlier is None or not self._job.build.may_resume(earlier):
+            if self._workspace.earlier_plan() != self._job.plan:
                 return None
             shard = TaskShard(self._job, self._task, self._progress)
             shard.encode(executor)
@@ -151,7 +160,7 @@ class _Attempt:
     def _begin(self) -> None:
         with self._job.locked(purpose=_CHECKING):
             there = _waits_for_upload(self._job) or _finished_output(self._job) is not None
-            if _is_begun(self._workspace) or not there:
+            if _is_begun(self._workspace) or self._workspace.kept() or not there:
                 recover(self._job.build, self._workspace)
 
     def _who_does_all(self, error: LockedError) -> str | None:
@@ -165,7 +174,7 @@ class _Attempt:
         if self._looks == _LOOKS_IN_SILENCE:
             self._progress.message(f"waiting for {holder.process}, which looks at what is finished")
         earlier = self._workspace.earlier_plan()
-        if earlier is not None and earlier.differences(self._job.plan):
+        if earlier is not None and earlier != self._job.plan:
             raise error
         return None if holder.shared or holder.purpose == _CHECKING or earlier is None else holder.process
 
@@ -192,7 +201,7 @@ class _Attempt:
             state=state,
             holder=holder,
             units=shard.encoded_units if shard else 0,
-            units_resumed=shard.resumed if shard else 0,
+            units_reused=shard.resumed if shard else 0,
             documents=shard.documents if shard else 0,
             tokens=shard.tokens if shard else 0,
             result=make_report(self._job, produced, self._started) if produced else None,
@@ -226,7 +235,7 @@ def _finish(
     with job.locked(purpose=_CHECKING) as locks:
         if not _is_begun(workspace) and (done := _finished_output(job)) is not None:
             return done
-        _check_plan(job)
+        _require_tasks(job)
         if not is_complete and not is_sealed(workspace.directory) and _is_begun(workspace):
             _check_finished(job, tasks)
         for lock in locks:
@@ -238,15 +247,20 @@ def _finish(
             return run.deliver(built, progress)
 
 
-def _check_plan(job: TokenizeJob) -> None:
-    earlier = job.workspace.earlier_plan()
-    if earlier is not None:
-        replace(job.build, force=False).may_resume(earlier)
-    elif not is_sealed(job.workspace.directory) and not _waits_for_upload(job):
-        raise UnfinishedError(
-            f"no task has begun to make {job.build.destinations[0]}: there is no {job.workspace.directory}",
-            hint="run the tasks first, with the same inputs and options and --array-task I/N",
-        )
+def _require_tasks(job: TokenizeJob) -> None:
+    workspace = job.workspace
+    workspace.sweep()
+    if is_sealed(workspace.directory) or _waits_for_upload(job) or workspace.take_up(job.plan):
+        return
+    message = f"no task has begun to make {job.build.destinations[0]} with these inputs and options"
+    found = [
+        f"the work in {workspace.sidecars} is of others: {'; '.join(map(str, plan.differences(job.plan)))}"
+        for plan in workspace.earlier_plans()[:1]
+    ]
+    raise UnfinishedError(
+        "; ".join([message, *found]),
+        hint="run the tasks first, with the same inputs and options and --array-task I/N",
+    )
 
 
 class _NoExecutor:
