@@ -245,14 +245,20 @@ class WorkDirectory:
 
         A merge that was started with other inputs is removed: it can be as large as the output.
         """
-        if not self.take_up(plan):
+        is_begun = self.take_up(plan)
+        if not is_begun:
             earlier = self.earlier_plan()
             if earlier is None or isinstance(earlier.options, MergeParameters):
                 self.remove_current()
             else:
                 self.set_aside(earlier)
-            syscalls.make_directory(self.directory)
+        self.make_directories()
+        if not is_begun:  # last: tasks of a job array wait for it
             self.write_plan(plan)
+
+    def make_directories(self) -> None:
+        """Make the work directory and those in it."""
+        syscalls.make_directory(self.directory)
 
     def write_plan(self, plan: BuildPlan) -> None:
         """Record that everything in the work directory fits a plan."""

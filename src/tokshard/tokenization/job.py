@@ -49,10 +49,9 @@ class Workspace(WorkDirectory):
         """Directory in which decompressed units wait for workers."""
         return os.path.join(self.directory, "raw")
 
-    def begin(self, plan: BuildPlan) -> None:
-        """Make the directories, and the plan's work directory the current one."""
-        WorkDirectory.begin(self, plan)
-        for directory in (self.parts, self.raw):
+    def make_directories(self) -> None:
+        """Make the work directory and those of parts and decompressed units."""
+        for directory in (self.directory, self.parts, self.raw):
             syscalls.make_directory(directory)
 
     def take_up(self, plan: BuildPlan) -> bool:
