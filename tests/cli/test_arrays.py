@@ -80,7 +80,7 @@ def test_a_lock_of_others_is_respected():
     with WriterLock("x.tokshard/lock", shared=True, purpose="task 0/2"):
         done = run(*COMMON, "--finish")
         assert done.returncode == 5
-        assert "and perhaps others, which share it, holds x.tokshard/lock" in done.stderr
+        assert "(shared, possibly with others) holds x.tokshard/lock" in done.stderr
     with WriterLock("x.tokshard/lock"):
         done = run(*COMMON, "--array-task", "0/2")
         assert done.returncode == 0

@@ -19,7 +19,8 @@ import numpy as np
 
 from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.planning import plan_units, stream_units
-from tokshard.corpus.records import RejectedRecord, read_documents
+from tokshard.corpus.records import read_documents
+from tokshard.corpus.rejection import RejectedRecord
 from tokshard.corpus.units import LineUnit
 from tokshard.dataset.manifest import UNITS_NAME, Manifest, file_of
 from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters

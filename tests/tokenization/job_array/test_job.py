@@ -430,7 +430,7 @@ def test_runs_that_would_write_alone_are_locked_out_by_a_task(corpus):
     class Asking(InlineExecutor):
         def run(self, *arguments):
             for attempt in (finish, lambda inputs: run_tokenize(inputs, "x", **OPTIONS)):
-                with pytest.raises(LockedError, match=r"and perhaps others, which share it, holds x"):
+                with pytest.raises(LockedError, match=r"shared, possibly with others. holds x"):
                     attempt(corpus)
             other.append(run_task(corpus, 1, 2).state)
             yield from super().run(*arguments)
