@@ -26,7 +26,10 @@ HASHED = {"tokshard.reweighted/1"}
 OWN = IN_WORK_DIRECTORIES | HASHED
 """Schemas of what nobody else reads: it is for the run that goes on, or for a digest."""
 
-OPTIONAL = {"path", "line", "offset", "reason", "field", "differences", "missing", "tasks", "seal"}
+OPTIONAL = {
+    *("path", "line", "offset", "reason", "field", "differences", "missing", "tasks", "seal"),
+    "tokenizer_path",
+}
 """What not every document of its schema has: details of errors, and what old versions did not write."""
 
 TOKENIZER = SAMPLE / "tokenizer.json"

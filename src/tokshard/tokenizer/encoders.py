@@ -128,7 +128,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """Return the text of one token with its leading space, which decoders of pieces strip at the start.
+    """Return the text of one token with its spaces, which decoders strip from the first piece.
 
     Raises:
         TokenizerError: The tokenizer has no such token.
@@ -139,8 +139,8 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
         piece = _library(tokenizer).id_to_token(token) or ""
     elif tokenizer.kind == "sentencepiece":
         piece = _library(tokenizer).id_to_piece(token)
-    stripped = piece.startswith(_PIECE_SPACE) and not text.startswith((" ", _PIECE_SPACE))
-    return f" {text}" if stripped else text
+    spaced = piece.replace(_PIECE_SPACE, " ")
+    return spaced if spaced.replace(" ", "") == text.replace(" ", "") else text
 
 
 _PIECE_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
