@@ -18,7 +18,7 @@ def commands_in(page):
     return [line.split()[0] for line in table.splitlines() if line[2:3] != " "]
 
 
-@pytest.mark.parametrize("words", [(), ("-h",), ("--help",), ("help",)])
+@pytest.mark.parametrize("words", [(), ("-h",), ("--help",), ("--help-all",), ("help",)])
 def test_the_list_of_commands_names_each_once(words):
     shown = tokshard(*words)
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -151,13 +151,13 @@ def blend(
     ] = None,
     epochs: Annotated[
         float | None,
-        number("--epochs", help="Read each dataset this often, instead of by weight.", group=_MIXTURE),
+        number("--epochs", help="Read each dataset this many times, instead of by weight.", group=_MIXTURE),
     ] = None,
     max_epochs: Annotated[
         float | None,
         number(
             "--max-epochs",
-            help="Read no dataset more often than this; the others get its remaining share.",
+            help="Read no dataset more than this many times; the others get its remaining share.",
             group=_MIXTURE,
         ),
     ] = None,

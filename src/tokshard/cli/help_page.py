@@ -39,10 +39,7 @@ class Command(TyperCommand):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.params += [
-            help_option(),
-            _help_option([_HELP_ALL], "Print help with all options.", all_=True),
-        ]
+        self.params += help_options()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; errors know their command."""
@@ -52,25 +49,24 @@ class Command(TyperCommand):
             error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
-    def get_help(self, ctx: Any) -> str:
-        """Return the text of ``--help``."""
-        return page(ctx)
-
     def is_common(self, option: Any) -> bool:
         """Return whether ``--help`` shows an option."""
         return self.common is None or option.rich_help_panel == MESSAGES or option.opts[0] in self.common
 
 
-def help_option() -> Any:
-    """Return the option ``-h`` of a command."""
-    return _help_option(["-h", "--help"], "Print help.", all_=False)
+def help_options() -> list[Any]:
+    """Return the options ``-h`` and ``--help-all`` of a command."""
+    return [
+        _help_option(["-h", "--help"], "Print help.", everything=False),
+        _help_option([_HELP_ALL], "Print help with all options.", everything=True),
+    ]
 
 
-def _help_option(names: list[str], text: str, *, all_: bool) -> Any:
+def _help_option(names: list[str], text: str, *, everything: bool) -> Any:
     def show(ctx: Any, _: Any, wanted: bool) -> None:
         if wanted and not ctx.resilient_parsing:
             with failures.reported():
-                terminal.say(page(ctx, everything=all_))
+                terminal.say(page(ctx, everything=everything))
             raise typer.Exit
 
     return TyperOption(

@@ -73,7 +73,7 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.params.append(help_page.help_option())
+        self.params += help_page.help_options()
 
     def summaries(self) -> dict[str, str]:
         """Return what each command does."""
@@ -87,10 +87,6 @@ class CommandGroup(TyperGroup):
         """Return a command, or None if there is none of this name."""
         entry = (COMMANDS | _ABOUT).get(cmd_name)
         return None if entry is None else _load(cmd_name, entry)
-
-    def get_help(self, ctx: Any) -> str:
-        """Return the text of ``--help``."""
-        return help_page.page(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, and its arguments."""

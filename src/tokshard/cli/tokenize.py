@@ -244,7 +244,7 @@ def tokenize(
         choice(
             Dtype,
             "--dtype",
-            help="Store tokens as this type; auto is the smallest that fits the vocabulary.",
+            help="Store tokens as this type; auto is Megatron's choice, by the size of the vocabulary.",
             group=_TOKENIZER,
         ),
     ] = TokenizeOptions.dtype,
