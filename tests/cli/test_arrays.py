@@ -104,7 +104,7 @@ EMIT = ["--tasks", "4", "--workers", "2"]
         (["--emit", "slurm", "--workers", "2"], "--emit needs the number of tasks"),
         (["--emit", "slurm", "--tasks", "2"], "--emit needs to know how many cores a task gets"),
         (["--emit", "slurm", *EMIT, "--image", "i"], "--image has a meaning only with --emit k8s"),
-        (["--emit", "k8s", *EMIT, "--json"], "--emit prints a job file, which is no JSON"),
+        (["--emit", "k8s", *EMIT, "--json"], "--emit and --json exclude each other"),
         (
             ["--emit", "k8s", *EMIT, "-o", "s3://bucket/data/x"],
             "the tasks need a common directory to build s3://",

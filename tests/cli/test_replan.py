@@ -114,7 +114,12 @@ def test_what_cannot_be_is_one_sentence(here, arguments, message):
 def test_options_of_replanning_require_a_plan(here):
     for option in (["--blend", "mix"], ["--moved", "a=b"]):
         done = run("shard-plan", "mix", "--data-parallel", 2, *option, "-o", "plan2")
-        assert (done.returncode, f"{option[0]} has a meaning with --from only" in done.stderr) == (2, True)
+        assert (done.returncode, f"{option[0]} requires --from" in done.stderr) == (2, True)
+
+
+def test_a_move_is_a_pair(here):
+    done = replan("--consumed-samples", 40, "--moved", "data2", "-o", "plan2")
+    assert (done.returncode, "--moved must be OLD=NEW, got 'data2'" in done.stderr) == (2, True)
 
 
 def test_data_that_has_moved_is_found(here):

@@ -397,7 +397,10 @@ REFUSED = {
     "cpus": ("in.jsonl --executor ray --ray-cpus-per-task 0", "must be a positive number"),
     "part of a cpu": ("in.jsonl --executor ray --ray-cpus-per-task 1.5", "must be an integer if above 1"),
     "retries": ("in.jsonl --executor ray --ray-retries -1", "must be at least 0"),
-    "array": ("in.jsonl --executor ray --array-task 0/2", "two ways to divide the work"),
+    "array": (
+        "in.jsonl --executor ray --array-task 0/2",
+        "--executor ray and the options of job arrays exclude each other",
+    ),
     "pipe": ("- -o out --executor ray", "the input - can be read only by this process"),
 }
 

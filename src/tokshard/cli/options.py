@@ -286,14 +286,29 @@ def parse_path_as(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
         >>> parse_path_as(["out=/data/v1"])
         (('out', '/data/v1'),)
     """
+    return _parse_pairs("--path-as", "LOCAL=TRAINING", "out=/data/v1", pairs)
+
+
+def parse_moved(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """Return the pairs (old path, new path) of ``--moved``.
+
+    Raises:
+        UsageError: One of them is no such pair.
+    """
+    return _parse_pairs("--moved", "OLD=NEW", "/scratch/data=/mnt/data", pairs)
+
+
+def _parse_pairs(
+    option: str, form: str, example: str, pairs: list[str] | None
+) -> tuple[tuple[str, str], ...]:
     found = []
     for pair in pairs or []:
-        local, separator, training = pair.partition("=")
-        if not (local and separator and training):
+        first, separator, second = pair.partition("=")
+        if not (first and separator and second):
             raise UsageError(
-                f"--path-as must be LOCAL=TRAINING, got {pair!r}", hint="for example --path-as out=/data/v1"
+                f"{option} must be {form}, got {pair!r}", hint=f"pass a pair such as {option} {example}"
             )
-        found.append((local, training))
+        found.append((first, second))
     return tuple(found)
 
 

@@ -130,8 +130,7 @@ def shard_plan(
         )
         given = Given.of(ctx)
         if from_plan is not None:
-            pairs = (pair.partition("=") for pair in moved or ())
-            mapping = PathMapping.of((old, new) for old, _, new in pairs)
+            mapping = PathMapping.of(options.parse_moved(moved))
             replanning = replan_options(from_plan, given, blend, mapping)
             if dry_run:
                 report = looking.preview(
@@ -145,7 +144,7 @@ def shard_plan(
                     progress=run.progress,
                 )
         else:
-            given.refuse(ONLY_FROM, "has a meaning with --from only")
+            given.refuse(ONLY_FROM, "requires --from")
             planning = ShardPlanOptions(
                 sources=tuple(sources or ()),
                 output=output,
@@ -263,9 +262,9 @@ def look_ahead(
         UsageError: They do not fit together.
     """
     if dry_run and directory is not None:
-        raise UsageError("--dry-run writes nothing: leave out --staging")
+        raise UsageError("--dry-run and --staging exclude each other", hint="leave out one of them")
     if remote is not None and directory is None:
-        raise UsageError("--staging-remote requires --staging, the directory of the lists")
+        raise UsageError("--staging-remote requires --staging", hint="pass --staging DIR")
     if bandwidth is not None and not simulate:
         raise UsageError("--bandwidth requires --simulate")
     simulated = SimulateOptions(
@@ -439,12 +438,12 @@ def replan_options(path: str, given: Given, blend: str | None, moved: PathMappin
     if blend is None and given.value("seed") is not None:
         raise UsageError("--seed has no effect with --from unless --blend begins new source epochs")
     if blend is not None and given.value("dry_run"):
-        raise UsageError("--dry-run cannot show a new blend, whose order is a file: leave it out")
+        raise UsageError("--dry-run and --blend exclude each other", hint="leave out --dry-run")
     consumed = given.value("consumed_samples")
     if consumed is None:
         raise UsageError(
-            "--from requires --consumed-samples, the samples that all ranks had read",
-            hint="Megatron writes consumed_samples into its logs and checkpoints",
+            "--from requires --consumed-samples, the samples that all ranks have consumed",
+            hint="pass the consumed samples from Megatron's log or checkpoint",
         )
     named = {name: value for name in _SAME_NAME if (value := given.value(name)) is not None}
     stages = given.value("mtp_stages")
@@ -475,7 +474,8 @@ def parse_stages(text: str | None) -> tuple[int, ...]:
         return tuple(int(word) for word in (text or "").split(",") if word)
     except ValueError:
         raise UsageError(
-            f"--mtp-stages must be a list of numbers, got {text!r}", hint="for example 3,7"
+            f"--mtp-stages must be a list of numbers, got {text!r}",
+            hint="pass numbers such as --mtp-stages 3,7",
         ) from None
 
 

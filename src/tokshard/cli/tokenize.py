@@ -385,12 +385,12 @@ def tokenize(
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         if ray is not None and array != ArrayOptions():
             raise UsageError(
-                "--executor ray and the options of job arrays are two ways to divide the work",
+                "--executor ray and the options of job arrays exclude each other",
                 hint="leave out one of them",
             )
         if array.emit is not None:
             if as_json:
-                raise UsageError("--emit prints a job file, which is no JSON: leave out --json")
+                raise UsageError("--emit and --json exclude each other", hint="leave out --json")
             command = ("tokshard", *_command_words(context))
             terminal.say(tokshard.array_job_file(options, array, command).rstrip())
             return

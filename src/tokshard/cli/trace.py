@@ -146,7 +146,7 @@ def trace(
             dataset=dataset,
             split=split,
             path_as=options.parse_path_as(path_as),
-            moved=PathMapping.of(_moved(pair) for pair in moved or ()),
+            moved=PathMapping.of(options.parse_moved(moved)),
             step=step,
             rank=rank,
             sample=sample,
@@ -167,15 +167,6 @@ def trace(
             run.show(report, _show)
         if isinstance(report, tokshard.TraceReadsReport) and not report.is_complete:
             run.found_problems()
-
-
-def _moved(pair: str) -> tuple[str, str]:
-    old, separator, new = pair.partition("=")
-    if not (old and separator and new):
-        raise UsageError(
-            f"--moved must be OLD=NEW, got {pair!r}", hint="for example --moved /scratch/data=/mnt/data"
-        )
-    return old, new
 
 
 def _show(report: tokshard.TraceReport) -> None:
