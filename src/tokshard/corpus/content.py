@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import NamedTuple
 
+from tokshard.corpus.hints import conversion
 from tokshard.dataset.plan import Compression, TextFormat
 from tokshard.errors import InputError
 
@@ -98,10 +98,9 @@ def identify(head: bytes, path: str) -> Content:
 def refuse_utf16(head: bytes, path: str) -> None:
     """Raise InputError for a file that begins with a UTF-16 byte order mark."""
     if head.startswith(_UTF16_BYTE_ORDER_MARKS):
-        name = shlex.quote(path)
         raise InputError(
             f"{path} is encoded as UTF-16, but JSON lines are UTF-8",
-            hint=f"convert the file to UTF-8: iconv -f UTF-16 -t UTF-8 {name} > {name}.utf8",
+            hint=f"convert the file to UTF-8: {conversion(path, 'iconv', '-f', 'UTF-16', '-t', 'UTF-8')}",
         )
 
 

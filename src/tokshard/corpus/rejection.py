@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tokshard.core.formatting import count
+from tokshard.core.formatting import count, listed
 from tokshard.errors import BAD_RECORD_EXCERPT_CHARACTERS
 
+_TOP_REASONS = 3
 REASONS: dict[str, str] = {
     "invalid-json": "The line is not valid JSON.",
     "truncated-record": "The last line of the input is incomplete: no newline, and not valid JSON.",
@@ -57,6 +59,17 @@ class UnusableRecordError(Exception):
         self.reason = reason
         self.detail = detail
         self.hint = hint
+
+
+def top_reasons(rejected: Mapping[str, int]) -> str:
+    """Return the most frequent reasons with their counts, as text.
+
+    Example:
+        >>> top_reasons({"field-missing": 1200, "nul-byte": 3})
+        '1,200 field-missing, 3 nul-byte'
+    """
+    ordered = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
+    return listed([f"{count(number)} {reason}" for reason, number in ordered], _TOP_REASONS)
 
 
 def check_length(size_bytes: int, max_document_bytes: int, *, what: str) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.corpus.hints import hint_for
-from tokshard.corpus.rejection import RejectedRecord
+from tokshard.corpus.rejection import RejectedRecord, top_reasons
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -33,7 +33,7 @@ from tokshard.dataset.manifest import (
     TokenFileRecord,
 )
 from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
-from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, to_line
+from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, read_records, to_line
 from tokshard.dataset.workdir import (
     DigestingWriter,
     file_chunks,
@@ -75,21 +75,25 @@ class ErrorPolicy:
 
     def refuse(self, path: str, line: int | None, record: RejectedRecord) -> InputError:
         """Return the error for a rejected record that is one too many; see :class:`BadRecordError`."""
-        error = BadRecordError(
-            path,
-            line=line,
-            offset=record.offset,
-            reason=record.reason,
-            detail=record.detail,
-            excerpt=record.excerpt,
-            hint=hint_for(path, line, record),
-        )
+        error = _bad_record(path, line, record)
         if not self.skip:
             return error
         return InputError(
             f"--max-errors {self.max_errors} exceeded; the next rejected record is {error.message}",
             hint="raise --max-errors, or fix the input; finished work is kept",
         )
+
+
+def _bad_record(path: str, line: int | None, record: RejectedRecord) -> BadRecordError:
+    return BadRecordError(
+        path,
+        line=line,
+        offset=record.offset,
+        reason=record.reason,
+        detail=record.detail,
+        excerpt=record.excerpt,
+        hint=hint_for(path, line, record),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,7 @@ class Assembly:
         self.next = UnitKey(0, 0)
         self.counts = UnitCounts(fields=(FieldCounts(),) * field_count)
         self.input_bytes_done = 0
+        self._advice = ""
         self._lines_of_file = 0
         self._uncommitted: list[str] = []
         self._covered: list[str] = []
@@ -175,7 +180,9 @@ class Assembly:
                 for chunk in part.chunks(stream):
                     self._files[name].write(chunk)
                     self._uncommitted_bytes += len(chunk)
-        self._files[self._streams["rejected"]].write(b"".join(map(self._rejected_line, part.rejected())))
+        rejected = list(part.rejected())
+        self._files[self._streams["rejected"]].write(b"".join(map(self._rejected_line, rejected)))
+        self._advice = self._advice or next((record.hint for record in rejected if record.hint), "")
         digests = tuple(part.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))
         unit = AssembledUnit(part.header, digests)
         self._journal.append(encode(unit))
@@ -187,7 +194,12 @@ class Assembly:
     def stage(
         self, plan: BuildPlan, parameters: TokenizeParameters, tokenizer_path: str | None
     ) -> list[Manifest]:
-        """Write every output's files into the work directory; return the manifests. All are assembled."""
+        """Write the files of all outputs into the work directory; return the manifests.
+
+        Raises:
+            InputError: Every record was rejected.
+        """
+        self._check_documents()
         self._begin_checkpoint()
         self._settle()
         inputs = _input_records(self, plan)
@@ -228,6 +240,22 @@ class Assembly:
             stage_manifest(directory, k, manifest)
             manifests.append(manifest)
         return manifests
+
+    def _check_documents(self) -> None:
+        counts = self.counts
+        if counts.documents or not counts.records:
+            return
+        path = self._files[self._streams["rejected"]].path
+        first = next(read_records(RejectionRecord, path))
+        record = RejectedRecord(
+            first.offset, first.line, first.reason, first.detail, first.excerpt, self._advice
+        )
+        raise InputError(
+            f"every record was rejected ({top_reasons(counts.rejected)}); the first is "
+            f"{_bad_record(first.input, first.line, record).message}",
+            hint=hint_for(first.input, first.line, record, skips=True),
+            reason=first.reason,
+        )
 
     def _begin_checkpoint(self) -> None:
         # One checkpoint at a time: a disk that is slower than the encoders holds them back, so that at most

@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from tokshard.core.formatting import counted, size
+from tokshard.core.formatting import count, counted, size
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.corpus.files import check_unchanged, content_bytes, discover
+from tokshard.corpus.rejection import top_reasons
 from tokshard.errors import IntegrityError
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.workers.pool import ProcessPool
@@ -289,6 +290,12 @@ def _encoder_reason(job: TokenizeJob, manifest: Manifest) -> str | None:
 
 def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
     found = []
+    counts = manifests[0].counts
+    if counts.rejected_total > counts.records / 2:
+        found.append(
+            f"{count(counts.rejected_total)} of {count(counts.records)} records were rejected "
+            f"({top_reasons(counts.rejected)}); see {job.build.destinations[0]}.tokshard/rejected.jsonl"
+        )
     for prefix, manifest in zip(job.build.destinations, manifests, strict=True):
         data = manifest.dataset
         if not data.tokens:
