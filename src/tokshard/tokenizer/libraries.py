@@ -156,7 +156,7 @@ def _load_huggingface(content: bytes, path: str) -> Any:
         except Exception as error:  # the library raises no specific class
             raise TokenizerError(
                 f"tokenizers cannot load {path}: {error}",
-                hint="fetch the file again if it is damaged, or install the version of tokenizers that wrote it",
+                hint="fetch the file again if it is damaged, or upgrade the library tokenizers",
             ) from error
     library.no_truncation()
     library.no_padding()
