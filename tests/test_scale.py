@@ -179,7 +179,7 @@ def test_more_sequences_than_int32_numbers_are_refused():
     assert epochs(2**31 - 1).documents == 2**31 - 1
     with pytest.raises(InputError, match="int32") as raised:
         epochs(2**31)
-    assert "cut the dataset" in raised.value.hint
+    assert "divide the dataset" in raised.value.hint
 
 
 def test_more_entries_than_int32_numbers_are_int64_in_the_sample_index():

@@ -273,7 +273,7 @@ def test_an_overrun_is_refused_with_what_works(workshop):
         (
             ["1", "data/none", "--seq-length", "16", "--num-samples", "1", "-o", "mix"],
             3,
-            "no dataset at data/none",
+            "dataset not found: data/none",
         ),
     ],
 )

@@ -203,13 +203,13 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
             2,
             "--like and --megatron say the same thing",
         ),
-        (["--epochs", "1", "--like", "nothing.txt"], 3, "there is no description nothing.txt"),
+        (["--epochs", "1", "--like", "nothing.txt"], 3, "description not found: nothing.txt"),
         (["--epochs", "1", "--path-as", "data"], 2, "--path-as must be LOCAL=TRAINING, got 'data'"),
         (["--epochs", "1", "--path-as", "./data=/mnt"], 2, "--path-as ./data=/mnt changes nothing"),
         (["--epochs", "1", "--assert-hit", "--rebuild"], 2, "--assert-hit builds nothing"),
         (["--global-batch-size", "4"], 2, "--global-batch-size needs --train-iters or --train-samples"),
         (["--train-iters", "4"], 2, "the sizes of a job need --global-batch-size"),
-        (["--num-samples", "none", "--split", "1", "--seq-length", "5k"], 2, "gives no sample"),
+        (["--num-samples", "none", "--split", "1", "--seq-length", "5k"], 2, "has no samples"),
     ],
 )
 def test_refusals_have_their_exit_codes(workshop, arguments, code, words):
@@ -222,7 +222,7 @@ def test_a_missing_sequence_length_and_dataset_are_named(workshop):
     done = run("build-indices", "data/web", "--epochs", 1)
     assert (done.returncode, "the sequence length is not given" in done.stderr) == (2, True)
     done = run("build-indices", "data/\x1b[31mnone", "--epochs", 1, "--seq-length", 16)
-    assert (done.returncode, r"there is no dataset at data/\x1b[31mnone" in done.stderr) == (3, True)
+    assert (done.returncode, r"dataset not found: data/\x1b[31mnone" in done.stderr) == (3, True)
 
 
 def test_counts_are_read_as_people_write_them():

@@ -131,9 +131,7 @@ def test_tokens_that_cannot_be_stored_are_refused(builder, tokens):
 
 
 def test_the_refusal_names_the_token(builder):
-    with pytest.raises(
-        UsageError, match="70000 at position 2, outside the range 0 to 65535 of uint16"
-    ) as caught:
+    with pytest.raises(UsageError, match=r"from 0 to 65535 \(uint16\), got 70000 at position 2") as caught:
         builder.add_item(np.array([1, 2, 70000, 80000]))
     assert "optimal_dtype" in caught.value.hint
 
@@ -189,7 +187,7 @@ def test_a_document_left_open_is_refused_until_it_is_closed(tmp_path):
         lambda: builder.add_index(tmp_path / "other"),
         lambda: builder.finalize(tmp_path / "x.idx"),
     ):
-        with pytest.raises(UsageError, match="2 sequences of add_item are in no document"):
+        with pytest.raises(UsageError, match=r"2 sequences of add_item\(\) are not in a document"):
             call()
     builder.end_document()
     builder.finalize(tmp_path / "x.idx")
@@ -214,7 +212,7 @@ def test_use_after_the_end_is_refused(tmp_path):
     discarded.discard()
     discarded.discard()
     for use in every_use(finished, tmp_path) + every_use(discarded, tmp_path):
-        with pytest.raises(UsageError, match="finished"):
+        with pytest.raises(UsageError, match="is closed"):
             use()
     assert sorted(os.listdir(tmp_path)) == ["x.bin", "x.idx"]
     assert files(tmp_path / "x") == (b"", Plain("int32", []).idx_bytes())
@@ -240,7 +238,7 @@ def test_an_abandoned_builder_leaves_the_old_dataset(tmp_path):
 def test_the_index_of_an_index_that_cannot_be_added_changes_nothing(tmp_path, builder):
     other = Plain("int32", [[[1, 2], [3]]])
     other.write(tmp_path / "int32")
-    with pytest.raises(InputError, match=r"int32 has int32 tokens.*uint16") as caught:
+    with pytest.raises(InputError, match=r"int32 must be uint16 like that of .*, got int32") as caught:
         builder.add_index(tmp_path / "int32")
     assert caught.value.hint
     with pytest.raises(MissingFileError):
@@ -350,7 +348,7 @@ def test_a_refusing_disk_is_reported_and_leaves_no_new_dataset(tmp_path, monkeyp
     monkeypatch.undo()
     assert not IndexedDataset.exists(tmp_path / "x")
     assert [name for name in os.listdir(tmp_path) if name != "x.bin"] == []
-    with pytest.raises(UsageError, match="finished"):
+    with pytest.raises(UsageError, match="is closed"):
         builder.add_item([1])
 
 

@@ -68,5 +68,5 @@ def test_old_or_new_or_nothing(tmp_path, name, lines):
             prepare=lambda: publish(sets[0]),
         )
     ]
-    assert set(found) == {whole[1], " was changed while it was read"}
+    assert set(found) == {whole[1], " changed while it was read"}
     assert len(found) > 30

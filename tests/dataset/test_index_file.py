@@ -1,6 +1,7 @@
 """The streamed index: pieces of any size make the bytes of the slow twin, and never a wrong index."""
 
 import io
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -71,30 +72,45 @@ SOUND = {
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"sequence_count": 3}, "lengths has 4 entries, but 3"),
-        ({"sequence_count": 5}, "lengths has 4 entries, but 5"),
-        ({"document_count": 2}, "sequences_per_document has 3 entries, but 2"),
-        ({"document_count": 4}, "sequences_per_document has 3 entries, but 4"),
-        ({"lengths": pieces([1, -2, 3, 4], [], "i4")}, "entry 1 of lengths is -2"),
-        ({"lengths": pieces([1, 2, 3, 2**31], [2], "u4")}, "entry 3 of lengths is 2147483648"),
-        ({"sequences_per_document": pieces([2, 0, 1], [], "i4")}, "do not make 4"),
-        ({"sequences_per_document": pieces([2, 1, 2], [], "i4")}, "do not make 4"),
-        ({"sequences_per_document": pieces([3, -1, 2], [], "i4")}, "entry 1 of sequences_per_document is -1"),
-        ({"sequences_per_document": pieces([5, 0, 0], [], "u4")}, "entry 0 of sequences_per_document is 5"),
-        ({"modes": pieces([0, 1, 2], [], "i1")}, "modes has 3 entries, but 4"),
-        ({"modes": pieces([0, 1, 2, 200], [], "i4")}, "entry 3 of modes is 200"),
+        ({"sequence_count": 3}, "lengths must have 3 entries, got 4"),
+        ({"sequence_count": 5}, "lengths must have 5 entries, got 4"),
+        ({"document_count": 2}, "sequences_per_document must have 2 entries, got 3"),
+        ({"document_count": 4}, "sequences_per_document must have 4 entries, got 3"),
+        ({"lengths": pieces([1, -2, 3, 4], [], "i4")}, "lengths[1] must be from 0 to 2147483647, got -2"),
+        (
+            {"lengths": pieces([1, 2, 3, 2**31], [2], "u4")},
+            "lengths[3] must be from 0 to 2147483647, got 2147483648",
+        ),
+        (
+            {"sequences_per_document": pieces([2, 0, 1], [], "i4")},
+            "entries of sequences_per_document must sum to 4",
+        ),
+        (
+            {"sequences_per_document": pieces([2, 1, 2], [], "i4")},
+            "entries of sequences_per_document must sum to 4",
+        ),
+        (
+            {"sequences_per_document": pieces([3, -1, 2], [], "i4")},
+            "sequences_per_document[1] must be from 0 to 4, got -1",
+        ),
+        (
+            {"sequences_per_document": pieces([5, 0, 0], [], "u4")},
+            "sequences_per_document[0] must be from 0 to 4, got 5",
+        ),
+        ({"modes": pieces([0, 1, 2], [], "i1")}, "modes must have 4 entries, got 3"),
+        ({"modes": pieces([0, 1, 2, 200], [], "i4")}, "modes[3] must be from -128 to 127, got 200"),
     ],
 )
 def test_contradictions_are_refused(change, match):
     assert written(**SOUND)[1] == 10
-    with pytest.raises(IntegrityError, match=match):
+    with pytest.raises(IntegrityError, match=re.escape(match)):
         written(**{**SOUND, **change})
 
 
 @pytest.mark.parametrize("second", [[1, 2, 3, 5], [1, 2, 3, 3], [2**31 - 1] * 4])
 def test_columns_that_change_between_passes_are_refused(second):
     answers = [np.array([1, 2, 3, 4], "i4"), np.array(second, "i4")]
-    with pytest.raises(IntegrityError, match="do not make 10 in total"):
+    with pytest.raises(IntegrityError, match="must sum to 10"):
         written(**{**SOUND, "lengths": lambda: [answers.pop(0)]})
 
 
@@ -107,7 +123,7 @@ def test_pointers_do_not_overflow():
     """Sequences of 2**31 - 1 tokens of 8 bytes, enough of them to end behind 2**63: one piece many times."""
     longest = np.full(1 << 18, 2**31 - 1, "i4")
     count = 2**29 + 2**18
-    with pytest.raises(IntegrityError, match="more than a pointer can address"):
+    with pytest.raises(IntegrityError, match="exceed the range of a pointer"):
         write_index(
             Nowhere(),
             dtype="int64",
@@ -122,7 +138,7 @@ def test_pointers_do_not_overflow():
     "piece", [np.array([1.0, 2.0]), np.array([True, False]), np.array([[1, 2]]), np.array(["1", "2"])]
 )
 def test_pieces_of_other_kinds_are_refused(piece):
-    with pytest.raises(UsageError, match="a piece of lengths"):
+    with pytest.raises(UsageError, match="lengths must be 1-dimensional integer arrays"):
         written(**{**SOUND, "sequence_count": 2, "lengths": lambda: [piece]})
 
 

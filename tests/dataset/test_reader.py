@@ -116,7 +116,7 @@ def test_parts_are_exact_or_refused(tmp_path, mmap, plain, offset, length):
         if 0 <= offset <= end <= len(sequence):
             assert tokens_of(dataset.get(i, offset, length), plain) == sequence[offset:end]
         else:
-            with pytest.raises(IndexError, match=f"sequence {i} has {len(sequence)} tokens"):
+            with pytest.raises(IndexError, match=f"exceed sequence {i}, which has {len(sequence)} tokens"):
                 dataset.get(i, offset=offset, length=length)
 
 
@@ -132,12 +132,12 @@ def three(tmp_path):
 def test_positions_outside_are_index_errors(three, mmap):
     dataset = IndexedDataset(three, mmap=mmap)
     for position in (3, -4, 2**63, np.int64(-4)):
-        with pytest.raises(IndexError, match="no sequence"):
+        with pytest.raises(IndexError, match=r"sequence -?[0-9]+ not found \(the dataset has 3\)"):
             dataset[position]
-        with pytest.raises(IndexError, match="no sequence"):
+        with pytest.raises(IndexError, match=r"sequence -?[0-9]+ not found \(the dataset has 3\)"):
             dataset.get(position)
     for position in (2, -3):
-        with pytest.raises(IndexError, match="no document"):
+        with pytest.raises(IndexError, match=r"document -?[0-9]+ not found"):
             dataset.document_tokens(position)
 
 
@@ -147,7 +147,7 @@ def test_other_indices_are_type_errors_and_steps_value_errors(three):
         with pytest.raises(TypeError):
             dataset[index]
     for step in (2, -1):
-        with pytest.raises(UsageError, match=f"step {step}") as caught:
+        with pytest.raises(UsageError, match=f"must be 1, got {step}") as caught:
             dataset[::step]
         assert isinstance(caught.value, ValueError)
     assert [array.tolist() for array in dataset[0:3:1]] == [[5, 6], [7], [8, 9, 10]]
@@ -210,7 +210,7 @@ def test_a_file_cut_short_while_open_is_an_error_without_mmap(three):
     dataset = IndexedDataset(three, mmap=False)
     os.truncate(f"{three}.bin", 8)
     assert dataset[0].tolist() == [5, 6]
-    with pytest.raises(IntegrityError, match="ends at byte 8, but had 12 bytes") as caught:
+    with pytest.raises(IntegrityError, match=r"was truncated to 8 bytes \(it had 12 when opened\)") as caught:
         dataset[2]
     assert (caught.value.path, caught.value.offset) == (f"{three}.bin", 8)
 
@@ -252,13 +252,13 @@ def test_existence_and_missing_files(three, tmp_path):
     assert caught.value.exit_code == 3
     with pytest.raises(MissingFileError) as caught:
         IndexedDataset(f"{three}.bin")
-    assert caught.value.hint == f"give the prefix of the pair: {three}"
+    assert caught.value.hint == f"pass the path prefix: {three}"
     os.unlink(f"{three}.bin")
     assert not IndexedDataset.exists(three)
     with pytest.raises(MissingFileError, match=r"three\.bin missing") as caught:
         IndexedDataset(three)
     assert caught.value.filename == f"{three}.bin"
-    assert "both files" in caught.value.hint
+    assert "copy both files" in caught.value.hint
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".idx"])
@@ -282,7 +282,7 @@ def test_an_unreadable_file_is_a_storage_error(three):
 
 def test_an_empty_index_is_refused(three):
     os.truncate(f"{three}.idx", 0)
-    with pytest.raises(IntegrityError, match="0 bytes"):
+    with pytest.raises(IntegrityError, match="must have at least 34 bytes, got 0"):
         IndexedDataset(three)
 
 

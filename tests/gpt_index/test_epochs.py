@@ -67,8 +67,8 @@ def test_a_kept_partial_sample_is_counted_in_single_precision_and_said(usable, l
     assert plan.samples == slow_samples(usable + 1, length, 1, drop_last_partial=False) == samples
     assert plan.exact_samples == exact
     (warning,) = warnings_of(plan)
-    assert f"counts {samples} samples in single precision where there are {exact}" in warning
-    assert f"loading counts {exact} " in warning or usable > 2**53
+    assert f"computes {samples:,} samples in single precision instead of {exact:,}" in warning
+    assert f"loading computes {exact:,} " in warning or usable > 2**53
 
 
 def test_an_integer_is_rounded_to_single_precision_once():
@@ -86,30 +86,34 @@ def test_nothing_is_said_about_an_ordinary_plan():
 def test_a_sample_may_be_longer_than_an_epoch_if_there_are_several():
     plan = planned(tokens_per_epoch=10, num_samples=3)
     assert (plan.epochs, plan.samples) == (20, 3)
-    assert "less than a sample of 64: samples repeat" in warnings_of(plan)[0]
+    assert "fewer than a sample of 64: sequences repeat" in warnings_of(plan)[0]
 
 
 def test_an_epoch_without_a_sample_is_an_error_unless_nothing_was_asked_for():
-    with pytest.raises(UsageError, match="has 64 tokens and gives no sample: a sample needs 65"):
+    with pytest.raises(UsageError, match="has no samples: one epoch has 64 tokens, and a sample needs 65"):
         planned(tokens_per_epoch=64)
     assert planned(tokens_per_epoch=64, extra_token=False).samples == 1
     plan = planned(tokens_per_epoch=64, num_samples=0)
     assert (plan.epochs, plan.samples) == (1, 0)
-    assert "has 64 tokens and gives no sample" in warnings_of(plan)[0]
+    assert "the split has no samples: one epoch has 64 tokens" in warnings_of(plan)[0]
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"sequences": 0, "tokens_per_epoch": 0}, InputError, "holds no sequence"),
-        ({"tokens_per_epoch": 0}, InputError, "100 sequences of the split hold no token"),
-        ({"tokens_per_epoch": 0, "num_samples": 0}, InputError, "hold no token"),
-        ({"sequence_length": 0}, UsageError, "sequence length is 0"),
+        ({"sequences": 0, "tokens_per_epoch": 0}, InputError, "has no sequences"),
+        ({"tokens_per_epoch": 0}, InputError, "100 sequences of the split have no tokens"),
+        ({"tokens_per_epoch": 0, "num_samples": 0}, InputError, "have no tokens"),
+        ({"sequence_length": 0}, UsageError, "sequence_length must be from 1 to 2147483646, got 0"),
         ({"sequence_length": 2**31 - 1}, UsageError, "from 1 to 2147483646"),
-        ({"num_samples": -1}, UsageError, "-1 samples"),
-        ({"sequences": 2**31}, InputError, "holds 2147483648 sequences"),
+        ({"num_samples": -1}, UsageError, "num_samples must be at least 0, or None for one epoch, got -1"),
+        ({"sequences": 2**31}, InputError, "at most 2,147,483,647 sequences"),
         ({"tokens_per_epoch": 1, "num_samples": 2**31}, InputError, "epochs of 1 tokens"),
-        ({"tokens_per_epoch": 2**50, "num_samples": 2**58}, InputError, "epochs of 1125899906842624 tokens"),
+        (
+            {"tokens_per_epoch": 2**50, "num_samples": 2**58},
+            InputError,
+            "epochs of 1,125,899,906,842,624 tokens",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_the_numbers(changes, error, message):

@@ -71,7 +71,7 @@ def test_each_row_is_that_of_the_slow_twin(compiled, lengths, epochs, length, ex
     order = data.draw(st.permutations(list(range(len(lengths))) * plan.epochs))
     expected = slow_sample_index(lengths, order, plan.samples, length, extra)
     if min(offset for _, offset in expected) < 0:
-        with pytest.raises(InputError, match=f"sequence {order[-1]} is empty and read last"):
+        with pytest.raises(InputError, match=f"would begin at the empty sequence {order[-1]}"):
             sample_index(lengths, order, plan, compiled=compiled, piece=piece)
         return
     rows = sample_index(lengths, order, plan, compiled=compiled, piece=piece)
@@ -139,10 +139,10 @@ def test_lengths_may_be_a_read_only_unaligned_view_of_a_file(compiled):
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ([0, 1], "has 2 entries, but its plan 3"),
-        ([0, 1, 3], "holds 3, but the dataset has 3 sequences"),
-        ([0, -1, 1], "holds -1, but the dataset has 3 sequences"),
-        ([0, 1, 1], "has 11 tokens, but its plan 10"),
+        ([0, 1], "must have 3 entries, got 2"),
+        ([0, 1, 3], "sequence numbers from 0 to 2, got 3"),
+        ([0, -1, 1], "sequence numbers from 0 to 2, got -1"),
+        ([0, 1, 1], "must have 10 tokens, got 11"),
     ],
 )
 @pytest.mark.parametrize("compiled", WAYS)
@@ -240,12 +240,12 @@ def test_a_large_index_has_the_bits_of_small_steps(monkeypatch):
 
 @pytest.mark.parametrize("sequences", [range(4), range(-1, 2), range(0, 3, 2)])
 def test_sequences_outside_the_dataset_are_refused(sequences):
-    with pytest.raises(UsageError, match="the dataset has 3 sequences"):
+    with pytest.raises(UsageError, match="must be within the dataset's 3 sequences"):
         GPTDatasetIndex.build(np.ones(3, np.int32), sequences, sequence_length=1, seed=1, num_samples=0)
 
 
 def test_an_empty_split_is_refused():
-    with pytest.raises(InputError, match="holds no sequence"):
+    with pytest.raises(InputError, match="has no sequences"):
         GPTDatasetIndex.build(np.ones(3, np.int32), range(3, 3), sequence_length=1, seed=1, num_samples=0)
 
 

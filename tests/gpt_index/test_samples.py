@@ -131,7 +131,7 @@ def test_a_sample_that_is_not_there_is_an_index_error(tmp_path, sample):
     samples = opened(tmp_path, numbered([13]))
     assert len(samples) == 3
     for read in (samples.read, samples.inputs, lambda k: samples.read_batch([0, k])):
-        with pytest.raises(IndexError, match=f"there is no sample {sample}: the index has 3"):
+        with pytest.raises(IndexError, match=rf"sample {sample} not found \(the index has 3\)"):
             read(sample)
 
 
@@ -167,7 +167,7 @@ def test_an_index_of_other_data_is_named_and_reads_nothing_foreign(tmp_path, arr
 def test_shapes_that_contradict_the_plan_are_refused(tmp_path):
     samples = opened(tmp_path, numbered([3, 7]))
     for arrays in ({"document_index": [0]}, {"sample_index": [[0, 0], [1, 1]]}, {"shuffle_index": [0]}):
-        with pytest.raises(IntegrityError, match="the index has arrays of shapes"):
+        with pytest.raises(IntegrityError, match="the arrays of the index must have the shapes"):
             GPTSamples(samples.dataset, bent(samples.index, **arrays))
 
 

@@ -41,18 +41,18 @@ def test_a_phase_of_training_has_its_own_size(iteration, train):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_iters": None}, "neither the steps nor the samples"),
-        ({"train_iters": 0, "train_samples": 0}, "neither the steps nor the samples"),
-        ({"global_batch_size": 0}, "--global-batch-size is 0"),
-        ({"eval_global_batch_size": 0}, "--eval-global-batch-size is 0"),
-        ({"eval_interval": 0}, "--eval-interval is 0"),
-        ({"eval_interval": None}, "interval of validation"),
-        ({"eval_iters": -1}, "--eval-iters is -1"),
-        ({"train_samples": -1}, "--train-samples is -1"),
-        ({"phase_transition_iterations": (10,)}, "need the samples of training"),
+        ({"train_iters": None}, "the number of training steps or samples is required"),
+        ({"train_iters": 0, "train_samples": 0}, "the number of training steps or samples is required"),
+        ({"global_batch_size": 0}, "--global-batch-size must be at least 1, got 0"),
+        ({"eval_global_batch_size": 0}, "--eval-global-batch-size must be at least 1, got 0"),
+        ({"eval_interval": 0}, "--eval-interval must be at least 1, got 0"),
+        ({"eval_interval": None}, "the validation interval is required"),
+        ({"eval_iters": -1}, "--eval-iters must be at least 0, got -1"),
+        ({"train_samples": -1}, "--train-samples must be at least 0, got -1"),
+        ({"phase_transition_iterations": (10,)}, "requires the number of training samples"),
         (
             {"train_samples": 800, "phase_transition_iterations": (10,), "iteration": 50},
-            "starts again at sample 800, behind its last, 800",
+            r"would start at sample 800, after its last \(800\)",
         ),
     ],
 )

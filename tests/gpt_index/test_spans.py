@@ -129,7 +129,7 @@ def test_positions_of_a_damaged_index_are_refused():
 def test_shapes_that_contradict_the_plan_are_refused():
     lengths = np.array([3, 7], np.int32)
     index = GPTDatasetIndex.build(lengths, range(2), sequence_length=4, seed=0, num_samples=None)
-    with pytest.raises(IntegrityError, match="the index has arrays of shapes"):
+    with pytest.raises(IntegrityError, match="the arrays of the index must have the shapes"):
         SampleSpans(replace(index, document_index=np.array([0])), lengths)
 
 

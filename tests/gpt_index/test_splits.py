@@ -51,14 +51,14 @@ def test_the_matrix_has_megatrons_floats(text, matrix):
         ("1_000,1", "would read 1, 000, 1"),
         ("١,1", "would read 1"),
         ("nan,1", "would read 1"),
-        ("1,1,1,1", "holds 4 numbers (1, 1, 1, 1)"),
-        ("1e1e1e1", "holds 4 numbers"),
-        ("", "holds no number"),
-        ("inf", "holds no number"),
-        ("-", "holds no number"),
-        ("0", "sum to 0"),
-        ("0,0.0,0", "sum to 0"),
-        ("9" * 400, "sum to inf"),
+        ("1,1,1,1", "expected at most 3 numbers, got 4 (1, 1, 1, 1)"),
+        ("1e1e1e1", "expected at most 3 numbers, got 4"),
+        ("", "no number found"),
+        ("inf", "no number found"),
+        ("-", "no number found"),
+        ("0", "positive and finite, got 0"),
+        ("0,0.0,0", "positive and finite, got 0"),
+        ("9" * 400, "positive and finite, got inf"),
     ],
 )
 def test_what_would_be_misread_is_refused_with_the_reading(text, reading):
@@ -99,5 +99,5 @@ def test_a_dataset_of_one_split_has_no_split_string_to_hash():
         ranges = dict(zip(SPLITS, split.ranges(7), strict=True))
         assert ranges.pop(name) == range(7)
         assert set(ranges.values()) == {None}
-    with pytest.raises(UsageError, match="no split 'dev'"):
+    with pytest.raises(UsageError, match="split must be one of train, valid, test, got 'dev'"):
         whole_split("dev")

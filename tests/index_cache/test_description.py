@@ -174,9 +174,9 @@ def test_files_of_both_kinds_are_read(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     found = dict(descriptions_in(str(tmp_path)))
     assert found == {str(tmp_path / f"{digest}-description.txt"): golden for digest, golden in GOLDEN.items()}
-    with pytest.raises(MissingFileError, match="there is no description "):
+    with pytest.raises(MissingFileError, match="description not found: "):
         read_description(str(tmp_path / "none.txt"))
-    with pytest.raises(InputError, match="is a directory, and no description"):
+    with pytest.raises(InputError, match=r"cannot read description .*: it is a directory"):
         read_description(str(tmp_path))
 
 

@@ -211,12 +211,12 @@ def test_one_defect_hides_no_other_split(data):
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"data_path": ("1", "data/web", "1", "data/none")}, "data", "there is no dataset at data/none"),
+        ({"data_path": ("1", "data/web", "1", "data/none")}, "data", "dataset not found: data/none"),
         ({"data_path": ("1", "data/web", "1", "data/web")}, "blend", "is in the mixture twice"),
         ({"data_path": ("1", "data/web", "data/code")}, "arguments", "'1' reads as a number"),
         ({"data_path": tuple(f"data/{k}" for k in range(32767))}, "arguments", "numbers them with int16"),
         ({"data_args_path": "none", "data_path": None}, "arguments", "there is no file none"),
-        ({"train_iters": None}, "arguments", "neither the steps nor the samples"),
+        ({"train_iters": None}, "arguments", "the number of training steps or samples is required"),
         ({"seq_length": None}, "arguments", "the sequence length is not given"),
         ({"global_batch_size": None, "world_size": None}, "arguments", "the global batch size is neither"),
         ({"data_path": ("data/web", "data/code")}, "too-few-samples", "train is asked for 80 samples"),

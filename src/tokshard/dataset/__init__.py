@@ -1,1 +1,1 @@
-"""The indexed dataset: PREFIX.bin, PREFIX.idx, the manifest beside them, and the runs that build them."""
+"""Indexed datasets: PREFIX.bin, PREFIX.idx and their manifest, and the runs that build them."""

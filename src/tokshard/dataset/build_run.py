@@ -1,7 +1,7 @@
-"""A run that builds datasets, so that a kill at any moment costs nothing but time.
+"""Resumable, crash-safe runs that build datasets.
 
-Its steps: recover (what an earlier run left), stage (the caller copies or encodes into the work
-directory, with checkpoints), publish (final names), deliver (upload, for outputs in a store).
+Steps: recover (use the leftovers of an earlier run), stage (the caller copies or encodes into the work
+directory, with checkpoints), publish (rename to the final names), deliver (upload to an object store).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BuildResult:
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec:
-    """The outputs to build, and what may be reused or replaced.
+    """The outputs to build, and the rules for reusing and replacing files.
 
     Attributes:
         prefixes: The local path prefix of each output.
@@ -79,12 +79,12 @@ class BuildSpec:
         return tuple(self.delivery.url_of(prefix) for prefix in self.prefixes)
 
     def finished(self, prefixes: Sequence[str]) -> BuildResult | None:
-        """Return the outputs at these prefixes if all exist and an equal plan would build them again.
+        """Return the outputs at these prefixes if all exist and were built by an equal plan.
 
-        What came through a pipe is never accepted: it can differ each time.
+        Output of a pipe is never reused: the input can differ each time.
 
         Raises:
-            IntegrityError: A file of an output has another size than its manifest says.
+            IntegrityError: The size of a file differs from its manifest.
         """
         manifests = []
         for prefix in prefixes:
@@ -101,9 +101,9 @@ class BuildSpec:
         return BuildResult(tuple(manifests), up_to_date=True)
 
     def up_to_date(self, work: WorkDirectory) -> BuildResult | None:
-        """Return the outputs if nothing is to be done. No lock is needed to ask.
+        """Return the outputs if there is nothing to do. The caller needs no lock.
 
-        Outputs that wait to be uploaded, and leftovers of an earlier run, are work to be done.
+        Outputs waiting for upload, and leftovers of an earlier run, count as work to do.
         """
         waits = self.delivery is not None and self.delivery.has_leftovers()
         if self.force or waits or work.has_leftovers():
@@ -111,7 +111,7 @@ class BuildSpec:
         return self.finished(self.destinations)
 
     def state(self, work: WorkDirectory) -> OutputState:
-        """Return what a run would start from, for a dry run."""
+        """Return the state that a run would start from, for a dry run."""
         if not self.force and self.finished(self.destinations) is not None:
             return "up-to-date"
         is_staged = self.delivery is not None and self.finished(self.prefixes) is not None
@@ -181,12 +181,12 @@ def _text_inputs(manifest: Manifest) -> tuple[BuildInput, ...]:
 
 
 def recover(spec: BuildSpec, work: WorkDirectory) -> BuildResult | None:
-    """Publish what an earlier run has staged completely, or prepare the work directory.
+    """Publish an output that an earlier run staged completely, or prepare the work directory.
 
-    ``work``: the work directory, whose lock the caller holds alone.
+    ``work``: the work directory; the caller holds its lock exclusively.
 
     Returns:
-        The outputs if all exist now; else None, and the work directory holds the plan.
+        The outputs if all exist now; otherwise None, and the work directory holds the plan.
 
     Raises:
         OutputExistsError: The output exists, and was not built by an equal plan.
@@ -221,7 +221,7 @@ def _complete(spec: BuildSpec, work: WorkDirectory) -> tuple[Manifest, ...]:
 
 
 class BuildRun:
-    """Steps of one run. The caller holds the writer locks of all outputs.
+    """The steps of a run. The caller holds the writer locks of all outputs.
 
     Example::
 
@@ -255,10 +255,10 @@ class BuildRun:
             raise delivery.with_hint(error) from error
 
     def recover(self) -> BuildResult | None:
-        """Look for what an earlier run left.
+        """Use the leftovers of an earlier run.
 
         Returns:
-            The outputs if nothing is to be staged; else None: stage them in the work directory.
+            The outputs if nothing has to be staged; otherwise None: stage them in the work directory.
 
         Raises:
             OutputExistsError: The output exists, or waits to be uploaded, and was not built by an equal plan.
@@ -291,11 +291,11 @@ class BuildRun:
         return replace(staged, manifests=published)
 
     def deliver(self, built: BuildResult, progress: Progress) -> BuildResult:
-        """Upload the outputs to the store, if they belong into one; return them.
+        """Upload the outputs if they belong to an object store; return them.
 
         Raises:
-            OutputExistsError: An output has appeared in the store meanwhile.
-            StorageError: The store refuses. All finished work is kept.
+            OutputExistsError: An output appeared in the store during the run.
+            StorageError: The store refuses the upload. All finished work is kept.
         """
         spec, delivery = self._spec, self._spec.delivery
         if delivery is None or self._journal is None:
@@ -319,5 +319,5 @@ def _existing(prefixes: Sequence[str]) -> list[str]:
 def _published(prefix: str) -> Manifest:
     manifest = read_manifest(prefix)
     if manifest is None:
-        raise IntegrityError(f"the manifest of {prefix} vanished while it was published", path=prefix)
+        raise IntegrityError(f"the manifest of {prefix} disappeared during publication", path=prefix)
     return manifest

@@ -1,4 +1,4 @@
-"""Building a dataset document by document, with the surface and the bytes of Megatron Core's builder."""
+"""Builder of indexed datasets with the interface and output of Megatron Core's builder."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def integer_array(values: Any, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     """Return ``values`` as a flat, contiguous array of an integer dtype.
 
     ``values``: integers as a list, a numpy array, a torch tensor in main memory, or anything else that
-    numpy takes; of any shape, read in C order. Not copied where it has the dtype already.
+    numpy accepts; of any shape, read in C order. Not copied if it already has the dtype.
 
     Raises:
-        UsageError: They are no integers (an empty array may have any dtype), or one is outside the
-            range of ``dtype``. It is a ValueError too.
+        UsageError: They are not integers (an empty array may have any dtype), or one is out of the range
+            of ``dtype``. It is also a ValueError.
 
     Example:
         >>> integer_array([1, 2, 65535], np.dtype("u2"), "tokens")
@@ -37,11 +37,11 @@ def integer_array(values: Any, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     try:
         array = np.asarray(values).reshape(-1)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"the {what} cannot be made an array of integers: {error}") from error
+        raise UsageError(f"{what} must be integers: {error}") from error
     if array.size == 0:
         return np.empty(0, dtype)
     if array.dtype.kind not in "iu":
-        raise UsageError(f"the {what} must be integers that fit 64 bits, not values of type {array.dtype}")
+        raise UsageError(f"{what} must be 64-bit integers, got {array.dtype}")
     if not np.can_cast(array.dtype, dtype, "safe"):
         _check_range(array, dtype, what)
     return np.ascontiguousarray(array, dtype=dtype)
@@ -54,9 +54,9 @@ def _check_range(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> None:
     for position, value in enumerate(array.tolist()):
         if not limits.min <= value <= limits.max:
             raise UsageError(
-                f"the {what} hold {value} at position {position}, "
-                f"outside the range {limits.min} to {limits.max} of {dtype.name}",
-                hint="for tokens, choose the dtype by the vocabulary: tokshard.dataset.layout.optimal_dtype",
+                f"{what} must be from {limits.min} to {limits.max} ({dtype.name}), got {value} at position "
+                f"{position}",
+                hint="choose the dtype by the vocabulary size: tokshard.dataset.layout.optimal_dtype",
             )
 
 
@@ -67,25 +67,25 @@ _LENGTH = np.dtype("<i4")
 
 
 class IndexedDatasetBuilder:
-    """Write a dataset document by document.
+    """Writes a dataset document by document.
 
-    What cannot be stored is refused instead of wrapped or trusted. The tokens go to a temporary file
-    beside ``bin_path``; only :meth:`finalize` gives the files their names, complete and forced to the
-    disk, the ``.bin`` first and the ``.idx`` last. Memory: 12 bytes for each sequence and document.
+    Values that cannot be stored raise an error. Tokens go to a temporary file next to ``bin_path``;
+    :meth:`finalize` publishes both files, complete and fsynced, the ``.bin`` first and the ``.idx`` last.
+    Memory: 12 bytes per sequence and document.
 
-    Use it as a context manager: leaving by an exception removes the temporary file, and leaving without
-    :meth:`finalize` does so too and raises. Without that, a builder that is dropped leaves the
-    temporary file, which the next builder of the same process replaces. One builder at a time may
+    Use it as a context manager: an exception removes the temporary file, and a normal exit without
+    :meth:`finalize` removes it and raises. If used without ``with``, an abandoned builder leaves the
+    temporary file, which the next builder of the same process replaces. Only one builder at a time may
     write to a path.
 
     Args:
-        bin_path: The ``.bin`` file. One that exists is replaced by :meth:`finalize`.
+        bin_path: The ``.bin`` file. :meth:`finalize` replaces an existing one.
         dtype: The dtype of the tokens, an integer type of the format.
         multimodal: Whether each sequence has a mode.
 
     Raises:
-        UsageError: The dtype cannot be used.
-        StorageError: The temporary file cannot be made.
+        UsageError: The dtype is invalid.
+        StorageError: The temporary file cannot be created.
 
     Example::
 
@@ -103,7 +103,7 @@ class IndexedDatasetBuilder:
         self.bin_path = os.fspath(bin_path)
         self.dtype = layout.DTYPES[layout.dtype_code(dtype)]
         if self.dtype.kind not in "iu":
-            raise UsageError(f"tokens are integers, and cannot be written as {self.dtype.name}")
+            raise UsageError(f"dtype must be an integer type, got {self.dtype.name}")
         self.multimodal = multimodal
         self._lengths = array("i")
         self._sequences_per_document = array("q")
@@ -122,24 +122,26 @@ class IndexedDatasetBuilder:
         self.discard()
         if unfinished and kind is None:
             raise UsageError(
-                f"the builder of {self.bin_path} was left without finalize(), nothing is written"
+                f"the builder of {self.bin_path} was closed without finalize(): nothing was written"
             )
 
     def add_item(self, tensor: Any, mode: int = 0) -> None:
-        """Add one sequence to the document that :meth:`end_document` will close.
+        """Add a sequence to the current document; :meth:`end_document` ends it.
 
         Args:
-            tensor: Its tokens: integers in a list, an array or a torch tensor in main memory.
-            mode: Its mode, -128 to 127, in a multimodal dataset.
+            tensor: The tokens: integers in a list, an array or a torch tensor in main memory.
+            mode: The mode, -128 to 127, in a multimodal dataset.
 
         Raises:
             UsageError: A value cannot be stored, or the builder is finished.
-            StorageError: The disk refuses; the builder is then finished, with nothing written.
+            StorageError: The write failed; the builder is closed and nothing was written.
         """
         self._require_open()
         tokens = integer_array(tensor, self.dtype, "tokens")
         if tokens.size > layout.MAX_LENGTH:
-            raise UsageError(f"a sequence of {tokens.size} tokens is longer than {layout.MAX_LENGTH}")
+            raise UsageError(
+                f"a sequence must have at most {layout.MAX_LENGTH:,} tokens, got {tokens.size:,}"
+            )
         modes = self._checked_modes([mode] if self.multimodal or mode else None, 1)
         self._write(tokens)
         self._lengths.append(tokens.size)
@@ -147,24 +149,24 @@ class IndexedDatasetBuilder:
         self._open_sequences += 1
 
     def end_document(self) -> None:
-        """Close the document of the sequences added by :meth:`add_item`, of which there may be none."""
+        """End the current document; it may have no sequences."""
         self._require_open()
         self._sequences_per_document.append(self._open_sequences)
         self._open_sequences = 0
 
     def add_document(self, tensor: Any, lengths: Any, modes: Any = None) -> None:
-        """Add a whole document.
+        """Add a complete document.
 
         Args:
-            tensor: The tokens of all its sequences, as in :meth:`add_item`.
-            lengths: The tokens of each sequence; empty for a document without sequences.
+            tensor: The tokens of all sequences, as in :meth:`add_item`.
+            lengths: The number of tokens of each sequence; empty for a document without sequences.
             modes: The mode of each sequence in a multimodal dataset; None for all zero.
 
         Raises:
             UsageError: A value cannot be stored, the lengths are negative or do not sum to the tokens,
-                there is not one mode for each sequence, a document of :meth:`add_item` is not closed,
-                or the builder is finished.
-            StorageError: The disk refuses; the builder is then finished, with nothing written.
+                ``modes`` has another length, a document of :meth:`add_item` has not ended, or the builder
+                is closed.
+            StorageError: The write failed; the builder is closed and nothing was written.
         """
         self._require_closed_document("add_document")
         tokens = integer_array(tensor, self.dtype, "tokens")
@@ -172,8 +174,8 @@ class IndexedDatasetBuilder:
         total = int(sizes.sum(dtype=np.int64))
         if (sizes < 0).any() or total != tokens.size:
             raise UsageError(
-                f"the lengths of document {len(self._sequences_per_document)} sum to {total}, "
-                f"the smallest being {sizes.min(initial=0)}, but it has {tokens.size} tokens"
+                f"lengths of document {len(self._sequences_per_document)} must be non-negative and sum to "
+                f"its {tokens.size} tokens, got sum {total} and minimum {sizes.min(initial=0)}"
             )
         mode_bytes = self._checked_modes(modes, sizes.size).tobytes()
         self._write(tokens)
@@ -182,24 +184,24 @@ class IndexedDatasetBuilder:
         self._sequences_per_document.append(sizes.size)
 
     def add_index(self, path_prefix: str | os.PathLike[str]) -> None:
-        """Add all documents of another dataset, which is checked completely before anything is copied.
+        """Add all documents of another dataset; it is checked completely before anything is copied.
 
         Args:
-            path_prefix: Its path without ``.bin`` and ``.idx``.
+            path_prefix: The path without ``.bin`` and ``.idx``.
 
         Raises:
-            InputError: It is not there, or has another dtype.
-            IntegrityError: It is damaged, or its ``.bin`` is cut short while it is copied.
-            UsageError: A document of :meth:`add_item` is not closed, or the builder is finished.
-            StorageError: The disk refuses; the builder is then finished, with nothing written.
+            InputError: It does not exist, or has another dtype.
+            IntegrityError: It is damaged, or its ``.bin`` is truncated during the copy.
+            UsageError: A document of :meth:`add_item` has not ended, or the builder is closed.
+            StorageError: The write failed; the builder is closed and nothing was written.
         """
         self._require_closed_document("add_index")
         source = IndexedDataset(path_prefix, multimodal=self.multimodal, mmap=False)
         if source.dtype != self.dtype:
             raise InputError(
-                f"{source.path_prefix} has {source.dtype.name} tokens, "
-                f"but {self.bin_path} is written with {self.dtype.name}",
-                hint="only datasets of one dtype can be put together; tokenize one of them again",
+                f"the dtype of {source.path_prefix} must be {self.dtype.name} like that of {self.bin_path}, "
+                f"got {source.dtype.name}",
+                hint="tokenize one of them again: only datasets with the same dtype can be merged",
             )
         try:
             for block in source.token_blocks():
@@ -216,15 +218,15 @@ class IndexedDatasetBuilder:
     def finalize(self, idx_path: str | os.PathLike[str]) -> None:
         """Write the index and publish both files.
 
-        An index that exists is removed before the new ``.bin`` takes its name, so that a crash in
-        between leaves no dataset and never new tokens under an old index.
+        An existing index is removed before the new ``.bin`` is published, so that a crash in between leaves
+        no dataset, and never new tokens with an old index.
 
         Args:
             idx_path: The ``.idx`` file.
 
         Raises:
-            UsageError: Sequences of :meth:`add_item` are in no document, or the builder is finished.
-            StorageError: The disk refuses; the builder is then finished.
+            UsageError: Sequences of :meth:`add_item` are not in a document, or the builder is closed.
+            StorageError: The write failed; the builder is closed.
         """
         self._require_closed_document("finalize")
         path = os.fspath(idx_path)
@@ -242,7 +244,7 @@ class IndexedDatasetBuilder:
         self._file = None
 
     def discard(self) -> None:
-        """Remove what is written and finish; nothing happens to a builder that is finished."""
+        """Remove the temporary file and close the builder; does nothing if it is closed."""
         file, self._file = self._file, None
         self._buffer.clear()
         if file is not None:
@@ -263,7 +265,7 @@ class IndexedDatasetBuilder:
         )
 
     def _write(self, tokens: NDArray[Any]) -> None:
-        # Small arrays are collected: a system call costs more than they do.
+        # Small arrays are buffered: a system call is more expensive.
         if tokens.nbytes < WRITE_BUFFER_BYTES:
             self._buffer += tokens.tobytes()
             if len(self._buffer) >= WRITE_BUFFER_BYTES:
@@ -287,26 +289,28 @@ class IndexedDatasetBuilder:
         if not self.multimodal:
             if modes is not None:
                 raise UsageError(
-                    f"modes were given, but {self.bin_path} is not multimodal",
-                    hint="make the builder with multimodal=True",
+                    f"modes require a multimodal dataset, but {self.bin_path} is not multimodal",
+                    hint="create the builder with multimodal=True",
                 )
             return np.empty(0, _MODE)
         if modes is None:
             return np.zeros(count, _MODE)
         values = integer_array(modes, _MODE, "modes")
         if values.size != count:
-            raise UsageError(f"{values.size} modes were given for {count} sequences")
+            raise UsageError(
+                f"modes must have one entry for each of the {count} sequences, got {values.size}"
+            )
         return values
 
     def _require_open(self) -> AtomicFile:
         if self._file is None:
-            raise UsageError(f"the builder of {self.bin_path} is finished and takes nothing more")
+            raise UsageError(f"the builder of {self.bin_path} is closed")
         return self._file
 
     def _require_closed_document(self, method: str) -> None:
         self._require_open()
         if self._open_sequences:
             raise UsageError(
-                f"{method}: {self._open_sequences} sequences of add_item are in no document yet",
+                f"{method}: {self._open_sequences} sequences of add_item() are not in a document",
                 hint="call end_document() first",
             )

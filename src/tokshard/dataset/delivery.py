@@ -1,9 +1,8 @@
-"""Outputs in stores: built in a local directory, then uploaded, the manifest last.
+"""Outputs in object stores: built in a local directory, then uploaded, the manifest last.
 
-A store has no rename and no locks. So the whole run, with its resume and its lock, happens in a *staging*
-directory; then the finished files are uploaded, and when all are there with their sizes, the manifest is.
-A journal in the staging directory records what has been uploaded: the same command continues an
-interrupted upload.
+Object stores have no rename and no locks. So the whole run, with its resume and its lock, happens in a local
+*staging* directory; then the finished files are uploaded, and after all of them are complete, the manifest.
+A journal in the staging directory records the uploads: the same command resumes an interrupted upload.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _STAGING_NAME = "staging"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Delivery of an output to the URL prefix ``url``; the staged files stay only if ``keep``."""
+    """Delivery of an output to the URL prefix ``url``; the staged files are kept only if ``keep``."""
 
     url: str
     directory: str
@@ -50,11 +49,11 @@ class Delivery:
         return os.path.join(self.directory, os.path.basename(self.url))
 
     def url_of(self, path: str) -> str:
-        """Return the URL of a staged file, or of a path prefix of such."""
+        """Return the URL of a staged file or path prefix."""
         return self.url + path.removeprefix(self.prefix)
 
     def has_leftovers(self) -> bool:
-        """Tell whether something waits to be uploaded or removed."""
+        """Return whether files are waiting to be uploaded or removed."""
         return os.path.lexists(self.directory) and not self.keep
 
     def upload(
@@ -64,7 +63,7 @@ class Delivery:
         journal: UploadJournal,
         progress: Progress,
     ) -> None:
-        """Upload what is missing of the staged outputs, their manifests last."""
+        """Upload the staged files that are missing in the store, manifests last."""
         journal.begin()
         for prefix, manifest in zip(prefixes, manifests, strict=True):
             self._withdraw(prefix, manifest)
@@ -100,7 +99,7 @@ class Delivery:
                     remove_tree(path)
 
     def remove_empty(self) -> None:
-        """Remove the staging directory if nothing is left in it."""
+        """Remove the staging directory if it is empty."""
         try:
             syscalls.remove_directory(self.directory)
         except StorageError as error:
@@ -109,31 +108,31 @@ class Delivery:
 
     def with_hint(self, error: StorageError) -> StorageError:
         """Return an error of the store with a hint that finished work is kept."""
-        hint = f"all finished work is kept in {self.directory}: run the same command again to continue"
+        hint = f"run the same command again to resume: finished work is kept in {self.directory}"
         if error.errno != errno.EIO and error.hint:
             hint = f"{error.hint}; {hint}"
         return StorageError(error.action, error.path, OSError(error.errno, error.reason), hint=hint)
 
 
 def delivery_to(output: str, *, local_dir: str | None, keep: bool) -> Delivery | None:
-    """Return the delivery of an output; None for a path, where it is built in place.
+    """Return the delivery of an output; None for a path, which is built in place.
 
-    ``local_dir``: where to make outputs for stores; by default in the user's cache directory.
+    ``local_dir``: the staging directory; by default in the user's cache directory.
 
     Raises:
-        UsageError: The URL names no objects in a bucket, or staging is asked for without a URL.
+        UsageError: The URL is a bucket, or staging options are passed without a URL.
     """
     if not is_remote(output):
         if local_dir is not None or keep:
-            raise UsageError("--local-dir and --keep-local have a meaning only with an --output in a store")
+            raise UsageError("--local-dir and --keep-local require an --output URL")
         return None
     scheme, _, rest = output.partition("://")
     if "/" not in rest.strip("/"):
         raise UsageError(
-            f"--output {output!r} names a bucket, and no objects in it",
-            hint=f"for example --output {scheme}://{rest.strip('/') or 'bucket'}/data/corpus",
+            f"--output must be a path prefix in a bucket, got the bucket {output!r}",
+            hint=f"pass for example --output {scheme}://{rest.strip('/') or 'bucket'}/data/corpus",
         )
-    # Two outputs with one last name may use one staging directory.
+    # Outputs with the same last component may share a staging directory.
     digest = hashlib.sha256(os.fsencode(output)).hexdigest()[:12]
     base = local_dir or os.path.join(paths.user_cache_directory(), _STAGING_NAME)
     return Delivery(output, os.path.join(base, f"{os.path.basename(output)}-{digest}"), keep)
@@ -145,42 +144,42 @@ class UploadStarted:
 
     TAG: ClassVar = ("entry", "started")
 
-    fingerprint: Annotated[
-        str, Key("fingerprint", "The fingerprint of the plan of the dataset.", pattern=SHA256)
-    ]
+    fingerprint: Annotated[str, Key("fingerprint", "Fingerprint of the dataset's plan.", pattern=SHA256)]
 
 
 @dataclass(frozen=True, slots=True)
 class MultipartStarted:
-    """The upload of a large object in parts has begun."""
+    """Start of a multipart upload."""
 
     TAG: ClassVar = ("entry", "multipart")
 
-    url: Annotated[str, Key("url", "The object.")]
-    upload: Annotated[str, Key("upload", "The store's name of the upload.")]
-    part_bytes: Annotated[int, Key("part_bytes", "The size of all parts but the last.", minimum=1)]
+    url: Annotated[str, Key("url", "URL of the object.")]
+    upload: Annotated[str, Key("upload", "Upload id of the store.")]
+    part_bytes: Annotated[
+        int, Key("part_bytes", "Part size in bytes; the last part may be smaller.", minimum=1)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class PartUploaded:
-    """A part of a large object has been uploaded."""
+    """Completed upload of a part."""
 
     TAG: ClassVar = ("entry", "part")
 
-    url: Annotated[str, Key("url", "The object.")]
-    part: Annotated[int, Key("part", "The number of the part, from 1.", minimum=1)]
-    receipt: Annotated[str, Key("receipt", "What the store answered.")]
+    url: Annotated[str, Key("url", "URL of the object.")]
+    part: Annotated[int, Key("part", "Part number, from 1.", minimum=1)]
+    receipt: Annotated[str, Key("receipt", "Receipt of the store (ETag).")]
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectUploaded:
-    """An object has been uploaded."""
+    """Completed upload of an object."""
 
     TAG: ClassVar = ("entry", "object")
 
-    url: Annotated[str, Key("url", "The object.")]
-    size_bytes: Annotated[int, Key("size_bytes", "Its size.", minimum=0)]
-    version: Annotated[str | None, Key("version", "Its version in the store (ETag).")]
+    url: Annotated[str, Key("url", "URL of the object.")]
+    size_bytes: Annotated[int, Key("size_bytes", "Size in bytes.", minimum=0)]
+    version: Annotated[str | None, Key("version", "Version in the store (ETag).")]
 
 
 UploadEntry = UploadStarted | MultipartStarted | PartUploaded | ObjectUploaded
@@ -190,10 +189,10 @@ class UploadJournal:
     """Journal of an upload: the uploaded objects with their versions, and parts of one of them.
 
     Args:
-        fingerprint: The plan of the dataset that is uploaded. A journal of another one is worth nothing.
+        fingerprint: The plan of the uploaded dataset. A journal of another plan is discarded.
 
     Attributes:
-        is_resumed: Whether an earlier run has begun to upload this dataset.
+        is_resumed: Whether an earlier run has started uploading this dataset.
     """
 
     def __init__(self, path: str, fingerprint: str) -> None:
@@ -227,13 +226,13 @@ class UploadJournal:
             self._uploads[entry.url].receipts[entry.part] = entry.receipt
 
     def begin(self) -> None:
-        """Open the journal for writing; one of another dataset is started again."""
+        """Open the journal for writing; discard the journal of another dataset."""
         self._journal = Journal(self._path, self._size)
         if not self.is_resumed:
             self.note(UploadStarted(self._fingerprint))
 
     def note(self, entry: UploadEntry) -> None:
-        """Note one thing, on the disk when this returns."""
+        """Append an entry and fsync."""
         if self._journal is not None:
             self._journal.append(encode(entry))
             self._journal.checkpoint({})
@@ -244,10 +243,10 @@ class UploadJournal:
             self._journal.close()
 
     def send(self, path: str, url: str, sent: Callable[[int], None]) -> None:
-        """Upload a file, or what is missing of it, and check the object's size.
+        """Upload a file or its missing parts, and check the object's size.
 
         Raises:
-            IntegrityError: The object has another size than the file.
+            IntegrityError: The sizes of object and file differ.
         """
         size = os.path.getsize(path)
         known = self._objects.get(url)
@@ -261,8 +260,8 @@ class UploadJournal:
         found = objects.status(url)
         if found.size_bytes != size:
             raise IntegrityError(
-                f"{url} has {found.size_bytes} bytes after {size} were uploaded", path=url,
-                hint="something else writes to it: run the same command again",
+                f"{url} must have {size} bytes after the upload, got {found.size_bytes}", path=url,
+                hint="make sure that no other process writes it, and run the same command again",
             )  # fmt: skip
         self.note(ObjectUploaded(url, size, found.version))
 

@@ -1,4 +1,4 @@
-"""The state of a dataset: fingerprints of its content, and whether it stays as it is while it is read."""
+"""Fingerprints of datasets, and detection of changes while they are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokshard.storage.paths import bin_path, idx_path, is_remote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFingerprint:
-    """Sizes and digests of a dataset. None stands for what is not known; see :meth:`changes_since`."""
+    """Sizes and digests of a dataset; unknown values are None."""
 
     bin_bytes: Annotated[int, Key("bin_bytes", "Size of the .bin file.", minimum=0)]
     idx_bytes: Annotated[int, Key("idx_bytes", "Size of the .idx file.", minimum=0)]
@@ -45,35 +45,35 @@ class DatasetFingerprint:
     ] = None
 
     def changes_since(self, earlier: DatasetFingerprint) -> list[str]:
-        """Return how the dataset has changed: one phrase for each value that is known of both and differs.
+        """Return the changes of the dataset: one phrase per value known on both sides.
 
-        So a dataset has not changed by getting or losing a manifest.
+        Gaining or losing a manifest is therefore not a change.
 
         Example:
             >>> earlier = DatasetFingerprint(bin_bytes=8, idx_bytes=5, manifest_fingerprint="ab")
             >>> DatasetFingerprint(bin_bytes=10, idx_bytes=5).changes_since(earlier)
-            ['its bin_bytes was 8 and is 10']
+            ['bin_bytes was 8 and is now 10']
         """
         changes = []
         for field in fields(self):
             then, now = getattr(earlier, field.name), getattr(self, field.name)
             if then is not None and now is not None and then != now:
-                changes.append(f"its {field.name} was {then} and is {now}")
+                changes.append(f"{field.name} was {then} and is now {now}")
         return changes
 
     def filled_from(self, other: DatasetFingerprint) -> DatasetFingerprint:
-        """Return this fingerprint with the values of another one where this one has none."""
+        """Return this fingerprint with unknown values filled in from another one."""
         mine = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(other, **{name: value for name, value in mine.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FingerprintedIndex:
-    """The index of a dataset with the dataset's fingerprint, both of the very same bytes.
+    """The index of a dataset and the fingerprint of exactly these bytes.
 
     Attributes:
-        fingerprint: With the digest of the whole index; and, if the dataset has a manifest that describes
-            these files, with the values that know its tokens.
+        fingerprint: With the digest of the whole index and, if the dataset has a manifest of these files, the
+            digests of its tokens.
     """
 
     path_prefix: str
@@ -82,12 +82,12 @@ class FingerprintedIndex:
 
     @classmethod
     def open(cls, path_prefix: str) -> FingerprintedIndex:
-        """Open a dataset: two passes over the ``.idx`` file, which is mapped; none over the ``.bin`` file.
+        """Open a dataset; makes two passes over the mapped ``.idx`` file and none over the ``.bin`` file.
 
         Raises:
-            MissingFileError: One or both files are not there.
-            IntegrityError: The index contradicts itself or the size of the ``.bin`` file.
-            StorageError: The file system refuses to read.
+            MissingFileError: One or both files do not exist.
+            IntegrityError: The index is inconsistent, or contradicts the size of the ``.bin`` file.
+            StorageError: A file cannot be read.
         """
         from tokshard.dataset.manifest import read_manifest  # the loader does without
 
@@ -99,7 +99,7 @@ class FingerprintedIndex:
         table = IndexTable.from_buffer(buffer, bin_bytes=bin_bytes, multimodal=multimodal, path=file.path)
         idx_digest = content_digest(memoryview(buffer))
         known = {}
-        # Another tool may have written new files beside an old manifest, which knows nothing of them.
+        # Another tool may have written new files next to an old manifest.
         if (
             manifest is not None
             and manifest.files.idx.xxh3_128 == idx_digest
@@ -115,12 +115,12 @@ class FingerprintedIndex:
         return cls(path_prefix, table, fingerprint)
 
     def check(self, fingerprint: DatasetFingerprint) -> None:
-        """Raise IntegrityError if the dataset no longer has the fingerprint it had when work on it began."""
+        """Raise IntegrityError if the dataset no longer has this fingerprint."""
         if self.fingerprint != fingerprint:
             raise IntegrityError(
-                f"{self.path_prefix} has changed while its indexes were built",
+                f"{self.path_prefix} changed while its indexes were built",
                 path=self.path_prefix,
-                hint="run the same command again when nobody writes the dataset",
+                hint="run the same command again when no process writes the dataset",
             )
 
 
@@ -141,12 +141,12 @@ def dataset_state(prefix: str) -> State:
 
 @contextmanager
 def unchanged(prefixes: Iterable[str]) -> Iterator[None]:
-    """Read datasets, and refuse what was read, or what went wrong, if one was changed meanwhile.
+    """Raise an error if a dataset changes inside the ``with`` block.
 
-    Remote ones are not looked at: each of their files is read on condition that it has not changed.
+    Remote datasets are skipped: every read of their files is conditional on the version.
 
     Raises:
-        InputError: A dataset was changed.
+        InputError: A dataset changed.
 
     Example:
         >>> with unchanged(["data/web"]):  # doctest: +SKIP
@@ -165,6 +165,6 @@ def _check(before: dict[str, State], error: Exception | None = None) -> None:
     for prefix, state in before.items():
         if dataset_state(prefix) != state:
             raise InputError(
-                f"{prefix} was changed while it was read",
-                hint="run the same command again when nobody writes the dataset",
+                f"{prefix} changed while it was read",
+                hint="run the same command again when no process writes the dataset",
             ) from error

@@ -1,4 +1,4 @@
-"""The ``.idx`` file on the disk: written and read in pieces, so that its size does not matter."""
+"""Reading and writing of ``.idx`` files in pieces, in constant memory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _OFFSET = np.dtype("<i8")
 
 
 class SupportsWrite(Protocol):
-    """Anything that takes bytes in order."""
+    """A writable stream."""
 
     def write(self, buffer: memoryview, /) -> object:
-        """Take all of ``buffer``."""
+        """Write all of ``buffer``."""
 
 
 def write_index(
@@ -40,28 +40,28 @@ def write_index(
     sequences_per_document: Pieces,
     modes: Pieces | None = None,
 ) -> int:
-    """Write a whole ``.idx`` file, in memory that does not depend on its size.
+    """Write an ``.idx`` file in constant memory.
 
-    The columns come as integer arrays in pieces of any size, and are asked for again for each field
-    that follows from them: the lengths twice.
+    The columns are integer arrays in pieces of any size. They are requested again for each field that is
+    derived from them: the lengths twice.
 
     Args:
-        file: Where to write, from its present position. On an error it holds a part of the index:
-            write to a file that is published afterwards.
+        file: The output, written from its current position. On an error it holds an incomplete index: pass
+            a file that is published afterwards.
         dtype: The dtype of the tokens.
         sequence_count: The number of sequences.
         document_count: The number of documents; the file stores one more.
-        lengths: Returns a fresh iterator over pieces of the tokens of each sequence.
+        lengths: Returns a new iterator over pieces of the number of tokens of each sequence.
         sequences_per_document: The same for the number of sequences of each document.
-        modes: The same for the mode of each sequence, of a multimodal dataset.
+        modes: The same for the mode of each sequence, for multimodal datasets.
 
     Returns:
-        The number of tokens, so that the ``.bin`` file must have this times the item size in bytes.
+        The number of tokens; the ``.bin`` file must have this times the item size in bytes.
 
     Raises:
-        IntegrityError: The pieces do not have the values that the counts promise, or values that the
-            format cannot store. It is a ValueError too.
-        UsageError: The format has no code for the dtype, or a piece is no flat array of integers.
+        IntegrityError: The pieces contradict the counts, or contain values that the format cannot store.
+            It is also a ValueError.
+        UsageError: The format has no code for the dtype, or a piece is not a flat array of integers.
     """
     header = layout.IndexHeader(np.dtype(dtype), sequence_count, document_count)
     file.write(memoryview(header.to_bytes()))
@@ -72,7 +72,7 @@ def write_index(
     itemsize = header.dtype.itemsize
     bin_bytes = token_count * itemsize
     if bin_bytes > layout.MAX_POINTER_BYTES:
-        raise IntegrityError(f"{token_count} tokens of {itemsize} bytes are more than a pointer can address")
+        raise IntegrityError(f"{token_count:,} tokens of {itemsize} bytes exceed the range of a pointer")
     for ends, sizes in _running(lengths, sequence_count, layout.MAX_LENGTH, itemsize, bin_bytes, "lengths"):
         _write_array(file, ends - sizes, _OFFSET)
     what = "sequences_per_document"
@@ -99,7 +99,7 @@ def _running(
     else:
         if begin == total:
             return
-    raise IntegrityError(f"the {what} of {count} entries do not make {total // scale} in total")
+    raise IntegrityError(f"the {count} entries of {what} must sum to {total // scale}")
 
 
 def _checked(
@@ -109,20 +109,20 @@ def _checked(
     for whole in pieces():
         if whole.ndim != 1 or whole.dtype.kind not in "iu":
             raise UsageError(
-                f"a piece of {what} is {whole.ndim}-dimensional {whole.dtype}, not 1-dimensional integers"
+                f"{what} must be 1-dimensional integer arrays, got {whole.ndim}-dimensional {whole.dtype}"
             )
         for first in range(0, len(whole), layout.CHUNK_ENTRIES):
             piece = whole[first : first + layout.CHUNK_ENTRIES]
             if int(piece.min()) < lowest or int(piece.max()) > highest:
                 at = int(((piece < lowest) | (piece > highest)).argmax())
                 raise IntegrityError(
-                    f"entry {seen + at} of {what} is {piece[at]}, outside {lowest} to {highest}", field=what
+                    f"{what}[{seen + at}] must be from {lowest} to {highest}, got {piece[at]}", field=what
                 )
             seen += len(piece)
             if seen <= count:
                 yield piece
     if seen != count:
-        raise IntegrityError(f"{what} has {seen} entries, but {count} were announced", field=what)
+        raise IntegrityError(f"{what} must have {count} entries, got {seen}", field=what)
 
 
 def _write_array(file: SupportsWrite, values: NDArray[Any], dtype: np.dtype[Any]) -> None:
@@ -152,16 +152,16 @@ class FileColumn:
         return entries
 
     def pieces(self) -> Iterator[NDArray[Any]]:
-        """Yield all entries in order, some megabytes at a time."""
+        """Yield all entries in order, a few MB at a time."""
         for first in range(0, self._count, layout.CHUNK_ENTRIES):
             yield self[first : first + layout.CHUNK_ENTRIES]
 
 
 class IndexColumns:
-    """The index at ``path`` as columns in its file, of which only the header and the size are checked.
+    """The columns of an ``.idx`` file; only the header and the size are checked.
 
     Raises:
-        IntegrityError: The header is wrong, or the size does not follow from it.
+        IntegrityError: The header is invalid or contradicts the size.
         StorageError: The file cannot be read.
     """
 
@@ -187,7 +187,7 @@ class IndexColumns:
         return self
 
     def sequences_per_document(self) -> Iterator[NDArray[np.int64]]:
-        """Yield how many sequences each document has, some megabytes at a time."""
+        """Yield the number of sequences of each document, a few MB at a time."""
         for first in range(0, self.header.document_count, layout.CHUNK_ENTRIES):
             yield np.diff(self.document_indices[first : first + layout.CHUNK_ENTRIES + 1])
 

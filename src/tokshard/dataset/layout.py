@@ -1,6 +1,6 @@
-"""The ``.idx`` file: its bytes, and the table that they become once nothing about them can be wrong.
+"""Format of ``.idx`` files, and the checked table of their content.
 
-All numbers are little endian and packed, so the arrays behind the 34-byte header are unaligned.
+All numbers are little endian and packed, so the arrays after the 34-byte header are unaligned.
 ``S`` is the number of sequences and ``D`` the number of documents **plus one**::
 
     offset         type     field
@@ -14,7 +14,7 @@ All numbers are little endian and packed, so the arrays behind the 34-byte heade
     34+12S         i64[D]   document_indices     0, then the number of sequences up to each document's end
     34+12S+8D      i8[S]    sequence_modes       in multimodal datasets only; nothing marks their presence
 
-The ``.bin`` file is the tokens of all sequences, one behind the other, and nothing else. The format is
+The ``.bin`` file consists of the tokens of all sequences in order, and nothing else. The format is
 Megatron Core's; its own reader checks the magic, the version and the last document index.
 """
 
@@ -46,7 +46,7 @@ DOCUMENT_COUNT_OFFSET = 26
 MAX_LENGTH = 2**31 - 1
 MAX_POINTER_BYTES = 2**63 - 1
 
-# Entries looked at at once. The working arrays of one chunk (about 8 MB) then stay in the cache, and a
+# Entries checked at once. The working arrays of one chunk (about 8 MB) then stay in the cache, and a
 # chunk's sum of byte sizes stays far below 2**63 whatever the lengths claim.
 CHUNK_ENTRIES = 1 << 18
 
@@ -62,8 +62,8 @@ DTYPES: Mapping[int, np.dtype[Any]] = MappingProxyType(
         8: np.dtype("<u2"),
     }
 )
-"""The dtype of each code. The two floating-point codes are part of the format and can be read and
-merged; nothing in tokshard writes tokens of these types."""
+"""The dtype of each code. The two floating-point codes belong to the format and can be read and merged;
+tokshard never writes tokens of these types."""
 
 UINT16_VOCABULARY_LIMIT = 65500
 
@@ -71,13 +71,13 @@ _HEADER = struct.Struct("<9sQBQQ")
 
 
 class Column(Protocol):
-    """A column of an index, in memory or in a file: slices of it are arrays."""
+    """A column of an index, in memory or in a file; its slices are arrays."""
 
     def __getitem__(self, wanted: slice, /) -> NDArray[Any]: ...
 
 
-_INDEX_HINT = "the .idx is damaged: copy the pair again from its source, or make it again"
-_PAIR_HINT = "the .bin is cut short or belongs to another .idx: copy the pair again, or make it again"
+_INDEX_HINT = "copy the .bin and .idx again from their source, or rebuild the dataset: the .idx is damaged"
+_PAIR_HINT = "copy both files again, or rebuild the dataset: the .bin is truncated or belongs to another .idx"
 
 
 def dtype_code(dtype: DTypeLike) -> int:
@@ -92,14 +92,14 @@ def dtype_code(dtype: DTypeLike) -> int:
         if known == wanted:
             return code
     names = ", ".join(known.name for known in DTYPES.values())
-    raise UsageError(f"an indexed dataset cannot hold {wanted.name} tokens", hint=f"use one of {names}")
+    raise UsageError(f"dtype must be one of {names}, got {wanted}")
 
 
 def optimal_dtype(vocab_size: int | None) -> np.dtype[Any]:
     """Return the dtype that Megatron's preprocessing chooses for a vocabulary.
 
-    It is uint16 below 65,500 entries (added tokens counted, padding not) and int32 otherwise; the limit
-    is Megatron's, 36 lower than what uint16 could hold.
+    It is uint16 below 65,500 entries (with added tokens, without padding) and int32 otherwise; the limit
+    is Megatron's, 36 below the capacity of uint16.
 
     Example:
         >>> optimal_dtype(65499), optimal_dtype(65500), optimal_dtype(None)
@@ -130,7 +130,7 @@ class IndexHeader:
 
     @property
     def modes_offset(self) -> int:
-        """The byte offset of ``sequence_modes``, which is the file's size where there are none."""
+        """The byte offset of ``sequence_modes``, or the file's size without modes."""
         return self.documents_offset + 8 * (self.document_count + 1)
 
     def index_bytes(self, *, multimodal: bool) -> int:
@@ -138,23 +138,23 @@ class IndexHeader:
         return self.modes_offset + (self.sequence_count if multimodal else 0)
 
     def to_bytes(self) -> bytes:
-        """Return the header as it stands in the file."""
+        """Return the header as stored in the file."""
         return _HEADER.pack(
             MAGIC, VERSION, dtype_code(self.dtype), self.sequence_count, self.document_count + 1
         )
 
 
 def read_header(buffer: Buffer, *, path: str = "the index") -> IndexHeader:
-    """Read the header alone, for callers that want only the counts.
+    """Read only the header, for callers that need only the counts.
 
-    The counts are what the file claims: only :meth:`IndexTable.from_buffer` holds them against its size.
+    The counts are unchecked: only :meth:`IndexTable.from_buffer` compares them with the size of the file.
 
     Raises:
-        IntegrityError: It is no index of version 1, or the dtype code or a count is impossible.
+        IntegrityError: It is not an index of version 1, or the dtype code or a count is invalid.
     """
     if len(buffer) < HEADER_BYTES:
         raise IntegrityError(
-            f"{path} has {len(buffer)} bytes, too few for the header of {HEADER_BYTES}",
+            f"{path} must have at least {HEADER_BYTES} bytes, got {len(buffer)}",
             path=path,
             field="header",
             offset=len(buffer),
@@ -163,34 +163,36 @@ def read_header(buffer: Buffer, *, path: str = "the index") -> IndexHeader:
     magic, version, code, sequences, boundaries = _HEADER.unpack_from(buffer)
     if magic != MAGIC:
         raise IntegrityError(
-            f"{path} begins with {magic!r} and not with {MAGIC!r}",
+            f"{path} must begin with {MAGIC!r}, got {magic!r}",
             path=path,
             field="magic",
             offset=0,
-            hint="this is not the .idx file of an indexed dataset, or its beginning is damaged",
+            hint="check the path: this is not the .idx file of an indexed dataset, or it is damaged",
         )
     if version != VERSION:
-        raise _header_error(path, "version", version, VERSION_OFFSET, f"only version {VERSION} is known")
+        raise _header_error(path, "version", version, VERSION_OFFSET, f"it must be {VERSION}")
     if code not in DTYPES:
-        raise _header_error(path, "dtype_code", code, DTYPE_CODE_OFFSET, f"known are 1 to {max(DTYPES)}")
+        raise _header_error(
+            path, "dtype_code", code, DTYPE_CODE_OFFSET, f"it must be from 1 to {max(DTYPES)}"
+        )
     if boundaries < 1:
-        detail = "it counts the boundaries of documents, of which there is always one"
+        detail = "it counts the boundaries of documents and must be at least 1"
         raise _header_error(path, "document_count", boundaries, DOCUMENT_COUNT_OFFSET, detail)
     return IndexHeader(DTYPES[code], sequences, boundaries - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexTable:
-    """The index of a dataset. One that exists is consistent in itself and with the size of its ``.bin``.
+    """The index of a dataset. Instances are consistent, also with the size of the ``.bin`` file.
 
-    The arrays are read-only, mostly unaligned views of the buffer, which they keep alive.
+    The arrays are read-only, usually unaligned views of the buffer, which they keep alive.
 
     Attributes:
         sequence_lengths: int32 of shape (S,): tokens of each sequence, none negative.
         sequence_pointers: int64 of shape (S,): the running sum of lengths times the item size, from 0.
         document_indices: int64 of shape (documents + 1,): from 0 to S, never decreasing. Document ``i``
             consists of the sequences ``document_indices[i]`` up to ``document_indices[i + 1]``.
-        sequence_modes: int8 of shape (S,), or None where the dataset is not multimodal.
+        sequence_modes: int8 of shape (S,), or None if the dataset is not multimodal.
     """
 
     dtype: np.dtype[Any]
@@ -204,14 +206,14 @@ class IndexTable:
         """Check a whole ``.idx`` file and return its table.
 
         One pass over the file; the extra memory is that of one chunk (about 10 MB), whatever the file's
-        size and whatever its counts claim. What the checks cannot see, because the result is another
-        well-formed dataset: a boundary between documents that moved and stayed in order, a changed
-        mode, a dtype code exchanged for one of the same width (for any, where there are no tokens). Only
-        a digest sees these. Nothing in the file tells whether it is multimodal.
+        size and counts. The checks cannot detect changes that result in another well-formed dataset: a
+        moved boundary between documents, a changed mode, a dtype code exchanged for one of the same width
+        (or any, if there are no tokens). Only a digest detects these. The file does not record whether it
+        is multimodal.
 
         Raises:
-            IntegrityError: Something contradicts something else, with the field and the byte offset of
-                the first entry that does.
+            IntegrityError: The data is inconsistent; names the field and the byte offset of the first wrong
+                entry.
         """
         header = read_header(buffer, path=path)
         check_size(header, len(buffer), multimodal=multimodal, path=path)
@@ -246,7 +248,7 @@ class IndexTable:
         return self.first_token(self.sequence_count)
 
     def first_token(self, sequence: int) -> int:
-        """Return how many tokens lie before a sequence; for ``sequence == S`` that is all of them."""
+        """Return the number of tokens before a sequence; for ``sequence == S`` the total."""
         if sequence < self.sequence_count:
             return int(self.sequence_pointers[sequence]) // self.dtype.itemsize
         if sequence == 0:
@@ -273,13 +275,13 @@ def check_size(header: IndexHeader, size: int, *, multimodal: bool, path: str) -
     hint = _INDEX_HINT
     if size == header.index_bytes(multimodal=not multimodal):
         hint = (
-            "it looks like a text dataset, without modes: open it with multimodal=False"
+            "open it with multimodal=False: it has the size of a text dataset, without modes"
             if multimodal
-            else "it looks multimodal, with one mode byte for each sequence: open it with multimodal=True"
+            else "open it with multimodal=True: it has the size of a multimodal dataset, with modes"
         )
     raise IntegrityError(
-        f"{path} has {size} bytes, but {expected} follow from its header "
-        f"({header.sequence_count} sequences, {header.document_count} documents)",
+        f"{path} must have {expected} bytes by its header "
+        f"({header.sequence_count} sequences, {header.document_count} documents), got {size}",
         path=path,
         field="size",
         offset=min(size, expected),
@@ -291,7 +293,7 @@ def check_sequences(
     header: IndexHeader, lengths: Column, pointers: Column, bin_bytes: int, path: str
 ) -> None:
     """Check the lengths and pointers of all sequences against each other and the size of the ``.bin``."""
-    # A start beyond 2**63 would wrap, but the sequence before it ends beyond the limit and is found first.
+    # A start beyond 2**63 would wrap, but the previous sequence ends beyond the limit and is found first.
     limit = min(bin_bytes, MAX_POINTER_BYTES)
     begin = 0
     for first in range(0, header.sequence_count, CHUNK_ENTRIES):
@@ -311,11 +313,11 @@ def check_sequences(
         begin += int(ends[-1])
     if begin != bin_bytes:
         raise IntegrityError(
-            f"{path}: the last sequence ends at byte {begin} of its .bin, which has {bin_bytes} bytes",
+            f"{path}: the .bin must have {begin} bytes, where the last sequence ends, got {bin_bytes}",
             path=path,
             field="bin_bytes",
             offset=max(HEADER_BYTES, header.pointers_offset - 4),
-            hint="the .bin belongs to another .idx or has grown since: copy the pair again, or make it again",
+            hint="copy both files again, or rebuild the dataset: .bin and .idx do not match",
         )
 
 
@@ -324,13 +326,15 @@ def _sequence_error(
 ) -> IntegrityError:
     field, offset, hint = "sequence_lengths", HEADER_BYTES + 4 * sequence, _INDEX_HINT
     if length < 0:
-        text = f"sequence {sequence} has the length {length}"
+        text = f"the length of sequence {sequence} must not be negative, got {length}"
     elif pointer != start:
         field, offset = "sequence_pointers", header.pointers_offset + 8 * sequence
-        text = f"sequence {sequence} points to byte {pointer}, but those before it end at byte {start}"
+        text = (
+            f"the pointer of sequence {sequence} must be {start}, where the previous one ends, got {pointer}"
+        )
     else:
         end, hint = start + length * header.dtype.itemsize, _PAIR_HINT
-        text = f"sequence {sequence} ({length} tokens) ends at byte {end} of its .bin, which has {bin_bytes}"
+        text = f"sequence {sequence} ({length} tokens) ends at byte {end} of the .bin, which has {bin_bytes}"
     return IntegrityError(
         f"{path} at byte {offset}: {text}", path=path, field=field, offset=offset, hint=hint
     )
@@ -341,19 +345,19 @@ def check_documents(header: IndexHeader, indices: Column, path: str) -> None:
     sequences = header.sequence_count
     first_index, last_index = int(indices[:1][0]), int(indices[header.document_count :][0])
     if first_index != 0:
-        raise _document_error(path, header, 0, f"document_indices begins with {first_index} and not with 0")
+        raise _document_error(path, header, 0, f"document_indices must begin with 0, got {first_index}")
     for first in range(0, header.document_count, CHUNK_ENTRIES):
         piece = indices[first : first + CHUNK_ENTRIES + 1]
         wrong = (piece[1:] < piece[:-1]) | (piece[1:] > sequences)
         if wrong.any():
             at = int(wrong.argmax())
             text = (
-                f"document {first + at} is said to end before sequence {piece[at + 1]}, "
-                f"but it begins at {piece[at]} and there are {sequences} sequences"
+                f"the end of document {first + at} must be from {piece[at]}, its start, to {sequences}, "
+                f"the number of sequences, got {piece[at + 1]}"
             )
             raise _document_error(path, header, first + at + 1, text)
     if last_index != sequences:
-        text = f"the last document ends before sequence {last_index}, but there are {sequences} sequences"
+        text = f"the last document must end at sequence {sequences}, got {last_index}"
         raise _document_error(path, header, header.document_count, text)
 
 

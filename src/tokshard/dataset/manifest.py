@@ -1,7 +1,7 @@
-"""The manifest of a dataset: what it is, what it was made from, and the digests of its files.
+"""Manifest of a dataset: its properties, its inputs, and the digests of its files.
 
 ``PREFIX.tokshard/manifest.json`` is written last, so a dataset with a manifest is complete. A dataset
-without one (made by other tools) can be read, but nothing is known of its content. The fields are
+without one (written by other tools) can be read, but its content is unverified. The fields are
 described in ``docs/reference/formats/manifest.md``.
 """
 
@@ -32,7 +32,7 @@ ENCODERS = "reference|fast|unknown"
 
 INDEXED: Literal["indexed"] = "indexed"
 UNKNOWN_ENCODER: Literal["unknown"] = "unknown"
-"""The encoder of documents that another program made."""
+"""The encoder of documents written by another program."""
 
 _DTYPES = "u?int(8|16)|int(32|64)|float(32|64)"
 
@@ -43,7 +43,7 @@ class DatasetRecord:
 
     dtype: Annotated[str, Key("dtype", "The dtype of the tokens.", pattern=_DTYPES)]
     multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
-    field: Annotated[str | None, Key("field", "The field of the text; null if it is not known, or not one.")]
+    field: Annotated[str | None, Key("field", "Field of the text; null if unknown or mixed.")]
     units: Annotated[int, Key("units", "Units of work.", minimum=0)]
     documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
     sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
@@ -57,9 +57,9 @@ class DatasetRecord:
 class TokenFileRecord:
     """The ``.bin`` file."""
 
-    size_bytes: Annotated[int, Key("bytes", "Its size.", minimum=0)]
+    size_bytes: Annotated[int, Key("bytes", "Size in bytes.", minimum=0)]
     pieces_xxh3_128: Annotated[
-        str, Key("pieces_xxh3_128", "The piecewise digest over its units.", pattern=XXH3_128)
+        str, Key("pieces_xxh3_128", "Piecewise digest over the units of work.", pattern=XXH3_128)
     ]
 
 
@@ -72,10 +72,10 @@ class DatasetFiles:
     units: Annotated[FileRecord, Key(UNITS_NAME, "The units of work.")]
     provenance: Annotated[
         FileRecord | None,
-        Key(PROVENANCE_NAME, "The place of each document's record in its input.", omit_none=True),
+        Key(PROVENANCE_NAME, "Positions of the documents' records in the inputs.", omit_none=True),
     ] = None
     rejected: Annotated[
-        FileRecord | None, Key(REJECTED_NAME, "The rejected records, if there are any.", omit_none=True)
+        FileRecord | None, Key(REJECTED_NAME, "Rejected records, if any.", omit_none=True)
     ] = None
 
     def by_name(self) -> Mapping[FileName, TokenFileRecord | FileRecord]:
@@ -110,16 +110,17 @@ class InputRecord:
     """An input: a text file, or the ``.bin`` file of a dataset without a manifest."""
 
     path: Annotated[str, Key("path", "The path or URL, as the user named it.")]
-    size_bytes: Annotated[int | None, Key("size_bytes", "Its size; null for a stream.", minimum=0)]
-    mtime_ns: Annotated[int | None, Key("mtime_ns", "Its modification time; null where it is not known.")]
-    format: Annotated[InputFormat, Key("format", "The format of its records; indexed: tokens.")]
-    compression: Annotated[Compression, Key("compression", "Its compression.")]
+    size_bytes: Annotated[int | None, Key("size_bytes", "Size in bytes; null for a stream.", minimum=0)]
+    mtime_ns: Annotated[int | None, Key("mtime_ns", "Modification time; null if unknown.")]
+    format: Annotated[InputFormat, Key("format", "Format of the records; indexed: tokens.")]
+    compression: Annotated[Compression, Key("compression", "Compression.")]
     version: Annotated[
         str | None, Key("version", "The version (ETag) of an object in a store.", omit_none=True)
     ]
-    content_bytes: Annotated[int, Key("content_bytes", "Its size after decompression.", minimum=0)]
+    content_bytes: Annotated[int, Key("content_bytes", "Size after decompression.", minimum=0)]
     pieces_xxh3_128: Annotated[
-        str, Key("pieces_xxh3_128", "The piecewise digest of its content over its units.", pattern=XXH3_128)
+        str,
+        Key("pieces_xxh3_128", "Piecewise digest of the content over its units of work.", pattern=XXH3_128),
     ]
     records: Annotated[int, Key("records", "Records: lines that are not blank, or rows.", minimum=0)]
     documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
@@ -148,19 +149,17 @@ class RecordCounts:
 class Manifest(Document):
     """The manifest of a dataset: ``PREFIX.tokshard/manifest.json``.
 
-    The seal follows from all other fields where it is not given. One that was read is what the file
-    says: ``tokshard verify`` compares it with :func:`seal_of`.
+    The seal is computed from all other fields unless it is passed. A seal read from a file is not checked
+    here: ``tokshard verify`` compares it with :func:`seal_of`.
     """
 
     SCHEMA = "tokshard.dataset/1"
 
     tool: Annotated[Tool, Key("tool", "The program that wrote the dataset.")]
     fingerprint: Annotated[str, Key("fingerprint", "SHA-256 of the plan.", pattern=SHA256)]
-    dataset: Annotated[DatasetRecord, Key("dataset", "What the dataset is.")]
+    dataset: Annotated[DatasetRecord, Key("dataset", "Properties of the dataset.")]
     files: Annotated[DatasetFiles, Key("files", "The files of the dataset, by name.")]
-    tokenizer: Annotated[
-        TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if it is not known, or not one.")
-    ]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
     options: Annotated[BuildParameters, Key("options", "The options that determine the bytes.")]
     encoder: Annotated[EncoderRecord, Key("encoder", "The encoders of the text.")]
     inputs: Annotated[tuple[InputRecord, ...], Key("inputs", "The inputs, in order.")]
@@ -181,7 +180,7 @@ class Manifest(Document):
 
 
 def seal_of(value: dict[str, Any]) -> str:
-    """Return the SHA-256 of everything in a manifest, as JSON, but its seal.
+    """Return the SHA-256 of all fields of a manifest, as JSON, except its seal.
 
     Example:
         >>> seal_of({"counts": 1}) == seal_of({"counts": 1, "seal": "0"})
@@ -196,7 +195,7 @@ def manifest_path(path_prefix: str) -> str:
 
 
 def read_manifest(path_prefix: str) -> Manifest | None:
-    """Read the manifest of the dataset at ``path_prefix``; None if it has none. May raise IntegrityError."""
+    """Return the manifest of a dataset, or None; raises IntegrityError if it is damaged."""
     try:
         return read_document(Manifest, manifest_path(path_prefix))
     except (FileNotFoundError, NotADirectoryError):
@@ -219,10 +218,10 @@ def check_sizes(path_prefix: str, manifest: Manifest) -> None:
         try:
             actual = fs.getsize(path)
         except FileNotFoundError:
-            raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path) from None
+            raise IntegrityError(f"file not found: {path} (listed in the manifest)", path=path) from None
         if actual != record.size_bytes:
             raise IntegrityError(
-                f"{path} has {actual} bytes, but the manifest says {record.size_bytes}",
+                f"{path} must have {record.size_bytes} bytes by its manifest, got {actual}",
                 path=path,
-                hint="the file was changed after tokshard wrote it: make it again with --force",
+                hint="rebuild the dataset with --force: the file changed after tokshard wrote it",
             )

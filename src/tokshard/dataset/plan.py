@@ -1,4 +1,4 @@
-"""The plan of a build: everything that determines the bytes of the outputs.
+"""Plan of a build: all inputs and options that determine the bytes of the outputs.
 
 A run writes its plan into the work directory before anything else. A run with another plan keeps that work
 and uses what fits its own plan. The manifest of an output holds the plan's SHA-256 as its fingerprint.
@@ -18,17 +18,17 @@ Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece"]
 
 _SHOWN_INPUTS = 3
-# Where the option on the command line has another name than the parameter.
+# Command line options whose name differs from the parameter.
 _OPTIONS = {"fields": "field", "eod_id": "eod", "unit_bytes": "unit-size"}
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerIdentity:
-    """The content of a tokenizer, wherever its files are stored."""
+    """The identity of a tokenizer, independent of the location of its files."""
 
-    kind: Annotated[TokenizerKind, Key("kind", "The library that encodes with it.")]
-    name: Annotated[str | None, Key("name", "The encoding, where the file alone does not define it.")]
-    sha256: Annotated[str, Key("sha256", "SHA-256 of the file that defines it.", pattern=SHA256)]
+    kind: Annotated[TokenizerKind, Key("kind", "Library that runs it.")]
+    name: Annotated[str | None, Key("name", "Name of the encoding, if the file alone does not define it.")]
+    sha256: Annotated[str, Key("sha256", "SHA-256 of the tokenizer file.", pattern=SHA256)]
     vocab_size: Annotated[int, Key("vocab_size", "Tokens, added ones included.", minimum=0)]
     max_token_id: Annotated[int, Key("max_token_id", "The largest token id.", minimum=-1)]
     eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token.", minimum=0)]
@@ -49,32 +49,32 @@ class TokenizeParameters:
     ]
     dtype: Annotated[Literal["uint16", "int32"], Key("dtype", "The dtype of the tokens.")]
     max_document_bytes: Annotated[
-        int, Key("max_document_bytes", "The size of the largest record.", minimum=1)
+        int, Key("max_document_bytes", "Maximum size of a record in bytes.", minimum=1)
     ]
     unit_bytes: Annotated[int, Key("unit_bytes", "Input bytes of a unit of work.", minimum=1)]
-    provenance: Annotated[bool, Key("provenance", "Whether the place of each document's record is kept.")]
+    provenance: Annotated[
+        bool, Key("provenance", "Whether the position of each document's record is stored.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class MergeParameters:
-    """The options of ``merge`` that determine the bytes, and what all its inputs have in common."""
+    """The options of ``merge`` that determine the bytes, and properties shared by all inputs."""
 
     TAG: ClassVar = ("command", "merge")
 
     inputs: Annotated[tuple[str, ...], Key("inputs", "The path prefixes of the merged datasets.")]
     multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
-    eod_id: Annotated[
-        int | None, Key("eod_id", "The id of the EOD token; null unless it is known and the same.", minimum=0)
-    ]
+    eod_id: Annotated[int | None, Key("eod_id", "Id of the EOD token; null if unknown or mixed.", minimum=0)]
     append_eod: Annotated[
         bool | None,
-        Key("append_eod", "Whether the EOD token ends each document; null unless it is known and the same."),
+        Key("append_eod", "Whether the EOD token ends each document; null if unknown or mixed."),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptionParameters:
-    """Known parameters of a dataset of another program, for which ``verify --adopt`` wrote a manifest."""
+    """Known parameters of a dataset adopted from another program by ``verify --adopt``."""
 
     TAG: ClassVar = ("command", "adopt")
 
@@ -84,7 +84,7 @@ class AdoptionParameters:
     ]
 
     append_eod: ClassVar[None] = None
-    """It is not known whether the EOD token ends each document."""
+    """Unknown for adopted datasets."""
 
 
 BuildParameters = TokenizeParameters | MergeParameters | AdoptionParameters
@@ -97,10 +97,10 @@ class TextInput:
     TAG: ClassVar = ("kind", "text")
 
     path: Annotated[str, Key("path", "The path or URL, as the user named it.")]
-    size_bytes: Annotated[int | None, Key("size_bytes", "Its size; null for a stream.", minimum=0)]
-    mtime_ns: Annotated[int | None, Key("mtime_ns", "Its modification time; null where it is not known.")]
-    format: Annotated[TextFormat, Key("format", "The format of its records.")]
-    compression: Annotated[Compression, Key("compression", "Its compression.")]
+    size_bytes: Annotated[int | None, Key("size_bytes", "Size in bytes; null for a stream.", minimum=0)]
+    mtime_ns: Annotated[int | None, Key("mtime_ns", "Modification time; null if unknown.")]
+    format: Annotated[TextFormat, Key("format", "Format of the records.")]
+    compression: Annotated[Compression, Key("compression", "Compression.")]
     version: Annotated[
         str | None, Key("version", "The version (ETag) of an object in a store.", omit_none=True)
     ]
@@ -117,12 +117,12 @@ class DatasetInput:
     bin_mtime_ns: Annotated[int, Key("bin_mtime_ns", "The modification time of the .bin file.")]
     idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
     idx_mtime_ns: Annotated[int, Key("idx_mtime_ns", "The modification time of the .idx file.")]
-    seal: Annotated[str | None, Key("seal", "The seal of the manifest, if there is one.", pattern=SHA256)]
+    seal: Annotated[str | None, Key("seal", "Seal of the manifest, if any.", pattern=SHA256)]
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedInput:
-    """The files of an adopted dataset, wherever they are stored."""
+    """The files of an adopted dataset, independent of their location."""
 
     TAG: ClassVar = ("kind", "adopted")
 
@@ -134,7 +134,7 @@ class AdoptedInput:
     idx_xxh3_128: Annotated[str, Key("idx_xxh3_128", "The digest of the .idx file.", pattern=XXH3_128)]
 
     path: ClassVar[str] = ""
-    """A manifest of an adopted dataset stays valid wherever the files are moved."""
+    """The manifest of an adopted dataset stays valid when its files are moved."""
 
 
 BuildInput = TextInput | DatasetInput | AdoptedInput
@@ -148,7 +148,7 @@ class BuildPlan(Document):
     IS_PUBLISHED = False
 
     inputs: Annotated[tuple[BuildInput, ...], Key("inputs", "The inputs, in order.")]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if not known.")]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown.")]
     options: Annotated[BuildParameters, Key("options", "The options that determine the bytes.")]
 
     @property
@@ -158,7 +158,7 @@ class BuildPlan(Document):
 
     @property
     def is_repeatable(self) -> bool:
-        """True if all inputs can be read again; a pipe, which has no size, cannot."""
+        """True if all inputs can be read again; pipes, which have no size, cannot."""
         return not any(isinstance(file, TextInput) and file.size_bytes is None for file in self.inputs)
 
     def has_units_of(self, other: BuildPlan) -> bool:
@@ -183,13 +183,13 @@ class BuildPlan(Document):
 
 @dataclass(frozen=True, slots=True)
 class BuildDifference:
-    """One difference of two plans.
+    """A difference between two plans.
 
     Attributes:
         kind: ``"command"``, ``"inputs"``, ``"input"``, ``"tokenizer"`` or ``"option"``.
         name: The field; for an input ``PATH: FIELD``.
-        was: Its value in the earlier plan.
-        now: Its value now.
+        was: The value in the earlier plan.
+        now: The current value.
 
     Example:
         >>> print(BuildDifference("option", "unit_bytes", 300, 200))

@@ -1,4 +1,4 @@
-"""Reading a dataset: everything is checked when it is opened, and nothing foreign is ever returned."""
+"""Reader of Megatron indexed datasets; everything is checked on opening."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ _OPENING_TRIES = 100
 class IndexedDataset:
     """A dataset on disk as a read-only sequence of token arrays.
 
-    It does what Megatron Core's class of this name does, for legal data; where the files contradict
-    themselves or each other, opening raises instead of reading wrong tokens later. Opening costs one
-    pass over the ``.idx`` file (20 bytes for each sequence and document, mapped, not copied).
+    It behaves like Megatron Core's class of this name for valid data. If the files are inconsistent, opening
+    raises instead of reading wrong tokens later. Opening makes one pass over the ``.idx`` file (20 bytes per
+    sequence and document, mapped, not copied).
 
     Args:
-        path_prefix: The path of the pair of files without ``.bin`` and ``.idx``; or their URL: then the
-            ``.idx`` file is copied to the user's cache directory, and tokens are read by ranged requests.
+        path_prefix: The path of the pair of files without ``.bin`` and ``.idx``, or its URL: then the
+            ``.idx`` file is copied to the user's cache directory, and tokens are read by range requests.
         multimodal: Whether each sequence has a mode; items are then pairs (tokens, mode).
         mmap: Whether to map the ``.bin`` file. Mapped tokens are read-only views without a copy, which
-            stay valid when the dataset object is gone; but a file that another program cuts short
-            while it is mapped ends this process with SIGBUS. Without mmap every access reads a new,
-            writable array, and a file cut short is an error. The ``.idx`` file is mapped in both cases.
-            Remote tokens are never mapped.
+            stay valid after the dataset object is gone; but if another program truncates the file while
+            it is mapped, this process dies with SIGBUS. Without mmap every access reads a new, writable
+            array, and truncation is an error. The ``.idx`` file is mapped in both cases. Remote tokens are
+            never mapped.
 
     Raises:
-        MissingFileError: One or both files are not there.
-        InputError: One of them is no regular file.
+        MissingFileError: One or both files do not exist.
+        InputError: One of them is not a regular file.
         IntegrityError: See :meth:`tokshard.dataset.layout.IndexTable.from_buffer`.
-        StorageError: The file system refuses to read.
+        StorageError: A file cannot be read.
 
     Example::
 
@@ -95,19 +95,19 @@ class IndexedDataset:
         return self.index.sequence_count
 
     def __getitem__(self, idx: int | np.integer[Any] | slice) -> Any:
-        """Return one sequence, or a list of the sequences of a contiguous slice.
+        """Return a sequence, or a list of the sequences of a contiguous slice.
 
         Args:
-            idx: The number of a sequence, from the end where it is negative, or a slice of step 1.
+            idx: The number of a sequence, from the end if negative, or a slice of step 1.
 
         Returns:
-            For a number: the tokens, of the dataset's dtype; with their int8 mode if multimodal. For a
+            For a number: the tokens, with the dataset's dtype; with their int8 mode if multimodal. For a
             slice: a list of such arrays; with the int8 array of their modes if multimodal.
 
         Raises:
-            IndexError: There is no such sequence.
-            UsageError: The slice has another step. It is a ValueError too.
-            TypeError: ``idx`` is neither.
+            IndexError: The sequence does not exist.
+            UsageError: The step of the slice is not 1. It is also a ValueError.
+            TypeError: ``idx`` is neither a number nor a slice.
         """
         if isinstance(idx, slice):
             return self._slice(idx)
@@ -117,18 +117,18 @@ class IndexedDataset:
         return self._with_mode(tokens, sequence)
 
     def get(self, idx: int | np.integer[Any], offset: int = 0, length: int | None = None) -> Any:
-        """Return a part of one sequence.
+        """Return a part of a sequence.
 
         Args:
-            idx: The number of the sequence, from the end where it is negative.
-            offset: The first token of the part, counted in the sequence.
-            length: The number of tokens; None for all that follow.
+            idx: The number of the sequence, from the end if negative.
+            offset: The first token of the part, from the beginning of the sequence.
+            length: The number of tokens; None for all remaining ones.
 
         Returns:
             The tokens; with the int8 mode of the sequence if multimodal.
 
         Raises:
-            IndexError: There is no such sequence, or the part reaches outside it.
+            IndexError: The sequence does not exist, or is too short.
         """
         sequence = _position(idx, len(self), "sequence")
         available = int(self.index.sequence_lengths[sequence])
@@ -136,20 +136,20 @@ class IndexedDataset:
         count = available - offset if length is None else operator.index(length)
         if offset < 0 or count < 0 or offset + count > available:
             raise IndexError(
-                f"{self.path_prefix}: sequence {sequence} has {available} tokens; "
-                f"offset {offset}, length {length} reaches outside"
+                f"{self.path_prefix}: offset {offset} and length {length} exceed sequence {sequence}, "
+                f"which has {available} tokens"
             )
         tokens = self._tokens.read(self.index.first_token(sequence) + offset, count)
         return self._with_mode(tokens, sequence)
 
     def document_tokens(self, document: int | np.integer[Any]) -> Tokens:
-        """Return the tokens of all sequences of one document, of which there may be none.
+        """Return the tokens of all sequences of a document; a document may have none.
 
         Args:
-            document: The number of the document, from the end where it is negative.
+            document: The number of the document, from the end if negative.
 
         Raises:
-            IndexError: There is no such document.
+            IndexError: The document does not exist.
         """
         position = _position(document, self.document_count, "document")
         first, last = (int(self.document_indices[position + side]) for side in (0, 1))
@@ -157,7 +157,7 @@ class IndexedDataset:
         return self._tokens.read(begin, self.index.first_token(last) - begin)
 
     def token_blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[Tokens]:
-        """Return all tokens from first to last in pieces of about ``block_bytes``, for copies and scans."""
+        """Yield all tokens in order, in pieces of about ``block_bytes``, for copies and scans."""
         block_tokens = max(1, block_bytes // self.dtype.itemsize)
         total = self.index.token_count
         return (
@@ -192,16 +192,14 @@ class IndexedDataset:
 
     @staticmethod
     def exists(path_prefix: str | os.PathLike[str]) -> bool:
-        """Tell whether both files are there; it does not open them."""
+        """Return whether both files exist; they are not opened."""
         prefix = os.fspath(path_prefix)
         return exists(idx_path(prefix)) and exists(bin_path(prefix))
 
     def _slice(self, wanted: slice) -> Any:
         start, stop, step = wanted.indices(len(self))
         if step != 1:
-            raise UsageError(
-                f"{self.path_prefix}: a slice of step {step} was asked for, but only step 1 can be read"
-            )
+            raise UsageError(f"{self.path_prefix}: the step of a slice must be 1, got {step}")
         stop = max(start, stop)
         begin = self.index.first_token(start)
         tokens = self._tokens.read(begin, self.index.first_token(stop) - begin)
@@ -218,19 +216,19 @@ class IndexedDataset:
 def _position(index: int | np.integer[Any], count: int, noun: str) -> int:
     position = operator.index(index)
     if not -count <= position < count:
-        raise IndexError(f"there is no {noun} {position}: the dataset has {count}")
+        raise IndexError(f"{noun} {position} not found (the dataset has {count})")
     return position % count
 
 
 def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
-    """Open the ``.bin`` and the ``.idx`` file of a dataset, both of the same one if it is being replaced.
+    """Open the ``.bin`` and ``.idx`` files of a dataset, both of the same version if it is being replaced.
 
-    Who replaces a dataset removes the old ``.idx`` before it puts the new ``.bin`` in its place.
+    A process that replaces a dataset removes the old ``.idx`` before it renames the new ``.bin``.
 
     Raises:
-        MissingFileError: One or both files are not there.
-        InputError: One of them is no regular file.
-        StorageError: One cannot be opened.
+        MissingFileError: One or both files do not exist.
+        InputError: One of them is not a regular file.
+        StorageError: One of them cannot be opened.
     """
     for tries_left in reversed(range(_OPENING_TRIES)):
         try:
@@ -253,9 +251,9 @@ def require_files(path_prefix: str) -> None:
     hint = None
     meant = strip_data_suffix(path_prefix)
     if meant != path_prefix and IndexedDataset.exists(meant):
-        hint = f"give the prefix of the pair: {meant}"
+        hint = f"pass the path prefix: {meant}"
     elif len(missing) == 1:
-        hint = "both files of the pair are needed: the run that made it did not end, or one was not copied"
+        hint = "finish the run that builds the dataset, or copy both files again"
     raise MissingFileError(
-        f"there is no dataset at {path_prefix}: {' and '.join(missing)} missing", path=missing[0], hint=hint
+        f"dataset not found: {path_prefix} ({' and '.join(missing)} missing)", path=missing[0], hint=hint
     )

@@ -1,6 +1,6 @@
-"""Files as they are read: opened once, with the size they had then, mapped or read at positions.
+"""Files pinned to the size they had when opened, mapped or read at positions.
 
-Of remote datasets the tokens are read by ranges; all other files are read from a local copy.
+Tokens of remote datasets are read by ranges; all other remote files are read from a local copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tokens = NDArray[Any]
 
 
 class DataFile(Protocol):
-    """A file open for reading at positions, with the size that it had then. Threads may share it."""
+    """A file open for reading at positions, with its size at that time; safe to share between threads."""
 
     path: str
     size_bytes: int
@@ -33,13 +33,13 @@ class DataFile(Protocol):
         """Fill ``target`` from a byte offset."""
 
     def prefetch(self, offset: int, count: int) -> None:
-        """Say that a range will be read soon, and return at once."""
+        """Announce that a range will be read soon; returns immediately."""
 
 
 class InputFile:
-    """A regular file open for reading, with the size that it had then; closed when nobody holds it.
+    """A regular file open for reading, with its size at that time; closed when no longer referenced.
 
-    A remote file is its local copy, see :mod:`tokshard.storage.remote.local_copy`.
+    A remote file is read from its local copy, see :mod:`tokshard.storage.remote.local_copy`.
     """
 
     def __init__(self, path: str) -> None:
@@ -53,30 +53,32 @@ class InputFile:
         weakref.finalize(self, os.close, self.descriptor)
         status = os.fstat(self.descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path} is not a regular file")
+            raise InputError(f"cannot read {path}: not a regular file")
         self.size_bytes = status.st_size
 
     def is_in_place(self) -> bool:
-        """Tell whether the path still leads to this file, and not to one that has replaced it."""
+        """Return whether the path still refers to this file and not to a replacement."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
         except FileNotFoundError:
             return False
 
     def map(self) -> Buffer:
-        """Map the whole file; an empty file, which cannot be mapped, is the empty buffer."""
+        """Map the whole file; return an empty buffer for an empty file, which cannot be mapped."""
         if self.size_bytes == 0:
             return b""
         try:
             return mmap.mmap(self.descriptor, self.size_bytes, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             cause = (
-                error if isinstance(error, OSError) else OSError(errno.EIO, "it shrank while it was opened")
+                error
+                if isinstance(error, OSError)
+                else OSError(errno.EIO, "the file was truncated while it was opened")
             )
             raise StorageError("map", self.path, cause) from error
 
     def read_into(self, target: memoryview, offset: int) -> None:
-        """Fill ``target`` from a byte offset, without moving a file position that a fork may share."""
+        """Fill ``target`` from a byte offset; does not move the file position, which forks share."""
         while target:
             try:
                 count = os.preadv(self.descriptor, [target], offset)
@@ -84,16 +86,16 @@ class InputFile:
                 raise StorageError("read", self.path, error) from error
             if count == 0:
                 raise IntegrityError(
-                    f"{self.path} ends at byte {offset}, but had {self.size_bytes} bytes when it was opened",
+                    f"{self.path} was truncated to {offset} bytes (it had {self.size_bytes} when opened)",
                     path=self.path,
                     offset=offset,
-                    hint="another program has cut it short: copy the pair again, or make it again",
+                    hint="copy both files of the dataset again, or rebuild it",
                 )
             target = target[count:]
             offset += count
 
     def prefetch(self, offset: int, count: int) -> None:
-        """Tell the kernel that a range will be read soon."""
+        """Advise the kernel that a range will be read soon."""
         if hasattr(os, "posix_fadvise"):  # not everywhere
             os.posix_fadvise(self.descriptor, offset, count, os.POSIX_FADV_WILLNEED)
 
@@ -102,8 +104,8 @@ def open_data(path: str) -> DataFile:
     """Open a file of a dataset for reading at positions.
 
     Raises:
-        MissingFileError: There is no such remote file.
-        InputError: It is no regular file.
+        MissingFileError: The remote file does not exist.
+        InputError: It is not a regular file.
         StorageError: It cannot be opened.
     """
     directory, name = os.path.split(path)
@@ -115,14 +117,14 @@ def open_data(path: str) -> DataFile:
 
 
 class TokenSource(Protocol):
-    """Source of tokens. It trusts its caller: the range lies inside the file as it was opened."""
+    """Source of tokens. The range must be inside the file; this is not checked."""
 
     def read(self, first: int, count: int) -> Tokens:
         """Return ``count`` tokens from token number ``first`` of the file."""
 
 
 class MappedTokens:
-    """Tokens as views of a map. The map is never closed by hand: the views hold it as long as they live."""
+    """Tokens as views of a memory map, which is closed when the last view is gone."""
 
     def __init__(self, file: InputFile, dtype: np.dtype[Any]) -> None:
         self._tokens = np.frombuffer(file.map(), dtype=dtype)
@@ -133,14 +135,14 @@ class MappedTokens:
 
 
 class FileTokens:
-    """Tokens read from the file at each access."""
+    """Tokens read from the file on each access."""
 
     def __init__(self, file: DataFile, dtype: np.dtype[Any]) -> None:
         self._file = file
         self._dtype = dtype
 
     def read(self, first: int, count: int) -> Tokens:
-        """Return a new array, or raise IntegrityError where the file has been cut short."""
+        """Return a new array, or raise IntegrityError if the file was truncated."""
         tokens = np.empty(count, dtype=self._dtype)
         if count:
             self._file.read_into(tokens.data.cast("B"), first * self._dtype.itemsize)

@@ -1,7 +1,7 @@
 """The work directory of a run: ``PREFIX.tokshard/work/``, which exists only while a run is unfinished.
 
-Everything in it is tokshard's: whatever else lies there goes with it, links as links. Outside of it
-only files that a run has made under their own names are ever replaced or removed.
+Everything in it belongs to tokshard and is removed with it, links as links. Outside of it, only files written
+by a run are ever replaced or removed.
 
 A run of another plan first moves the work directory to ``PREFIX.tokshard/kept/DIGEST/``, named after the
 plan that it belongs to, and moves it back when that plan is run again. All are removed when an output has
@@ -51,13 +51,13 @@ PUBLISH_NAME = "publish.json"
 
 @dataclass(frozen=True, slots=True)
 class PublicationRecord(Document):
-    """The outputs that are staged completely: from here on a run only goes forward."""
+    """The completely staged outputs; after this, a run can only complete the publication."""
 
     SCHEMA = "tokshard.publication/1"
     IS_PUBLISHED = False
 
     outputs: Annotated[
-        tuple[tuple[FileName, ...], ...], Key("outputs", "The files of each output, without its manifest.")
+        tuple[tuple[FileName, ...], ...], Key("outputs", "Files of each output, except its manifest.")
     ]
     suffixes: Annotated[
         tuple[str, ...] | None,
@@ -70,7 +70,7 @@ class PublicationRecord(Document):
 
 
 class DigestingWriter:
-    """A file that is digested while it is written."""
+    """A file whose digest is computed while it is written."""
 
     def __init__(self, file: AtomicFile) -> None:
         import xxhash
@@ -84,12 +84,12 @@ class DigestingWriter:
         self._file.write(buffer)
 
     def record(self) -> FileRecord:
-        """Return the size and digest of what has been written."""
+        """Return the size and digest of the bytes written."""
         return FileRecord(self._file.size_bytes, self._state.hexdigest())
 
 
 def stage_file(directory: str, k: int, name: str, write: Callable[[DigestingWriter], object]) -> FileRecord:
-    """Let ``write`` write a staged file; return its record for the manifest."""
+    """Write a staged file with ``write``; return its record for the manifest."""
     with AtomicFile(os.path.join(directory, f"{k}.{name}")) as file:
         digested = DigestingWriter(file)
         write(digested)
@@ -107,30 +107,30 @@ def stage_chunks(directory: str, k: int, name: str, chunks: Iterable[Buffer]) ->
 
 
 def stage_manifest(directory: str, k: int, manifest: Manifest) -> None:
-    """Write a staged manifest, or raise IntegrityError if no reader would accept it."""
+    """Write a staged manifest, or raise IntegrityError if it could not be read back."""
     content = manifest.to_bytes()
     Manifest.from_bytes(content, MANIFEST_NAME)
     stage_chunks(directory, k, MANIFEST_NAME, [content])
 
 
 def file_chunks(path: str) -> Iterator[bytes]:
-    """Yield a file of ours in chunks of at most 4 MiB."""
+    """Yield the content of a file in chunks of at most 4 MiB."""
     with open(path, "rb") as file:
         while chunk := file.read(READ_BYTES):
             yield chunk
 
 
 def is_sealed(directory: str) -> bool:
-    """Tell whether the work directory waits for publication."""
+    """Return whether the work directory is ready for publication."""
     return os.path.exists(os.path.join(directory, PUBLISH_NAME))
 
 
 def refuse_link(directory: str) -> None:
-    """Raise OutputExistsError if a directory of ours is a link, which may lead to somebody else's files."""
+    """Raise OutputExistsError if an output directory is a link, which may lead to other files."""
     if os.path.islink(directory):
         raise OutputExistsError(
-            f"{directory} is a link; tokshard writes only into directories of its own",
-            hint="remove the link, or name its target in --output",
+            f"cannot write {directory}: it is a symbolic link",
+            hint="remove the link, or pass its target to --output",
         )
 
 
@@ -167,9 +167,9 @@ def _move(directory: str, k: int, name: str, target: str) -> None:
         syscalls.replace(os.path.join(directory, f"{k}.{name}"), target)
     elif not os.path.exists(target):
         raise IntegrityError(
-            f"{target} cannot be published: neither it nor its staged file exists any more",
+            f"cannot publish {target}: its staged file is missing",
             path=target,
-            hint="start over with --no-resume",
+            hint="pass --no-resume to start over",
         )
 
 
@@ -220,7 +220,7 @@ class WorkDirectory:
 
     @contextmanager
     def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[WriterLock]:
-        """Hold the writer lock; at the end ``PREFIX.tokshard`` is removed if nothing is in it."""
+        """Hold the writer lock; on exit, remove ``PREFIX.tokshard`` if it is empty."""
         syscalls.make_directory(self.sidecars)
         try:
             with WriterLock(self.lock, shared=shared, purpose=purpose) as lock:
@@ -373,7 +373,7 @@ class WorkDirectory:
             self.remove_current()
 
     def remove_if_empty(self) -> None:
-        """Remove ``PREFIX.tokshard`` if nothing is in it."""
+        """Remove ``PREFIX.tokshard`` if it is empty."""
         if os.path.islink(self.sidecars):
             return
         try:
@@ -392,7 +392,7 @@ def plan_in(directory: str) -> BuildPlan | None:
 
 
 def remove_temporary_files(directory: str) -> None:
-    """Remove the temporary files of killed runs from a directory of ours, if it is there."""
+    """Remove the temporary files of killed runs from a directory, if it exists."""
     if os.path.isdir(directory):
         for name in filter(is_temporary, os.listdir(directory)):
             remove_tree(os.path.join(directory, name))

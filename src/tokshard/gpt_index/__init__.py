@@ -1,1 +1,1 @@
-"""Megatron's GPT index: splits, epochs, document, sample and shuffle index, and samples as tokens."""
+"""Megatron's GPT index: splits, epochs, document, sample and shuffle index, and token samples."""

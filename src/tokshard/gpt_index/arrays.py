@@ -1,4 +1,4 @@
-"""Building of the three arrays of an index.
+"""Builders of the three arrays of an index.
 
 The compiled kernel is kept for its speed: ``scripts/bench indices`` measures it against Megatron.
 """
@@ -26,16 +26,16 @@ _COMPILED_PIECE = 1 << 22
 def build_document_index(
     documents: range | NDArray[np.int32], epochs: int, stream: ShuffleStream, *, separate_final_epoch: bool
 ) -> NDArray[np.int32]:
-    """Build the order in which sequences are read.
+    """Build the document index: the order in which sequences are read.
 
-    The peak of memory is the result: 4 bytes for each sequence and epoch.
+    Peak memory is the result: 4 bytes per sequence and epoch.
 
     Args:
         documents: The numbers of the sequences of the split: a range of step 1, or int32 of shape (n,).
-        epochs: How often each is read.
-        stream: The stream of the index's seed, of which this is the first use.
-        separate_final_epoch: Whether the last epoch is shuffled by itself. The others are always
-            shuffled together, so that a sequence may come twice before another comes once.
+        epochs: The number of epochs.
+        stream: The stream of the index's seed; it must be unused.
+        separate_final_epoch: Whether the last epoch is shuffled separately. The other epochs are always
+            shuffled together, so a sequence may occur twice before another occurs once.
 
     Returns:
         int32 of shape (n * epochs,).
@@ -60,10 +60,10 @@ def build_document_index(
 def build_sample_index(
     lengths: NDArray[np.int32], document_index: NDArray[np.int32], plan: EpochPlan
 ) -> NDArray[np.int32] | NDArray[np.int64]:
-    """Build the beginnings of all samples, and the end of the last.
+    """Build the sample index: the start of each sample, and the end of the last.
 
-    One pass over the document index. The peak of memory is the result and some MB, unless the result's
-    type is int64.
+    One pass over the document index. Peak memory is the result and some MB, unless the result's type is
+    int64.
 
     Args:
         lengths: The tokens of all sequences of the dataset, not only of the split: int32 of shape
@@ -73,14 +73,14 @@ def build_sample_index(
 
     Returns:
         Of shape (samples + 1, 2): the position in the document index, and the first token in that
-        document. int32, or int64 where the document index has more entries than int32 can number.
-        With an extra token a sample ends with the token that the next one begins with, so each token
-        is once the label of its predecessor; row k is the position of token ``k * sequence_length``. Without
-        it, row k is just behind the token before that one.
+        document. int32, or int64 if the document index has more entries than int32 can address. With an
+        extra token, a sample ends with the token that the next one begins with, so each token is exactly
+        once the label of its predecessor; row k is the position of token ``k * sequence_length``. Without
+        it, row k is one past the previous token.
 
     Raises:
         UsageError: The document index does not fit the plan or the lengths.
-        InputError: The last, partial sample is kept, and would begin in an empty document.
+        InputError: The partial last sample is kept and would begin in an empty document.
 
     Example:
         >>> from tokshard.gpt_index.epochs import plan_epochs
@@ -99,24 +99,24 @@ def build_sample_index(
         documents = document_index[first : first + piece]
         row, token = write(lengths, documents, first, token, rows, row, plan.sequence_length, extra)
     if token != plan.tokens:
-        raise UsageError(f"the document index has {token} tokens, but its plan {plan.tokens}")
+        raise UsageError(f"document_index must have {plan.tokens} tokens, got {token}")
     if row < len(rows):
         rows[row:] = len(document_index) - 1, _last_offset(lengths, document_index, extra)
     return rows
 
 
 def build_shuffle_index(plan: EpochPlan, stream: ShuffleStream) -> NDArray[np.uint32] | NDArray[np.int64]:
-    """Build the order in which samples are used.
+    """Build the shuffle index: the order in which samples are used.
 
-    The peak of memory is the result: 4 bytes for each sample.
+    Peak memory is the result: 4 bytes per sample.
 
     Args:
         plan: The plan of the index.
-        stream: The stream that has shuffled the document index.
+        stream: The stream that shuffled the document index.
 
     Returns:
-        Of shape (samples,): uint32, or int64 from 2**32 - 2 samples on. Where the final epoch is
-        separate, the samples that end before it come first.
+        Of shape (samples,): uint32, or int64 from 2**32 - 2 samples on. If the final epoch is separate,
+        the samples that end before it come first.
 
     Example:
         >>> from tokshard.gpt_index.epochs import plan_epochs
@@ -145,14 +145,12 @@ def _check_document_index(
     lengths: NDArray[np.int32], document_index: NDArray[np.int32], plan: EpochPlan
 ) -> None:
     if len(document_index) != plan.documents:
-        raise UsageError(
-            f"the document index has {len(document_index)} entries, but its plan {plan.documents}"
-        )
+        raise UsageError(f"document_index must have {plan.documents} entries, got {len(document_index)}")
     least, most = int(document_index.min()), int(document_index.max())
     if least < 0 or most >= len(lengths):
         raise UsageError(
-            f"the document index holds {least if least < 0 else most}, "
-            f"but the dataset has {len(lengths)} sequences"
+            f"document_index must hold sequence numbers from 0 to {len(lengths) - 1}, "
+            f"got {least if least < 0 else most}"
         )
 
 
@@ -160,9 +158,8 @@ def _last_offset(lengths: NDArray[np.int32], document_index: NDArray[np.int32], 
     offset = int(lengths[document_index[-1]]) - extra
     if offset < 0:
         raise InputError(
-            f"sequence {document_index[-1]} is empty and read last, so that the partial sample of validation "
-            "would begin before it",
-            hint="drop the last partial sample, or use another seed",
+            f"the partial last sample of validation would begin at the empty sequence {document_index[-1]}",
+            hint="drop the partial last sample, or use another seed",
         )
     return offset
 
@@ -177,7 +174,7 @@ def _sample_rows(
     sequence_length: int,
     extra: int,
 ) -> tuple[int, int]:
-    # The twin of :func:`sample_rows` in numpy.
+    # The numpy equivalent of :func:`sample_rows`.
     sizes = lengths[documents]
     ends = np.cumsum(sizes, dtype=np.int64) + token
     token = int(ends[-1])
@@ -201,22 +198,22 @@ def sample_rows(
     sequence_length: int,
     extra: int,
 ) -> tuple[int, int]:
-    """Write the rows of the sample index that fall on a piece of the document index, in a compiled loop.
+    """Write the rows of the sample index that fall into a piece of the document index.
 
-    Memory is its limit, so it reads all lengths of a block before it uses the first.
+    Memory bandwidth is the limit, so it reads all lengths of a block before it uses the first.
 
     Args:
         lengths: The tokens of each sequence of the dataset.
-        documents: The piece; all its entries are numbers of sequences.
-        position: Where the piece begins in the document index.
-        token: The tokens before the piece.
+        documents: The piece; all entries are sequence numbers.
+        position: The position of the piece in the document index.
+        token: The number of tokens before the piece.
         rows: The sample index, of shape (samples + 1, 2).
-        row: The first row that is not written yet.
+        row: The first row not written yet.
         sequence_length: The tokens of a sample.
         extra: 1 where a sample has one more token, else 0.
 
     Returns:
-        The first row that is not written now, and the tokens before the end of the piece.
+        The first row still not written, and the number of tokens before the end of the piece.
     """
     ahead = np.empty(BLOCK, np.int64)
     wanted = row * sequence_length + extra - 1

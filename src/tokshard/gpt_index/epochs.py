@@ -1,4 +1,4 @@
-"""Epochs of a dataset that a number of samples needs, and the samples in them."""
+"""Epochs needed for a number of samples, and the number of samples in them."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from tokshard.errors import InputError, UsageError
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 
-# Megatron shuffles the last epoch by itself when fewer than this share of its samples is asked for.
+# Megatron shuffles the last epoch separately if less than this share of its samples is requested.
 SEPARATE_FINAL_EPOCH_SHARE = 0.80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """All numbers of a dataset's index; the arrays follow from these, the lengths and a seed.
+    """The numbers of a dataset's index; they determine the arrays, together with the lengths and a seed.
 
     Attributes:
-        extra_token: Whether a sample holds one more token, so that each token has the next as its label.
-        drop_last_partial: Whether tokens that do not fill a sample are dropped; otherwise they make a
-            sample that is padded.
-        samples: The samples of all epochs, mostly more than were asked for.
-        separate_final_epoch: Whether the last epoch is shuffled by itself, after all others.
+        extra_token: Whether a sample has one more token, so that each token has the next as its label.
+        drop_last_partial: Whether tokens that do not fill a sample are dropped; otherwise they become a
+            padded sample.
+        samples: The samples of all epochs, usually more than requested.
+        separate_final_epoch: Whether the last epoch is shuffled separately, after all others.
     """
 
     sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
-    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of these sequences.", minimum=0)]
-    epochs: Annotated[int, Key("epochs", "Times that each sequence is read.", minimum=0)]
+    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of one epoch.", minimum=0)]
+    epochs: Annotated[int, Key("epochs", "Number of epochs.", minimum=0)]
     sequence_length: Annotated[
         int, Key("sequence_length", "Tokens of a sample, without the extra one.", minimum=1)
     ]
     num_samples: Annotated[
-        int | None, Key("num_samples", "Samples asked for; null for one epoch.", minimum=0)
+        int | None, Key("num_samples", "Samples requested; null for one epoch.", minimum=0)
     ]
     extra_token: Annotated[bool, Key("extra_token", "Whether samples have one more token, the last label.")]
     drop_last_partial: Annotated[
-        bool, Key("drop_last_partial", "Whether tokens that fill no sample are dropped.")
+        bool, Key("drop_last_partial", "Whether an incomplete last sample is dropped.")
     ]
     samples: Annotated[int, Key("samples", "Samples of all epochs.", minimum=0)]
     separate_final_epoch: Annotated[
-        bool, Key("separate_final_epoch", "Whether the last epoch is shuffled by itself.")
+        bool, Key("separate_final_epoch", "Whether the last epoch is shuffled separately.")
     ]
     samples_before_final: Annotated[
         int,
@@ -63,15 +63,15 @@ class EpochPlan:
 
     @property
     def sample_tokens(self) -> int:
-        """The tokens of a sample with its extra one."""
+        """The tokens of a sample, including the extra one."""
         return self.sequence_length + self.extra_token
 
     @property
     def exact_samples(self) -> int:
-        """The samples as integers give them.
+        """The number of samples in exact arithmetic.
 
-        It differs from ``samples`` where the partial sample is kept and the single precision of
-        Megatron's sum loses one or adds some that hold nothing but padding.
+        It differs from ``samples`` if the partial sample is kept and the single precision of Megatron's
+        sum loses one or adds samples of nothing but padding.
         """
         usable = self.tokens - self.extra_token
         return (
@@ -79,7 +79,7 @@ class EpochPlan:
         )
 
     def samples_of_epochs(self, epochs: int) -> int:
-        """Return the whole samples of a number of epochs.
+        """Return the number of whole samples in a number of epochs.
 
         Example:
             >>> plan = plan_epochs(sequences=4, tokens_per_epoch=100, sequence_length=8, num_samples=None)
@@ -98,20 +98,20 @@ def plan_epochs(
     extra_token: bool = True,
     drop_last_partial: bool = True,
 ) -> EpochPlan:
-    """Return the smallest number of epochs that gives the samples asked for, and what follows from it.
+    """Return the smallest number of epochs with enough samples, and the numbers that follow from it.
 
     Args:
         sequences: The sequences of the split.
-        tokens_per_epoch: The tokens of these sequences together.
+        tokens_per_epoch: The total number of tokens of these sequences.
         sequence_length: The tokens of a sample, without the extra one.
-        num_samples: The samples asked for; None for one epoch; 0 gives one epoch too.
+        num_samples: The samples requested; None or 0 for one epoch.
         extra_token: Megatron's ``add_extra_token_to_sequence``.
-        drop_last_partial: False keeps the last, partial sample, which Megatron can do for validation.
+        drop_last_partial: False keeps the partial last sample, which Megatron can do for validation.
 
     Raises:
-        UsageError: An argument is out of range, or one epoch was asked for and fills no sample.
-        InputError: The split holds no sequence or no token, which would keep Megatron busy for ever, or
-            it exceeds what the index can number.
+        UsageError: An argument is out of range, or one epoch is requested and has not a single sample.
+        InputError: The split has no sequence or no token (Megatron would loop forever), or it is larger than
+            the index can address.
 
     Example:
         >>> plan = plan_epochs(sequences=10, tokens_per_epoch=1000, sequence_length=64, num_samples=20)
@@ -152,31 +152,31 @@ def warnings_of(plan: EpochPlan) -> list[str]:
 
     Example:
         >>> warnings_of(plan_epochs(sequences=4, tokens_per_epoch=100, sequence_length=512, num_samples=1))
-        ['one epoch has 100 tokens, less than a sample of 512: samples repeat sequences within themselves']
+        ['one epoch has 100 tokens, fewer than a sample of 512: sequences repeat within samples']
     """
     found = []
     one_epoch = plan.tokens_per_epoch
     if plan.samples == 0:
         found.append(
-            f"the split has {one_epoch} tokens and gives no sample, "
-            f"because a sample needs {plan.sample_tokens}"
+            f"the split has no samples: one epoch has {one_epoch:,} tokens, and a sample needs "
+            f"{plan.sample_tokens:,}"
         )
     elif one_epoch < plan.sequence_length and plan.epochs > 1:
         found.append(
-            f"one epoch has {one_epoch} tokens, less than a sample of {plan.sequence_length}: "
-            "samples repeat sequences within themselves"
+            f"one epoch has {one_epoch:,} tokens, fewer than a sample of {plan.sequence_length:,}: "
+            "sequences repeat within samples"
         )
     if plan.samples != plan.exact_samples:
         found.append(
-            f"the last partial sample is kept, and Megatron counts {plan.samples} samples in single "
-            f"precision where there are {plan.exact_samples}; its deferred index loading counts "
-            f"{_double_precision(plan)} and would look for other files of a blend"
+            f"the partial last sample is kept, and Megatron computes {plan.samples:,} samples in single "
+            f"precision instead of {plan.exact_samples:,}; its deferred index loading computes "
+            f"{_double_precision(plan):,} and would look for other files of a blend"
         )
     return found
 
 
 def _single_precision(usable: int, sequence_length: int) -> int:
-    # From an int64 and not from a Python int, which numpy would round twice, by way of float64.
+    # From int64: numpy would round a Python int twice, through float64.
     numerator, denominator = (np.int64(number).astype(np.float32) for number in (usable, sequence_length))
     return int(np.ceil(numerator / denominator))
 
@@ -188,49 +188,49 @@ def _double_precision(plan: EpochPlan) -> int:
 def _check_arguments(sequence_length: int, num_samples: int | None, extra_token: bool) -> None:  # noqa: FBT001 - a part of the arguments
     if not 1 <= sequence_length <= MAX_INT32 - extra_token:
         raise UsageError(
-            f"the sequence length is {sequence_length}, but it must be from 1 to {MAX_INT32 - extra_token}"
+            f"sequence_length must be from 1 to {MAX_INT32 - extra_token}, got {sequence_length}"
         )
     if num_samples is not None and num_samples < 0:
-        raise UsageError(f"{num_samples} samples were asked for", hint="ask for 0 or more, or for one epoch")
+        raise UsageError(f"num_samples must be at least 0, or None for one epoch, got {num_samples}")
 
 
 def _check_split(sequences: int, tokens_per_epoch: int) -> None:
     if sequences == 0:
         raise InputError(
-            "the split holds no sequence: its share of the dataset rounds to nothing",
-            hint="give it a larger share, or none at all (0) so that it is not built",
+            "the split has no sequences: its share of the dataset rounds to 0",
+            hint="pass a larger share for the split in --split, or 0 to skip it",
         )
     if tokens_per_epoch == 0:
         raise InputError(
-            f"the {sequences} sequences of the split hold no token",
-            hint="the share of the split falls on empty sequences: give it a larger one, or none at all (0)",
+            f"the {sequences:,} sequences of the split have no tokens",
+            hint="pass a larger share for the split in --split, or 0 to skip it",
         )
 
 
 def _check_limits(sequences: int, tokens_per_epoch: int, epochs: int) -> None:
     if sequences > MAX_INT32:
         raise InputError(
-            f"the split holds {sequences} sequences, but the document index numbers them with int32, "
-            f"up to {MAX_INT32}",
-            hint="cut the dataset in several, and blend them",
+            f"the split must have at most {MAX_INT32:,} sequences (the document index is int32), "
+            f"got {sequences:,}",
+            hint="divide the dataset into several, and blend them",
         )
     if epochs > MAX_INT32 or epochs * max(sequences, tokens_per_epoch) > MAX_INT64:
         raise InputError(
-            f"{epochs} epochs of {tokens_per_epoch} tokens would be needed, more than an index can number",
-            hint="ask for fewer samples",
+            f"{epochs:,} epochs of {tokens_per_epoch:,} tokens exceed the range of the index",
+            hint="request fewer samples with --num-samples",
         )
 
 
 def _check_samples(plan: EpochPlan) -> None:
     if plan.samples == 0 and plan.num_samples is None:
         raise UsageError(
-            f"one epoch of the split has {plan.tokens_per_epoch} tokens and gives no sample: "
-            f"a sample needs {plan.sample_tokens}",
-            hint="use a shorter sequence length, a larger share, or ask for a number of samples",
+            f"the split has no samples: one epoch has {plan.tokens_per_epoch:,} tokens, and a sample needs "
+            f"{plan.sample_tokens:,}",
+            hint="pass a smaller --seq-length, a larger share in --split, or --num-samples",
         )
     if plan.separate_final_epoch and plan.samples < plan.samples_before_final:
         raise InputError(
-            f"Megatron counts {plan.samples} samples in single precision, fewer than the "
-            f"{plan.samples_before_final} before the last epoch, and would read outside its index",
-            hint="drop the last partial sample of validation",
+            f"Megatron computes {plan.samples:,} samples in single precision, fewer than the "
+            f"{plan.samples_before_final:,} before the last epoch, and would read outside its index",
+            hint="drop the partial last sample of validation",
         )

@@ -1,8 +1,8 @@
-"""The index of one split of one dataset, bit by bit that of Megatron Core.
+"""Index of one split of one dataset, bit-identical to Megatron Core's.
 
-The **document index** is the order in which sequences are read, over all epochs. The **sample index**
-cuts the tokens in that order into samples: row k tells where sample k begins and the one before it ends.
-The **shuffle index** is the order in which samples are used.
+The **document index** is the order in which sequences are read, over all epochs. The **sample index** divides
+the tokens in that order into samples: row k is the start of sample k and the end of the previous one. The
+**shuffle index** is the order in which samples are used.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GPTDatasetIndex:
-    """The three arrays, which may be maps of a cache's files, and the plan that they follow from.
+    """The three arrays, in memory or mapped from cache files, and their plan.
 
     Sample k consists of the tokens from row ``shuffle_index[k]`` of the sample index to the next row,
-    and the extra token where there is one.
+    and the extra token, if any.
 
     Attributes:
         document_index: int32 of shape (sequences * epochs,), see
@@ -58,8 +58,7 @@ class GPTDatasetIndex:
     ) -> Self:
         """Build the index of a split.
 
-        The peak of memory is the three arrays: 4 bytes for each sequence and epoch, and 12 for each
-        sample.
+        Peak memory is the three arrays: 4 bytes per sequence and epoch, and 12 per sample.
 
         Args:
             lengths: The tokens of all sequences of the dataset: int32 of shape (sequences,).
@@ -67,14 +66,14 @@ class GPTDatasetIndex:
                 :meth:`tokshard.gpt_index.splits.Split.ranges`.
             sequence_length: The tokens of a sample, without the extra one.
             seed: The seed of both shuffles, from 0 to 2**32 - 1.
-            num_samples: The samples asked for; None for one epoch.
+            num_samples: The samples requested; None for one epoch.
             extra_token: Megatron's ``add_extra_token_to_sequence``.
-            drop_last_partial: False keeps and pads the last, partial sample, as Megatron can for
+            drop_last_partial: False keeps and pads the partial last sample, as Megatron can for
                 validation.
 
         Raises:
-            UsageError: An argument is out of range, or the sequence length is larger than the one epoch
-                that was asked for.
+            UsageError: An argument is out of range, or one epoch is requested and has not a single
+                sample.
             InputError: The split is empty or too large, see
                 :func:`tokshard.gpt_index.epochs.plan_epochs`.
 
@@ -84,12 +83,14 @@ class GPTDatasetIndex:
             >>> index.plan.epochs, len(index), index.shuffle_index.tolist()
             (2, 5, [0, 2, 4, 3, 1])
         """
-        # Those who read an index do not load the code that builds one.
+        # Readers of an index must not load the code that builds one.
         from tokshard.gpt_index.arrays import build_document_index, build_sample_index, build_shuffle_index
         from tokshard.gpt_index.shuffling import ShuffleStream
 
         if sequences.step != 1 or sequences.start < 0 or sequences.stop > len(lengths):
-            raise UsageError(f"the dataset has {len(lengths)} sequences, and {sequences} is no part of them")
+            raise UsageError(
+                f"sequences must be within the dataset's {len(lengths)} sequences, got {sequences}"
+            )
         stream = ShuffleStream(seed)
         tokens = lengths[sequences.start : sequences.stop].sum(dtype=np.int64)
         plan = plan_epochs(

@@ -1,4 +1,4 @@
-"""Samples as tokens: the index of a dataset applied to its files."""
+"""Samples as token arrays."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_PAD_ID = -1
-"""Stands for padding where the tokenizer has no token for it: no token of a dataset is negative."""
+"""Padding if the tokenizer has no pad token: tokens of datasets are never negative."""
 
-# Copying a piece costs about as much as picking this many tokens one by one: where pieces are shorter
-# than that, all tokens of a sample are picked in one go.
+# Copying a piece costs about as much as gathering this many tokens one by one: if pieces are shorter
+# than that, all tokens of a sample are gathered in one call.
 _TOKENS_WORTH_A_COPY = 96
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One sample and where it comes from.
+    """A sample and its origin.
 
     Attributes:
-        tokens: int64 of shape (sequence_length + extra,), padded at the end where the data ran out.
-        document_ids: int64 of shape (pieces,): the sequences that the sample is made of, in order. One
-            comes several times where the sample goes from one epoch into the next.
-        lengths: int64 of shape (pieces,): the tokens of each piece. They sum to less than the sample
-            where it is padded; the last may be the extra token alone.
+        tokens: int64 of shape (sequence_length + extra,), padded at the end of the data.
+        document_ids: int64 of shape (pieces,): the sequences of the sample, in order. A sequence occurs
+            several times if the sample spans two epochs.
+        lengths: int64 of shape (pieces,): the tokens of each piece. Their sum is smaller than the sample
+            if it is padded; the last may be the extra token alone.
     """
 
     tokens: NDArray[np.int64]
@@ -46,7 +46,7 @@ class Inputs:
 
     Attributes:
         tokens: int64, with 0 for padding.
-        labels: int64, the token that follows each, with 0 for padding.
+        labels: int64, the next token of each, with 0 for padding.
         loss_mask: float32, 0 where the label is padding, else 1.
         position_ids: int64, from 0.
     """
@@ -60,15 +60,13 @@ class Inputs:
 class GPTSamples:
     """The samples of a dataset, in the order of its shuffle index.
 
-    It needs numpy alone, keeps nothing but the arrays, and may be used by several threads at once.
+    It needs only numpy, keeps only the arrays, and is safe to share between threads.
 
     Args:
-        dataset: The dataset; mapped, unless there is a reason against it, because reading is then
-            several times as fast.
-        index: An index that was built for it. Each sample is checked as it is read: an index of another
-            dataset raises sooner or later, and never reads outside the sequences that it names.
-        pad_id: The token to fill up with. Tokens of the data that equal it count as padding too, as in
-            Megatron.
+        dataset: The dataset; preferably mapped, which reads several times faster.
+        index: An index built for it. Each sample is checked as it is read: an index of another dataset
+            raises sooner or later, and never reads outside the sequences that it names.
+        pad_id: The padding token. Equal tokens in the data count as padding too, as in Megatron.
 
     Raises:
         IntegrityError: The shapes of the index contradict its plan.
@@ -87,13 +85,13 @@ class GPTSamples:
         return self.index.plan.samples
 
     def read(self, sample: int) -> Sample:
-        """Return one sample.
+        """Return a sample.
 
         Args:
             sample: From 0 to ``len(self) - 1``.
 
         Raises:
-            IndexError: There is no such sample.
+            IndexError: The sample does not exist.
             IntegrityError: The index does not fit the dataset.
         """
         tokens = np.empty(self.index.plan.sample_tokens, np.int64)
@@ -104,13 +102,13 @@ class GPTSamples:
         """Return the tokens of several samples.
 
         Args:
-            samples: Numbers of samples, in any order.
+            samples: Sample numbers, in any order.
 
         Returns:
             int64 of shape (samples, sequence_length + extra).
 
         Raises:
-            IndexError: There is no such sample.
+            IndexError: The sample does not exist.
             IntegrityError: The index does not fit the dataset.
         """
         numbers = samples.tolist() if isinstance(samples, np.ndarray) else samples
@@ -120,13 +118,13 @@ class GPTSamples:
         return batch
 
     def inputs(self, sample: int) -> Inputs:
-        """Return what Megatron Core's ``GPTDataset`` gives for a sample, apart from the attention mask.
+        """Return the item of Megatron Core's ``GPTDataset`` for a sample, without the attention mask.
 
         Args:
             sample: From 0 to ``len(self) - 1``.
 
         Raises:
-            IndexError: There is no such sample.
+            IndexError: The sample does not exist.
             IntegrityError: The index does not fit the dataset.
         """
         text = self.read(sample).tokens

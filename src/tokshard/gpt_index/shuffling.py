@@ -1,4 +1,4 @@
-"""Shuffling with numpy's legacy generator, bit by bit, several times as fast where arrays are large.
+"""Shuffling, bit-identical to numpy's legacy generator and several times faster for large arrays.
 
 The kernel is kept for its speed: ``scripts/bench indices`` measures it against Megatron.
 """
@@ -19,10 +19,10 @@ _STATE_WORDS = 624
 _SHIFT_WORDS = 397
 
 BLOCK = 1024
-"""Places asked for at once. Fewer leave memory idle; of many more the first have left the cache again
-when they are used."""
+"""Partners drawn at once. Fewer leave memory idle; with many more, the first are evicted from the cache
+before they are used."""
 
-# From 2**32 entries on, numpy draws 64 bits for a step; such arrays are left to it.
+# From 2**32 entries on, numpy draws 64 bits for a step; such arrays are shuffled by numpy.
 _MAX_COMPILED_ENTRIES = 2**32 - 1
 
 # Steps of one call of the kernel, about a tenth of a second: signals are handled between calls.
@@ -33,9 +33,9 @@ class ShuffleStream:
     """A stream of random numbers that shuffles arrays one after the other.
 
     The results are those of ``numpy.random.RandomState(seed).shuffle`` over the same calls, which numpy
-    keeps the same for ever. An array that is larger than the processor's caches is shuffled some 3 to 5
-    times as fast, because the partners of the next steps are drawn ahead and memory is asked for all of
-    them at once. It needs no memory besides the array.
+    guarantees to be stable. An array larger than the processor's caches is shuffled 3 to 5 times faster,
+    because the partners of the next steps are drawn ahead and prefetched. It needs no memory besides the
+    array.
 
     Args:
         seed: From 0 to 2**32 - 1.
@@ -58,7 +58,7 @@ class ShuffleStream:
         """Shuffle an array of one dimension in place.
 
         Args:
-            array: Of any dtype; fast where it is contiguous and its items have 4 or 8 bytes.
+            array: Any dtype; fast if contiguous with items of 4 or 8 bytes.
         """
         fits = array.flags.c_contiguous and array.flags.aligned and array.dtype.kind in "iu"
         worth = WORTH_COMPILING <= array.size <= _MAX_COMPILED_ENTRIES
@@ -88,7 +88,7 @@ def shuffle_steps(
     position: int,
     chosen: NDArray[np.int64],
 ) -> int:
-    """Do some steps of ``RandomState.shuffle``: entry i changes places with a random one of 0 to i.
+    """Do some steps of ``RandomState.shuffle``: swap entry i with a random one of 0 to i.
 
     Args:
         array: The array, of fewer than 2**32 entries.

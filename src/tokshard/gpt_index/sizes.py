@@ -1,7 +1,7 @@
-"""Samples that a training run requests: Megatron's sums over its own arguments.
+"""Number of samples that a training run requests, computed from Megatron's arguments.
 
-The numbers enter the names of cache files, so that every change of one of these arguments makes a run
-look for other files.
+The numbers enter the names of cache files: a run with another value of one of these arguments looks for
+other files.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tokshard.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The samples asked for in each split; None for exactly one epoch.
+    """The samples requested in each split; None for exactly one epoch.
 
-    Zero is a size like others: a split of size 0 is built, with one epoch, where it holds any sequences.
+    0 is an ordinary size: a split of size 0 is built, with one epoch, if it has any sequences.
     """
 
     train: Annotated[int | None, Key("train", "Samples of training.", minimum=0)]
@@ -28,22 +28,22 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingArguments:
-    """The arguments of a Megatron training run that decide its sizes, under Megatron's names.
+    """The arguments of a Megatron training run that determine its sizes, with Megatron's names.
 
     Attributes:
-        global_batch_size: Samples of a step; with ``step_batch_size_schedule`` (from 0.18) Megatron puts
+        global_batch_size: Samples per step; with ``step_batch_size_schedule`` (from 0.18) Megatron uses
             micro batch size times data-parallel size here.
-        train_iters: Steps. Where only ``train_samples`` is given, it is ``train_samples //
-            global_batch_size``, as in Megatron with a constant batch size; with a schedule give both.
-        train_samples: Samples; where it is given (and not 0) it is the size of the training split.
+        train_iters: Steps. If only ``train_samples`` is set, it is ``train_samples //
+            global_batch_size``, as in Megatron with a constant batch size; with a schedule set both.
+        train_samples: Samples; if set (and not 0), the size of the training split.
         eval_interval: Steps between two validations.
         eval_iters: Steps of one validation, and of testing.
-        eval_global_batch_size: Samples of a validation step; None for ``global_batch_size``.
-        start_eval_at_iter: The step before which nothing is validated.
+        eval_global_batch_size: Samples per validation step; None for ``global_batch_size``.
+        start_eval_at_iter: The first step at which validation may run.
         full_validation: Whether validation is one epoch.
-        skip_train: Whether the run only validates: once, not by intervals.
+        skip_train: Whether the run only validates: once, not at intervals.
         phase_transition_iterations: Steps at which the run ends a phase and stops; the training size is
-            then that of the phase which contains ``iteration``.
+            that of the phase that contains ``iteration``.
         iteration: The step that the run (re)starts from.
     """
 
@@ -64,7 +64,7 @@ def training_sizes(arguments: TrainingArguments) -> Sizes:
     """Return the sizes that Megatron computes from these arguments.
 
     Raises:
-        UsageError: An argument that the sums need is missing or out of range.
+        UsageError: A required argument is missing or out of range.
 
     Example:
         >>> training_sizes(TrainingArguments(train_iters=100, global_batch_size=8, eval_interval=40,
@@ -81,20 +81,20 @@ def training_sizes(arguments: TrainingArguments) -> Sizes:
 def _check(arguments: TrainingArguments) -> None:
     if not arguments.train_iters and not arguments.train_samples:
         raise UsageError(
-            "neither the steps nor the samples of training are given",
-            hint="give --train-iters or --train-samples",
+            "the number of training steps or samples is required",
+            hint="pass --train-iters or --train-samples",
         )
     positive = ["global_batch_size", "eval_global_batch_size"]
     if not arguments.full_validation and not arguments.skip_train:
         positive.append("eval_interval")
         if arguments.eval_interval is None:
-            raise UsageError("the interval of validation is not given", hint="give --eval-interval")
+            raise UsageError("the validation interval is required", hint="pass --eval-interval")
     natural = ["train_iters", "train_samples", "eval_iters", "start_eval_at_iter", "iteration"]
     for name in positive + natural:
         value, least = getattr(arguments, name), int(name in positive)
         if value is not None and value < least:
             option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is {value}, but it cannot be less than {least}")
+            raise UsageError(f"{option} must be at least {least}, got {value}")
 
 
 def _train_samples(arguments: TrainingArguments) -> int:
@@ -115,8 +115,8 @@ def _phase_samples(arguments: TrainingArguments) -> int:
     # without which it fails here with a comparison to None.
     if not arguments.train_samples:
         raise UsageError(
-            "phases of training need the samples of training, not only its steps",
-            hint="give --train-samples with --phase-transition-iterations",
+            "--phase-transition-iterations requires the number of training samples",
+            hint="pass --train-samples",
         )
     batch = arguments.global_batch_size
     borders = [0, *(step * batch for step in arguments.phase_transition_iterations), arguments.train_samples]
@@ -124,7 +124,7 @@ def _phase_samples(arguments: TrainingArguments) -> int:
     later = [border for border in borders if border > now]
     if not later:
         raise UsageError(
-            f"training starts again at sample {now}, behind its last, {arguments.train_samples}",
-            hint="give the --iteration that the run starts from, or more --train-samples",
+            f"training would start at sample {now:,}, after its last ({arguments.train_samples:,})",
+            hint="pass the --iteration that the run starts from, or a larger --train-samples",
         )
     return min(later) - max(border for border in borders if border <= now)

@@ -1,8 +1,8 @@
 """Token spans of samples: the pieces of sequences that the samples of an index consist of.
 
-Two neighboring rows of the sample index bound a sample: it begins at token ``offset`` of the sequence at
-``position`` of the document index, and ends at the next row (with the token there, if samples have an
-extra one). Everything else that needs to know which tokens a sample holds asks this module.
+Two adjacent rows of the sample index bound a sample: it begins at token ``offset`` of the sequence at
+``position`` of the document index, and ends at the next row (including the token there, if samples have an
+extra token). All other code that needs the tokens of a sample uses this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _SequenceTable(Protocol):
-    # The part of :class:`tokshard.dataset.layout.IndexTable` that byte positions follow from.
+    # The part of :class:`tokshard.dataset.layout.IndexTable` that determines byte positions.
     @property
     def dtype(self) -> np.dtype[Any]: ...
     @property
@@ -39,7 +39,7 @@ class Spans:
     """Runs of tokens within sequences: int64 arrays of shape (spans,).
 
     Attributes:
-        owners: The sample or row that each span belongs to; see the method that returned the spans.
+        owners: The sample or row of each span; see the method that returned the spans.
         sequences: The sequence of each span, as numbered in the dataset.
         firsts: The first token of the span, counted from the beginning of its sequence.
         counts: The number of tokens; may be 0.
@@ -54,7 +54,7 @@ class Spans:
         return self.owners.size
 
     def nonempty(self) -> Self:
-        """Return the spans that hold tokens."""
+        """Return the spans with at least one token."""
         some = self.counts > 0
         return type(self)(self.owners[some], self.sequences[some], self.firsts[some], self.counts[some])
 
@@ -67,14 +67,14 @@ class Spans:
 class SampleSpans:
     """Token spans of the samples of one index.
 
-    It keeps views of the arrays and may be used by several threads at once.
+    It keeps views of the arrays and is safe to share between threads.
 
     Args:
         lengths: The tokens of all sequences of the dataset: int32 of shape (sequences,). It may be a view
-            of a file, of which only the entries of the samples asked for are read.
+            of a file, of which only the entries of the requested samples are read.
 
     Raises:
-        IntegrityError: The shapes of the index's arrays do not follow from its plan.
+        IntegrityError: The shapes of the index's arrays contradict its plan.
 
     Example:
         >>> from tokshard.gpt_index.index import GPTDatasetIndex
@@ -95,14 +95,12 @@ class SampleSpans:
         expected = ((plan.documents,), (plan.samples + 1, 2), (plan.samples,))
         self._path = path
         if shapes != expected:
-            raise self._mismatch(
-                f"the index has arrays of shapes {shapes}, but {expected} follow from its plan"
-            )
+            raise self._mismatch(f"the arrays of the index must have the shapes {expected}, got {shapes}")
         self._plan = plan
         self._extra = int(plan.extra_token)
         self._sample_tokens = plan.sample_tokens
         self._least_tokens = plan.sample_tokens if plan.drop_last_partial else 0
-        # Indexing a memmap object takes several times as long as indexing the array below it.
+        # Indexing a memmap object takes several times as long as indexing its base array.
         # Unsigned, so that a negative entry of a damaged index is out of range and not counted from the end.
         self._documents = np.asarray(index.document_index, np.int32).view(np.uint32)
         self._rows: NDArray[Any] = np.asarray(index.sample_index)
@@ -110,7 +108,7 @@ class SampleSpans:
         self._lengths = np.asarray(lengths)
 
     def of_sample(self, sample: int) -> tuple[NDArray[np.uint32], int, list[int], int]:
-        """Return the spans of one sample: those of :meth:`of_samples`, about 20 times as fast for one.
+        """Return the spans of one sample, about 20 times faster than :meth:`of_samples`.
 
         Returns:
             The sequences, uint32 of shape (spans,); the first token of the first span, counted from the
@@ -141,13 +139,13 @@ class SampleSpans:
         return sequences, offset, counts, tokens
 
     def of_samples(self, samples: Integers) -> Spans:
-        """Return the spans of samples, sample by sample, each sample's in the order of its tokens.
+        """Return the spans of samples in order, with each sample's spans in token order.
 
-        A padded sample has fewer tokens than the others. A sequence that a sample skips because it is
-        empty has a span without tokens.
+        A padded sample has fewer tokens than the others. An empty sequence that a sample skips has a span
+        without tokens.
 
         Args:
-            samples: Numbers of samples, in any order: int64 of shape (n,).
+            samples: Sample numbers, in any order: int64 of shape (n,).
 
         Returns:
             The spans; ``owners`` are positions in ``samples``.
@@ -181,20 +179,20 @@ class SampleSpans:
         return spans
 
     def of_positions(self, positions: Integers) -> Spans:
-        """Return the spans of all samples that read some entries of the document index.
+        """Return the spans of all samples that read the given entries of the document index.
 
         Args:
             positions: Positions in the document index: int64 of shape (n,).
 
         Returns:
-            The spans that hold tokens, position by position; ``owners`` are rows of the sample index: the
-            sample of row ``r`` is that ``k`` for which ``shuffle_index[k] == r``.
+            The spans with tokens, in order of position; ``owners`` are rows of the sample index: the sample
+            of row ``r`` is the ``k`` with ``shuffle_index[k] == r``.
 
         Raises:
             IntegrityError: The index does not fit the dataset.
         """
         column = self._rows[:, 0]
-        # Needles of another type would make numpy copy the whole column.
+        # Search keys of another dtype would make numpy copy the whole column.
         needles = positions.astype(column.dtype)
         first = np.searchsorted(column[1:], needles, side="left").astype(np.int64)
         stop = np.searchsorted(column[:-1], needles, side="right")
@@ -226,7 +224,7 @@ class SampleSpans:
             raise self._misfit(what, int(numbers[fits.argmin()]))
 
     def _missing(self, sample: int) -> IndexError:
-        return IndexError(f"there is no sample {sample}: the index has {self._plan.samples}")
+        return IndexError(f"sample {sample} not found (the index has {self._plan.samples})")
 
     def _misfit(self, what: str, number: int) -> IntegrityError:
         dataset = "its dataset" if self._path is None else f"the sequences of {self._path}"

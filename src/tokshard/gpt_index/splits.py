@@ -1,7 +1,7 @@
-"""The split string: which share of a dataset's sequences is for training, validation and testing.
+"""Split strings: the shares of a dataset for training, validation and testing.
 
-The arithmetic is Megatron Core's to the last bit, because its results enter the names of cache files.
-What Megatron would silently read as another split is refused here.
+The arithmetic is bit-identical to Megatron Core's, because its results enter the names of cache files.
+Strings that Megatron would silently read as another split are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokshard.errors import UsageError
 TRAIN = "train"
 SPLITS = (TRAIN, "valid", "test")
 
-# Megatron takes every run of digits and dots for a number and skips everything else without a word.
+# Megatron reads every run of digits and dots as a number and silently skips everything else.
 _MEGATRON_NUMBER = re.compile(r"[.0-9]+")
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _SEPARATOR = r"(?:\s*[,;:/]\s*|\s+)"
@@ -32,18 +32,17 @@ class Split:
     """The shares of a dataset.
 
     Attributes:
-        text: The split string as it enters the hash of a cache; None where each split has datasets of
-            its own.
+        text: The split string as it enters the hash of a cache; None if each split has its own datasets.
         matrix: For training, validation and testing: the half-open interval of the share, in fractions
-            of all sequences, or None where the share is empty. The first bound is the integer 0 where
-            the matrix comes from a string, because Megatron writes it so.
+            of all sequences, or None if the share is empty. The first bound is the integer 0 if the
+            matrix comes from a string, because Megatron writes it so.
     """
 
     text: str | None
     matrix: tuple[Interval | None, Interval | None, Interval | None]
 
     def matrix_json(self) -> list[list[float] | None] | None:
-        """Return the matrix as it enters the hash of a cache: None where there is no split string.
+        """Return the matrix as it enters the hash of a cache; None without a split string.
 
         Example:
             >>> parse_split("3,1").matrix_json()
@@ -62,7 +61,7 @@ class Split:
 
     @classmethod
     def from_json_value(cls, value: dict[str, Any]) -> Self:
-        """Return the split that a JSON object holds.
+        """Return the split decoded from a JSON object.
 
         Example:
             >>> Split.from_json_value({"text": "1", "matrix": [[0, 1.0], None, None]}).matrix
@@ -72,11 +71,11 @@ class Split:
         return cls(value["text"], (train, valid, test))
 
     def ranges(self, count: int) -> tuple[range | None, range | None, range | None]:
-        """Return the numbers of the sequences of each split.
+        """Return the sequence numbers of each split.
 
         Returns:
-            For training, validation and testing: a range, which is empty where rounding leaves nothing
-            of the share, or None where there is no share.
+            For training, validation and testing: a range, which is empty if the share rounds to 0
+            sequences, or None without a share.
 
         Example:
             >>> parse_split("90,9,1").ranges(10)
@@ -87,15 +86,15 @@ class Split:
 
 
 def parse_split(text: str) -> Split:
-    """Read a split string: one to three weights, by commas or spaces, which need not sum to anything.
+    """Parse a split string: one to three weights, separated by commas or spaces, with any sum.
 
     Args:
-        text: For example ``"969, 30, 1"``. It is kept as it is, because it enters the hash of a cache.
+        text: For example ``"969, 30, 1"``. It is stored unchanged, because it enters the hash of a cache.
 
     Raises:
-        UsageError: Megatron would fail on it, or read it otherwise than it is written: with a sign, an
-            exponent, letters or an empty field, with more than three numbers or none, all zero, or too
-            large. The message tells what it would have read.
+        UsageError: Megatron would fail on it, or misread it: it has a sign, an exponent, letters, an empty
+            field, more than three numbers or none, all zero, or too large. The message shows what Megatron
+            would read.
 
     Example:
         >>> parse_split("969, 30, 1").matrix
@@ -103,30 +102,31 @@ def parse_split(text: str) -> Split:
         >>> parse_split("99,-1,2")
         Traceback (most recent call last):
             ...
-        tokshard.errors.UsageError: the split '99,-1,2' is not what it seems: Megatron would read 99, 1, 2
+        tokshard.errors.UsageError: invalid split '99,-1,2': Megatron would read 99, 1, 2
     """
     words: list[str] = _MEGATRON_NUMBER.findall(text)
-    hint = f"write one to three weights, for example {megatron_defaults.SPLIT!r}"
+    hint = f"pass one to three weights, for example {megatron_defaults.SPLIT!r}"
     if not words:
-        raise UsageError(f"the split {text!r} holds no number", hint=hint)
+        raise UsageError(f"invalid split {text!r}: no number found", hint=hint)
     if len(words) > len(SPLITS):
         raise UsageError(
-            f"the split {text!r} holds {len(words)} numbers ({', '.join(words)}), but there are three splits",
+            f"invalid split {text!r}: expected at most 3 numbers, got {len(words)} ({', '.join(words)})",
             hint=hint,
         )
     if _PLAIN.fullmatch(text) is None:
-        raise UsageError(
-            f"the split {text!r} is not what it seems: Megatron would read {', '.join(words)}", hint=hint
-        )
+        raise UsageError(f"invalid split {text!r}: Megatron would read {', '.join(words)}", hint=hint)
     weights = [float(word) for word in words] + [0.0] * (len(SPLITS) - len(words))
     total = sum(weights)
     if not 0.0 < total < math.inf:
-        raise UsageError(f"the weights of the split {text!r} sum to {total:g}", hint=hint)
+        raise UsageError(
+            f"invalid split {text!r}: the sum of the weights must be positive and finite, got {total:g}",
+            hint=hint,
+        )
     return Split(text, _matrix(weights))
 
 
 def whole_split(name: str) -> Split:
-    """Return the split of a dataset that serves one split alone.
+    """Return the split of a dataset that is used for one split only.
 
     Args:
         name: ``"train"``, ``"valid"`` or ``"test"``.
@@ -136,7 +136,7 @@ def whole_split(name: str) -> Split:
         (None, (0.0, 1.0), None)
     """
     if name not in SPLITS:
-        raise UsageError(f"there is no split {name!r}", hint=f"use one of {', '.join(SPLITS)}")
+        raise UsageError(f"split must be one of {', '.join(SPLITS)}, got {name!r}")
     train, valid, test = ((0.0, 1.0) if split == name else None for split in SPLITS)
     return Split(None, (train, valid, test))
 

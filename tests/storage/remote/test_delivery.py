@@ -351,12 +351,12 @@ def test_the_progress_shows_the_upload(bucket: Bucket, corpus: Path):
 @pytest.mark.parametrize(
     ("output", "options", "words"),
     [
-        ("s3://bucket", {}, "names a bucket, and no objects in it"),
+        ("s3://bucket", {}, "must be a path prefix in a bucket, got the bucket"),
         ("s3://bucket/out/", {}, "must be a path prefix, got the directory"),
         ("s3://bucket/web.bin", {}, "must be a path prefix without .bin"),
         ("nothing://bucket/web", {}, "unknown URL scheme nothing://"),
-        ("web", {"keep_local": True}, "have a meaning only with an --output in a store"),
-        ("web", {"local_dir": "x"}, "have a meaning only with an --output in a store"),
+        ("web", {"keep_local": True}, "require an --output URL"),
+        ("web", {"local_dir": "x"}, "require an --output URL"),
     ],
 )
 def test_outputs_that_cannot_be_meant(corpus: Path, output: str, options: dict, words: str):
@@ -379,5 +379,5 @@ def test_an_input_is_not_overwritten_by_its_own_output(bucket: Bucket):
 
 def test_merge_says_that_it_writes_to_file_systems(bucket: Bucket, corpus: Path):
     tokenize(corpus, str(corpus.parent / "a"))
-    with pytest.raises(UsageError, match="tokshard merge writes to a file system"):
+    with pytest.raises(UsageError, match="merge writes to a file system, got the URL"):
         merge(MergeOptions([str(corpus.parent / "a")], f"{bucket.url}/out/all"))

@@ -311,7 +311,7 @@ def test_a_store_that_fails_while_tokens_are_read_is_an_error_then_and_there(the
 def test_a_missing_object_is_named(there, bucket, missing):
     for name in missing:
         bucket.delete(f"data/{name}")
-    with pytest.raises(MissingFileError, match=r"there is no dataset at s3://.*missing") as caught:
+    with pytest.raises(MissingFileError, match=r"dataset not found: s3://.*missing") as caught:
         IndexedDataset(f"{there}/web")
     assert all(f"{there}/{name}" in str(caught.value) for name in missing)
     assert not IndexedDataset.exists(f"{there}/web")

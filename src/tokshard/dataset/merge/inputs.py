@@ -1,4 +1,4 @@
-"""The inputs of a merge: found by the arguments, and each checked completely before anything is written."""
+"""Inputs of a merge: expanded from the arguments, and checked completely before anything is written."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ T = TypeVar("T")
 def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
     """Return the path prefixes that the arguments name, in the order of the arguments.
 
-    An argument is the prefix of a dataset, one of its files, or a glob of either. The matches of a
-    glob are in natural order, and never the output itself. A shell expands ``part-*`` to all files of each
-    dataset: different files of one dataset name it once. The same argument twice names it twice.
+    An argument is the prefix of a dataset, one of its files, or a glob of either. The matches of a glob are
+    in natural order, and never include the output. A shell expands ``part-*`` to all files of each dataset:
+    different files of one dataset name it once. The same argument twice names it twice.
 
     Raises:
         InputError: A glob matches no dataset.
@@ -51,7 +51,7 @@ def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
 
 
 def named_twice(prefixes: Sequence[str]) -> list[str]:
-    """Return each prefix that names the same dataset as one before it."""
+    """Return the prefixes that name the same dataset as an earlier one."""
     seen: set[str] = set()
     found = []
     for prefix in prefixes:
@@ -64,7 +64,7 @@ def named_twice(prefixes: Sequence[str]) -> list[str]:
 
 def _expand_glob(argument: str, output: str) -> Iterator[str]:
     if "\0" in argument:
-        raise InputError(f"{argument!r} is no path: it holds a NUL character")
+        raise InputError(f"invalid path {argument!r}: it contains a NUL character")
     is_prefix = any(fs.lexists(path(argument)) for path in (bin_path, idx_path))
     if is_prefix or not paths.is_glob(argument):
         yield argument
@@ -77,7 +77,7 @@ def _expand_glob(argument: str, output: str) -> Iterator[str]:
     if not prefixes:
         raise InputError(
             f"no dataset matches {argument}",
-            hint="a dataset is a pair PREFIX.bin and PREFIX.idx; a relative path counts from here",
+            hint="pass the path prefix of a .bin and .idx pair, relative to the current directory",
         )
     yield from sorted(prefixes, key=paths.natural_key)
 
@@ -87,18 +87,18 @@ def _refuse_output(prefixes: Sequence[str], output: str) -> None:
     for prefix in prefixes:
         if outputs & {os.path.realpath(path(prefix)) for path in (bin_path, idx_path)}:
             raise UsageError(
-                f"the output {output} is among the inputs",
-                hint="write to another --output; a glob in quotes leaves out the output itself",
+                f"--output {output} is one of the inputs",
+                hint="pass another --output; a quoted glob skips the output",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """One dataset to be merged. One that exists was found sound, from its first index entry to its last.
+    """A checked dataset to be merged: its complete index is valid.
 
     Attributes:
-        source: What must not change until the merge ends: sizes and modification times of both files.
-        manifest: Its manifest, or None for a dataset that another program wrote.
+        source: The state that must not change until the merge ends: sizes and modification times.
+        manifest: The manifest, or None for a dataset written by another program.
     """
 
     prefix: str
@@ -123,7 +123,7 @@ class MergeInput:
 
     @property
     def tokenizer(self) -> TokenizerIdentity | None:
-        """The identity of its tokenizer; None where it is not known."""
+        """The identity of its tokenizer; None if unknown."""
         return self.manifest.tokenizer if self.manifest else None
 
     @property
@@ -139,8 +139,8 @@ class MergeInput:
         """Raise InputError if a size or modification time has changed since the input was checked."""
         if _source(self.prefix, self.manifest) != self.source:
             raise InputError(
-                f"{self.prefix} was changed while it was merged",
-                hint="run again with --no-resume when nothing writes to it any more",
+                f"{self.prefix} changed during the merge",
+                hint="run again with --no-resume when no process writes the dataset",
             )
 
 
@@ -148,9 +148,9 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
     """Open one dataset, check all of it but the tokens themselves, and close it.
 
     Raises:
-        MissingFileError: One of its files is not there.
-        InputError: It is multimodal and should not be, or the other way round; or it is changed meanwhile.
-        IntegrityError: It is damaged, cut short, or not what its manifest says.
+        MissingFileError: One of its files does not exist.
+        InputError: ``multimodal`` does not match the dataset, or the dataset changed.
+        IntegrityError: It is damaged, truncated, or contradicts its manifest.
         StorageError: It cannot be read.
     """
     require_files(prefix)
@@ -176,20 +176,18 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
 
 
 def check_together(inputs: Sequence[MergeInput]) -> None:
-    """Check that the inputs can become one dataset."""
+    """Check that the inputs can be merged."""
     first = inputs[0]
     for other in inputs:
         if other.header.dtype != first.header.dtype:
             raise InputError(
-                f"{first.prefix} has {first.header.dtype.name} tokens, "
-                f"but {other.prefix} has {other.header.dtype.name} tokens",
-                hint="only datasets of one dtype can be put together; tokenize one of them again",
+                f"all inputs must have the same dtype, got {first.header.dtype.name} ({first.prefix}) and "
+                f"{other.header.dtype.name} ({other.prefix})",
+                hint="tokenize one of them again",
             )
     total = sum(dataset.bin_bytes for dataset in inputs)
     if total > MAX_POINTER_BYTES:
-        raise InputError(
-            f"the inputs have {total} bytes of tokens, more than the pointers of an index can address"
-        )
+        raise InputError(f"the inputs have {total:,} bytes of tokens, more than the index can address")
 
 
 def _source(prefix: str, manifest: Manifest | None) -> DatasetInput:
@@ -205,7 +203,7 @@ def _source(prefix: str, manifest: Manifest | None) -> DatasetInput:
 
 
 def common(values: Sequence[T | None]) -> T | None:
-    """Return the value that all inputs have, or None if it is not known of all or differs."""
+    """Return the value shared by all inputs, or None if it is unknown or differs."""
     return values[0] if len(set(values)) == 1 else None
 
 
@@ -213,11 +211,13 @@ def _status(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except FileNotFoundError:
-        raise MissingFileError(f"{path} is not there any more", path=path) from None
+        raise MissingFileError(
+            f"file not found: {path} (it was removed during the merge)", path=path
+        ) from None
 
 
 def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
-    # Nothing in an index says whether it has modes, but its size does, unless there are no sequences.
+    # Only the size of an index shows whether it has modes, unless there are no sequences.
     file = InputFile(idx_path(prefix))
     header = read_header(file)
     if (
@@ -227,8 +227,8 @@ def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
     ):
         is_now, flag = ("has no modes", "without") if multimodal else ("is multimodal", "with")
         raise InputError(
-            f"{prefix} {is_now}, and text and multimodal datasets cannot be put together",
-            hint=f"if all inputs are of this kind, merge them {flag} --multimodal",
+            f"cannot merge text and multimodal datasets: {prefix} {is_now}",
+            hint=f"merge {flag} --multimodal if all inputs are of this kind",
         )
 
 
@@ -239,8 +239,8 @@ def _check_manifest(dataset: MergeInput, manifest: Manifest) -> None:
         recorded = getattr(manifest.dataset, name)
         if recorded != value:
             raise IntegrityError(
-                f"{dataset.prefix} has {name} {value}, but its manifest says {recorded!r}",
+                f"{dataset.prefix}: {name} must be {recorded!r} by its manifest, got {value}",
                 path=dataset.prefix,
                 field=f"dataset.{name}",
-                hint="the dataset was changed after tokshard wrote it: make it again",
+                hint="rebuild the dataset: it changed after tokshard wrote it",
             )

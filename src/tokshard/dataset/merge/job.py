@@ -1,4 +1,4 @@
-"""The merge job: from checked inputs to a published dataset, resumable at every moment."""
+"""The merge job: from checked inputs to a published dataset, resumable at any time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class MergeReport(Document):
-    """The dataset that :func:`tokshard.merge` has written."""
+    """The dataset written by :func:`tokshard.merge`."""
 
     SCHEMA = "tokshard.merge-report/1"
 
@@ -41,14 +41,12 @@ class MergeReport(Document):
     pieces_xxh3_128: Annotated[
         str, Key("pieces_xxh3_128", "The piecewise digest of the .bin file.", pattern=XXH3_128)
     ]
-    tokenizer: Annotated[
-        TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if it is not known, or not one.")
-    ]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
     provenance: Annotated[bool, Key("provenance", "Whether the origin of each document is known.")]
     bytes_resumed: Annotated[
-        int, Key("bytes_resumed", "Bytes of tokens that an earlier run had copied.", minimum=0)
+        int, Key("bytes_resumed", "Bytes of tokens copied by an earlier run.", minimum=0)
     ]
-    up_to_date: Annotated[bool, Key("up_to_date", "Whether everything existed already and nothing was done.")]
+    up_to_date: Annotated[bool, Key("up_to_date", "Whether the output already existed and nothing was done.")]
     seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
 
@@ -76,32 +74,30 @@ class MergeDryRun(Document):
     inputs: Annotated[tuple[MergedDataset, ...], Key("inputs", "The datasets to be merged, in order.")]
     dtype: Annotated[str, Key("dtype", "The dtype of the tokens.")]
     multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
-    tokenizer: Annotated[
-        TokenizerIdentity | None, Key("tokenizer", "The tokenizer; null if it is not known, or not one.")
-    ]
-    state: Annotated[OutputState, Key("state", "What the run would start from.")]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
+    state: Annotated[OutputState, Key("state", "State that the run would start from.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
 
 
 def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeReport:
     """Concatenate datasets, as Megatron's ``IndexedDatasetBuilder.add_index`` does.
 
-    The bytes of ``OUTPUT.bin`` and ``OUTPUT.idx`` are those of Megatron for the same inputs in the same
-    order. Every input is checked completely before anything is written. Memory does not depend on the
-    size of the inputs. Digests, counts and provenance are carried over into ``OUTPUT.tokshard/``.
+        The bytes of ``OUTPUT.bin`` and ``OUTPUT.idx`` are identical to Megatron's for the same inputs in the
+        same order. All inputs are checked before anything is written. Memory does not depend on the
+        size of the inputs. Digests, counts and provenance are merged into ``OUTPUT.tokshard/``.
 
     Args:
         options: The inputs, the output and the options.
-        progress: Listens to the progress.
+        progress: Receives the progress.
 
     Raises:
         UsageError: The output is among the inputs.
-        InputError: An input is missing, or the inputs do not fit together.
-        IntegrityError: An input is damaged or cut short.
-        OutputExistsError: The output exists; ``force`` replaces it.
+        InputError: An input is missing, or the inputs cannot be merged.
+        IntegrityError: An input is damaged or truncated.
+        OutputExistsError: The output exists and ``force`` is not set.
         ResumeMismatchError: An unfinished merge was started with other inputs.
-        LockedError: Another process writes this output.
-        StorageError: The disk is full or broken. Copied tokens are kept.
+        LockedError: Another process is writing this output.
+        StorageError: A read or write failed. Copied tokens are kept.
 
     Example:
         >>> report = merge(MergeOptions(["out/a", "out/b"], "out/ab"))  # doctest: +SKIP
@@ -170,7 +166,7 @@ def _plan(inputs: Sequence[MergeInput], options: MergeOptions) -> BuildPlan:
     if mismatch and not options.allow_tokenizer_mismatch:
         raise InputError(
             mismatch,
-            hint="an id means different text in each; --allow-tokenizer-mismatch merges them all the same",
+            hint="pass --allow-tokenizer-mismatch to merge them anyway; token ids will mean different text",
         )
     known = all(dataset.tokenizer for dataset in inputs) and not mismatch
     parameters = [dataset.manifest.options if dataset.manifest else None for dataset in inputs]
@@ -212,7 +208,9 @@ def _tokenizer_mismatch(inputs: Sequence[MergeInput]) -> str | None:
             if name != "name" and first[name] != other[name]
         ]
         if differing:
-            return f"{known[0][0]} and {prefix} were made with different tokenizers: {', '.join(differing)}"
+            return (
+                f"{known[0][0]} and {prefix} were encoded with different tokenizers: {', '.join(differing)}"
+            )
     return None
 
 
@@ -225,17 +223,17 @@ def _warnings(inputs: Sequence[MergeInput]) -> tuple[str, ...]:
     found = []
     if twice := named_twice([dataset.prefix for dataset in inputs]):
         found.append(
-            f"{listed(twice, _SHOWN_NAMES)}: named twice, so these documents are in the output twice"
+            f"{listed(twice, _SHOWN_NAMES)}: passed twice, so their documents are in the output twice"
         )
     if unknown := [dataset.prefix for dataset in inputs if not dataset.tokenizer]:
-        found.append(f"{listed(unknown, _SHOWN_NAMES)}: the tokenizer is not known, and cannot be compared")
+        found.append(f"{listed(unknown, _SHOWN_NAMES)}: the tokenizer is unknown and cannot be compared")
     if mismatch := _tokenizer_mismatch(inputs):
         found.append(mismatch)
     without = [dataset.prefix for dataset in inputs if not dataset.has_provenance]
     if without and len(without) < len(inputs):
-        found.append(f"{listed(without, _SHOWN_NAMES)}: without provenance, so the output has none")
+        found.append(f"{listed(without, _SHOWN_NAMES)}: no provenance, so the output has none")
     if not any(dataset.tokens for dataset in inputs):
-        found.append("there are no tokens in any input: Megatron cannot train on the output")
+        found.append("no input has tokens: Megatron cannot train on the output")
     return tuple(found)
 
 

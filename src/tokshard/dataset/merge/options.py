@@ -24,7 +24,7 @@ class MergeOptions:
         force: Whether an existing output is replaced.
 
     Raises:
-        UsageError: The output cannot be written to, or no input is named.
+        UsageError: The output is invalid, or there are no inputs.
     """
 
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -38,12 +38,13 @@ class MergeOptions:
         prefix = self.output_prefix
         if is_remote(prefix):
             raise UsageError(
-                f"tokshard merge writes to a file system, and {prefix} is a URL",
+                f"merge writes to a file system, got the URL {prefix}",
                 hint="merge into a local --output, and upload its files, the manifest last",
             )
         if not self.input_names:
             raise UsageError(
-                "no input is named", hint="name the datasets to merge: prefixes, or quoted globs"
+                "at least one input is required",
+                hint="pass the datasets to merge: path prefixes, or quoted globs",
             )
 
     @property

@@ -1,8 +1,8 @@
-"""Staging of a merge: the tokens of all inputs, with checkpoints, then index, sidecar files and manifest.
+"""Staging of a merge: copies the tokens with checkpoints, then writes index, sidecar files and manifest.
 
-The work directory holds ``0.bin``, which only grows, and the journal ``merge.jsonl``. The journal has a
-line for each finished input whose digest nobody knew before. Tokens of inputs with a manifest never
-come into this process: the kernel copies them, and the digests of their pieces are carried over.
+The work directory holds the append-only ``0.bin`` and the journal ``merge.jsonl``. The journal has one line
+for each finished input that had no digest. Tokens of inputs with a manifest never enter this process: the
+kernel copies them, and the digests of their pieces are reused.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ COPY_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class CopiedInput:
-    """An input without a manifest has been copied: an entry of the journal."""
+    """Journal entry: an input without a manifest was copied."""
 
-    input: Annotated[int, Key("input", "The number of the input, from 0.", minimum=0)]
+    input: Annotated[int, Key("input", "Number of the input, from 0.", minimum=0)]
     xxh3_128: Annotated[str, Key("xxh3_128", "The digest of its .bin file.", pattern=XXH3_128)]
 
 
@@ -75,8 +75,8 @@ class TokenCopy:
     """The tokens copied so far.
 
     Attributes:
-        resumed_bytes: What an earlier run has copied.
-        digests: The XXH3-128 of the ``.bin`` of each finished input without a manifest, by its number.
+        resumed_bytes: The bytes copied by an earlier run.
+        digests: The XXH3-128 of the ``.bin`` of each finished input without a manifest, by input number.
 
     Raises:
         IntegrityError: The files are shorter than the journal says.
@@ -103,12 +103,12 @@ class TokenCopy:
             raise
 
     def run(self) -> None:
-        """Copy what is missing, and force it to the disk.
+        """Copy the missing tokens and fsync.
 
         Raises:
-            IntegrityError: An input ends before it should.
-            StorageError: An input cannot be read, or the output not be written. What has been copied up to
-                the last checkpoint is kept.
+            IntegrityError: An input is too short.
+            StorageError: An input cannot be read, or the output cannot be written. The tokens up to the
+                last checkpoint are kept.
         """
         begin = 0
         for number, dataset in enumerate(self._inputs):
@@ -137,10 +137,10 @@ class TokenCopy:
             done += copied
             if copied < wanted:
                 raise IntegrityError(
-                    f"{file.path} ends at byte {done}, but had {dataset.bin_bytes} bytes when it was checked",
+                    f"{file.path} was truncated to {done} bytes (it had {dataset.bin_bytes} when checked)",
                     path=file.path,
                     offset=done,
-                    hint="another program has cut it short: copy the pair again, or make it again",
+                    hint="copy both files of the dataset again, or rebuild it",
                 )
             self._after_block()
 
@@ -150,7 +150,7 @@ class TokenCopy:
         buffer = memoryview(bytearray(min(READ_BYTES, CHECKPOINT_BYTES, dataset.bin_bytes)))
         position = 0
         while position < dataset.bin_bytes:
-            # What a run before has copied is read again for the digest, and no more.
+            # Tokens copied by an earlier run are read again only for the digest.
             end = done if position < done else dataset.bin_bytes
             block = buffer[: min(len(buffer), end - position)]
             file.read_into(block, position)
@@ -184,10 +184,10 @@ def stage(
     *,
     multimodal: bool,
 ) -> Manifest:
-    """Write everything but the tokens into the work directory; return the manifest.
+    """Write all files except the tokens into the work directory; return the manifest.
 
     Raises:
-        IntegrityError: A sidecar file of an input is not what its manifest says.
+        IntegrityError: A sidecar file of an input contradicts its manifest.
     """
     pieces: list[str] = []
     index = _stage_index(directory, inputs, multimodal=multimodal)
@@ -222,7 +222,7 @@ def _tokenizer_path(inputs: Sequence[MergeInput]) -> str | None:
 
 
 def input_records(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> tuple[InputRecord, ...]:
-    """Return the inputs of all inputs; one without a manifest is an input itself."""
+    """Return the original inputs of all datasets; a dataset without a manifest is an input itself."""
     records: list[InputRecord] = []
     for number, dataset in enumerate(inputs):
         if dataset.manifest is not None:
@@ -233,12 +233,12 @@ def input_records(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> t
 
 
 def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
-    """Raise InputError if the inputs' inputs are more than a readable manifest can list."""
+    """Raise InputError if the manifest would be too large to be read."""
     size = len(dump_json([encode(record) for record in input_records(inputs, {})]))
     if size > MAX_JSON_BYTES // 2:
         raise InputError(
-            f"the manifest would need {size} bytes to list the inputs of all {len(inputs)} datasets, "
-            f"more than {MAX_JSON_BYTES // 2}",
+            f"the manifest must be at most {MAX_JSON_BYTES // 2:,} bytes, but {len(inputs):,} "
+            f"datasets need {size:,} to list their inputs",
             hint="merge them into several datasets, and blend these",
         )
 
@@ -283,7 +283,7 @@ def _unit_lines(
         manifest = dataset.manifest
         if manifest and piecewise_digest(pieces[before:]) != manifest.files.bin.pieces_xxh3_128:
             raise IntegrityError(
-                f"{dataset.prefix}: the digests in {UNITS_NAME} do not make the one in the manifest",
+                f"{dataset.prefix}: the digests in {UNITS_NAME} contradict the manifest",
                 path=dataset.prefix,
             )
         first_input += len(manifest.inputs) if manifest else 1
@@ -327,9 +327,9 @@ def _concatenated(inputs: Sequence[MergeInput], name: FileName) -> Iterator[byte
 def _damaged(dataset: MergeInput, name: str) -> IntegrityError:
     path = file_of(dataset.prefix, name)
     return IntegrityError(
-        f"{path} is not what was written: its digest is not the one in the manifest",
+        f"{path} is damaged: its digest differs from the manifest",
         path=path,
-        hint="copy it again from its source, or make the dataset again",
+        hint="copy it again from its source, or rebuild the dataset",
     )
 
 
