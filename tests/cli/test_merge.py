@@ -25,7 +25,7 @@ def test_the_bare_run_says_what_it_did(workshop):
     assert "written: all.bin, .idx: 4 documents, 4 sequences, 6 tokens (uint16, " in done.stdout
     assert re.search(r"^time: 2 datasets in .* s \(.*B/s, .* tokens/s\)$", done.stdout, re.MULTILINE)
     assert "next: tokshard inspect all" in done.stdout
-    assert "warning: part-2, part-10: the tokenizer is not known" in done.stderr
+    assert "warning: part-2, part-10: the tokenizer is unknown" in done.stderr
     again = tokshard("merge", "part-*", "-o", "all", cwd=workshop)
     assert again.returncode == 0
     assert again.stdout.startswith("up to date: all.bin, .idx: 4 documents")
@@ -47,7 +47,7 @@ def test_multimodal_datasets_are_merged_on_demand(workshop):
     Plain("uint16", [[[1], [2]]], [3, 4]).write(workshop / "modes")
     refused = tokshard("merge", "modes", "part-2", "-o", "all", cwd=workshop)
     assert refused.returncode == 3
-    assert "hint: if all inputs are of this kind, merge them with --multimodal" in refused.stderr
+    assert "hint: merge with --multimodal if all inputs are of this kind" in refused.stderr
     done = tokshard("merge", "modes", "modes", "-o", "all", "--multimodal", cwd=workshop)
     assert done.returncode == 0
     assert "next: tokshard inspect all --multimodal" in done.stdout
@@ -76,11 +76,11 @@ def test_dry_run_writes_nothing(workshop):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["part-2", "-o", "part-2"], 2, "the output part-2 is among the inputs"),
+        (["part-2", "-o", "part-2"], 2, "--output part-2 is one of the inputs"),
         (["part-2", "-o", "out/"], 2, "must be a path prefix, got the directory"),
         (["part-2", "-o", "out.bin"], 2, "must be a path prefix without .bin"),
         (["part-3", "-o", "all"], 3, "dataset not found: part-3"),
-        (["part-2", "-o", "part-10"], 4, "part-10.bin exists already"),
+        (["part-2", "-o", "part-10"], 4, "output exists and was built from other inputs or options: part-10.bin"),
         (["part-2", "cut", "-o", "all"], 6, "cut.idx at byte"),
     ],
 )
