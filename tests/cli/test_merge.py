@@ -80,7 +80,7 @@ def test_dry_run_writes_nothing(workshop):
         (["part-2", "-o", "out/"], 2, "must be a path prefix, got the directory"),
         (["part-2", "-o", "out.bin"], 2, "must be a path prefix without .bin"),
         (["part-3", "-o", "all"], 3, "dataset not found: part-3"),
-        (["part-2", "-o", "part-10"], 4, "from other inputs or options: part-10.bin"),
+        (["part-2", "-o", "part-10"], 4, "part-10.bin exists already and has no manifest"),
         (["part-2", "cut", "-o", "all"], 6, "cut.idx at byte"),
     ],
 )
