@@ -115,7 +115,7 @@ RUNS = [
     ("inspect plan --rank 1 --step 3", 0, "inspect-rank"),
     ("inspect documents --rank 2", 0, "inspect-rank"),
     ("inspect plan --sample 7", 0, "inspect-plan-sample"),
-    ("inspect documents --shard 0:3", 0, "inspect-plan-sample"),
+    ("inspect documents --dataset-sample 0:3", 0, "inspect-plan-sample"),
     (f"verify plan --level deep --recursive --tokenizer {TOKENIZER} {LOG}", 0, "verify"),
     ("verify web --subset 50%", 0, "verify"),
     ("verify nothing", 3, "error"),

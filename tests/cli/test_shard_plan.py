@@ -134,13 +134,39 @@ def test_documents_and_their_shards_are_drawn(mixture, tmp_path):
     options = ["--documents", "--mode", "contiguous", "--data-parallel", 4]
     plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
     shown = run("inspect", tmp_path / "plan").stdout
-    bars = [line.split("│")[1] for line in shown.partition("Sample ids of")[2].splitlines()[1:]]
+    lines = shown.partition("Sample ids of")[2].splitlines()[1:]
+    bars = [line.split("│")[1] for line in lines if "│" in line]
     code, web, *ranks = bars
     assert len(ranks) == 4
     assert (code.startswith("█"), code.endswith("█")) == (True, False)
     assert (web.startswith("█"), web.endswith("█")) == (False, True)
     starts = [len(bar) - len(bar.lstrip()) for bar in ranks]
     assert starts == [len(ranks[0]) * part // 4 for part in range(4)]  # however wide the terminal is
+
+
+def test_ranks_that_read_alike_share_a_line(mixture, tmp_path):
+    options = ["--world-size", 8, "--tensor-parallel", 2, "--pipeline-parallel", 2, "--documents"]
+    plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
+    shown = tokshard("inspect", tmp_path / "plan", env={"COLUMNS": "120"}).stdout.splitlines()
+    assert sum(line.startswith("  dp ranks 0-1 │░") for line in shown) == 1
+    header, *ranks = shown[shown.index("Ranks") + 1 :]
+    assert header.split() == ["ranks", "tensor", "data", "pipeline", "fields", "read"]
+    assert [" ".join(line.split()) for line in ranks] == [
+        "ranks 0, 2 0 0-1 0 tokens, position_ids, attention_mask",
+        "ranks 1, 3, 5 and 1 more 1 0-1 0-1 nothing: other ranks send it",
+        "ranks 4, 6 0 0-1 1 labels, loss_mask, attention_mask",
+    ]
+
+
+def test_a_simulation_names_its_units_and_folds_equal_nodes(mixture, tmp_path):
+    options = ["--documents", "--data-parallel", 4, "--simulate", "--ranks-per-node", 1]
+    shown = plan(mixture, tmp_path / "plan", *options, source=documents(mixture)).stdout
+    header = next(line for line in shown.splitlines() if line.startswith("disk reads"))
+    assert re.split("  +", header) == [
+        *("disk reads", "samples", "pieces", "tokens (bytes)", "4 KiB pages", "open files")
+    ]
+    assert re.search(r"^  step of a rank, mean +\S+ +\S+ +[\d.]+ k?B ", shown, re.MULTILINE)
+    assert re.search(r"^  nodes? [-\d]+, total ", shown, re.MULTILINE)
 
 
 def test_a_schedule_is_in_tokens_and_shown(mixture, tmp_path):
@@ -228,7 +254,7 @@ def test_a_rank_a_step_a_sample_and_a_shard_are_inspected(mixture, tmp_path):
     assert (place["sample"], place["data_parallel_rank"], place["index"]) == (9, 1, 4)
     for question in (
         ["--sample", 9],
-        ["--shard", f"{place['dataset']}:{place['dataset_sample']}"],
+        ["--dataset-sample", f"{place['dataset']}:{place['dataset_sample']}"],
         ["--rank", 1, "--index", 4],
     ):
         found = json.loads(run("inspect", at, *question, "--json").stdout)
@@ -247,9 +273,9 @@ def test_a_rank_a_step_a_sample_and_a_shard_are_inspected(mixture, tmp_path):
         (["--sample", 3, "--rank", 1], "leave out --rank"),
         (["--step", 3, "--index", 1], "exclude each other"),
         (["--step", 3], "say which rank"),
-        (["--rank", 1, "--epoch", 0], "--epoch needs"),
-        (["--shard", "3"], "must be D:N"),
-        (["--shard", "-1:2"], "must be D:N"),
+        (["--rank", 1, "--epoch", 0], "--epoch requires"),
+        (["--dataset-sample", "3"], "must be D:N"),
+        (["--dataset-sample", "-1:2"], "must be D:N"),
         (["--rank", 9], "rank 9 is not 0 to 1"),
         (["--sample", 60], "sample 60 is not 0 to 59"),
         (["--stream", "eval", "--sample", 1], "no stream 'eval'"),

@@ -16,8 +16,8 @@ from tokshard.inspection.options import InspectOptions
 from tokshard.inspection.plans import (
     PlanSummary,
     epochs_of,
+    find_dataset_sample,
     find_sample,
-    find_shard_sample,
     inspect_rank,
     inspect_sample,
     read_grid,
@@ -69,7 +69,7 @@ def test_every_index_of_every_rank_is_found_again(tmp_path, kind, request_):
             if (place.sample, place.epoch) not in seen and request_.get("tail") != "pad":
                 assert again == place
             assert (again.dataset, again.dataset_sample) == (place.dataset, place.dataset_sample)
-            assert find_shard_sample(plan, "train", place.dataset, place.dataset_sample) == (place.sample,)
+            assert find_dataset_sample(plan, "train", place.dataset, place.dataset_sample) == (place.sample,)
             seen.add((place.sample, place.epoch))
 
 
@@ -99,10 +99,10 @@ def test_a_dropped_sample_is_read_by_nobody():
 
 def test_documents_of_a_split_keep_their_numbers():
     plan = plan_of({"train": document_source([5, 5], firsts=[100, 200])}, Topology(1))
-    assert find_shard_sample(plan, "train", 1, 203) == (8,)
+    assert find_dataset_sample(plan, "train", 1, 203) == (8,)
     assert find_sample(plan, "train", 8).dataset_sample == 203
     with pytest.raises(UsageError, match="203 is not 100 to 104"):
-        find_shard_sample(plan, "train", 0, 203)
+        find_dataset_sample(plan, "train", 0, 203)
 
 
 def test_the_epoch_of_an_index_is_counted_from_the_first_pass_on():
@@ -139,7 +139,7 @@ def test_samples_and_datasets_that_are_not_there_are_refused():
             find_sample(plan, "train", sample)
     for dataset in (-1, 1):
         with pytest.raises(UsageError, match=r"dataset .* is not 0 to 0"):
-            find_shard_sample(plan, "train", dataset, 0)
+            find_dataset_sample(plan, "train", dataset, 0)
 
 
 def test_the_summary_tells_shards_batches_and_tails(tmp_path):
@@ -147,19 +147,19 @@ def test_the_summary_tells_shards_batches_and_tails(tmp_path):
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
     assert inspect(tmp_path).to_json()["schema"] == "tokshard.inspect-plan/1"
     stream = PlanSummary.of(plan).to_json()["streams"]["train"]
-    assert [(shard["samples"], shard["ids"]) for shard in stream["shards"]] == [(7, [0, 7]), (4, [7, 11])]
+    assert [(shard["samples"], shard["ids"]) for shard in stream["datasets"]] == [(7, [0, 7]), (4, [7, 11])]
     assert (stream["steps"], stream["batch_sizes"]) == (2, [[0, 0, 4]])
     (covered,) = stream["coverage"]["epoch_ranges"]
     assert (covered["read"], covered["dropped"], covered["dropped_ids"]) == (8, 3, [[8, 11]])
     blended = plan_of({"train": index_source(6, datasets=2, blended=True)})
-    assert PlanSummary.of(blended).to_json()["streams"]["train"]["shards"][1]["ids"] is None
+    assert PlanSummary.of(blended).to_json()["streams"]["train"]["datasets"][1]["ids"] is None
 
 
 def test_a_sample_is_found_by_its_id_or_by_its_dataset(tmp_path):
     plan = plan_of({"train": index_source(12)})
     write_plan(plan, tmp_path)
     place = find_sample(plan, "train", 5)
-    for question in ({"sample": 5}, {"shard": (place.dataset, place.dataset_sample)}):
+    for question in ({"sample": 5}, {"dataset_sample": (place.dataset, place.dataset_sample)}):
         assert inspect_sample(str(tmp_path), **question).places == (place,)
     for path in (tmp_path, tmp_path / "plan.json", tmp_path / "rank-00002.json"):
         found = inspect(InspectOptions(path, sample=5))
@@ -187,8 +187,8 @@ def test_no_plan_is_both_a_blend_and_a_plan(tmp_path):
     [
         ({"step": 1, "sample": 2}, "--step and --sample exclude each other"),
         ({"rank": 1, "sample": 2}, "--rank and --sample exclude each other"),
-        ({"epoch": 1}, "--epoch needs"),
-        ({"shard": "1"}, "must be D:N, got '1'"),
+        ({"epoch": 1}, "--epoch requires"),
+        ({"dataset_sample": "1"}, "must be D:N, got '1'"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(questions, message):

@@ -50,14 +50,15 @@ def everything(lengths, source):
     ]
 
 
-def found_by(report, items):
+def found_by(report, items, micro_batch_size=1):
     """Return all reads of a report as a sorted list of tuples."""
     found = []
     for traced, (_, number, document) in zip(report.items, items, strict=True):
         for traced_document in traced.documents:
             assert traced_document.document == document
             for r in traced_document.reads:
-                where = (r.epoch, r.step, r.data_parallel_rank, r.row, r.repeated, r.seen)
+                place = None if r.row is None else r.micro_batch * micro_batch_size + r.row
+                where = (r.epoch, r.step, r.data_parallel_rank, place, r.repeated, r.seen)
                 piece = (number, document, r.sequence, r.first_token, r.stop_token)
                 found.append((r.sample, *piece, *where))
     return sorted(found)
@@ -111,16 +112,17 @@ def test_plans_of_all_modes_are_traced_there_and_back_as_the_twin_lists_them(
             for piece in pieces[sample]
         ]
         report = trace_items(through, [item for item, _, _ in items], consumed_samples=consumed)
-        assert found_by(report, items) == sorted(expected)
+        assert found_by(report, items, size) == sorted(expected)
         reads = [read for item in report.items for document in item.documents for read in document.reads]
-        assert all(read.micro_batch == read.row // size for read in reads)
+        assert all(read.row < size for read in reads)
         assert {rank.data_parallel_rank: rank.ranks for rank in report.ranks} == {
             rank: (rank,) for rank in sorted({read.data_parallel_rank for read in reads})
         }
         step = data.draw(st.integers(0, stream.assignment.steps - 1))
         forward = trace_step(through, "train", step)
         assert [
-            (sample.data_parallel_rank, sample.row, sample.sample) for sample in forward.samples
+            (sample.data_parallel_rank, sample.micro_batch * size + sample.row, sample.sample)
+            for sample in forward.samples
         ] == sorted((rank, row, sample) for sample, _, at, rank, row, _, _ in expected_reads if at == step)
 
 

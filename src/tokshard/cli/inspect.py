@@ -61,15 +61,20 @@ def inspect(
         int | None,
         integer("--sample", help="Show which rank reads sample N, and at which step.", group=_PLAN),
     ] = InspectOptions.sample,
-    shard: Annotated[
+    dataset_sample: Annotated[
         str | None,
-        text("--shard", metavar="D:N", help="Show which rank reads sample N of dataset D.", group=_PLAN),
-    ] = InspectOptions.shard,
+        text(
+            "--dataset-sample",
+            metavar="D:N",
+            help="Show which rank reads sample N of dataset D.",
+            group=_PLAN,
+        ),
+    ] = InspectOptions.dataset_sample,
     epoch: Annotated[
         int | None,
         integer(
             "--epoch",
-            help="With --sample or --shard: look in epoch N.",
+            help="With --sample or --dataset-sample: look in epoch N.",
             default="the first that reads the sample",
             group=_PLAN,
         ),
@@ -108,7 +113,7 @@ def inspect(
     """
     with command_run("inspect", as_json=as_json) as run:
         options = InspectOptions(
-            path, document, tokenizer, multimodal, rank, step, index, sample, shard, epoch, stream
+            path, document, tokenizer, multimodal, rank, step, index, sample, dataset_sample, epoch, stream
         )
         if html is not None:
             tokshard.write_inspection_page(html, options, verify=verify)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
@@ -17,23 +17,18 @@ from tokshard import (
     SimulateOptions,
     StagingOptions,
 )
-from tokshard.cli import options, plan_options, rendering, terminal
+from tokshard.cli import options, plan_options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.options import LogJson
-from tokshard.core.formatting import count, counted, duration, size, visible
+from tokshard.cli.plan_views import show_proofs, show_simulation, show_staging
+from tokshard.core.formatting import counted, duration, size
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tokshard import (
-        DiskReads,
         Plan,
-        ReadSummary,
         ShardPlanReport,
-        SimulationReport,
-        StagingReport,
     )
     from tokshard.core.progress import Progress
 
@@ -226,10 +221,6 @@ def _show(report: ShardPlanReport, output: str, looking: LookAhead) -> None:
     )
 
 
-_SHOWN_NODES = 16
-_HEADER = ("", "samples", "pieces", "tokens", "pages", "open files", "time")
-
-
 @dataclass(frozen=True, slots=True)
 class LookAhead:
     """What to simulate and to stage; None for nothing."""
@@ -276,72 +267,6 @@ def look_ahead(
             directory=directory, remote=remote, stream=stream, steps=steps, ranks_per_node=ranks_per_node
         )
     return LookAhead(simulated if simulate else None, staging)
-
-
-def show_simulation(report: SimulationReport) -> None:
-    """Print the disk reads of a step of a rank and of a node, and of each node over all steps."""
-    rendering.line(
-        f"simulated {count(len(report.steps))} steps of {report.stream}, "
-        f"{count(report.ranks_per_node)} ranks per node:"
-    )
-    rows = [
-        [f"  {label}, {which}", *_cells(summary, which)]
-        for label, summary in (("a step of a rank", report.rank), ("a step of a node", report.node))
-        if summary is not None
-        for which in ("least", "mean", "most")
-    ]
-    rendering.table(_HEADER, rows)
-    if report.steps:
-        _show_nodes(report)
-
-
-def _cells(summary: ReadSummary, which: str) -> list[str]:
-    return [
-        "-" if (found := getattr(summary, field.name)) is None else _shown(field.name, getattr(found, which))
-        for field in fields(summary)
-    ]
-
-
-def _show_nodes(report: SimulationReport) -> None:
-    nodes = len(report.steps[0].nodes)
-    rows = [
-        [f"  node {node}, all steps", *_total([step.nodes[node] for step in report.steps])]
-        for node in range(min(nodes, _SHOWN_NODES))
-    ]
-    rendering.table(_HEADER, rows)
-    if nodes > _SHOWN_NODES:
-        rendering.line(f"  ... {count(nodes)} nodes in all: see --json")
-
-
-def _total(reads: Sequence[DiskReads]) -> list[str]:
-    cells = []
-    for field in fields(reads[0]):
-        numbers = [number for read in reads if (number := getattr(read, field.name)) is not None]
-        total = max(numbers) if field.name == "files" else sum(numbers)
-        cells.append(_shown(field.name, total) if numbers else "-")
-    return cells
-
-
-def _shown(name: str, number: float) -> str:
-    if name == "size_bytes":
-        return size(number)
-    if name == "seconds":
-        return duration(number)
-    return count(round(number))
-
-
-def show_staging(report: StagingReport, options: StagingOptions) -> None:
-    """Print which staging lists were written."""
-    directory = visible(report.directory)
-    rendering.line(f"{directory}: files that each node reads in the first {count(options.steps)} steps")
-    rows = [
-        [f"  node {node.node}", count(node.files), size(node.size_bytes), size(node.read_bytes)]
-        for node in report.nodes[:_SHOWN_NODES]
-    ]
-    rendering.table(["", "files", "size", "is read"], rows)
-    if len(report.nodes) > _SHOWN_NODES:
-        rendering.line(f"  ... {count(len(report.nodes))} nodes in all")
-    rendering.line(f"next: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")
 
 
 _FIXED = {
@@ -477,25 +402,3 @@ def parse_stages(text: str | None) -> tuple[int, ...]:
             f"--mtp-stages must be a list of numbers, got {text!r}",
             hint="pass numbers such as --mtp-stages 3,7",
         ) from None
-
-
-def show_proofs(plan: Plan) -> None:
-    """Print for each stream that continues the samples read, planned and unread."""
-    history = plan.history
-    if not history:
-        return
-    for name, stopped in history[-1].streams.items():
-        proof = stopped.proof
-        what = "in the epochs under way of its datasets" if proof.epoch is None else f"of epoch {proof.epoch}"
-        consumed = terminal.count(stopped.assignment.consumed_after(stopped.step))
-        terminal.say(f"{terminal.safe(name)} continues after {consumed} consumed samples; {what}:")
-        prefixes = [dataset.prefix for dataset in plan.streams[name].source.datasets]
-        counts = list(zip(prefixes, proof.sources, strict=True))
-        if len(counts) > 1:
-            counts.append(("together", proof.total))
-        rows = []
-        for prefix, source in counts:
-            read = source.read_earlier + source.read
-            numbers = (source.samples, read, source.planned, source.unread, source.planned_later)
-            rows.append([f"  {terminal.path(prefix)}", *map(terminal.count, numbers)])
-        rendering.table(["  dataset", "samples", "read", "planned", "unread", "in new epochs"], rows)

@@ -147,6 +147,22 @@ def listed(items: Sequence[object], limit: int) -> str:
     return ", ".join(str(item) for item in items[:limit]) + more
 
 
+def number_ranges(numbers: Sequence[int], limit: int = 5) -> str:
+    """Return ascending numbers as ranges, truncated to ``limit`` of them.
+
+    Example:
+        >>> number_ranges([0, 1, 2, 3, 6]), number_ranges(range(0, 100, 2))
+        ('0-3, 6', '0, 2, 4, 6, 8 and 45 more')
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return listed([f"{first}" if first == last else f"{first}-{last}" for first, last in ranges], limit)
+
+
 def shown_path(path: str) -> str:
     """Return a path without control characters, relative if it is inside the current directory.
 

@@ -65,7 +65,7 @@ _KINDS = {
     "plan": "shard plan",
     "rank": "rank of a shard plan",
 }
-_PLAN_OPTIONS = {"rank", "step", "index", "sample", "shard", "epoch"}
+_PLAN_OPTIONS = {"rank", "step", "index", "sample", "dataset-sample", "epoch"}
 
 
 def inspect(options: str | os.PathLike[str] | InspectOptions, *, progress: Progress | None = None) -> Summary:
@@ -198,11 +198,15 @@ def _dataset(path: str, options: InspectOptions) -> DatasetSummary | DocumentSum
 
 
 def _plan(found: Recognized, options: InspectOptions) -> PlanSummary | PlanSampleSummary | RankSummary:
-    if options.sample is not None or options.shard is not None:
-        shard = None if options.shard is None else options.shard_sample()
+    if options.sample is not None or options.dataset_sample is not None:
+        numbers = None if options.dataset_sample is None else options.dataset_sample_numbers()
         directory = os.path.dirname(found.path) if found.kind == "rank" else found.path
         return inspect_sample(
-            directory, stream=options.stream, sample=options.sample, shard=shard, epoch=options.epoch
+            directory,
+            stream=options.stream,
+            sample=options.sample,
+            dataset_sample=numbers,
+            epoch=options.epoch,
         )
     if found.kind == "plan" and not options.questions:
         return PlanSummary.of(read_plan(found.path))

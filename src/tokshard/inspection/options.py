@@ -24,8 +24,9 @@ class InspectOptions:
         step: A step of that rank.
         index: The n-th sample that the rank reads.
         sample: The id of a sample of a plan: the global index.
-        shard: ``"D:N"``: sample N of dataset D of a plan.
-        epoch: The epoch in which ``sample`` or ``shard`` is looked for; None for the first one that is read.
+        dataset_sample: ``"D:N"``: sample N of dataset D of a plan.
+        epoch: The epoch in which ``sample`` or ``dataset_sample`` is looked for; None for the first one that
+            is read.
         stream: The stream of a plan.
 
     Raises:
@@ -40,39 +41,42 @@ class InspectOptions:
     step: int | None = None
     index: int | None = None
     sample: int | None = None
-    shard: str | None = None
+    dataset_sample: str | None = None
     epoch: int | None = None
     stream: str = TRAIN
 
     def __post_init__(self) -> None:
-        asked = [name for name in ("step", "index", "sample", "shard") if getattr(self, name) is not None]
+        asked = [name for name in self.questions if name in {"step", "index", "sample", "dataset-sample"}]
         if len(asked) > 1:
             raise UsageError(
                 f"--{asked[0]} and --{asked[1]} exclude each other", hint=f"leave out --{asked[1]}"
             )
-        if self.rank is not None and asked and asked[0] in {"sample", "shard"}:
+        if self.rank is not None and asked and asked[0] in {"sample", "dataset-sample"}:
             raise UsageError(
                 f"--rank and --{asked[0]} exclude each other: --{asked[0]} shows the rank that reads it",
                 hint="leave out --rank",
             )
-        if self.epoch is not None and self.sample is None and self.shard is None:
-            raise UsageError("--epoch needs --sample or --shard")
-        if self.shard is not None:
-            self.shard_sample()
+        if self.epoch is not None and self.sample is None and self.dataset_sample is None:
+            raise UsageError("--epoch requires --sample or --dataset-sample")
+        if self.dataset_sample is not None:
+            self.dataset_sample_numbers()
 
     @property
     def questions(self) -> list[str]:
-        """The names of the options that show a part and not the whole."""
-        names = ("document", "rank", "step", "index", "sample", "shard", "epoch")
-        return [name for name in names if getattr(self, name) is not None]
+        """The options that show a part and not the whole, as the command line names them."""
+        names = ("document", "rank", "step", "index", "sample", "dataset_sample", "epoch")
+        return [name.replace("_", "-") for name in names if getattr(self, name) is not None]
 
-    def shard_sample(self) -> tuple[int, int]:
-        """Return the number of the dataset and of the sample that ``shard`` names.
+    def dataset_sample_numbers(self) -> tuple[int, int]:
+        """Return the number of the dataset and of the sample that ``dataset_sample`` names.
 
         Raises:
             UsageError: It is not ``"D:N"``.
         """
-        dataset, colon, sample = (self.shard or "").partition(":")
+        dataset, colon, sample = (self.dataset_sample or "").partition(":")
         if not (colon and dataset.isdecimal() and sample.isdecimal()):
-            raise UsageError(f"--shard must be D:N, got {self.shard!r}", hint="for example --shard 0:1234")
+            raise UsageError(
+                f"--dataset-sample must be D:N, got {self.dataset_sample!r}",
+                hint="for example --dataset-sample 0:1234",
+            )
         return int(dataset), int(sample)

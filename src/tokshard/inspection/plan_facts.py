@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokshard.core.formatting import Table, count, counted, percent, shown_path
+from tokshard.core.formatting import Table, count, counted, number_ranges, percent, shown_path
 from tokshard.core.presentation import (
     Axis,
     Bar,
@@ -38,6 +38,7 @@ _SHOWN_RANKS = 32
 _SHOWN_STEPS = 80
 _SHOWN_BATCH_SIZES = 500
 _SHOWN_IDS = 5
+_SHOWN_RANGES = 3
 
 
 def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
@@ -199,7 +200,10 @@ def _ranges_chart(stream: Stream) -> LaneChart:
     ranks = list(range(min(assignment.ranks, _SHOWN_RANKS)))
     if assignment.ranks > _SHOWN_RANKS:
         ranks[-1] = assignment.ranks - 1
-    lanes += [_rank_lane(stream, rank, bounds) for rank in ranks]
+    if ranges_of(assignment, source, 0) is None:
+        lanes.append(_spread_lane(stream))
+    else:
+        lanes += [_rank_lane(stream, rank, bounds) for rank in ranks]
     return LaneChart(
         "Sample ids of each dataset, and the ids that each data-parallel rank (dp rank) reads",
         lanes,
@@ -210,14 +214,21 @@ def _ranges_chart(stream: Stream) -> LaneChart:
     )
 
 
+def _spread_lane(stream: Stream) -> Lane:
+    # All ranks alike: each reads samples from everywhere.
+    assignment = stream.assignment
+    samples = counted(assignment.samples_per_rank, "sample")
+    if assignment.ranks == 1:
+        return Lane("dp rank 0", [Span(0.0, 1.0, _SPREAD, shade=0.0)], samples)
+    how = "in turn" if isinstance(assignment.epoch_ranges[0].layout, Striped) else "in runs of the order"
+    label = f"dp ranks {number_ranges(range(assignment.ranks))}"
+    return Lane(label, [Span(0.0, 1.0, _SPREAD, shade=0.0)], f"{samples} each, {how}")
+
+
 def _rank_lane(stream: Stream, rank: int, bounds: list[int]) -> Lane:
     assignment = stream.assignment
     samples = counted(assignment.samples_per_rank, "sample")
-    ranges = ranges_of(assignment, stream.source, rank)
-    if ranges is None:
-        turns = isinstance(assignment.epoch_ranges[0].layout, Striped)
-        how = f"1 of {assignment.ranks} {'in turn' if turns else 'runs of the order'}"
-        return Lane(f"dp rank {rank}", [Span(0.0, 1.0, how, shade=0.0)], f"{samples}, {how}")
+    ranges = ranges_of(assignment, stream.source, rank) or ()
     numbers = ", ".join(str(part.dataset) for part in ranges[:_SHOWN_IDS])
     more = ", ..." if len(ranges) > _SHOWN_IDS else ""
     spans = [_range_span(stream, part, bounds) for part in ranges]
@@ -297,7 +308,29 @@ def _ranks_section(plan: Plan) -> Section:
         blocks.append(
             Paragraph(f"{count(topology.world_size - len(rows))} more ranks are not shown.", soft=True)
         )
-    return Section("Ranks", (), blocks)
+    return Section("Ranks", [_rank_groups(plan, boundaries=boundaries)], blocks)
+
+
+def _rank_groups(plan: Plan, *, boundaries: bool) -> Table:
+    """Return a table with one line for all ranks that read the same fields."""
+    topology, groups = plan.topology, dict[tuple[str, ...], list[int]]()
+    for rank in range(topology.world_size):
+        groups.setdefault(tuple(topology.needs(rank, boundaries=boundaries)), []).append(rank)
+    sizes = {
+        "tp": ("tensor", topology.tensor),
+        "cp": ("context", topology.context),
+        "dp": ("data", topology.data_parallel),
+        "pp": ("pipeline", topology.pipeline),
+    }
+    axes = {axis: name for axis, (name, size) in sizes.items() if size > 1}
+    rows = []
+    for needs, ranks in groups.items():
+        places = [topology.coordinates(rank) for rank in ranks]
+        where = [number_ranges(sorted({getattr(place, axis) for place in places})) for axis in axes]
+        reads = ", ".join(needs) or "nothing: other ranks send it"
+        noun = "rank" if len(ranks) == 1 else "ranks"
+        rows.append((f"{noun} {number_ranges(ranks, _SHOWN_RANGES)}", *where, reads))
+    return Table(("ranks", *axes.values(), "fields read"), rows, left=(0, len(axes) + 1))
 
 
 def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
@@ -336,14 +369,14 @@ def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
 def describe_places(stream: str, places: Sequence[SamplePlace]) -> list[Section]:
     """Return the description of the way of samples."""
     if not places:
-        return [Section(stream, [Paragraph(f"no sample of {stream} stands for it")])]
+        return [Section(stream, [Paragraph(f"{stream} does not contain the sample")])]
     return [Section(stream, [_places_table(places)])]
 
 
 def _places_table(places: Sequence[SamplePlace]) -> Table:
     header = (
         *("sample", "dp rank", "index", "step", "micro-batch", "row"),
-        *("epoch", "shard", "of shard", "dataset"),
+        *("epoch", "dataset sample", "dataset"),
     )
     rows = [
         (
@@ -359,10 +392,9 @@ def _places_table(places: Sequence[SamplePlace]) -> Table:
                 )
             ),
             count(place.epoch),
-            count(place.dataset),
             count(place.dataset_sample),
             shown_path(place.prefix),
         )
         for place in places
     ]
-    return Table(header, rows, left=(9,))
+    return Table(header, rows, left=(8,))

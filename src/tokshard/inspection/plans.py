@@ -31,7 +31,7 @@ _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSummary:
+class DatasetOfPlan:
     """A dataset of a stream."""
 
     dataset: Annotated[int, Key("dataset", "Number of the dataset.", minimum=0)]
@@ -64,7 +64,7 @@ class StreamSummary:
         Key("batch_sizes", "First step, samples consumed before it, global batch size.", minimum=0),
     ]
     composition: Annotated[Composition, Key("composition", "Steps that make the stream.")]
-    shards: Annotated[tuple[ShardSummary, ...], Key("shards", "Its datasets in order.")]
+    datasets: Annotated[tuple[DatasetOfPlan, ...], Key("datasets", "Its datasets in order.")]
     coverage: Annotated[Coverage, Key("coverage", "Samples that are read, dropped and repeated.")]
 
 
@@ -101,7 +101,7 @@ class SamplePlace:
     """A sample on its way from a dataset to a rank. What follows ``epoch`` is null if no rank reads it."""
 
     sample: Annotated[int, Key("sample", "Id of the sample: the global index.", minimum=0)]
-    dataset: Annotated[int, Key("dataset", "Number of its dataset, the shard.", minimum=0)]
+    dataset: Annotated[int, Key("dataset", "Number of its dataset, from 0.", minimum=0)]
     prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
     dataset_sample: Annotated[
         int, Key("dataset_sample", "Sample of the dataset's index, or its document.", minimum=0)
@@ -186,7 +186,7 @@ def inspect_sample(
     *,
     stream: str = "train",
     sample: int | None = None,
-    shard: tuple[int, int] | None = None,
+    dataset_sample: tuple[int, int] | None = None,
     epoch: int | None = None,
 ) -> PlanSampleSummary:
     """Summarize the way of a sample, given by its id or by (dataset, sample of the dataset).
@@ -196,7 +196,7 @@ def inspect_sample(
         MissingFileError, IntegrityError: See :func:`~tokshard.sharding.plan.read_plan`.
     """
     plan = read_plan(path)
-    ids = (sample or 0,) if shard is None else find_shard_sample(plan, stream, *shard)
+    ids = (sample or 0,) if dataset_sample is None else find_dataset_sample(plan, stream, *dataset_sample)
     places = tuple(find_sample(plan, stream, number, epoch=epoch) for number in ids)
     return PlanSampleSummary(plan.plan_id, stream, places)
 
@@ -222,7 +222,7 @@ def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = Non
     return _place(found, sample, chosen, (rank, found.assignment.first_local(step) + row))
 
 
-def find_shard_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int) -> tuple[int, ...]:
+def find_dataset_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int) -> tuple[int, ...]:
     """Return the ids of a sample of a dataset: mostly one, none where no id stands for it.
 
     In a blend its arrays are searched through, 10 bytes for each sample.
@@ -275,8 +275,8 @@ def _stream_summary(stream: Stream) -> StreamSummary:
         steps=stream.assignment.steps,
         batch_sizes=tuple((int(a), int(b), int(c)) for a, b, c in stream.assignment.timeline.pieces),
         composition=Composition.of(stream),
-        shards=tuple(
-            ShardSummary(
+        datasets=tuple(
+            DatasetOfPlan(
                 number,
                 dataset.prefix,
                 dataset.samples,

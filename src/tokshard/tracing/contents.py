@@ -107,7 +107,7 @@ class StreamContents:
         """Return the contents of samples; with a micro-batch size, they are those of a rank's step."""
         numbers, samples = self._locator.locate(ids)
         found = []
-        for row, (sample, number, dataset_sample) in enumerate(
+        for place, (sample, number, dataset_sample) in enumerate(
             zip(ids.tolist(), numbers.tolist(), samples.tolist(), strict=True)
         ):
             dataset, index = self._dataset(number)
@@ -123,8 +123,8 @@ class StreamContents:
                     tokens=int(spans.counts.sum()),
                     pieces=dataset.pieces(spans),
                     data_parallel_rank=data_parallel_rank,
-                    row=None if micro_batch_size is None else row,
-                    micro_batch=None if micro_batch_size is None else row // micro_batch_size,
+                    row=None if micro_batch_size is None else place % micro_batch_size,
+                    micro_batch=None if micro_batch_size is None else place // micro_batch_size,
                 )
             )
         return found

@@ -160,14 +160,15 @@ def find_reads(
 
 
 def _details(stages: tuple[PlanStage, ...], read: list[int], consumed_samples: int | None) -> dict[str, Any]:
-    stage, epoch, step, rank, row, repeated, consumed = read
+    stage, epoch, step, rank, place, repeated, consumed = read
+    micro_batch, row = divmod(place, stages[stage].assignment.micro_batch_size)
     return {
         "plan_id": stages[stage].plan_id,
         "epoch": epoch,
         "step": step,
         "data_parallel_rank": rank,
         "row": row,
-        "micro_batch": row // stages[stage].assignment.micro_batch_size,
+        "micro_batch": micro_batch,
         "repeated": bool(repeated),
         "seen": None if consumed_samples is None else consumed <= consumed_samples,
     }

@@ -26,7 +26,7 @@ DatasetSample = Annotated[
         minimum=0,
     ),
 ]
-Row = Annotated[int | None, Key("row", "Row among the rank's samples of the step.", minimum=0)]
+Row = Annotated[int | None, Key("row", "Row in the micro-batch.", minimum=0)]
 MicroBatch = Annotated[int | None, Key("micro_batch", "Micro-batch of the step.", minimum=0)]
 Kind = Annotated[TraceKind, Key("kind", "What was traced through.")]
 Path = Annotated[str, Key("path", "Path of the plan, blend, index or dataset.")]

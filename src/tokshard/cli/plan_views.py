@@ -1,0 +1,116 @@
+"""What shard-plan prints of a plan besides its description: proofs, simulated reads, staging lists."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from tokshard.cli import rendering
+from tokshard.core.formatting import (
+    count,
+    counted,
+    duration,
+    number_ranges,
+    shown_path,
+    size,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokshard import DiskReads, Plan, ReadSummary, SimulationReport, StagingOptions, StagingReport
+
+_SHOWN_NODES = 16
+_HEADER = ("disk reads", "samples", "pieces", "tokens (bytes)", "4 KiB pages", "open files", "time")
+
+
+def show_proofs(plan: Plan) -> None:
+    """Print for each stream that continues the samples read, planned and unread."""
+    history = plan.history
+    if not history:
+        return
+    for name, stopped in history[-1].streams.items():
+        proof = stopped.proof
+        of = "in the open epochs of its datasets" if proof.epoch is None else f"of epoch {count(proof.epoch)}"
+        consumed = counted(stopped.assignment.consumed_after(stopped.step), "consumed sample")
+        rendering.line(f"{name} continues after {consumed}; samples {of}:")
+        prefixes = [dataset.prefix for dataset in plan.streams[name].source.datasets]
+        counts = list(zip(prefixes, proof.sources, strict=True))
+        if len(counts) > 1:
+            counts.append(("total", proof.total))
+        rows = []
+        for prefix, source in counts:
+            read = source.read_earlier + source.read
+            numbers = (source.samples, read, source.planned, source.unread, source.planned_later)
+            rows.append([f"  {shown_path(prefix)}", *map(count, numbers)])
+        rendering.table(["  dataset", "samples", "read", "planned", "unread", "in new epochs"], rows)
+
+
+def show_simulation(report: SimulationReport) -> None:
+    """Print the disk reads of a step of a rank and of a node, and of each node over all steps."""
+    steps, ranks = len(report.steps), report.ranks_per_node
+    rendering.line(
+        f"simulated: {counted(steps, 'step')} of {report.stream}, {counted(ranks, 'rank')} per node"
+    )
+    rows = [
+        [f"  {label}, {name}", *_cells(summary, which)]
+        for label, summary in (("step of a rank", report.rank), ("step of a node", report.node))
+        if summary is not None
+        for which, name in (("least", "min"), ("mean", "mean"), ("most", "max"))
+    ]
+    columns = len(_HEADER) if report.bandwidth is not None else len(_HEADER) - 1  # no times without one
+    rendering.table(_HEADER[:columns], [row[:columns] for row in [*rows, *_node_rows(report)]])
+
+
+def _cells(summary: ReadSummary, which: str) -> list[str]:
+    return [
+        "-" if (found := getattr(summary, field.name)) is None else _shown(field.name, getattr(found, which))
+        for field in fields(summary)
+    ]
+
+
+def _node_rows(report: SimulationReport) -> list[list[str]]:
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for node in range(len(report.steps[0].nodes) if report.steps else 0):
+        alike.setdefault(tuple(_total([step.nodes[node] for step in report.steps])), []).append(node)
+    rows = [
+        [f"  {'node' if len(nodes) == 1 else 'nodes'} {number_ranges(nodes)}, total", *cells]
+        for cells, nodes in alike.items()
+    ]
+    if len(rows) > _SHOWN_NODES:
+        more = len(rows) - _SHOWN_NODES
+        return [*rows[:_SHOWN_NODES], [f"  and {count(more)} more: see --json", *[""] * (len(_HEADER) - 1)]]
+    return rows
+
+
+def _total(reads: Sequence[DiskReads]) -> list[str]:
+    cells = []
+    for field in fields(reads[0]):
+        numbers = [number for read in reads if (number := getattr(read, field.name)) is not None]
+        total = max(numbers) if field.name == "files" else sum(numbers)
+        cells.append(_shown(field.name, total) if numbers else "-")
+    return cells
+
+
+def _shown(name: str, number: float) -> str:
+    if name == "size_bytes":
+        return size(number)
+    if name == "seconds":
+        return duration(number)
+    return count(round(number))
+
+
+def show_staging(report: StagingReport, options: StagingOptions) -> None:
+    """Print which staging lists were written."""
+    directory = visible(report.directory)
+    steps = counted(options.steps, "step")
+    rendering.line(f"staging: {directory}, files that each node reads in the first {steps}")
+    rows = [
+        [f"  node {node.node}", count(node.files), size(node.size_bytes), size(node.read_bytes)]
+        for node in report.nodes[:_SHOWN_NODES]
+    ]
+    rendering.table(["", "files", "size of files", "bytes read"], rows)
+    if len(report.nodes) > _SHOWN_NODES:
+        rendering.line(f"  ... {counted(len(report.nodes), 'node')} in all")
+    rendering.line(f"next: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")
