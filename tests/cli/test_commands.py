@@ -25,6 +25,13 @@ def test_the_list_of_commands_names_each_once(words):
     assert commands_in(shown.stdout) == [*COMMANDS, "help", "completion"]
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_list_of_commands_is_complete_and_fits(width):
+    shown = tokshard("--help", env={"COLUMNS": str(width)}).stdout
+    assert max(map(len, shown.splitlines())) <= width
+    assert all(entry.summary in " ".join(shown.split()) for entry in COMMANDS.values())
+
+
 def test_help_of_a_command():
     pages = {tokshard(*words).stdout for words in (("help", "merge"), ("merge", "-h"), ("merge", "--help"))}
     (page,) = pages

@@ -29,6 +29,7 @@ def command(tmp_path):
 
 ASKED = {
     "tok": {"tokenize"},
+    "--ver": {"--version"},
     "sha": {"shard-plan"},
     "tokenize --max": {"--max-errors", "--max-document-bytes"},
     "tokenize x --on-error ": {"fail", "skip"},

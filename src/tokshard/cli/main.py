@@ -99,8 +99,10 @@ class CommandGroup(TyperGroup):
             raise UsageError(f'unknown command "{name}"', hint=hint)
         return super().resolve_command(ctx, args)
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:  # noqa: ARG002 - as above
-        """Return the commands that a text can be completed to, without importing any of them."""
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return what a text can be completed to: options, or commands, of which none is imported."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
         return completion.items(self.summaries(), incomplete)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **settings: Any) -> NoReturn:
@@ -159,7 +161,8 @@ Examples:
     tokshard tokenize sample_data/stories.jsonl -o stories \\
         --tokenizer sample_data/tokenizer.json
     tokshard inspect stories
-    tokshard blend 1 stories --split 1,0,0 --seq-length 256 --num-samples 1k -o mix
+    tokshard blend 1 stories --split 1,0,0 --seq-length 256 \\
+        --num-samples 1k -o mix
     tokshard shard-plan mix --data-parallel 8 -o plan
     tokshard inspect plan --rank 3 --step 10
 """
