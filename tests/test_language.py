@@ -89,7 +89,6 @@ def test_pages_use_the_words_of_the_field(page):
     assert unwanted(prose(page)) == []
 
 
-@PENDING
 def test_the_help_of_all_commands_uses_the_words_of_the_field():
     assert unwanted(GENERATED[1].read_text()) == []
 
