@@ -251,3 +251,75 @@ def test_no_network_and_no_pickle(tmp_path):
         check=False,
     )
     assert "AUDIT socket.connect" in probe.stderr
+
+
+CORPUS = '{"id": 1, "content": "a", "meta": {"title": "b"}}\n'
+CHAT = '{"messages": [{"role": "user", "content": "a"}]}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments", "message", "hint"),
+    [
+        (
+            "c.jsonl",
+            CORPUS,
+            [],
+            'c.jsonl:1: field "text" not found (fields: id, content, meta.title)',
+            "pass --field content",
+        ),
+        (
+            "c.jsonl",
+            CORPUS,
+            ["--on-error", "skip"],
+            "every record was rejected (1 field-missing); the first is "
+            'c.jsonl:1: field "text" not found (fields: id, content, meta.title)',
+            "pass --field content",
+        ),
+        (
+            "c.jsonl",
+            CHAT,
+            ["--field", "messages"],
+            'c.jsonl:1: field "messages" contains chat messages, which are not supported yet',
+            "render each conversation to one string field",
+        ),
+        (
+            "c.json",
+            f"[{CORPUS.rstrip()}]",
+            [],
+            "c.json:1: the record must be a JSON object, got an array",
+            "convert the JSON array to JSON lines: jq -c '.[]' c.json > c.jsonl",
+        ),
+        ("c.jsonl.gz", "", [], "c.jsonl.gz is empty", "fetch c.jsonl.gz again"),
+        (
+            "c.jsonl",
+            '{"text": "a"}\n',
+            ["--tokenizer", "org/name"],
+            "tokenizer not found: org/name",
+            "pass hf:org/name",
+        ),
+        ("c.jsonl", '{"text": "a"}\n', ["--field", "a..b"], "--field must name keys", "escape a dot"),
+    ],
+)
+def test_a_mistake_is_explained_with_what_to_do(name, content, arguments, message, hint, tmp_path):
+    (tmp_path / name).write_text(content)
+    done = tokshard("tokenize", name, "-o", "x", "--quiet", *arguments, cwd=tmp_path)
+    assert done.returncode == (2 if "a..b" in arguments else 3)
+    assert done.stderr.startswith(f"error: {message}")
+    assert f"\nhint: {hint}" in done.stderr
+    assert not list(tmp_path.glob("x.*in"))
+
+
+def test_the_second_attempt_with_the_suggested_field_works(tmp_path):
+    (tmp_path / "c.jsonl").write_text(CORPUS + CHAT)
+    wrong = tokshard("tokenize", "c.jsonl", "--quiet", "--json", cwd=tmp_path)
+    assert (wrong.returncode, json_of(wrong)["reason"]) == (3, "field-missing")
+    (tmp_path / "c.jsonl").write_text(CORPUS)
+    hint = json_of(wrong)["hint"].removeprefix("pass ").split()
+    assert tokshard("tokenize", "c.jsonl", "--quiet", *hint, cwd=tmp_path).returncode == 0
+    nested = ["--field", "meta.title", "--field", "content", "-o", "y"]
+    report = json_of(tokshard("tokenize", "c.jsonl", "--quiet", "--json", *nested, cwd=tmp_path))
+    assert [output["prefix"] for output in report["outputs"]] == [
+        "y_meta.title_document",
+        "y_content_document",
+    ]
+    assert [output["field"] for output in report["outputs"]] == ["meta.title", "content"]
