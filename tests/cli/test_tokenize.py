@@ -271,8 +271,10 @@ CHAT = '{"messages": [{"role": "user", "content": "a"}]}\n'
             "c.jsonl",
             CORPUS,
             ["--on-error", "skip"],
-            "every record was rejected (1 field-missing); the first is "
-            'c.jsonl:1: field "text" not found (fields: id, content, meta.title)',
+            (
+                "every record was rejected (1 field-missing); the first is "
+                'c.jsonl:1: field "text" not found (fields: id, content, meta.title)'
+            ),
             "pass --field content",
         ),
         (
