@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
-import struct
 import subprocess
-import zlib
-from pathlib import Path
 
-import numpy as np
 import pytest
 
+from support.chromium import BROWSER, OPTIONS, Chromium
 from support.pages import PLAIN, SHOWN, build
+from support.png import pixels
 from tokshard.inspection.job import write_inspection_page
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 KINDS = ("dataset", "blend", "cache", "plan", "runs")
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium here (apt-get install chromium)")
@@ -35,15 +31,7 @@ def browse(tmp_path, page, *options):
     done = subprocess.run(
         [
             BROWSER,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--hide-scrollbars",
+            *OPTIONS,
             f"--user-data-dir={tmp_path / 'profile'}",
             "--enable-logging=stderr",
             "--v=0",
@@ -75,62 +63,59 @@ def test_the_browser_sees_the_page_that_was_written(pages, tmp_path, kind):
     assert escaped in seen
 
 
-def pixels(path: Path):
-    """Return the pixels of a PNG file, straight from the definition of the format: (height, width, 3)."""
-    content = path.read_bytes()
-    data, place = b"", 8
-    while place < len(content):
-        size, kind = struct.unpack(">I4s", content[place : place + 8])
-        body = content[place + 8 : place + 8 + size]
-        if kind == b"IHDR":
-            width, height, depth, colours = struct.unpack(">IIBB", body[:10])
-            assert (depth, colours) in {(8, 2), (8, 6)}
-            step = 3 if colours == 2 else 4
-        elif kind == b"IDAT":
-            data += body
-        place += 12 + size
-    lines = np.frombuffer(zlib.decompress(data), np.uint8).reshape(height, 1 + width * step)
-    rows = np.zeros((height + 1, width, step), np.uint8)
-    for number, line in enumerate(lines):
-        rows[number + 1] = unfiltered(int(line[0]), line[1:].reshape(width, step), rows[number])
-    return rows[1:, :, :3]
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
 
 
-def unfiltered(kind, line, above):
-    """Undo the filter of a line; sums are modulo 256."""
-    if kind == 1:
-        return np.cumsum(line, axis=0, dtype=np.uint8)
-    if kind in {0, 2}:
-        return line + above * np.uint8(kind // 2)
-    found, left, corner = line.astype(int), np.zeros(line.shape[1], int), np.zeros(line.shape[1], int)
-    for place, up in enumerate(above.astype(int)):
-        guess = (left + up) // 2 if kind == 3 else paeth(left, up, corner)
-        left = found[place] = (found[place] + guess) % 256
-        corner = up
-    return found
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_page_fits_its_window_and_tables_scroll_inside_it(browser, pages, kind, width):
+    browser.open((pages / f"{kind}.html").as_uri(), width=width)
+    assert browser.complaints == []
+    assert browser.value("document.documentElement.scrollWidth") == width
+    # Nothing reaches out of the window but what a box scrolls.
+    outside = """[...document.querySelectorAll("main *, header *")].filter(element =>
+        !element.closest(".scroll > *") && element.getBoundingClientRect().right > innerWidth + 0.5).length"""
+    assert browser.value(outside) == 0
+    boxes = browser.value("""[...document.querySelectorAll(".scroll")].map(box => ({
+        scrolls: box.scrollWidth > box.clientWidth,
+        style: getComputedStyle(box).overflowX,
+        cue: Boolean(box.parentElement.querySelector(".cue")?.offsetHeight)}))""")
+    for box in boxes:
+        assert box["style"] == "auto"
+        assert box["scrolls"] <= (width == 390)
+    if kind == "plan" and width == 390:
+        assert boxes[-1] == {"scrolls": True, "style": "auto", "cue": True}  # the table of ranks
+    if width == 1280:
+        assert not any(box["cue"] for box in boxes)
 
 
-def paeth(left, up, corner):
-    near = np.abs(np.array([up - corner, left - corner, left + up - 2 * corner]))
-    return np.where(
-        (near[0] <= near[1]) & (near[0] <= near[2]), left, np.where(near[1] <= near[2], up, corner)
-    )
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_labels_of_an_axis_do_not_overlap(browser, pages, kind, width):
+    browser.open((pages / f"{kind}.html").as_uri(), width=width)
+    overlaps = """[...document.querySelectorAll("svg.axis")].flatMap(axis => {
+        const boxes = [...axis.querySelectorAll("text")].map(text => text.getBoundingClientRect())
+            .filter(box => box.width);
+        return boxes.slice(1).filter((box, number) => box.left < boxes[number].right);
+    }).length"""
+    assert browser.value(overlaps) == 0
 
 
 @pytest.mark.parametrize(
-    ("scheme", "name", "width", "height"), [(0, "dark", 500, 1300), (1, "light", 1000, 1300)]
+    ("dark", "width", "paper", "bar"),
+    [
+        (True, 500, (0x14, 0x18, 0x1F), (0x69, 0xA5, 0xF0)),
+        (False, 1000, (0xFF, 0xFF, 0xFF), (0x2D, 0x69, 0xB4)),
+    ],
 )
-def test_pages_are_light_or_dark_and_fit_the_window(pages, tmp_path, scheme, name, width, height):
-    picture = tmp_path / "page.png"
-    options = (f"--window-size={width},{height}", f"--blink-settings=preferredColorScheme={scheme}")
-    browse(tmp_path, pages / "dataset.html", *options, f"--screenshot={picture}")
-    found = pixels(picture)
-    assert found.shape == (height, width, 3)
-    paper = {"dark": (0x14, 0x18, 0x1F), "light": (0xFF, 0xFF, 0xFF)}[name]
-    # The margins are empty: nothing is wider than the window.
+def test_pages_are_light_or_dark_with_empty_margins(browser, pages, dark, width, paper, bar):
+    browser.open((pages / "dataset.html").as_uri(), width=width, dark=dark)
+    found = pixels(browser.screenshot(height=1300))
+    assert found.shape == (1300, width, 3)
     assert (found[:, [0, 1, -2, -1]] == paper).all()
-    # The bars are there, in the colour of the scheme.
-    bar = {"dark": (0x69, 0xA5, 0xF0), "light": (0x2D, 0x69, 0xB4)}[name]
     assert (found == bar).all(axis=2).sum() > 1000
 
 

@@ -118,7 +118,9 @@ class Chromium:
             "width": size["width"],
             "height": min(size["height"], height or size["height"]),
         }
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        found = self.call(
+            "Page.captureScreenshot", captureBeyondViewport=True, clip=clip, optimizeForSpeed=True
+        )
         return base64.b64decode(found["data"])
 
     def _next(self) -> dict[str, Any]:

@@ -101,9 +101,10 @@ thead .number { white-space: normal; }
 .bars th, .lanes th { width: 1%; font-size: .9rem; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .bars .number { width: 1%; font-size: .9rem; }
 .bars thead th { font-size: .85rem; white-space: normal; vertical-align: bottom; }
-.bars.long th { width: 28%; white-space: normal; overflow-wrap: anywhere; }
+.bars.long th:first-child { width: 28%; white-space: normal; overflow-wrap: anywhere; }
 .bars:not(.long) th { text-align: right; }
-.note { width: 1%; font-size: .85rem; white-space: nowrap; }
+.note { width: 25%; font-size: .85rem; overflow-wrap: anywhere; }
+.lanes .bar { min-width: 16rem; }
 .bars .ticks td, .scroll .lanes .ticks td { padding-top: 0; }
 svg { display: block; width: 100%; shape-rendering: crispEdges; }
 svg.thin, svg.wide { background: var(--panel); }
@@ -146,7 +147,7 @@ text { fill: var(--soft); font-size: .75rem; }
   .wide th:first-child { position: sticky; left: 0; background: var(--paper); max-width: 8rem; }
   .bars.long tr { display: grid; grid-template-columns: 1fr auto; gap: 0 .75rem; padding-bottom: .25rem; }
   .bars.long tbody th { grid-column: 1 / -1; width: auto; }
-  .bars.long td, .bars.long th { width: auto; align-self: center; }
+  .bars.long td, .bars.long th:first-child { width: auto; align-self: center; }
   .minor { display: none; }
   svg.wide, svg.side { height: 11rem; }
 }

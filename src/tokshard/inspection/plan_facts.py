@@ -301,7 +301,10 @@ def _ranks_section(plan: Plan) -> Section:
         "fields read",
     )
     blocks: list[Block] = [
-        Paragraph("Each rank of the job, its place in each parallel dimension, and what it reads from disk."),
+        Paragraph(
+            "Each rank of the job, its place in each parallel dimension (data: the dp rank above), and what "
+            "it reads from disk."
+        ),
         Table(header, rows, left=(len(header) - 1,)),
     ]
     if topology.world_size > len(rows):
