@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from tokshard.sharding.replan.options import ReplanOptions
     from tokshard.sharding.staging import StagingReport, stage_plan
     from tokshard.storage.line_log import LineLog
+    from tokshard.tokenization.discard import DiscardedWork, discard_work
     from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
     from tokshard.tokenization.job_array.job_files import array_job_file
     from tokshard.tokenization.job_array.options import ArrayOptions, ArrayTask
@@ -113,6 +114,7 @@ __all__ = [
     "DatasetSummary",
     "DiffOptions",
     "DiffReport",
+    "DiscardedWork",
     "DiskReads",
     "DoctorOptions",
     "DoctorReport",
@@ -185,6 +187,7 @@ __all__ = [
     "check_indices",
     "describe",
     "diff",
+    "discard_work",
     "doctor",
     "dry_run_blend",
     "dry_run_merge",
@@ -227,6 +230,7 @@ _HOMES = {
     "DatasetSummary": "tokshard.inspection.datasets",
     "DiffOptions": "tokshard.comparison.options",
     "DiffReport": "tokshard.comparison.report",
+    "DiscardedWork": "tokshard.tokenization.discard",
     "DiskReads": "tokshard.sharding.disk_reads",
     "DoctorOptions": "tokshard.preflight.options",
     "DoctorReport": "tokshard.preflight.job",
@@ -298,6 +302,7 @@ _HOMES = {
     "check_indices": "tokshard.index_cache.job",
     "describe": "tokshard.inspection.job",
     "diff": "tokshard.comparison.job",
+    "discard_work": "tokshard.tokenization.discard",
     "doctor": "tokshard.preflight.job",
     "dry_run_blend": "tokshard.blending.job",
     "dry_run_merge": "tokshard.dataset.merge.job",

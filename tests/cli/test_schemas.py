@@ -50,6 +50,7 @@ JOB = (
 # In this order, in one directory: the command, its exit code, the schema of what it prints.
 RUNS = [
     (f"tokenize {SAMPLE}/stories.jsonl - -o x --tokenizer {TOKENIZER} --dry-run", 0, "tokenize-dry-run"),
+    ("tokenize -o nothing --discard-work", 0, "discarded-work"),
     (
         f"tokenize {SAMPLE}/stories.jsonl {BAD} -o web --tokenizer {TOKENIZER} --on-error skip {LOG}",
         0,

@@ -36,7 +36,7 @@ from tokshard.core.formatting import (
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard import ArrayTaskReport, TokenizeDryRun, TokenizeReport
+    from tokshard import ArrayTaskReport, DiscardedWork, TokenizeDryRun, TokenizeReport
 
 
 _ARRAYS = "Job arrays"
@@ -161,7 +161,7 @@ COMMON_OPTIONS = (
 def tokenize(
     context: typer.Context,
     inputs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="INPUT...",
             help="JSONL (plain, .gz, .bz2, .xz or .zst), Parquet or Arrow files; also quoted globs, "
@@ -169,7 +169,7 @@ def tokenize(
             "@list.txt, URLs such as s3://bucket/*.jsonl, or - for stdin.",
             show_default=False,
         ),
-    ],
+    ] = None,
     output: Annotated[
         str | None,
         text(
@@ -295,6 +295,14 @@ def tokenize(
     force: Annotated[
         bool, switch("--force", help="Replace an existing output.", group=RUN)
     ] = TokenizeOptions.force,
+    discard_work: Annotated[
+        bool,
+        switch(
+            "--discard-work",
+            help="Remove the unfinished work of the output, of all inputs and options, and stop.",
+            group=RUN,
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
     ] = False,
@@ -360,7 +368,7 @@ def tokenize(
         default_eod = TokenizeOptions.append_eod and not like_megatron
         default_special = TokenizeOptions.special_tokens or like_megatron
         options = TokenizeOptions(
-            inputs=inputs,
+            inputs=inputs or ("-" if discard_work else ()),
             output=output,
             tokenizer=tokenizer,
             eod=eod,
@@ -381,6 +389,9 @@ def tokenize(
             local_dir=local_dir,
             keep_local=keep_local,
         )
+        if discard_work:
+            run.show(tokshard.discard_work(options), _show_discarded)
+            return
         array = ArrayOptions(array_task, finish, emit, tasks, image)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         if ray is not None and array != ArrayOptions():
@@ -414,6 +425,13 @@ def tokenize(
             report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
         run.warn(report.warnings)
         run.show(report, _show_report)
+
+
+def _show_discarded(report: DiscardedWork) -> None:
+    for path in report.removed:
+        rendering.line(f"removed: {path}")
+    units, held = counted(report.units, "finished unit"), terminal.size(report.size_bytes)
+    rendering.line(f"{units} ({held}) removed" if report.removed else "nothing to remove: no unfinished work")
 
 
 def _show_report(report: TokenizeReport) -> None:

@@ -214,6 +214,10 @@ class WorkDirectory:
         ]
         return sorted(found, key=lambda path: (-os.lstat(path).st_mtime_ns, path))
 
+    def directories(self) -> list[str]:
+        """Return the work directories of all plans."""
+        return [self.directory] * os.path.isdir(self.directory) + self.kept()
+
     def has_leftovers(self) -> bool:
         """Tell whether a run is under way, or was killed before it had tidied up."""
         return any(map(os.path.lexists, (self.directory, self.lock))) or bool(self.kept())
@@ -234,7 +238,7 @@ class WorkDirectory:
 
     def earlier_plans(self) -> list[BuildPlan]:
         """Return the plans of all unfinished runs."""
-        return [plan for path in (self.directory, *self.kept()) if (plan := plan_in(path)) is not None]
+        return [plan for path in self.directories() if (plan := plan_in(path)) is not None]
 
     def is_half_removed(self) -> bool:
         """Tell whether the removal of the work directory has begun: its plan is gone."""
@@ -266,8 +270,9 @@ class WorkDirectory:
 
     def take_up(self, plan: BuildPlan) -> bool:
         """Continue the unfinished run of a plan; return whether there is one."""
-        earlier = self.earlier_plan()
-        if earlier == plan:
+        if not plan.is_repeatable:
+            return False
+        if self.earlier_plan() == plan:
             return True
         return any(self.bring_back(path) for path in self.kept() if plan_in(path) == plan)
 
@@ -369,7 +374,9 @@ class WorkDirectory:
 
     def remove_unless_finished_work(self) -> None:
         """Remove the work directory if no later run could use anything of it."""
-        if not is_sealed(self.directory) and not self.has_finished_work():
+        plan = self.earlier_plan()
+        is_usable = plan is not None and plan.is_repeatable and self.has_finished_work()
+        if not is_usable and not is_sealed(self.directory):
             self.remove_current()
 
     def remove_if_empty(self) -> None:

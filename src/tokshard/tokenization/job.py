@@ -61,7 +61,7 @@ class Workspace(WorkDirectory):
         options = plan.options
         if not (isinstance(options, TokenizeParameters) and plan.is_repeatable):
             return False
-        for directory in (self.directory, *self.kept()):
+        for directory in self.directories():
             earlier = plan_in(directory)
             if earlier is None or not (earlier.is_repeatable and earlier.has_units_of(plan)):
                 continue
@@ -81,7 +81,14 @@ class Workspace(WorkDirectory):
     def units_of_other_plans(self) -> KeptUnits:
         """Return the number of finished units of other plans, and their size."""
         directories = self.kept()
-        return KeptUnits(sum(map(_count_units, directories)), sum(map(tree_bytes, directories)))
+        return KeptUnits(sum(map(self.count_units, directories)), sum(map(tree_bytes, directories)))
+
+    def count_units(self, directory: str) -> int:
+        """Return the number of finished units in a work directory."""
+        try:
+            return len(finished_units(directory))
+        except IntegrityError:
+            return 0
 
     def part_path(self, key: UnitKey) -> str:
         """Return the path of a unit's part."""
@@ -119,13 +126,6 @@ class KeptUnits:
 
     units: int
     size_bytes: int
-
-
-def _count_units(directory: str) -> int:
-    try:
-        return len(finished_units(directory))
-    except IntegrityError:
-        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +212,30 @@ class TokenizeJob:
     @contextmanager
     def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[list[WriterLock]]:
         """Hold the writer locks of all outputs; ``purpose`` is shown to others who ask for them."""
-        with ExitStack() as locks:
-            if self.delivery is not None:
-                locks.callback(self.delivery.remove_empty)
-            # An output PREFIX_<field>_document is also the output of a run that was given that prefix.
-            yield [
-                locks.enter_context(Workspace(prefix).locked(shared=shared, purpose=purpose))
-                for prefix in sorted({self.prefix, *self.prefixes})
-            ]
+        with locked_outputs(
+            self.prefix, self.prefixes, self.delivery, shared=shared, purpose=purpose
+        ) as locks:
+            yield locks
+
+
+@contextmanager
+def locked_outputs(
+    prefix: str,
+    prefixes: Sequence[str],
+    delivery: Delivery | None,
+    *,
+    shared: bool = False,
+    purpose: str = "",
+) -> Iterator[list[WriterLock]]:
+    """Hold the writer locks of the outputs of a run for ``prefix``."""
+    with ExitStack() as locks:
+        if delivery is not None:
+            locks.callback(delivery.remove_empty)
+        # An output PREFIX_<field>_document is also the output of a run that was given that prefix.
+        yield [
+            locks.enter_context(Workspace(path).locked(shared=shared, purpose=purpose))
+            for path in sorted({prefix, *prefixes})
+        ]
 
 
 def prepare_job(options: TokenizeOptions, files: tuple[CorpusFile, ...]) -> TokenizeJob:
