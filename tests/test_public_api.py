@@ -184,6 +184,7 @@ def make_datasets(api):
         inputs = (str(SAMPLE / f"{name}.jsonl"),)
         return api.TokenizeOptions(inputs=inputs, output=name, tokenizer=TOKENIZER, workers=1)
 
+    assert api.discard_work(options("stories")).units == 0
     assert api.dry_run_tokenize(options("stories")).to_json()["schema"] == "tokshard.tokenize-dry-run/1"
     stories = api.tokenize(options("stories"))
     assert stories.to_json()["schema"] == "tokshard.tokenize-report/1"

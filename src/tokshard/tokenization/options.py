@@ -85,7 +85,7 @@ class TokenizeOptions:
         self._check_fields()
         if not self.input_names:
             raise UsageError(
-                "no input is given", hint="name files, globs, directories, @list.txt or - for stdin"
+                "INPUT is required", hint="name files, globs, directories, @list.txt or - for stdin"
             )
         _ = self.prefix
 
