@@ -189,7 +189,12 @@ WRONG = {
     "option": (
         ("inspect", "--json", "--nonsense", "web"),
         'unknown option "--nonsense"',
-        "run `tokshard inspect --help-all` to list the options",
+        "run `tokshard inspect --help` to list the options",
+    ),
+    "option of a command with rare ones": (
+        ("tokenize", "--json", "--nonsense", "web"),
+        'unknown option "--nonsense"',
+        "run `tokshard tokenize --help-all` to list the options",
     ),
     "misspelled option": (
         ("tokenize", "--json", "web", "--tokeniser", "x"),
@@ -223,9 +228,9 @@ WRONG = {
     ),
     "missing option": (("shard-plan", "--json"), "--output is required", "pass --output PLAN"),
     "missing argument": (
-        ("tokenize", "--json"),
+        ("merge", "--json", "-o", "new"),
         "INPUT is required",
-        "run `tokshard tokenize --help` for examples",
+        "run `tokshard merge --help` for examples",
     ),
     "no value": (("merge", "web", "--json", "-o"), "-o requires a value", "pass -o PREFIX"),
     "too few values": (

@@ -51,7 +51,7 @@ def _unknown_option(name: str, command: Any, path: str) -> UsageError:
         hint = "pass --preset megatron for the options of Megatron's preprocess_data.py"
     else:
         known = [each for option in _options(command) for each in names_of(option)]
-        wide = "--help-all" if "--help-all" in known else "--help"
+        wide = "--help" if getattr(command, "common", None) is None else "--help-all"
         found = closest(name, known)
         hint = f"pass {found}" if found else f"run `{path} {wide}` to list the options"
     return UsageError(f'unknown option "{name}"', hint=hint)
