@@ -48,6 +48,13 @@ class TokshardError(Exception):
     Args:
         message: One sentence that names the file, field or option, and the value.
         hint: An instruction for the user, or None.
+
+    Example:
+        >>> error = TokshardError("workers must be at least 1, got 0", hint="pass --workers 1 or more")
+        >>> str(error), error.hint
+        ('workers must be at least 1, got 0', 'pass --workers 1 or more')
+        >>> error.__notes__
+        ['hint: pass --workers 1 or more']
     """
 
     exit_code = 70
@@ -56,6 +63,8 @@ class TokshardError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint is not None:
+            self.add_note(f"hint: {hint}")  # an uncaught traceback ends with it
 
     def __str__(self) -> str:
         return self.message

@@ -13,6 +13,7 @@ from tokshard.blending.plan import Kind
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.blending.weights import BlendWeights, shares_of
 from tokshard.core.codec import SHA256, Document, Key, NotStored, Tool, encode
+from tokshard.core.formatting import counted
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.storage import syscalls
@@ -195,6 +196,13 @@ class BlendDocument(Document):
         Key("splits", "Splits that have data, by name: train, valid (or valid.0, valid.1, ...), test."),
     ]
     directory: Annotated[str, NotStored()] = ""
+
+    def __repr__(self) -> str:
+        splits = ", ".join(
+            f"{name}: {counted(split.samples, 'sample')} of {counted(len(split.sources), 'dataset')}"
+            for name, split in self.splits.items()
+        )
+        return f"BlendDocument({self.path!r}, {splits})"
 
     def __post_init__(self) -> None:
         for name, split in self.splits.items():

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin
 
+from tokshard.core.formatting import short_repr
 from tokshard.core.strict_json import dump_json, parse_json_object
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.version import __version__
@@ -103,6 +104,15 @@ class Document:
     """
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        # Else dataclass would make one that prints all of a report, which may be pages.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Document.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
     SCHEMA: ClassVar[str]
     IS_PUBLISHED: ClassVar[bool] = True
     """False for private formats, which docs/schemas omits."""

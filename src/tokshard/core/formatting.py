@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence, Sized
+from typing import Any, NamedTuple, Protocol
 
 Facts = Sequence[tuple[str, object]]
 """Pairs of label and value; an empty label continues the previous one."""
@@ -161,6 +162,37 @@ def number_ranges(numbers: Sequence[int], limit: int = 5) -> str:
         else:
             ranges.append([number, number])
     return listed([f"{first}" if first == last else f"{first}-{last}" for first, last in ranges], limit)
+
+
+def short_repr(value: Any) -> str:
+    """Return a representation of a dataclass in one line: the scalars, and the sizes of all else.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Report:
+        ...     prefix: str
+        ...     sizes: tuple
+        ...     seconds: float
+        >>> short_repr(Report("out/web", tuple(range(1000)), 1.5))
+        "Report(prefix='out/web', sizes=<1,000 items>, seconds=1.5)"
+    """
+    shown = (f"{field.name}={_short(getattr(value, field.name))}" for field in dataclasses.fields(value))
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
+_REPR_CHARACTERS = 60
+
+
+def _short(value: Any) -> str:
+    if dataclasses.is_dataclass(value):
+        return f"{type(value).__name__}(...)"
+    if value is None or isinstance(value, bool | int | float | str):
+        text = repr(value)
+        return text if len(text) <= _REPR_CHARACTERS else f"{text[:_REPR_CHARACTERS]}..."
+    if isinstance(value, Sized):
+        whole = "" if any(map(dataclasses.is_dataclass, value)) else repr(value)  # type: ignore[call-overload]
+        return whole if 0 < len(whole) <= _REPR_CHARACTERS else f"<{counted(len(value), 'item')}>"
+    return f"<{type(value).__name__}>"
 
 
 def shown_path(path: str) -> str:

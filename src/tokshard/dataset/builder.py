@@ -112,6 +112,13 @@ class IndexedDatasetBuilder:
         self._buffer = bytearray()
         self._file: AtomicFile | None = AtomicFile(self.bin_path).__enter__()
 
+    def __repr__(self) -> str:
+        state = "open" if self._file is not None else "closed"
+        return (
+            f"IndexedDatasetBuilder({self.bin_path!r}, {state}, dtype={self.dtype.name}, "
+            f"documents={len(self._sequences_per_document)}, sequences={len(self._lengths)})"
+        )
+
     def __enter__(self) -> Self:
         return self
 

@@ -41,6 +41,13 @@ class GPTDatasetIndex:
     shuffle_index: NDArray[np.uint32] | NDArray[np.int64]
     plan: EpochPlan
 
+    def __repr__(self) -> str:
+        plan = self.plan
+        return (
+            f"GPTDatasetIndex(samples={plan.samples}, epochs={plan.epochs}, "
+            f"sequence_length={plan.sequence_length})"
+        )
+
     def __len__(self) -> int:
         return self.plan.samples
 

@@ -81,6 +81,9 @@ class GPTSamples:
         self._itemsize = dataset.dtype.itemsize
         self._mapped = _all_tokens(dataset) if dataset.mmap else None
 
+    def __repr__(self) -> str:
+        return f"GPTSamples({self.dataset!r}, {self.index!r})"
+
     def __len__(self) -> int:
         return self.index.plan.samples
 

@@ -136,6 +136,12 @@ class RankLoader:
             raise UsageError("only a loader that was opened by a path can be sent to another process")
         return _reopen, (self._origin, self.state_dict())
 
+    def __repr__(self) -> str:
+        plan = self.plan_id[:12] if self._origin is None else self._origin["path"]
+        stream = "" if self.stream == "train" else f", stream={self.stream!r}"
+        place = f"rank={self.rank} of {self.plan.topology.world_size}{stream}"
+        return f"RankLoader(plan={plan!r}, {place}, step={self.step} of {self.steps})"
+
     def clone(self) -> RankLoader:
         """Return another loader that stands where this one does, and shares the open files with it.
 

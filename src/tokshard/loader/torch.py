@@ -42,6 +42,9 @@ class PlanDataset:
     def __init__(self, loader: RankLoader) -> None:
         self.loader = loader
 
+    def __repr__(self) -> str:
+        return f"PlanDataset({self.loader!r})"
+
     def __len__(self) -> int:
         return len(self.loader)
 
@@ -73,6 +76,9 @@ class PlanSampler:
 
     def __init__(self, loader: RankLoader) -> None:
         self.loader = loader
+
+    def __repr__(self) -> str:
+        return f"PlanSampler({self.loader!r})"
 
     def __len__(self) -> int:
         return len(self.loader) - self.loader.position
@@ -110,6 +116,9 @@ class PlanDataLoader:
         self._batches = DataLoader(
             PlanDataset(loader), batch_size=None, sampler=PlanSampler(loader), **options
         )
+
+    def __repr__(self) -> str:
+        return f"PlanDataLoader({self._loader!r}, num_workers={self._batches.num_workers})"
 
     def __len__(self) -> int:
         """Return how many micro-batches are left."""
@@ -160,6 +169,9 @@ class ExternalIterator:
         self._source = source
         loader = data_loader(source) if isinstance(source, RankLoader) else source
         self._batches = iter(loader)
+
+    def __repr__(self) -> str:
+        return f"ExternalIterator({self._source!r})"
 
     def __iter__(self) -> Self:
         return self

@@ -159,6 +159,13 @@ class Plan(Document):
     ] = ()
     warnings: Annotated[tuple[PlanWarning, ...], Key("warnings", "What its user should know.")] = ()
 
+    def __repr__(self) -> str:
+        streams = ", ".join(
+            f"{name}: {stream.assignment.steps} steps of {stream.source.total} samples"
+            for name, stream in self.streams.items()
+        )
+        return f"Plan({self.plan_id[:12]}, {self.topology.world_size} ranks, {streams})"
+
     def __post_init__(self) -> None:
         if not self.streams:
             raise UsageError("a plan without anything to read")

@@ -65,6 +65,9 @@ class RayExecutor:
     def __init__(self, options: RayOptions) -> None:
         self._options = options
 
+    def __repr__(self) -> str:
+        return f"RayExecutor({self._options!r})"
+
     def run(self, spec: EncodingSpec, parts_directory: str, feed: Feed) -> Events:
         """See :class:`~tokshard.tokenization.workers.executor.Executor`."""
         feed.leave_streams()
