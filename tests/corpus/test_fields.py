@@ -109,7 +109,7 @@ def only_reason(record, field):
     try:
         return path.value(record)
     except Exception as error:
-        return error.reason, error.detail, error.hint
+        return error.reason, error.detail, error.hint()
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ class BatchBuilder:
 
     def reject(self, offset: int, line: int, error: UnusableRecordError, excerpt: str) -> None:
         """Add a rejected record."""
-        self._rejected.append(RejectedRecord(offset, line, error.reason, error.detail, excerpt, error.hint))
+        hint = "" if self._rejected else error.hint()
+        self._rejected.append(RejectedRecord(offset, line, error.reason, error.detail, excerpt, hint))
 
     def batch(self, raw: bytes | None, *, lines: int, blank_lines: int = 0) -> DocumentBatch:
         """Return the batch; without ``raw``, the raw bytes are those of the texts."""

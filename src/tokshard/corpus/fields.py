@@ -89,7 +89,9 @@ class FieldPath:
         names = _listed(name for name, _ in _fields_of(record))
         found = f"fields: {names}" if names else "the record has no fields"
         return UnusableRecordError(
-            "field-missing", f"field {quoted(self.name)} not found ({found})", _hint_for_record(self, record)
+            "field-missing",
+            f"field {quoted(self.name)} not found ({found})",
+            lambda: _hint_for_record(self, record),
         )
 
 
@@ -137,7 +139,6 @@ def usable_value(value: Any, field: str) -> str | list[str]:
         raise UnusableRecordError(
             "chat-messages",
             f"field {quoted(field)} contains chat messages, which are not supported yet",
-            CHAT_HINT,
         )
     for number, item in enumerate(value):
         if not isinstance(item, str):
@@ -206,10 +207,12 @@ def name_of(keys: Sequence[str]) -> str:
         >>> print(name_of(["a.b", "c"]))
         a\.b.c
     """
-    return ".".join(re.sub(r"([.\\])", r"\\\1", key) for key in keys)
+    return ".".join(key.replace("\\", r"\\").replace(".", r"\.") for key in keys)
 
 
 def _shortened(name: str) -> str:
+    if len(name) <= _SHOWN_CHARACTERS and name.isprintable():
+        return name
     cut = name if len(name) <= _SHOWN_CHARACTERS else name[: _SHOWN_CHARACTERS - 3] + "..."
     return visible(cut)
 
@@ -219,13 +222,13 @@ def _listed(names: Iterator[str]) -> str:
     return ", ".join(shown[:_SHOWN_FIELDS]) + (", ..." if len(shown) > _SHOWN_FIELDS else "")
 
 
-def _fields_of(record: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _fields_of(record: dict[str, Any], above: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
     for key, value in record.items():
-        keys = (*above, key)
-        if isinstance(value, dict) and value and len(keys) < _DEEPEST:
-            yield from _fields_of(value, keys)
+        name = above + name_of([key])
+        if isinstance(value, dict) and value and depth < _DEEPEST:
+            yield from _fields_of(value, f"{name}.", depth + 1)
         else:
-            yield name_of(keys), value
+            yield name, value
 
 
 # Advice

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 
+from tokshard.corpus.fields import CHAT_HINT
 from tokshard.corpus.rejection import RejectedRecord
 from tokshard.storage.paths import is_remote
 
@@ -64,7 +65,7 @@ def _hint_for_rest(path: str, record: RejectedRecord) -> str | None:
     # More records are lost or bad for the same reason.
     hints = {
         "corrupt-stream": f"fetch {'the input' if path == '-' else path} again: it is incomplete or damaged",
-        "chat-messages": record.hint,
+        "chat-messages": CHAT_HINT,
         "utf-16": f"convert the file to UTF-8: {conversion(path, *_iconv(record))}",
         "byte-order-mark": f"remove the byte order marks: {conversion(path, 'sed', _REMOVE_MARKS)}",
     }

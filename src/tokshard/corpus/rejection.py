@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tokshard.core.formatting import count, listed
@@ -40,7 +40,8 @@ class RejectedRecord:
         reason: A key of :data:`REASONS`.
         excerpt: Its first 60 characters; bytes that are not UTF-8 as ``\xff``. Untrusted data: escape it
             before printing.
-        hint: Advice if it is the first record of its input, or an empty string.
+        hint: The hint if it is the first record of its input; empty if there is none, or if another record
+            of its batch was rejected before it.
     """
 
     offset: int
@@ -52,10 +53,16 @@ class RejectedRecord:
 
 
 class UnusableRecordError(Exception):
-    """Reason why a record cannot become a document; for the fields see :class:`RejectedRecord`."""
+    """Reason why a record cannot become a document.
 
-    def __init__(self, reason: str, detail: str, hint: str = "") -> None:
-        super().__init__(reason, detail, hint)
+    Args:
+        reason: A key of :data:`REASONS`.
+        detail: The problem, with the field and the value.
+        hint: Returns the hint if this is the first record of its input; slow.
+    """
+
+    def __init__(self, reason: str, detail: str, hint: Callable[[], str] = str) -> None:
+        super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
         self.hint = hint
