@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -111,9 +112,9 @@ def bar_line(found: Snapshot, columns: int, *, bar: str = _UNICODE_BAR) -> str:
         >>> state = ProgressUpdate(25_200_000, 12_345, 5_000_000)
         >>> found = Snapshot("encoding", 12.3, 60_000_000, state, 12.3e6, 3.1e6)
         >>> bar_line(found, 79)
-        'encoding ━━━━━━╸─────────  42%  12.3 MB/s  0:00:12  ETA 0:00:02  3.10M tokens/s'
+        'encoding ━━━━━━╸─────────  42%  12.3 MB/s  0:00:12  ETA 0:00:03  3.10M tokens/s'
         >>> bar_line(found, 40)
-        'encoding ━━━━━────────  42%  ETA 0:00:02'
+        'encoding ━━━━━────────  42%  ETA 0:00:03'
     """
     share, rate = found.share, found.bytes_per_second
     parts = {"activity": found.activity}
@@ -129,7 +130,7 @@ def bar_line(found: Snapshot, columns: int, *, bar: str = _UNICODE_BAR) -> str:
         parts["rate"] = f"  {'-' if rate is None else size(rate):>7}/s"
     parts["elapsed"] = f"  {_clock_time(found.seconds)}"
     if share is not None:
-        parts["eta"] = f"  ETA {_clock_time(found.seconds_left)}"
+        parts["eta"] = f"  ETA {_clock_time(found.seconds_left, up=True)}"
     if share is not None or found.state.tokens:
         tokens = found.tokens_per_second
         parts["tokens"] = f"  {'-' if tokens is None else short_count(tokens):>5} tokens/s"
@@ -152,7 +153,7 @@ def log_line(found: Snapshot) -> str:
     Example:
         >>> state = ProgressUpdate(25_200_000, 12_345, 5_000_000)
         >>> log_line(Snapshot("encoding", 30.2, 60_000_000, state, 12.3e6, 3.1e6))
-        '0:00:30 encoding: 42%, 25.2 MB of 60.0 MB, 12.3 MB/s, 12,345 documents, 3.10M tokens/s, ETA 0:00:02'
+        '0:00:30 encoding: 42%, 25.2 MB of 60.0 MB, 12.3 MB/s, 12,345 documents, 3.10M tokens/s, ETA 0:00:03'
     """
     state, share = found.state, found.share
     parts = []
@@ -167,14 +168,14 @@ def log_line(found: Snapshot) -> str:
     if state.tokens and found.tokens_per_second is not None:
         parts.append(f"{short_count(found.tokens_per_second)} tokens/s")
     if found.seconds_left is not None:
-        parts.append(f"ETA {_clock_time(found.seconds_left)}")
+        parts.append(f"ETA {_clock_time(found.seconds_left, up=True)}")
     return f"{_clock_time(found.seconds)} {found.activity}" + (f": {', '.join(parts)}" if parts else "")
 
 
-def _clock_time(seconds: float | None) -> str:
+def _clock_time(seconds: float | None, *, up: bool = False) -> str:
     if seconds is None or seconds > _MOST_SECONDS:
         return "-:--:--"
-    whole = int(seconds)
+    whole = math.ceil(seconds) if up else int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
