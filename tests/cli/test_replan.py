@@ -29,7 +29,7 @@ def test_a_plan_continues_with_another_world_size(here):
     done = replan("--consumed-samples", 40, "--data-parallel", 2, "-o", "plan2")
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["together", "100", "40", "56", "4", "0"] in lines
+    assert ["total", "100", "40", "56", "4", "0"] in lines
     plan = read_plan("plan2")
     assert plan.topology.data_parallel == 2
     assert plan.streams["train"].assignment.consumed_samples == 40
@@ -83,7 +83,7 @@ def test_disk_reads_are_counted_and_listed(here):
     listed = (here / "lists/node-0001.files").read_text().splitlines()
     assert str(here / "data/web.bin") in listed
     shown = run("shard-plan", *arguments, *options, *lists)
-    assert "a step of a node, most" in shown.stdout
+    assert "step of a node, max" in shown.stdout
     assert "rsync -a --files-from=lists/node-0000.files" in shown.stdout
 
 

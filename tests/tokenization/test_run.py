@@ -259,7 +259,8 @@ def test_a_cut_gzip_file_is_an_error_with_its_place(tmp_path):
     whole = (SAMPLE / "stories.jsonl.gz").read_bytes()
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadRecordError, match=r"stream is truncated at compressed byte 81888$") as caught:
+    message = r"stream is truncated at compressed byte 81888(?:\nhint: |$)"
+    with pytest.raises(BadRecordError, match=message) as caught:
         run_tokenize(str(cut), str(tmp_path / "a"), unit_bytes=100_000)
     assert caught.value.reason == "corrupt-stream"
     assert caught.value.hint == f"fetch {cut} again: it is incomplete or damaged"

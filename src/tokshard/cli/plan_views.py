@@ -113,4 +113,4 @@ def show_staging(report: StagingReport, options: StagingOptions) -> None:
     rendering.table(["", "files", "size of files", "bytes read"], rows)
     if len(report.nodes) > _SHOWN_NODES:
         rendering.line(f"  ... {counted(len(report.nodes), 'node')} in all")
-    rendering.line(f"next: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")
+    rendering.line(f"  stage on node 0: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")
