@@ -38,7 +38,7 @@ def workshop(tmp_path, monkeypatch):
 def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
     done = tokshard(*BLEND, *SPLIT, "--num-samples", "200,10", "-o", "mix", *NAMES, cwd=workshop)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "train: a blend by weights, 200 samples, 3,200 tokens" in done.stdout
+    assert "train: weighted blend, 200 samples, 3,200 tokens" in done.stdout
     table = re.search(r"^source +weight +share +samples .*\n(.*)\n(.*)$", done.stdout, re.MULTILINE)
     assert re.match(r"data/web   70.00% +70.00% +140 +2,240 ", table[1])
     assert re.match(r"data/code  30.00% +30.00% +60 +960 ", table[2])

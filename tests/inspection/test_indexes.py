@@ -126,8 +126,8 @@ def test_a_cache_lists_all_its_indexes(tmp_path, monkeypatch):
         ("data/code", "valid", False),
         ("data/web", "train", False),
         ("data/web", "valid", False),
-        ("a blend of 2", "train", True),
-        ("a blend of 2", "valid", True),
+        ("blend of 2 datasets", "train", True),
+        ("blend of 2 datasets", "valid", True),
     ]
     assert found.size_bytes == sum(path.stat().st_size for path in Path("mix/cache").glob("*.npy"))
     assert found.to_json()["schema"] == "tokshard.inspect-cache/1"

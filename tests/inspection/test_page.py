@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.pages import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
+from tokshard.blending.document import BlendDocument
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import Table, visible
 from tokshard.core.presentation import (
@@ -26,7 +27,8 @@ from tokshard.core.presentation import (
     Span,
 )
 from tokshard.errors import OutputExistsError, UsageError
-from tokshard.inspection.charts import bars
+from tokshard.inspection import page as page_module
+from tokshard.inspection.charts import COLORS, bars
 from tokshard.inspection.datasets import DatasetSummary, LengthSummary
 from tokshard.inspection.facts import describe_dataset
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
@@ -34,6 +36,8 @@ from tokshard.inspection.job import inspect, write_inspection_page
 from tokshard.inspection.markup import Markup, tag, text
 from tokshard.inspection.options import InspectOptions
 from tokshard.inspection.page import page
+from tokshard.sharding.locator import Locator
+from tokshard.sharding.plan import read_plan
 
 # All that pages are made of: none of these can run or load anything.
 HTML = {
@@ -281,3 +285,155 @@ def test_a_page_of_a_part_is_refused(products, tmp_path):
 
 def test_only_markup_is_taken_for_markup():
     assert str(tag("b", Markup("<i>"), "<i>", None)) == "<b><i>&lt;i&gt;</b>"
+
+
+def colors_of(scheme):
+    """Return the colors of the style sheet, by name."""
+    sheet = page_module._STYLE.partition("@media screen and (prefers-color-scheme: dark)")
+    part = sheet[0] if scheme == "light" else sheet[2].partition("}\n}")[0]
+    return dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6});", part))
+
+
+def contrast(first, second):
+    """Return the contrast ratio of WCAG 2."""
+
+    def luminance(color):
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_charts_have_the_contrast_of_wcag_aa(scheme):
+    colors = colors_of(scheme)
+    for ground in ("paper", "panel"):
+        for name in ("ink", "soft", "good", "bad", "warn"):
+            assert contrast(colors[name], colors[ground]) >= 4.5, name
+        for name in ("spread", *(f"c{number}" for number in range(COLORS))):
+            assert contrast(colors[name], colors[ground]) >= 3, name
+
+
+# What people see who lack one kind of cones: Machado, Oliveira and Fernandes (2009), in linear RGB.
+CONES = {
+    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no L": ((0.1523, 1.0526, -0.2049), (0.1145, 0.7863, 0.0992), (-0.0039, -0.0481, 1.0520)),
+    "no M": ((0.3673, 0.8606, -0.2280), (0.2801, 0.6725, 0.0474), (-0.0118, 0.0429, 0.9689)),
+    "no S": ((1.2555, -0.0767, -0.1788), (-0.0784, 0.9308, 0.1476), (0.0047, 0.6914, 0.3039)),
+}
+
+
+@pytest.mark.parametrize("cones", CONES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colors_of_datasets_can_be_told_apart_by_everybody(scheme, cones):
+    colors = colors_of(scheme)
+    rgb = np.array([[int(colors[f"c{n}"][at : at + 2], 16) / 255 for at in (1, 3, 5)] for n in range(COLORS)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ np.array(CONES[cones]).T, 0, 1)
+    lms = (
+        seen
+        @ np.array([[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]).T
+    )
+    oklab = (
+        np.cbrt(lms)
+        @ np.array(
+            [[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]]
+        ).T
+    )
+    distance = np.linalg.norm(oklab[:, None] - oklab[None], axis=2) + np.eye(COLORS)
+    assert distance.min() > 0.1
+
+
+def labels_of(content, caption):
+    """Return the labels of the axis of the chart with this caption."""
+    chart = content.partition(html.escape(caption))[2]
+    axis = chart.partition('<svg class="axis"')[2].partition("</svg>")[0]
+    return re.findall(r"<text [^>]*>([^<]*)</text>", axis)
+
+
+def test_shares_are_bars_on_one_scale_from_0_to_100_percent(products, tmp_path):
+    found = page_of(products["blend"], tmp_path).content
+    shares = found.partition("Share of samples drawn from each source")[2].partition("</table>")[0]
+    assert labels_of(found, "Share of samples drawn from each source") == ["0%", "25%", "50%", "75%", "100%"]
+    widths = [float(width) for width in re.findall(r'<rect width="([0-9.]+)"', shares)]
+    told = [float(share) for share in re.findall(r'class="number">([0-9.]+)%<', shares)]
+    assert widths == pytest.approx([10 * share for share in told], abs=0.06)
+    certificate = BlendDocument.read(products["blend"]).splits["train"].certificate
+    assert told == [round(100 * source.share, 2) for source in certificate.sources]
+
+
+def test_logarithmic_axes_have_ticks_at_powers_of_ten(products, tmp_path):
+    found = page_of(products["dataset"], tmp_path).content
+    caption = "Occurrences of each token, from the most to the least frequent (logarithmic axes)"
+    figure = found.partition(caption)[2].partition("</figure>")[0]
+    assert labels_of(found, caption) == ["1", "10"]
+    side = figure.partition('class="side"')[2].partition("</svg>")[0]
+    assert re.findall(r"<text [^>]*>([^<]*)</text>", side) == ["1", "10", "100", "1,000"]
+    assert "rank of the token by frequency" in figure
+
+
+def test_the_weight_error_is_a_curve_with_its_bound(products, tmp_path):
+    found = page_of(products["blend"], tmp_path).content
+    certificate = BlendDocument.read(products["blend"]).splits["train"].certificate
+    figure = found.partition("Weight error over the run")[2].partition("</figure>")[0]
+    bound = re.search(r'<line x1="0" x2="1000" y1="([0-9.]+)" y2="\1" class="bound"/>', figure)
+    assert float(bound[1]) == pytest.approx(240 * (1 - certificate.weight_error), abs=0.01)
+    heights = [float(y) for y in re.findall(r"[0-9.]+,([0-9.]+)", figure.partition('class="stroke"')[0])]
+    assert min(heights) == pytest.approx(float(bound[1]), abs=0.01)
+    assert f"<span>max. deviation {certificate.weight_error:.2f} samples</span>" in figure
+
+
+@pytest.mark.parametrize("kind", ["plan", "runs"])
+def test_the_page_of_a_plan_shows_planned_samples_and_ranks(products, tmp_path, kind):
+    found = page_of(products[kind], tmp_path)
+    plan = read_plan(products[kind])
+    stream = plan.streams["train"]
+    assignment, locator = stream.assignment, Locator(stream.source)
+    counts = np.zeros(2, np.int64)
+    for rank in range(assignment.ranks):
+        ids = assignment.ids(rank, 0, assignment.samples_per_rank)
+        counts += np.bincount(locator.locate(ids)[0], minlength=2)
+    rows = rows_of(found.content, "Datasets of the plan")
+    assert [int(row[2].replace(",", "")) for row in rows] == counts.tolist()
+    assert [row[3] for row in rows] == [f"{100 * share:.2f}%" for share in counts / counts.sum()]
+    summary = inspect(products[kind]).streams["train"]
+    assert [dataset.planned for dataset in summary.datasets] == counts.tolist()
+    caption = "Every rank: its place in each parallel dimension, and what it reads from disk"
+    ranks = rows_of(found.content, caption)
+    assert [row[:6] for row in ranks] == [
+        [str(rank), "0", "0", str(rank), "0", str(assignment.samples_per_rank)] for rank in range(4)
+    ]
+    assert labels_of(found.content, "Planned samples per dataset") == ["0%", "25%", "50%", "75%", "100%"]
+
+
+def test_the_step_grid_has_a_legend_and_no_shades(products, tmp_path):
+    content = page_of(products["plan"], tmp_path).content
+    grid = content.partition("Dataset of the first sample")[2].partition("</ul>")[0]
+    keys = re.findall(r'class="(c[0-7])"/></svg><span>(\d): ([^<]*)</span>', grid)
+    prefixes = [dataset.prefix for dataset in read_plan(products["plan"]).streams["train"].source.datasets]
+    assert [(color, number) for color, number, _ in keys] == [("c0", "0"), ("c1", "1")]
+    assert [html.unescape(name) for _, _, name in keys] == prefixes
+    assert set(re.findall(r'<rect x="[^>]*class="([a-z0-9]+)"', grid)) == {"c0", "c1"}
+    assert "opacity" not in grid
+
+
+def test_every_table_has_headers_and_every_picture_a_text(products, tmp_path):
+    for kind in KINDS:
+        found = page_of(products[kind], tmp_path)
+        tables = found.content.split("<table")[1:]
+        assert tables
+        assert all('scope="row"' in table or 'scope="col"' in table for table in tables)
+        pictures = re.findall(r"<svg ([^>]*)>(<title>[^<]+</title>)?", found.content)
+        assert all(title or 'aria-hidden="true"' in attributes for attributes, title in pictures)
+        assert len(found.of("h1")) == 1
+
+
+def test_datasets_beyond_the_colors_share_one():
+    spans = [Span(number / 12, (number + 1) / 12, "x", number) for number in range(12)]
+    names = [f"name {number}" for number in range(12)]
+    content = page("x", "y", [Section("s", [LaneChart("c", [Lane("r", spans)], ("", "", ""), names)])])
+    assert "<span>7: name 7</span>" in content
+    assert "<span>8 and above: other datasets</span>" in content
+    assert content.count('class="other"') == 4 + 1

@@ -34,8 +34,8 @@ from tokshard.index_cache.options import IndexRequest
 Kind = Literal["single", "weighted", "proportional", "exhaustive"]
 KIND_NAMES: dict[Kind, str] = {
     "single": "one dataset",
-    "weighted": "a blend by weights",
-    "proportional": "a proportional blend",
+    "weighted": "weighted blend",
+    "proportional": "proportional blend",
     "exhaustive": "every sample",
 }
 

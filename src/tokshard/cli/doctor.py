@@ -22,7 +22,7 @@ _SHOWN_LOOKUPS = 12
 _KINDS = {
     "single": "one dataset",
     "exhaustive": "every sample of",
-    "proportional": "a proportional blend of",
+    "proportional": "proportional blend of",
 }
 _SHOWN_DIFFERENCES = 6
 _SHOWN_VALUE = 60
@@ -84,7 +84,7 @@ def _show(report: DoctorReport) -> None:
         if not split.sources:
             terminal.say(f"{split.name}: cannot be told, see below")
             continue
-        kind = _KINDS.get(split.kind, "a blend by weights of")
+        kind = _KINDS.get(split.kind, "weighted blend of")
         count = "" if split.kind == "single" else f" {terminal.count(len(split.sources))} datasets"
         terminal.say(f"{split.name}: {kind}{count}, {terminal.count(split.samples)} samples")
     if report.lookups:

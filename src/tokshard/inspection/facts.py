@@ -66,7 +66,10 @@ def describe_dataset(summary: DatasetSummary, frequencies: TokenFrequencies | No
         columns = ("tokens in a document", "documents")
         chart = _lengths_chart("Documents by length", columns, summary.document_lengths)
         sections.append(
-            Section("Document lengths", [Paragraph(_range_of(summary.document_lengths, "tokens")), chart])
+            Section(
+                "Document lengths",
+                [Paragraph(_range_of(summary.document_lengths, "tokens per document")), chart],
+            )
         )
     if frequencies is not None and frequencies.distinct:
         sections.append(_describe_frequencies(frequencies))
@@ -121,7 +124,7 @@ def _lengths_chart(caption: str, columns: tuple[str, str], lengths: LengthSummar
 
 def _range_of(lengths: LengthSummary, noun: str) -> str:
     mean = f"{lengths.mean:,.1f}" if lengths.mean >= 100 else f"{lengths.mean:.3g}"
-    return f"{count(lengths.shortest)} to {count(lengths.longest)} {noun}, mean {mean}"
+    return f"{count(lengths.shortest)} to {count(lengths.longest)} {noun}, mean {mean}."
 
 
 def _describe_frequencies(found: TokenFrequencies) -> Section:
@@ -300,7 +303,9 @@ def describe_index(summary: IndexSummary) -> list[Section]:
         lengths = statistics.sequences_per_sample
         columns = ("sequences read", "samples")
         chart = _lengths_chart("Samples by the number of sequences they read from", columns, lengths)
-        sections.append(Section("Sequences per sample", [Paragraph(_range_of(lengths, "sequences")), chart]))
+        sections.append(
+            Section("Sequences per sample", [Paragraph(_range_of(lengths, "sequences per sample")), chart])
+        )
     if summary.order is not None:
         sections.append(_describe_order(summary.order))
     return sections
@@ -363,7 +368,7 @@ def describe_split(split: BlendSplit) -> Section:
     """Return the description of a split: its certificate, and its weight error over the run."""
     certificate = split.certificate
     if not certificate.samples:
-        title = f"{split.name}: {KIND_NAMES[split.kind]}, no samples; built all the same, as Megatron does"
+        title = f"{split.name}: {KIND_NAMES[split.kind]}, no samples; built anyway, as Megatron does"
         return Section(title, [])
     title = (
         f"{split.name}: {KIND_NAMES[split.kind]}, {counted(certificate.samples, 'sample')}, "

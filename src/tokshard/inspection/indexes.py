@@ -12,6 +12,7 @@ import numpy as np
 from tokshard.blending.certificate import Certificate, measure_weight_errors
 from tokshard.blending.document import BlendDocument
 from tokshard.core.codec import Document, Key
+from tokshard.core.formatting import counted
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.errors import InputError, TokshardError
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
@@ -91,7 +92,7 @@ class EntrySummary:
         """The dataset as the job names it, or the number of datasets that are blended."""
         if not self.datasets:
             return "unknown"
-        return f"a blend of {len(self.datasets)}" if self.is_blend else self.datasets[0]
+        return f"blend of {counted(len(self.datasets), 'dataset')}" if self.is_blend else self.datasets[0]
 
 
 @dataclass(frozen=True, slots=True)

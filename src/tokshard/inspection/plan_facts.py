@@ -300,13 +300,8 @@ def _ranks_section(plan: Plan) -> Section:
         *(f"{name} samples" for name in plan.streams),
         "fields read",
     )
-    blocks: list[Block] = [
-        Paragraph(
-            "Each rank of the job, its place in each parallel dimension (data: the dp rank above), and what "
-            "it reads from disk."
-        ),
-        Table(header, rows, left=(len(header) - 1,)),
-    ]
+    caption = "Every rank: its place in each parallel dimension, and what it reads from disk"
+    blocks: list[Block] = [Table(header, rows, left=(len(header) - 1,), caption=caption)]
     if topology.world_size > len(rows):
         blocks.append(
             Paragraph(f"{count(topology.world_size - len(rows))} more ranks are not shown.", soft=True)

@@ -140,7 +140,7 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     elif tokenizer.kind == "sentencepiece":
         piece = _library(tokenizer).id_to_piece(token)
     spaced = piece.replace(_PIECE_SPACE, " ")
-    return spaced if spaced.replace(" ", "") == text.replace(" ", "") else text
+    return spaced if spaced != piece and spaced.replace(" ", "") == text.replace(" ", "") else text
 
 
 _PIECE_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
