@@ -207,6 +207,17 @@ def test_the_preset_has_megatrons_defaults(tmp_path, corpus):
     assert pair(tmp_path / "p_text_document") == pair(tmp_path / "q")
 
 
+def test_a_dot_in_a_json_key_is_part_of_the_key_as_in_megatron(tmp_path):
+    (tmp_path / "dotted.jsonl").write_text('{"a.b": "one two", "a": {"b": "three"}}\n')
+    done = tokshard("tokenize", "--preset", "megatron", "--input", "dotted.jsonl", "--output-prefix", "p",
+                    "--json-keys", "a.b", "--tokenizer-model", TOKENIZER, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "plain.jsonl").write_text('{"text": "one two"}\n')
+    own = ["-o", "q", "--tokenizer", TOKENIZER, "--special-tokens", "--no-append-eod"]
+    assert tokshard("tokenize", "plain.jsonl", *own, cwd=tmp_path).returncode == 0
+    assert pair(tmp_path / "p_a.b_document") == pair(tmp_path / "q")
+
+
 @pytest.mark.parametrize(
     "option", [["--split-sentences"], ["--partitions", "4"], ["--tokenizer-type", "GPT2BPE"]]
 )

@@ -85,6 +85,12 @@ def _split_sentences(_: list[str]) -> list[str]:
     return []
 
 
+def _fields(keys: list[str]) -> list[str]:
+    # A dot in a key of --json-keys is part of it; in --field it separates keys.
+    escaped = [key.replace("\\", "\\\\").replace(".", "\\.") for key in keys]
+    return [word for field in escaped for word in ("--field", field)]
+
+
 def _refuse(option: str, why: str) -> None:
     raise UsageError(f"{option} is not supported", hint=why)
 
@@ -92,7 +98,7 @@ def _refuse(option: str, why: str) -> None:
 _TRANSLATIONS: dict[str, Callable[[list[str]], list[str]]] = {
     "--input": lambda values: values,
     "--output-prefix": lambda values: ["--output", *values],
-    "--json-keys": lambda values: [word for value in values for word in ("--field", value)],
+    "--json-keys": _fields,
     "--tokenizer-type": _tokenizer_type,
     "--tokenizer-model": lambda values: ["--tokenizer", *values],
     "--partitions": _partitions,
