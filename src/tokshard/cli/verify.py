@@ -111,11 +111,17 @@ def _show(report: VerifyReport) -> None:
 def _show_product(product: VerifiedProduct) -> None:
     verdict = "sound" if product.is_sound else "NOT SOUND"
     rendering.line(f"{product.kind:<{_LABEL_CELLS}} {product.path}: {verdict}")
-    counts = [f"{count(value)} {name.replace('_', ' ')}" for name, value in product.counts.items()]
+    counts = [f"{count(value)} {_noun(name, value)}" for name, value in product.counts.items()]
     if counts:
         rendering.line(f"{'':<{_LABEL_CELLS}} {', '.join(counts)}")
     for finding in sorted(product.findings, key=lambda finding: _ORDER[finding.severity]):
         _show_finding(finding)
+
+
+def _noun(name: str, number: int) -> str:
+    # Of names such as "inputs_compared".
+    words = name.split("_")
+    return " ".join(words if number != 1 else [word.removesuffix("s") for word in words])
 
 
 def _show_finding(finding: Finding) -> None:
