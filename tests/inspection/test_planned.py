@@ -27,6 +27,7 @@ REQUESTS = [
     {"mode": "cyclic", "steps": 50},
     {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
     {"consumed_samples": 18, "micro_batch_size": 3},
+    {"shuffle": "samples", "epochs": 3, "consumed_samples": 18},
     {"shuffle": "samples", "steps": 7, "consumed_samples": 9},
 ]
 
@@ -69,6 +70,14 @@ def test_of_many_reads_a_random_sample_is_looked_up(tmp_path, request_):
     assert abs(found.total - exact.total) <= len(found.counts)
     for some, all_ in zip(found.counts, exact.counts, strict=True):
         assert abs(some - all_) < 0.5 * exact.total
+
+
+def test_many_epochs_are_looked_up(tmp_path, monkeypatch):
+    stream = stream_of("documents", tmp_path, epochs=3, steps=100)
+    exact = count_planned(stream)
+    monkeypatch.setattr(planned, "_MOST_EPOCHS", 1)
+    assert count_planned(stream) == exact
+    assert not count_planned(stream, limit=10).exact
 
 
 def test_plain_orders_are_counted_without_looking_up_reads(tmp_path, monkeypatch):

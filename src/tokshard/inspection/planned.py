@@ -26,6 +26,8 @@ LOOKED_UP = 1 << 21
 
 _MOST_EPOCHS = 1000
 _CHUNK = 1 << 20
+_MOST_EPOCHS = 1000
+"""The reads of more epochs are looked up, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +96,23 @@ def count_planned(stream: Stream, *, limit: int = LOOKED_UP) -> PlannedSamples:
     ranks = assignment.ranks
     if len(source.datasets) == 1:
         return PlannedSamples((assignment.samples_per_rank * ranks,), exact=True)
-    tally, others = _DatasetCounts(source), []
-    for piece in _pieces(assignment):
+    tally, others = _DatasetCounts(source), list[range]()
+    whole = 0
+    if assignment.samples_per_rank > _MOST_EPOCHS * min(part.per_epoch for part in assignment.epoch_ranges):
+        others.append(range(assignment.samples_per_rank))
+    for piece in _pieces(assignment) if not others else ():
         dropped = piece.epoch_range.layout.dropped()
         if piece.id_range is not None:
             tally.add_range(*piece.id_range)
         elif piece.is_whole and dropped.count < limit:
-            tally.add_range(0, source.total)
-            positions = dropped.nth(np.arange(dropped.count, dtype=np.int64))
-            tally.add(piece.epoch_range.order.ids(positions, piece.epoch, key_of), times=-1)
+            whole += 1
+            if dropped.count:
+                positions = dropped.nth(np.arange(dropped.count, dtype=np.int64))
+                tally.add(piece.epoch_range.order.ids(positions, piece.epoch, key_of), times=-1)
         else:
             others.append(piece.local)
+    if whole:
+        tally.add_range(0, source.total, times=whole)
     reads = sum(map(len, others)) * ranks
     if reads <= limit:
         for local in others:
@@ -134,10 +142,10 @@ class _DatasetCounts:
         found = np.bincount(self._locator.locate(ids)[0], minlength=self._counts.size)
         self._counts += times * found
 
-    def add_range(self, first: int, stop: int) -> None:
+    def add_range(self, first: int, stop: int, times: int = 1) -> None:
         if self._source.order is None:
             bounds = np.clip(self._source.bounds, first, stop)
-            self._counts += bounds[1:] - bounds[:-1]
+            self._counts += times * (bounds[1:] - bounds[:-1])
             return
         if self._order is None:
             self._order = self._source.order.open()["dataset_index"]
@@ -146,7 +154,7 @@ class _DatasetCounts:
             if block.min() < 0 or block.max() >= self._counts.size:
                 path = self._source.order.path("dataset_index")
                 raise IntegrityError(f"{path} names a dataset that does not exist", path=path)
-            self._counts += np.bincount(block, minlength=self._counts.size)
+            self._counts += times * np.bincount(block, minlength=self._counts.size)
 
 
 def _pieces(assignment: Assignment) -> Iterator[_EpochReads]:
