@@ -95,7 +95,6 @@ def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeRe
         InputError: An input is missing, or the inputs cannot be merged.
         IntegrityError: An input is damaged or truncated.
         OutputExistsError: The output exists and ``force`` is not set.
-        ResumeMismatchError: An unfinished merge was started with other inputs.
         LockedError: Another process is writing this output.
         StorageError: A read or write failed. Copied tokens are kept.
 
