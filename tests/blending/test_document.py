@@ -137,5 +137,5 @@ def test_values_that_cannot_be_are_refused(made, tmp_path, place, wrong):
 
 
 def test_a_document_that_is_not_there_is_said_to_be(tmp_path):
-    with pytest.raises(MissingFileError, match="no blend"):
+    with pytest.raises(MissingFileError, match="blend not found"):
         BlendDocument.read(str(tmp_path))

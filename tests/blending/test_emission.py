@@ -37,7 +37,7 @@ def test_arguments_and_json_of_a_plan_are_read_back_as_the_same_plan(sources):
     again = plan_blend(parse_words(words[begin:end]), config_for(200, 8, 8))
     assert [split.description() for split in again.splits] == [split.description() for split in plan.splits]
     assert parse_words(emit_megatron_words(plan).split()) == again.recipe
-    with pytest.raises(UsageError, match="per split"):
+    with pytest.raises(UsageError, match="requires sources for each split"):
         emit_megatron_json(plan)
 
 
@@ -48,7 +48,7 @@ def test_splits_of_their_own_are_emitted_as_such(sources, tmp_path):
     plan = plan_blend(recipe, config_for(30, None))
     (tmp_path / "splits.json").write_text(emit_megatron_json(plan))
     assert read_per_split(str(tmp_path / "splits.json")) == recipe
-    with pytest.raises(UsageError, match="sources per split"):
+    with pytest.raises(UsageError, match="sources for each split"):
         emit_megatron_words(plan)
     words = emit_megatron_args(plan)
     assert "--full-validation" in words
@@ -67,5 +67,5 @@ def test_prefixes_that_megatron_would_misread_are_not_emitted(sources, training)
 def test_a_file_of_words_has_no_prefix_that_megatron_would_cut(sources):
     plan = plan_blend(parse_words(sources[:1]), config_for(30, path_as=((sources[0], "data/a b"),)))
     assert "data/a b" in emit_megatron_args(plan)
-    with pytest.raises(UsageError, match="'data/a b' has white space in it"):
+    with pytest.raises(UsageError, match="'data/a b': it contains white space"):
         emit_megatron_words(plan)

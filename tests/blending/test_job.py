@@ -202,7 +202,7 @@ def test_a_source_index_that_was_changed_is_never_certified(made, tmp_path):
     index = report.document.splits["train"].sources[0].shuffle_index
     right = Path(index).read_bytes()
     rewrite(index, turn_round)
-    with pytest.raises(IntegrityError, match=r"the train index of .* does not have the digest"):
+    with pytest.raises(IntegrityError, match=r"the train index of .* does not match its recorded digest"):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     assert Path(report.document.path).read_bytes() == certified
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)

@@ -63,7 +63,7 @@ def test_without_a_tokenizer_the_names_are_neutral_and_that_is_said_once(worksho
     assert done.returncode == 0
     assert done.stderr.count("Megatron will not find these files") == 1
     assert done.stderr.count("hint: for Megatron pass --like DESCRIPTION.txt") == 1
-    assert "which keeps 3.1% of the data from training" in done.stderr
+    assert "which reserves 3.1% of the data" in done.stderr
     descriptions = list((workshop / "data/big/cache/GPTDataset_indices").glob("*-train-description.txt"))
     assert json.loads(descriptions[0].read_text())["tokenizer"] == {"class": "tokshard"}
     assert "next:" not in done.stdout
@@ -136,7 +136,7 @@ def test_like_another_cache_the_names_are_its_own(workshop):
     alone = workshop / "three" / like.name
     alone.write_bytes(like.read_bytes())
     done = run("build-indices", "data/web", "--like", alone, "--cache-dir", "four")
-    assert "warning: --like does not tell how many samples train has" in done.stderr
+    assert "warning: --like does not contain the number of train samples" in done.stderr
     assert {name.split("-")[2] for name in files_of(workshop / "four")} == {"valid"}
 
 
@@ -193,22 +193,26 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
         (["--num-samples", "1,000,000"], 2, "got '1,000,000'; write 1000000 or 1M for a million"),
         (["--num-samples", "20,050"], 2, "--num-samples must be the sizes of the splits, got '20,050'"),
         ([], 2, "the number of samples is required"),
-        (["--epochs", "0"], 2, "--epochs must be 1 or more, got 0"),
+        (["--epochs", "0"], 2, "--epochs must be at least 1, got 0"),
         (["--epochs", "1", "--split", "99,-1,2"], 2, "Megatron would read 99, 1, 2"),
-        (["--epochs", "1", "--split", "999,1"], 3, "Megatron would build it forever"),
-        (["--epochs", "1", "--tokenizer-model", "x"], 2, "--tokenizer-model is of no use without --megatron"),
-        (["--epochs", "1", "--megatron", "0.3", "--tokenizer-model", "x"], 2, "no preset for Megatron '0.3'"),
+        (["--epochs", "1", "--split", "999,1"], 3, "Megatron would loop forever"),
+        (["--epochs", "1", "--tokenizer-model", "x"], 2, "--tokenizer-model requires --megatron"),
+        (
+            ["--epochs", "1", "--megatron", "0.3", "--tokenizer-model", "x"],
+            2,
+            "the Megatron version must be one of",
+        ),
         (
             ["--epochs", "1", "--like", "a", "--megatron", "0.19"],
             2,
-            "--like and --megatron say the same thing",
+            "--like and --megatron exclude each other",
         ),
         (["--epochs", "1", "--like", "nothing.txt"], 3, "description not found: nothing.txt"),
         (["--epochs", "1", "--path-as", "data"], 2, "--path-as must be LOCAL=TRAINING, got 'data'"),
-        (["--epochs", "1", "--path-as", "./data=/mnt"], 2, "--path-as ./data=/mnt changes nothing"),
-        (["--epochs", "1", "--assert-hit", "--rebuild"], 2, "--assert-hit builds nothing"),
-        (["--global-batch-size", "4"], 2, "--global-batch-size needs --train-iters or --train-samples"),
-        (["--train-iters", "4"], 2, "the sizes of a job need --global-batch-size"),
+        (["--epochs", "1", "--path-as", "./data=/mnt"], 2, "--path-as ./data=/mnt has no effect"),
+        (["--epochs", "1", "--assert-hit", "--rebuild"], 2, "--assert-hit and --rebuild exclude each other"),
+        (["--global-batch-size", "4"], 2, "--global-batch-size requires --train-iters or --train-samples"),
+        (["--train-iters", "4"], 2, "--train-iters and --train-samples require --global-batch-size"),
         (["--num-samples", "none", "--split", "1", "--seq-length", "5k"], 2, "has no samples"),
     ],
 )
@@ -220,7 +224,7 @@ def test_refusals_have_their_exit_codes(workshop, arguments, code, words):
 
 def test_a_missing_sequence_length_and_dataset_are_named(workshop):
     done = run("build-indices", "data/web", "--epochs", 1)
-    assert (done.returncode, "the sequence length is not given" in done.stderr) == (2, True)
+    assert (done.returncode, "the sequence length is required" in done.stderr) == (2, True)
     done = run("build-indices", "data/\x1b[31mnone", "--epochs", 1, "--seq-length", 16)
     assert (done.returncode, r"dataset not found: data/\x1b[31mnone" in done.stderr) == (3, True)
 

@@ -83,8 +83,8 @@ def test_plans_differ_from_a_step_on(here):
     [
         (["one", "plan-one"], 2, "cannot compare a blend with a plan: one and plan-one"),
         (["one", "two", "--first"], 2, "require plans"),
-        (["data", "one"], 3, "no plan, no blend and no index cache"),
-        (["nothing", "one"], 3, "no plan, no blend and no index cache"),
+        (["data", "one"], 3, "it is not a plan, blend or index cache"),
+        (["nothing", "one"], 3, "it is not a plan, blend or index cache"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(here, arguments, code, message):

@@ -90,13 +90,13 @@ def test_adopting_from_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nothing"], 3, "there is no dataset and no file at nothing"),
-        (["."], 2, "--recursive looks at everything below it"),
-        (["--recursive", "empty"], 3, "there is nothing to verify below empty"),
+        (["nothing"], 3, "no dataset or file found: nothing"),
+        (["."], 2, "pass --recursive to verify everything below it"),
+        (["--recursive", "empty"], 3, "nothing to verify below empty"),
         (["data/web", "--level", "shallow"], 2, "--level must be structure, digest or deep, got 'shallow'"),
-        (["data/web", "--subset", "0%"], 2, "a subset must be a share of the data"),
-        (["data/web", "--subset", "5"], 2, "a subset must be a share of the data"),
-        (["a.jsonl"], 3, "a.jsonl is nothing that can be verified"),
+        (["data/web", "--subset", "0%"], 2, "subset must be above 0% and at most 100%"),
+        (["data/web", "--subset", "5"], 2, "subset must be above 0% and at most 100%"),
+        (["a.jsonl"], 3, "cannot verify a.jsonl: it is not a tokshard product"),
         (["data/web", "--tokenizer", "a.jsonl"], 3, "a.jsonl"),
     ],
 )

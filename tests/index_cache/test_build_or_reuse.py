@@ -210,7 +210,7 @@ def changed_origin(target, **changes):
 def test_another_content_of_the_dataset_is_stale_by_name(target):
     build_or_reuse(target, make)
     other = changed_origin(target, dataset=replace(FINGERPRINT, bin_bytes=9))
-    refused(other, OutputExistsError, "another content of the dataset: its bin_bytes was 8 and is 9")
+    refused(other, OutputExistsError, "other content of the dataset: bin_bytes was 8 and is now 9")
     assert condition(target) == "stale"
 
 
@@ -224,7 +224,7 @@ def test_another_content_of_the_dataset_is_stale_by_name(target):
 def test_another_option_outside_the_hash_is_stale_by_name(target, attribute, option):
     build_or_reuse(target, make)
     other = changed_origin(target, **{attribute: False})
-    refused(other, OutputExistsError, f"was built with {option}=True, and not with {option}=False")
+    refused(other, OutputExistsError, f"was built with {option}=True instead of {option}=False")
 
 
 def test_a_manifest_that_comes_or_goes_makes_nothing_stale(target):
@@ -256,7 +256,7 @@ def test_a_cache_of_megatrons_is_foreign_until_it_is_verified(target):
 def test_a_cache_of_megatrons_that_is_wrong_is_not_adopted(target):
     wrong = {**ARRAYS, "dataset_sample_index": ARRAYS["dataset_sample_index"][::-1]}
     as_megatron(target, wrong)
-    refused(target, IntegrityError, "was not built by tokshard, and is not what it should be")
+    refused(target, IntegrityError, "was not built by tokshard, and has wrong content")
 
 
 def test_a_cache_of_megatrons_is_replaced_on_request(target):
@@ -268,7 +268,9 @@ def test_a_cache_of_megatrons_is_replaced_on_request(target):
 def test_a_cache_of_megatrons_that_does_not_fit_is_stale(target):
     as_megatron(target, {name: array[:5] for name, array in ARRAYS.items()})
     refused(
-        target, OutputExistsError, r"dataset_index.npy is int16 of shape \(5,\), but int16 of shape \(6,\)"
+        target,
+        OutputExistsError,
+        r"dataset_index.npy must be int16 of shape \(6,\), got int16 of shape \(5,\)",
     )
 
 

@@ -218,5 +218,5 @@ def test_settings_from_the_description_of_a_blend_have_no_sizes(tmp_path):
         {},
     )
     path.write_text(BlendedDescription((), "train", (), 0).text())
-    with pytest.raises(InputError, match="a blend of nothing"):
+    with pytest.raises(InputError, match="a blend without sources"):
         settings_from_cache(str(path))

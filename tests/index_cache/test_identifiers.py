@@ -84,13 +84,13 @@ def test_options_are_written_as_python_writes_them(template, tokens, fast):
 
 
 REFUSED = {
-    "there is no preset for Megatron '0.14'": ("0.14", HUGGING_FACE, "m", {}),
-    "there is no preset for Megatron 'main'": ("main", HUGGING_FACE, "m", {}),
-    "there is no preset for a 'TikTokenizer'": ("0.16", "TikTokenizer", "m", {}),
+    "the Megatron version must be one of .*, got '0.14'": ("0.14", HUGGING_FACE, "m", {}),
+    "the Megatron version must be one of .*, got 'main'": ("main", HUGGING_FACE, "m", {}),
+    "--tokenizer-type must be one of .*, got 'TikTokenizer'": ("0.16", "TikTokenizer", "m", {}),
     "has no option 'chat_template'": ("0.16", HUGGING_FACE, "m", {"chat_template": "x"}),
     "has no option 'pad_id'": ("0.17", NULL, None, {"vocab_size": 1, "pad_id": 0}),
-    "no --tokenizer-model is given": ("0.16", HUGGING_FACE, None, {}),
-    "vocabulary size, and no --vocab-size": ("0.16", NULL, None, {}),
+    "--tokenizer-model is required": ("0.16", HUGGING_FACE, None, {}),
+    "--vocab-size is required": ("0.16", NULL, None, {}),
 }
 
 
@@ -122,7 +122,7 @@ def test_a_file_that_is_no_object_is_refused(content, tmp_path):
 def test_a_description_is_not_taken_for_identifiers(tmp_path):
     path = tmp_path / "description.txt"
     path.write_text(GPTDatasetDescription("a", 1, "train", 1, 1, None, None, {}).text())
-    with pytest.raises(InputError, match="whole description") as caught:
+    with pytest.raises(InputError, match="complete description") as caught:
         read_identifiers(str(path))
     assert "--like" in caught.value.hint
 

@@ -82,8 +82,8 @@ def test_a_missing_file_makes_it_incomplete(index, name):
     [
         ("description", b"{}", "class must be GPTDataset, got None"),
         ("description", b"\xff", "not valid JSON"),
-        ("shuffle_index", b"\x93NUMPY", "does not begin as numpy.save begins"),
-        ("sample_index", b"", "does not begin as numpy.save begins"),
+        ("shuffle_index", b"\x93NUMPY", "does not begin with the .npy header"),
+        ("sample_index", b"", "does not begin with the .npy header"),
         ("sidecar", b"[]", "not a JSON object"),
         ("sidecar", b'{"schema": "x"}', "schema must be 'tokshard.cache/1', got 'x'"),
     ],

@@ -171,7 +171,7 @@ def test_a_rank_manifest_is_its_rank_and_a_plan_is_the_plan(tmp_path):
     assert inspect(tmp_path / "rank-00002.json").rank == 2
     assert inspect(InspectOptions(tmp_path, rank=1)).rank == 1
     assert inspect(tmp_path / "plan.json").topology.world_size == 3
-    with pytest.raises(InputError, match="no dataset and no file"):
+    with pytest.raises(InputError, match="no dataset or file found"):
         inspect(tmp_path / "rank-00003.json")
 
 

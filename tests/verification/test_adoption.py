@@ -154,5 +154,5 @@ def test_a_dataset_that_another_process_writes_is_not_adopted(tmp_path):
 def test_only_datasets_can_be_adopted(tmp_path):
     from support import bad_products
 
-    with pytest.raises(UsageError, match="only datasets can be adopted"):
+    with pytest.raises(UsageError, match="--adopt requires a dataset"):
         verify(VerifyOptions(bad_products.sound_cache(tmp_path), adopt=True))

@@ -105,7 +105,7 @@ def test_one_wrong_pointer_is_told_with_both_its_neighbours_and_no_others(tmp_pa
     _, (finding,) = examine(tmp_path / "x.idx", bytes(content), 200, multimodal=False)
     assert finding.code == "idx-pointer"
     assert finding.offset == 34 + 4 * 50 + 8 * 30
-    assert "sequence 29 (2 tokens from byte 116 on) ends at byte 120, but the next one begins at 5" in (
+    assert "sequence 29 (2 tokens from byte 116) ends at byte 120, but the next one begins at 5" in (
         finding.message
     )
     assert "1 more" in finding.message

@@ -151,7 +151,7 @@ def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
     for thing in ("nothing", "a.jsonl"):
         with pytest.raises(InputError):
             verify(thing)
-    with pytest.raises(UsageError, match="neither a cache, nor a blend, nor a plan"):
+    with pytest.raises(UsageError, match="is a directory, but not an index cache, a blend or a plan"):
         verify("data")
     assert [product.path for product in verify(VerifyOptions("data", recursive=True)).products] == [
         "data/web"

@@ -57,12 +57,12 @@ def test_a_path_names_one_thing(inside, files, thing, kind, path):
 @pytest.mark.parametrize(
     ("files", "thing", "error", "text"),
     [
-        ([], "nothing", InputError, "no dataset and no file"),
-        ([], HASH, InputError, "no index"),
-        (["d/README"], "d", InputError, "neither a dataset"),
+        ([], "nothing", InputError, "no dataset or file found"),
+        ([], HASH, InputError, "index .* not found in"),
+        (["d/README"], "d", InputError, "it is not a dataset"),
         (["d/plan.json", "d/blend.json"], "d", UsageError, "plan.json and blend.json"),
-        ([], f"c/{STEM}-description.txt", InputError, "no dataset and no file"),
-        ([], f"no/{HASH}", InputError, "no dataset and no file"),
+        ([], f"c/{STEM}-description.txt", InputError, "no dataset or file found"),
+        ([], f"no/{HASH}", InputError, "no dataset or file found"),
     ],
 )
 def test_what_names_nothing_or_two_things_is_refused(inside, files, thing, error, text):

@@ -230,7 +230,7 @@ def measure_weight_errors(
         source = dataset_index[first : first + _DRAWS_AT_ONCE].astype(np.int64)
         sample = dataset_sample_index[first : first + _DRAWS_AT_ONCE]
         if source.min() < 0 or source.max() >= sources:
-            raise IntegrityError(f"the dataset index names sources that the blend of {sources} does not have")
+            raise IntegrityError(f"dataset_index must hold source numbers below {sources}")
         step = np.arange(first, first + len(source), dtype=np.float64)
         behind = weight[source] * step - sample
         ahead = (sample + 1) - weight[source] * (step + 1)
@@ -359,7 +359,7 @@ def _cover(
 
 def _check_seen(seen: NDArray[Any], epochs: int) -> None:
     if (seen != epochs).any():
-        raise IntegrityError("the document index does not hold every document of its split once an epoch")
+        raise IntegrityError("document_index must contain every document of its split once per epoch")
 
 
 def _documents(document_index: NDArray[np.int32], available: int) -> tuple[int, int]:
@@ -368,7 +368,7 @@ def _documents(document_index: NDArray[np.int32], available: int) -> tuple[int, 
     first, last = int(document_index.min()), int(document_index.max())
     if first < 0 or last >= available:
         raise IntegrityError(
-            f"the document index names the documents {first} to {last}, but the dataset has {available}"
+            f"document_index must hold document numbers below {available}, got {first} to {last}"
         )
     return first, last - first + 1
 
@@ -377,7 +377,7 @@ def _drawn(shuffle_index: NDArray[Any], draws: int) -> NDArray[np.uint8]:
     drawn = np.zeros(len(shuffle_index), np.uint8)
     chosen = shuffle_index[:draws]
     if len(chosen) < draws or (draws and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(drawn)):
-        raise IntegrityError(f"the shuffle index of {len(drawn)} samples does not hold {draws} of them")
+        raise IntegrityError(f"shuffle_index must contain {draws} distinct samples of {len(drawn)}")
     drawn[chosen] = 1
     return drawn
 

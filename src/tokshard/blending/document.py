@@ -145,16 +145,16 @@ class BlendSplit:
 
     def __post_init__(self) -> None:
         if (self.kind == "single") != (self.order is None):
-            raise UsageError(f"kind is {self.kind}, which does not fit its order")
+            raise UsageError(f"kind {self.kind} contradicts order")
         if self.order is not None and len(self.order.weights) != len(self.sources):
-            raise UsageError("weights are not one number for each source")
+            raise UsageError("weights must have one number for each source")
         if not self.sources or len(self.certificate.sources) != len(self.sources):
-            raise UsageError("the certificate is not one of these sources")
+            raise UsageError("the certificate must list the same sources")
         if sum(source.draws for source in self.sources) != self.samples:
-            raise UsageError(f"samples is {self.samples}, not the sum of the draws")
+            raise UsageError(f"samples must be the sum of the draws, got {self.samples}")
         for files in (self.order, *self.sources):
             if files is not None and not files.index.endswith(f"-{self.split}"):
-                raise UsageError(f"index {files.index!r} is not one of {self.split}")
+                raise UsageError(f"index must be of the split {self.split}, got {files.index!r}")
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -207,7 +207,7 @@ class BlendDocument(Document):
     def __post_init__(self) -> None:
         for name, split in self.splits.items():
             if name.partition(".")[0] != split.split:
-                raise UsageError(f"splits.{name} is one of {split.split}")
+                raise UsageError(f"splits.{name} has the wrong split {split.split}")
 
     @classmethod
     def of(
@@ -260,7 +260,7 @@ class BlendDocument(Document):
             StorageError: The disk is full or broken.
         """
         stored = _with_paths(self, lambda path: relative_inside(path, self.directory), os.path.basename)
-        hint = "merge some of the sources with tokshard merge, or give them shorter paths"
+        hint = "merge some of the sources with tokshard merge, or use shorter paths"
         content = dump_readable_json(stored.to_json(), self.path, hint=hint)
         syscalls.make_directory(self.directory)
         write_atomically(self.path, content)
@@ -283,18 +283,18 @@ class BlendDocument(Document):
             value = read_json_object(path)
         except (FileNotFoundError, NotADirectoryError):
             raise MissingFileError(
-                f"there is no blend at {path}", path=path, hint="tokshard blend makes one"
+                f"blend not found: {path}", path=path, hint="build it with tokshard blend"
             ) from None
         stored = cls.from_json(value, path)
         if _identity(stored.builder, stored.splits) != stored.id:
             raise IntegrityError(
-                f"{path}: id does not belong to the rest: the document was changed", path=path, field="id"
+                f"{path}: id contradicts the other fields: the document was changed", path=path, field="id"
             )
         directory = os.path.dirname(path)
 
         def opened(place: str) -> str:
             if "\0" in place:
-                raise IntegrityError(f"{path}: a path holds a NUL character", path=path)
+                raise IntegrityError(f"{path}: a path contains a NUL character", path=path)
             return place if is_remote(place) else os.path.normpath(os.path.join(directory, place))
 
         cache = opened(stored.cache_directory)

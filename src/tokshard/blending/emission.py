@@ -89,8 +89,8 @@ def emit_megatron_json(plan: BlendPlan) -> str:
     """
     if plan.recipe.per_split is None:
         raise UsageError(
-            "Megatron's JSON is for sources per split, and this blend has one mixture for all",
-            hint="--emit megatron-args gives --data-path and --split",
+            "--emit megatron-json requires sources for each split, but this blend has one mixture",
+            hint="pass --emit megatron-args, which prints --data-path and --split",
         )
     mixtures = zip(SPLITS, plan.recipe.per_split, plan.resolved, strict=True)
     value = {
@@ -109,15 +109,15 @@ def emit_megatron_words(plan: BlendPlan) -> str:
     """
     if plan.recipe.mixture is None:
         raise UsageError(
-            "Megatron's file of words is for one mixture, and this blend has sources per split",
-            hint="--emit megatron-json gives the file for --per-split-data-args-path",
+            "--emit megatron-words requires one mixture, but this blend has sources for each split",
+            hint="pass --emit megatron-json, for --per-split-data-args-path",
         )
     words = _words(plan, plan.recipe.mixture, plan.resolved[0])
     for word in words:
         if len(word.split()) != 1:
             raise UsageError(
-                f"the prefix {word!r} has white space in it, and a file of words is split there",
-                hint="--emit megatron-args gives --data-path, which takes it",
+                f"--emit megatron-words cannot write the path prefix {word!r}: it contains white space",
+                hint="pass --emit megatron-args, which prints --data-path",
             )
     return " ".join(words) + "\n"
 
@@ -127,8 +127,8 @@ def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | N
     for word in words:
         if word.startswith("-"):
             raise UsageError(
-                f"the prefix {word!r} would be taken for an option",
-                hint=f"name the dataset by a path: ./{word}",
+                f"Megatron would read the path prefix {word!r} as an option",
+                hint=f"pass ./{word}",
             )
     return words
 
@@ -138,8 +138,8 @@ def _words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | None) -> 
     for source in mixture.sources:
         if source.seed is not None and source.seed != plan.config.seed:
             raise UsageError(
-                f"{source.prefix!r} has a seed of its own ({source.seed}), which Megatron cannot be told",
-                hint="tokshard's loader reads such a blend",
+                f"Megatron cannot read this blend: {source.prefix!r} has its own seed ({source.seed})",
+                hint="read it with tokshard.loader",
             )
         prefixes.append(plan.config.training_path(source.prefix))
         check_prefix(prefixes[-1])

@@ -188,7 +188,9 @@ def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendRe
         WorkerError: There is no such cluster, or it has lost the same work too often.
     """
     if options.output is None:
-        raise UsageError("the output is not given", hint="for example -o mix; or --dry-run to build nothing")
+        raise UsageError(
+            "--output is required", hint="pass for example -o mix, or --dry-run to build nothing"
+        )
     recipe, config = options.resolve()
     return build_blend(
         recipe,
@@ -221,7 +223,7 @@ def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> B
     """
     if options.cache is None:
         raise UsageError(
-            "the output is not given", hint="for example -o mix; or --cache-dir, for where it was built"
+            "--output is required", hint="pass for example -o mix, or the --cache-dir that it was built in"
         )
     for name in ("rebuild", "force"):
         if getattr(options, name):
@@ -234,7 +236,7 @@ def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> B
 
 
 def _exclusive(option: str, other: str) -> UsageError:
-    return UsageError(f"{option} and {other} exclude each other", hint="leave out one of them")
+    return UsageError(f"{option} and {other} exclude each other", hint="pass only one of them")
 
 
 def build_blend(
@@ -407,7 +409,7 @@ def _certify(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntr
     if [source.samples for source in certificate.sources] != planned or certificate.draws_out_of_range:
         path = reports[0].entry.description_path if entry is None else entry.description_path
         raise IntegrityError(
-            f"the {split.name} split does not hold the samples that were planned",
+            f"the {split.name} split does not contain the planned samples",
             path=path,
             hint="run the same command with --rebuild",
         )
@@ -418,8 +420,8 @@ def _check_before(plan: BlendPlan, path: str, *, force: bool) -> None:
     # Refused before anything is built, not after hours of work.
     if len(plan.requests) > MAX_INDICES:
         raise UsageError(
-            f"the blend has {len(plan.requests)} sources in all splits together, but its document has room "
-            f"for {MAX_INDICES}",
+            f"the blend must have at most {MAX_INDICES:,} sources in all splits together, got "
+            f"{len(plan.requests):,}",
             hint="merge some of them with tokshard merge",
         )
     there = None if force else _read_other(path)
@@ -445,7 +447,7 @@ def _read_other(path: str) -> BlendDocument | None:
 
 def _another_blend(path: str) -> OutputExistsError:
     return OutputExistsError(
-        f"{path} is there already and another blend", hint="--force replaces it; or give another --output"
+        f"another blend exists: {path}", hint="pass --force to replace it, or another --output"
     )
 
 

@@ -71,7 +71,8 @@ class BuilderConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.surplus < math.inf:
             raise UsageError(
-                f"the surplus is {self.surplus:g}", hint=f"use a fraction such as {megatron_defaults.SURPLUS}"
+                f"surplus must be a fraction of at least 0, got {self.surplus:g}",
+                hint=f"pass for example {megatron_defaults.SURPLUS}",
             )
         object.__setattr__(self, "surplus", float(self.surplus))  # an int would be another text in JSON
         self.shares  # noqa: B018 - raises for an invalid split string
@@ -171,7 +172,7 @@ class BlendOptions:
     def __post_init__(self) -> None:
         self._check_mixture()
         if self.num_samples is not None and self.training.sizes is not None:
-            raise UsageError("--num-samples and the training arguments both tell the sizes: give one of them")
+            raise UsageError("--num-samples and the training arguments exclude each other")
         if self.split is not None:
             parse_split(self.split)
 
@@ -184,10 +185,10 @@ class BlendOptions:
         }
         given = [name for name, is_given in ways.items() if is_given]
         if len(given) != 1:
-            told = f"is given by {' and by '.join(given)}" if given else "is not given"
+            message = f"{' and '.join(given)} exclude each other" if given else "a mixture is required"
             raise UsageError(
-                f"the mixture {told}",
-                hint="for example: tokshard blend 0.7 data/web 0.3 data/code, or tokshard blend recipe.toml",
+                message,
+                hint="pass for example 0.7 data/web 0.3 data/code, or recipe.toml",
             )
 
     @property
@@ -216,12 +217,12 @@ class BlendOptions:
             self.sequence_length, defaults.sequence_length, like and like.sequence_length
         )
         if sequence_length is None:
-            raise UsageError("the sequence length is not given", hint="for example --seq-length 4096")
+            raise UsageError("the sequence length is required", hint="pass for example --seq-length 4096")
         split = _first(self.split, defaults.split)
         if recipe.per_split is not None and split is not None:
             raise UsageError(
-                f"the split {split!r} is of no use: each split has data of its own",
-                hint="leave it out; a Megatron job with both will not start",
+                f"--split {split!r} and data for each split exclude each other",
+                hint="omit --split; a Megatron job with both will not start",
             )
         named = prefixes((recipe.mixture, *(recipe.per_split or ())))
         check_path_as(self.path_as, (*named, self.cache or ""))
@@ -301,4 +302,4 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} cannot be split in words: {error}") from None
+        raise UsageError(f"cannot split {text!r} into words: {error}") from None

@@ -68,11 +68,11 @@ def greedy_order(weights: Sequence[float] | NDArray[np.float64], size: int) -> B
     checked = np.array(weights, np.float64)
     check_source_count(checked)
     if size < 0:
-        raise UsageError(f"the size of the blend is {size}")
+        raise UsageError(f"the size of a blend must be at least 0, got {size}")
     wrong = np.flatnonzero(~(np.isfinite(checked) & (checked > 0)))
     if len(wrong):
         raise UsageError(
-            f"the weight of source {wrong[0]} is {checked[wrong[0]]:g}", hint="weights are positive numbers"
+            f"the weight of source {wrong[0]} must be a positive number, got {checked[wrong[0]]:g}"
         )
     return blend_order(checked, None, size)
 
@@ -109,12 +109,12 @@ def exhaustive_order(sizes: Sequence[int] | NDArray[np.int64]) -> tuple[BlendOrd
     """Return the order of :func:`build_exhaustive_blending_indices`, to be filled in pieces, and its size."""
     total = sum(int(size) for size in sizes)
     if total > _MAX_TOTAL:
-        raise UsageError(f"the sources have {total} samples together, more than 2^53")
+        raise UsageError(f"the sources must have at most 2^53 samples together, got {total}")
     limits = np.array(sizes, np.int64)
     check_source_count(limits)
     empty = np.flatnonzero(limits < 1)
     if len(empty):
-        raise UsageError(f"source {empty[0]} has {limits[empty[0]]} samples, but it must have at least one")
+        raise UsageError(f"source {empty[0]} must have at least 1 sample, got {limits[empty[0]]}")
     return blend_order(limits / float(total), limits, total), total
 
 
@@ -271,8 +271,8 @@ def check_source_count(sources: NDArray[np.generic]) -> None:
     """
     if sources.ndim != 1 or not 1 <= sources.size <= MAX_SOURCES:
         raise UsageError(
-            f"a blend has from 1 to {MAX_SOURCES} sources, because Megatron numbers them with int16, "
-            f"and not {sources.size}"
+            f"a blend must have from 1 to {MAX_SOURCES} sources (Megatron numbers them with int16), "
+            f"got {sources.size}"
         )
 
 

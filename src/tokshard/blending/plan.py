@@ -222,15 +222,15 @@ def _weights(mixture: Mixture, resolved: BlendWeights | None) -> tuple[float, ..
     if resolved is not None:
         return resolved.weights
     if not mixture.is_plain:
-        raise UsageError("the weights of this recipe are only known when its datasets have been read")
+        raise UsageError("the weights of this recipe depend on its datasets: pass `resolved`")
     return mixture.weights
 
 
 def _check_size(split: str, weights: tuple[float, ...] | None, size: int | None) -> None:
     if weights is not None and size is None:
         raise UsageError(
-            f"the {split} blend has weights: it needs a number of samples",
-            hint="give --num-samples; or leave out the weights, for one epoch of every source",
+            f"the number of samples is required for a blend with weights ({split})",
+            hint="pass --num-samples, or omit the weights for one epoch of every source",
         )
 
 
@@ -321,11 +321,11 @@ class _Planner:
             return
         if not mixture.is_plain:
             raise UsageError(
-                "validation sets that stay apart have no caps, epochs, amounts or temperature",
-                hint="leave them out, or let validation be one blend",
+                "separate validation sets cannot have caps, epochs, amounts or a temperature",
+                hint="remove them, or blend the validation sets",
             )
         if mixture.weights is not None:
-            self._warn("the weights of validation sets that stay apart have no effect")
+            self._warn("weights of separate validation sets have no effect")
 
     def _resolve(self, mixture: Mixture, name: str) -> BlendWeights:
         config, own = self._config, self._recipe.mixture is None
@@ -343,7 +343,7 @@ class _Planner:
     def _plan_split(self, split: SplitPlan) -> SplitPlan:
         if len(split.requests) == 1 and split.kind == "weighted":
             self._warn(
-                f"{split.name} is a blend of one source: without its weight it would be a plain dataset"
+                f"{split.name} is a blend of 1 source; remove the weight to read it as a plain dataset"
             )
         epochs = [self._plan_index(request) for request in split.requests]
         counts = [index.samples for index in epochs]
@@ -384,13 +384,15 @@ class _Planner:
             )
 
         needed = smallest_surplus(fits)
-        hint = "ask for another number of samples"
+        hint = "pass another --num-samples"
         if needed is not None:
-            hint = f"--surplus {needed:.6f} is the smallest that works (it is {self._config.surplus:g})"
+            hint = (
+                f"pass --surplus {needed:.6f}, the smallest that works (currently {self._config.surplus:g})"
+            )
         worst = beyond.index(max(beyond))
         raise UsageError(
-            f"the {split.name} blend would draw {draws[worst]} samples of "
-            f"{split.requests[worst].prefix!r}, whose index will have {epochs[worst].samples}",
+            f"the {split.name} blend would draw {draws[worst]:,} samples of "
+            f"{split.requests[worst].prefix!r}, whose index has {epochs[worst].samples:,}",
             hint=hint,
         )
 
@@ -405,8 +407,8 @@ def shortfall_of(split: SplitPlan, config: BuilderConfig) -> str | None:
     if asked is None or split.samples >= asked:
         return None
     return (
-        f"{split.name} is asked for {asked:,} samples and will have {split.samples:,}: "
-        "without weights a blend holds every dataset once"
+        f"{split.name} has {split.samples:,} of the {asked:,} samples requested: "
+        "a blend without weights contains every dataset once"
     )
 
 
@@ -420,9 +422,9 @@ def _proportional_draws(
         if len(beyond):
             place, most = int(sources[beyond[0]]), done + int(beyond[0])
             raise UsageError(
-                f"the {split.name} blend of {size} samples would draw {counts[place] + 1} samples of "
-                f"{split.requests[place].prefix!r}, which has {counts[place]} in one epoch",
-                hint=f"ask for at most {most} samples, or for none, which means every sample once",
+                f"the {split.name} blend of {size:,} samples would draw {counts[place] + 1:,} samples of "
+                f"{split.requests[place].prefix!r}, which has {counts[place]:,} in one epoch",
+                hint=f"request at most {most:,} samples, or none for every sample once",
             )
         done += len(sources)
     draws: list[int] = order.draws().tolist()
@@ -471,11 +473,11 @@ def _refuse_duplicates(sources: Iterable[Source], seed: int) -> None:
         own = seed if source.seed is None else source.seed
         key = data_identity(source.prefix), own
         if key in seen:
-            also = "" if seen[key] == source.prefix else f" (as {seen[key]!r}, too)"
+            also = "" if seen[key] == source.prefix else f" (also as {seen[key]!r})"
             raise UsageError(
-                f"{source.prefix!r} is in the mixture twice{also} with the seed {own}: "
-                "both would give the same samples in the same order",
-                hint="name it once with the sum of the weights; or give each its own seed (--own-seeds, or "
-                "seed in a recipe), which Megatron cannot do",
+                f"{source.prefix!r} is in the mixture twice{also} with the same seed {own}: "
+                "both would yield the same samples in the same order",
+                hint="name it once with the total weight, or use different seeds (--own-seeds, or seed in "
+                "a recipe), which Megatron does not support",
             )
         seen[key] = source.prefix

@@ -55,18 +55,22 @@ class Source:
         if self.epochs is not None and (self.weight is not None or self.max_epochs is not None):
             raise UsageError(
                 f"the source {self.prefix!r} has epochs and a {'weight' if self.weight else 'max_epochs'}",
-                hint="epochs say how often a source is read: leave out the other",
+                hint="keep one of them",
             )
         if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise UsageError(f"the seed {self.seed} of the source {self.prefix!r} is not from 0 to 2^32 - 1")
+            raise UsageError(
+                f"the seed of the source {self.prefix!r} must be from 0 to 2^32 - 1, got {self.seed}"
+            )
 
     def _check_positive(self, name: str) -> None:
         value = getattr(self, name)
         if value is None or 0 < value < math.inf:
             return
         what = name.replace("_", " ")
-        hint = "leave a source out that is not wanted" if value == 0 else "use a positive number"
-        raise UsageError(f"the {what} of the source {self.prefix!r} is {value:g}", hint=hint)
+        hint = "remove the source to skip it" if value == 0 else "use a positive number"
+        raise UsageError(
+            f"the {what} of the source {self.prefix!r} must be positive, got {value:g}", hint=hint
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,9 @@ class Mixture:
     def __post_init__(self) -> None:
         self._check_count()
         if self.unit not in UNITS:
-            raise UsageError(f"weights cannot be in {self.unit!r}", hint="use samples or tokens")
+            raise UsageError(f"unit must be samples or tokens, got {self.unit!r}")
         if not 0 < self.temperature < math.inf:
-            raise UsageError(f"the temperature is {self.temperature:g}", hint="use a positive number")
+            raise UsageError(f"temperature must be a positive number, got {self.temperature:g}")
         for name in ("weight", "epochs"):
             self._check_all_or_none(name)
         self._check_fit()
@@ -128,11 +132,13 @@ class Mixture:
 
     def _check_count(self) -> None:
         if not self.sources:
-            raise UsageError("the mixture has no source", hint="name at least one dataset")
+            raise UsageError(
+                "a mixture must have at least 1 source", hint="pass the path prefix of a dataset"
+            )
         if len(self.sources) > MAX_SOURCES:
             raise UsageError(
-                f"the mixture has {len(self.sources)} sources, but Megatron numbers them with int16 and "
-                f"takes {MAX_SOURCES} at most",
+                f"a mixture must have at most {MAX_SOURCES} sources (Megatron numbers them with int16), "
+                f"got {len(self.sources)}",
                 hint="merge some of them with tokshard merge",
             )
 
@@ -141,17 +147,17 @@ class Mixture:
         if without and len(without) < len(self.sources):
             given = next(source.prefix for source in self.sources if source.prefix not in without)
             raise UsageError(
-                f"{given!r} has {'a weight' if name == 'weight' else 'epochs'} and {without[0]!r} has not",
-                hint="give all sources of a mixture weights, or all epochs, or none of them anything",
+                f"{given!r} has {'a weight' if name == 'weight' else 'epochs'}, but {without[0]!r} does not",
+                hint="pass weights for all sources of a mixture, or epochs for all, or neither",
             )
 
     def _check_fit(self) -> None:
         if self.epochs is not None and self.temperature != 1.0:
-            raise UsageError("a temperature has no meaning where the epochs of each source are given")
+            raise UsageError("temperature and epochs exclude each other")
         if self.unit == "tokens" and self.weights is None:
-            raise UsageError("the mixture counts in tokens, but gives none", hint="give each source a weight")
+            raise UsageError("unit tokens requires weights", hint="add a weight to each source")
         if self.weights is not None and not math.isfinite(sum(self.weights)):
-            raise UsageError("the sum of the weights is too large a number")
+            raise UsageError("the sum of the weights is out of range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +205,15 @@ class BlendRecipe:
 
     def __post_init__(self) -> None:
         if (self.mixture is None) == (self.per_split is None):
-            raise UsageError("a recipe has either sources for all splits, or sources for each split")
+            raise UsageError("a recipe must have either sources for all splits or sources for each split")
         if self.per_split is not None and not any(self.per_split):
-            raise UsageError("no split has a source", hint="name at least one dataset")
+            raise UsageError(
+                "at least one split must have a source", hint="pass the path prefix of a dataset"
+            )
         if self.multiple_validation_sets and self.per_split is None:
             raise UsageError(
-                "several validation sets need sources for each split",
-                hint="Megatron keeps validation sets apart only where each split has datasets of its own",
+                "separate validation sets require sources for each split",
+                hint="pass --train and --valid: Megatron separates validation sets only with data per split",
             )
 
     def for_split(self, name: str) -> Mixture | None:
@@ -271,13 +279,13 @@ def check_prefix(prefix: str) -> None:
         UsageError: It is empty, has spaces around it or a NUL in it, or reads as a number.
     """
     if not prefix.strip():
-        raise UsageError("a source has an empty prefix")
+        raise UsageError("the path prefix of a source must not be empty")
     if prefix != prefix.strip() or "\0" in prefix:
-        raise UsageError(f"the prefix {prefix!r} has spaces around it or a NUL in it")
+        raise UsageError(f"invalid path prefix {prefix!r}: it has leading or trailing spaces or a NUL")
     if reads_as_number(prefix):
         raise UsageError(
-            f"the prefix {prefix!r} reads as a number, and Megatron would take it for a weight",
-            hint=f"name the dataset by a path: ./{prefix}",
+            f"Megatron would read the path prefix {prefix!r} as a weight",
+            hint=f"pass ./{prefix}",
         )
 
 

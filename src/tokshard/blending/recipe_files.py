@@ -18,7 +18,7 @@ from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.small_files import read_text
 
-_EXAMPLE = "write weights and prefixes in turn (0.7 data/web 0.3 data/code), or prefixes alone"
+_EXAMPLE = "pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes"
 _MIXTURE_KEYS = ("unit", "temperature", "source")
 _SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "seed")
 _OPTION_KEYS = ("sequence_length", "num_samples", "split", "seed", "surplus")
@@ -60,7 +60,7 @@ def parse_words(words: Sequence[str]) -> BlendRecipe:
         >>> parse_words(["1", "data/web", "data/code"])
         Traceback (most recent call last):
             ...
-        tokshard.errors.UsageError: '1' reads as a number, but 3 words are all prefixes to Megatron
+        tokshard.errors.UsageError: Megatron would read '1' as a path prefix: 3 words are an odd number
     """
     return BlendRecipe(mixture=_words_mixture(words))
 
@@ -102,11 +102,13 @@ def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> Blen
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict) or set(value) != set(SPLITS):
         keys = (
-            f"has the keys {', '.join(map(str, value))}" if isinstance(value, dict) else "is no JSON object"
+            f"has the keys {', '.join(map(str, value))}"
+            if isinstance(value, dict)
+            else "is not a JSON object"
         )
         raise InputError(
             f"{path} {keys}",
-            hint="Megatron wants exactly train, valid and test; null for a split without data",
+            hint="use exactly the keys train, valid and test, with null for a split without data",
         )
     train, valid, test = (_words(value[name], name, path) for name in SPLITS)
     return parse_per_split_words(train, valid, test, multiple_validation_sets=multiple_validation_sets)
@@ -118,14 +120,14 @@ def _words(value: Any, name: str, path: str) -> list[str] | None:
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise InputError(
-            f"{path}: {name} is neither a text nor a list of texts", hint="weights are texts, too"
+            f"{path}: {name} must be a string or a list of strings", hint="write weights as strings, too"
         )
     return words
 
 
 def _words_mixture(words: Sequence[str]) -> Mixture:
     if not words:
-        raise UsageError("no source is named", hint=_EXAMPLE)
+        raise UsageError("at least one source is required", hint=_EXAMPLE)
     numbers = [reads_as_number(word) for word in words]
     if len(words) % 2 == 0 and any(numbers[::2]):
         return _weighted(words, numbers)
@@ -137,9 +139,7 @@ def _words_mixture(words: Sequence[str]) -> Mixture:
 def _weighted(words: Sequence[str], numbers: Sequence[bool]) -> Mixture:
     if not all(numbers[::2]):
         place = 2 * numbers[::2].index(False)
-        raise UsageError(
-            f"word {place + 1}, {words[place]!r}, stands for a weight and is no number", hint=_EXAMPLE
-        )
+        raise UsageError(f"word {place + 1} must be a weight, got {words[place]!r}", hint=_EXAMPLE)
     pairs = zip(words[::2], words[1::2], strict=True)
     return Mixture(tuple(Source(prefix.strip(), weight=float(weight)) for weight, prefix in pairs))
 
@@ -147,14 +147,14 @@ def _weighted(words: Sequence[str], numbers: Sequence[bool]) -> Mixture:
 def _misread(words: Sequence[str], numbers: Sequence[bool]) -> str:
     word = words[numbers.index(True)]
     if len(words) % 2:
-        return f"{word!r} reads as a number, but {len(words)} words are all prefixes to Megatron"
-    return f"{word!r} reads as a number where a prefix stands, and the word before it is no weight"
+        return f"Megatron would read {word!r} as a path prefix: {len(words)} words are an odd number"
+    return f"Megatron would read {word!r} as a path prefix: the word before it is not a weight"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise ValueError("a key occurs twice")
+        raise ValueError("duplicate key")
     return value
 
 
@@ -238,7 +238,7 @@ def _table_mixture(table: dict[str, Any], where: str, path: str) -> Mixture:
     entries = table.get("source")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError(
-            f"{path}: {where}source is not a list of tables",
+            f"{path}: {where}source must be a list of tables",
             hint=f"write [[{where}source]] before each source",
         )
     sources = tuple(_source(entry, f"{where}source[{place}].", path) for place, entry in enumerate(entries))
@@ -279,7 +279,7 @@ def _sizes(table: dict[str, Any], path: str) -> Sizes | None:
     known = all(size == "none" or _is_count(_amount(size)) for size in listed)
     if not known or not 1 <= len(listed) <= len(SPLITS):
         raise InputError(
-            f"{path}: num_samples is {value!r}",
+            f"{path}: invalid num_samples {value!r}",
             hint='use a number, or a list such as ["2M", 100, "none"] for training, validation and testing',
         )
     sizes = [None if size == "none" else _amount(size) for size in listed]
@@ -300,7 +300,8 @@ def _number(table: dict[str, Any], key: str, where: str, path: str) -> float | N
     value: float | None = _amount(table[key])
     if type(value) not in {int, float}:
         raise InputError(
-            f"{path}: {where}{key} is {table[key]!r}, not a number", hint='for example 0.3 or "300B"'
+            f"{path}: {where}{key} must be a number, got {table[key]!r}",
+            hint='write for example 0.3 or "300B"',
         )
     return value
 
@@ -308,15 +309,15 @@ def _number(table: dict[str, Any], key: str, where: str, path: str) -> float | N
 def _value(table: dict[str, Any], key: str, kind: type, where: str, path: str) -> Any:
     value = table.get(key)
     if value is not None and type(value) is not kind:
-        names = {str: "a text", int: "an integer", bool: "true or false"}
-        raise InputError(f"{path}: {where}{key} is {value!r}, not {names[kind]}")
+        names = {str: "a string", int: "an integer", bool: "true or false"}
+        raise InputError(f"{path}: {where}{key} must be {names[kind]}, got {value!r}")
     return value
 
 
 def _table(table: dict[str, Any], key: str, path: str) -> dict[str, Any]:
     value = table[key]
     if not isinstance(value, dict):
-        raise InputError(f"{path}: {key} is not a table", hint=f"write [[{key}.source]] before each source")
+        raise InputError(f"{path}: {key} must be a table", hint=f"write [[{key}.source]] before each source")
     return value
 
 
@@ -324,7 +325,7 @@ def _check_one_kind(table: dict[str, Any], per_split: Sequence[str], path: str) 
     for key in _MIXTURE_KEYS if per_split else ():
         if key in table:
             raise InputError(
-                f"{path} has {key} for all splits, and {per_split[0]} for one",
+                f"{path} has {key} for all splits and {per_split[0]} for one split",
                 hint=f"write [[{per_split[0]}.source]] before each source, and unit and temperature in "
                 f"[{per_split[0]}]",
             )
@@ -334,5 +335,5 @@ def _check_keys(table: dict[str, Any], known: Sequence[str], where: str, path: s
     for key in table:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-            raise InputError(f"{path} has the unknown key {where}{key}", hint=hint)
+            hint = f"use {close[0]}" if close else f"use one of {', '.join(known)}"
+            raise InputError(f"{path}: unknown key {where}{key}", hint=hint)

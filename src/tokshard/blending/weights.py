@@ -198,11 +198,11 @@ def _size_of_epochs(mixture: Mixture, caps: Sequence[int | None], size: int | No
     made = sum(cap or 0 for cap in caps)
     for source, cap in zip(mixture.sources, caps, strict=True):
         if not cap:
-            raise UsageError(f"{source.epochs:g} epochs of {source.prefix!r} do not fill one sample")
+            raise UsageError(f"{source.epochs:g} epochs of {source.prefix!r} have fewer tokens than 1 sample")
     if size not in {None, made}:
         raise UsageError(
-            f"{size} samples are asked for, but the epochs of the recipe make {made}",
-            hint="leave out the number of samples: it follows from the epochs",
+            f"the number of samples must be {made:,}, by the epochs of the recipe, got {size:,}",
+            hint="omit the number of samples",
         )
     return made
 
@@ -216,8 +216,8 @@ def _wanted(mixture: Mixture, sources: Sequence[SourceTokens]) -> list[float]:
     if not min(wanted) > 0:
         nothing = mixture.sources[wanted.index(0)].prefix
         raise UsageError(
-            f"the temperature {mixture.temperature:g} leaves nothing of {nothing!r}",
-            hint="use a higher temperature, or leave the source out",
+            f"with temperature {mixture.temperature:g}, the weight of {nothing!r} is 0",
+            hint="use a higher temperature, or remove the source",
         )
     return wanted
 
@@ -231,7 +231,8 @@ def _size_of_weights(
         tokens = math.ceil(math.fsum(mixture.weights or wanted))
         return -(-tokens // sources[0].sequence_length)
     raise UsageError(
-        "a mixture with weights, caps or a temperature needs a number of samples", hint="give --num-samples"
+        "the number of samples is required for a mixture with weights, caps or a temperature",
+        hint="pass --num-samples",
     )
 
 
@@ -258,8 +259,8 @@ def _capped(mixture: Mixture, wanted: Sequence[float], caps: Sequence[int | None
         if cap is not None
     )
     raise UsageError(
-        f"the mixture cannot have {size} samples: its caps are {most} samples",
-        hint="ask for fewer samples, or raise max_epochs",
+        f"the mixture cannot have {size:,} samples: the caps of its sources are {most}",
+        hint="pass a smaller --num-samples, or raise max_epochs",
     )
 
 

@@ -63,8 +63,8 @@ def diff(
         progress: Receives the activity.
 
     Raises:
-        UsageError: They are of different kinds, or are no plans and have options.
-        MissingFileError, InputError: One is none of these, or a file is not there.
+        UsageError: The kinds differ, or options for plans are passed for other products.
+        MissingFileError, InputError: A path is none of these, or a file does not exist.
         IntegrityError, StorageError: A file is damaged or cannot be read.
     """
     with reporting(progress) as listener:
@@ -98,8 +98,8 @@ def _kind_of(path: str) -> ProductKind:
     ):
         return "cache"
     raise InputError(
-        f"{path} is no plan, no blend and no index cache",
-        hint="name their directories, or plan.json, blend.json or a description.txt",
+        f"cannot compare {path}: it is not a plan, blend or index cache",
+        hint="pass a directory, or a plan.json, blend.json or description.txt",
     )
 
 

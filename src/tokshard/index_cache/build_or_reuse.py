@@ -1,4 +1,4 @@
-"""Building or reusing the entry of a cache, by one process at a time."""
+"""Build or reuse an entry of the index cache, by one process at a time."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class CacheTarget:
             OutputExistsError: The entry is stale.
             IntegrityError: It is damaged.
         """
-        hint = f"--rebuild replaces it; or remove {self.entry.description_path}"
+        hint = f"pass --rebuild to replace it, or remove {self.entry.description_path}"
         message = f"{self.label} in {self.entry.directory} ({self.entry.hash}) {detail}"
         if condition == "stale":
             raise OutputExistsError(message, hint=hint)
@@ -183,8 +183,8 @@ def plan_tasks(
 def _beside(prefix: str) -> str:
     if is_remote(prefix):
         raise UsageError(
-            f"no directory is given for the indexes of {prefix}, and beside it they cannot be written",
-            hint="give a directory: --cache-dir",
+            f"--cache-dir is required: the indexes of {prefix} cannot be written next to it",
+            hint="pass --cache-dir DIRECTORY",
         )
     return default_directory(prefix)
 
@@ -214,9 +214,9 @@ def _sequences(request: IndexRequest, dataset: FingerprintedIndex) -> range:
     sequences = request.sequences(count)
     if not sequences:
         raise InputError(
-            f"the {request.split_name} index of {request.prefix}: the split {request.split.text!r} leaves it "
-            f"none of the {count} sequences, and Megatron would build it forever",
-            hint="give the split a larger share, or none at all (0) so that it is not built",
+            f"the {request.split_name} index of {request.prefix}: the split {request.split.text!r} has none "
+            f"of the {count:,} sequences, and Megatron would loop forever",
+            hint="pass a larger share for the split in --split, or 0 to skip it",
         )
     return sequences
 
@@ -225,9 +225,9 @@ def _check_same(first: IndexRequest, second: IndexRequest) -> None:
     same = replace(second, drop_last_partial=first.drop_last_partial)
     if second.drops_last_partial != first.drops_last_partial or same != first:
         raise UsageError(
-            f"the {first.split_name} indexes of {first.prefix} and {second.prefix} would have the same "
-            f"names in the cache, and differ in their data or in options that do not enter the names",
-            hint="give each a cache directory or a training path of its own",
+            f"the {first.split_name} indexes of {first.prefix} and {second.prefix} have the same names in "
+            "the cache, but differ in their data or in options that are not part of the names",
+            hint="pass a different --cache-dir or --path-as for each",
         )
 
 
@@ -240,21 +240,21 @@ def build_or_reuse(
     pause: Callable[[float], object] = time.sleep,
     tell: Callable[[int], None] = lambda _: None,
 ) -> Action:
-    """Make sure that an entry is fresh, and return what was done.
+    """Make sure that an entry is fresh; return the action.
 
-    A fresh entry is found, a missing one is built. Megatron's own is built in memory and compared: if
-    equal, our sidecar is added, otherwise it is damaged. A stale or damaged one is replaced only with
-    ``rebuild``. Of two processes that need the same entry, the second waits and finds what the first built.
+    Reuses a fresh entry, builds a missing one. Megatron's own is rebuilt and compared: if equal, the
+    sidecar is added, otherwise it is damaged. A stale or damaged one is replaced only with ``rebuild``.
+    If two processes need the same entry, the second waits and reuses the result of the first.
 
     ``make`` builds the arrays, in the dtypes and shapes of the target, or returns the blocks that do.
-    ``rebuild`` replaces whatever is not fresh, as judged by the digests, too. ``tell`` is called with the
-    bytes of each piece that is done.
+    ``rebuild`` replaces everything that is not fresh, also judged by digests. ``tell`` is called with the
+    number of bytes of each finished piece.
 
     Raises:
         OutputExistsError: The entry is stale.
-        IntegrityError: It is damaged, or Megatron's own and not what it should be.
-        LockedError: Another process was not done in time.
-        StorageError: The disk is full or broken. No file is incomplete then.
+        IntegrityError: It is damaged, or Megatron's own and wrong.
+        LockedError: Another process did not finish in time.
+        StorageError: A write failed. No file is incomplete then.
     """
     if target.examine(digests=rebuild).condition == "fresh":
         sweep(target.entry)
@@ -271,7 +271,7 @@ def build_or_reuse(
             if adopt(target, arrays):
                 tell(target.content.file_bytes)
                 return "verified"
-            target.refuse("damaged", "was not built by tokshard, and is not what it should be")
+            target.refuse("damaged", "was not built by tokshard, and has wrong content")
         write(target, arrays, tell)
     return "built" if before.condition == "missing" else "rebuilt"
 

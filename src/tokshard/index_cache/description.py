@@ -19,7 +19,7 @@ from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.small_files import read_small_file
 
-_HINT = "give a description.txt that Megatron Core 0.10 or later has written for a GPTDataset or a blend"
+_HINT = "pass a description.txt that Megatron Core 0.10 or later wrote for a GPTDataset or a blend"
 _MISSING = object()
 _SPLIT = "|".join(SPLITS)
 _ANY_COUNT = 10**40  # Megatron hashes Python integers, of any size
@@ -58,7 +58,7 @@ class _DescribedIndex:
             raise InputError(error.message, hint=_HINT) from error
         if description.text() != text:
             raise InputError(
-                f"{source} is not written as Megatron writes it (order, spaces, numbers or a final newline)",
+                f"{source} is not formatted as Megatron does (order, spaces, numbers or a final newline)",
                 hint=_HINT,
             )
         return description
@@ -196,7 +196,7 @@ def settings_from_cache(path: str) -> JobSettings:
     if isinstance(described, GPTDatasetDescription):
         return _settings(described, _sizes(described, os.path.dirname(path)))
     if not described.datasets:
-        raise InputError(f"{path} describes a blend of nothing")
+        raise InputError(f"{path} describes a blend without sources")
     return _settings(described.datasets[0], {})
 
 

@@ -94,13 +94,13 @@ class IndexOrigin:
     def difference_from(self, earlier: IndexOrigin) -> str | None:
         """Return the difference of an entry with another origin, None if its content would be the same."""
         if changes := self.dataset.changes_since(earlier.dataset):
-            return f"was built from another content of the dataset: {', '.join(changes)}"
+            return f"was built from other content of the dataset: {', '.join(changes)}"
         for option, then, now in (
             ("add_extra_token_to_sequence", earlier.extra_token, self.extra_token),
             ("drop_last_partial_sequence", earlier.drop_last_partial, self.drop_last_partial),
         ):
             if then != now:
-                return f"was built with {option}={then}, and not with {option}={now}"
+                return f"was built with {option}={then} instead of {option}={now}"
         return None
 
 
@@ -316,15 +316,15 @@ class Examination:
             return "does not exist"
         if condition == "missing":
             names = ", ".join(map(os.path.basename, self.missing))
-            return f"is not complete: {names} missing, so Megatron would build all files again"
+            return f"is incomplete: {names} missing, so Megatron would rebuild all files"
         for problem in self.problems:
             if condition == "damaged" and problem.kind != "stale":
                 return f"is damaged: {problem.message}"
             if condition == "stale":
                 return problem.message
         return {
-            "fresh": "is complete and built from the dataset as it is now",
-            "foreign": "was not built by tokshard: its content is not known to be right",
+            "fresh": "is complete and built from the current dataset",
+            "foreign": "was not built by tokshard: its content is unverified",
             "complete": "is complete",
         }[condition]
 
@@ -404,10 +404,10 @@ class _Examiner:
             self._find("description", path, error.message)
             return None
         if isinstance(description, BlendedDescription) and not description.has_a_size:
-            self._find("description", path, f"{path} does not tell the size of the blend")
+            self._find("description", path, f"{path} does not contain the size of the blend")
             return None
         if CacheEntry.of(description, self._entry.directory) != self._entry:
-            self._find("name", path, f"{path} does not hold the text that its name is the hash of")
+            self._find("name", path, f"{path} contradicts the hash in its name")
         return description
 
     def _specs(self) -> dict[str, ArraySpec]:
@@ -431,7 +431,7 @@ class _Examiner:
         if sidecar is None:
             return None
         if sidecar.description_md5 != self._entry.hash:
-            self._find("sidecar", path, f"{path} belongs to the index {sidecar.description_md5}")
+            self._find("sidecar", path, f"{path} belongs to another index, {sidecar.description_md5}")
             return None
         if sidecar.files.keys() != {f"{name}.npy" for name in self._entry.arrays}:
             self._find("sidecar", path, f"{path} records other files: {', '.join(sidecar.files)}")
@@ -444,7 +444,7 @@ class _Examiner:
             if recorded != spec.file_bytes:
                 array = self._entry.array_path(name)
                 self._find(
-                    "array", array, f"{array} has {spec.file_bytes} bytes, but {recorded} were recorded"
+                    "array", array, f"{array} must have {recorded} bytes as recorded, got {spec.file_bytes}"
                 )
         return sidecar
 
@@ -458,11 +458,11 @@ class _Examiner:
             if name in specs and specs[name] != wanted:
                 file, found = f"{name}.npy", specs[name]
                 if sidecar is None:
-                    problem = f"does not fit the dataset as it is now: {file} is {found}, "
-                    problem += f"but {wanted} follows from the dataset"
+                    problem = f"does not fit the current dataset: {file} must be {wanted}, "
+                    problem += f"got {found}"
                     self._find("stale", self._entry.array_path(name), problem)
                 else:
-                    problem = f"{file} is {found}, but {wanted} was to be written"
+                    problem = f"{file} must be {wanted}, got {found}"
                     self._find("shape", self._entry.array_path(name), problem)
 
     def _check_shapes(self, description: Description, specs: Specs) -> None:
@@ -482,10 +482,10 @@ class _Examiner:
         for name, spec in wanted.items():
             if name in specs and specs[name] != spec:
                 path = self._entry.array_path(name)
-                self._find("shape", path, f"{path} is {specs[name]}, but {spec} belongs to the others")
+                self._find("shape", path, f"{path} must be {spec} like the other arrays, got {specs[name]}")
 
     def _check_digests(self, sidecar: Sidecar, specs: Specs) -> None:
         for name in specs:
             path = self._entry.array_path(name)
             if file_digest(path) != sidecar.files[f"{name}.npy"].xxh3_128:
-                self._find("digest", path, f"{path} does not have the digest that was recorded")
+                self._find("digest", path, f"{path} does not match its recorded digest")

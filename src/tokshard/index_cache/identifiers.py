@@ -102,18 +102,14 @@ def megatron_identifiers(
     preset = _preset(version, tokenizer_type)
     if unknown := sorted(options.keys() - preset.options.keys()):
         raise UsageError(
-            f"Megatron {version} has no option {unknown[0]!r} of a {tokenizer_type}",
-            hint=f"it has {', '.join(preset.options)}",
+            f"Megatron {version} has no option {unknown[0]!r} of {tokenizer_type}",
+            hint=f"use one of {', '.join(preset.options)}",
         )
     if tokenizer_type == NULL:
         if not options.get("vocab_size"):
-            raise UsageError(
-                "the null tokenizer's name depends on its vocabulary size, and no --vocab-size is given"
-            )
+            raise UsageError("--vocab-size is required: the identifiers of NullTokenizer contain it")
     elif not tokenizer_model:
-        raise UsageError(
-            f"the {tokenizer_type}'s name depends on its path, and no --tokenizer-model is given"
-        )
+        raise UsageError(f"--tokenizer-model is required: the identifiers of {tokenizer_type} contain it")
     values = {name: options.get(name, default) for name, default in preset.options.items()}
     if tokenizer_type == NULL:
         values = {name: value for name, value in values.items() if value is not None}
@@ -143,7 +139,7 @@ def read_identifiers(path: str) -> dict[str, Any]:
         raise InputError(error.message, hint=_OTHER_WAYS) from error
     if "dataset_path" in found or "datasets" in found:
         raise InputError(
-            f"{path} is a whole description and not a tokenizer's identifiers", hint=f"use --like {path}"
+            f"{path} is a complete description, not a tokenizer's identifiers", hint=f"pass --like {path}"
         )
     return found
 
@@ -153,11 +149,11 @@ def _preset(version: str, tokenizer_type: str) -> _Preset:
     known = _PRESETS.get(release[1] if release else version)
     if known is None:
         raise UsageError(
-            f"there is no preset for Megatron {version!r}, only for {', '.join(MEGATRON_VERSIONS)}",
+            f"the Megatron version must be one of {', '.join(MEGATRON_VERSIONS)}, got {version!r}",
             hint=_OTHER_WAYS,
         )
     if tokenizer_type not in known:
         raise UsageError(
-            f"there is no preset for a {tokenizer_type!r}, only for {' and '.join(known)}", hint=_OTHER_WAYS
+            f"--tokenizer-type must be one of {', '.join(known)}, got {tokenizer_type!r}", hint=_OTHER_WAYS
         )
     return known[tokenizer_type]

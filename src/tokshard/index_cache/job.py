@@ -210,9 +210,9 @@ def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         UsageError, InputError, IntegrityError, StorageError: See :func:`examine_requests`.
     """
     if options.rebuild:
-        raise UsageError("--assert-hit builds nothing: leave out --rebuild")
+        raise UsageError("--assert-hit and --rebuild exclude each other")
     if isinstance(options.workers, RayOptions):
-        raise UsageError("indexes are checked on this machine: leave out --executor ray")
+        raise UsageError("--assert-hit and --executor ray exclude each other")
     started = time.monotonic()
     requests, epoch_sizes = requests_of(options)
     outcomes = examine_requests(
@@ -267,8 +267,8 @@ def requests_of(options: BuildIndicesOptions) -> tuple[list[IndexRequest], list[
                 requests += _requests(options, like, prefix, length, size, tokenizer)
     if not any(request.is_built for request in requests):
         raise UsageError(
-            "no index would be built: no split has a share, or the job of --like has data for each split",
-            hint="give --split; or use tokshard blend with the job's --train-data-path and so on",
+            "no index to build: no split has a share, or the job of --like has data for each split",
+            hint="pass --split; or use tokshard blend with --train, --valid and --test",
         )
     return requests, epoch_sizes
 

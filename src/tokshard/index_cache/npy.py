@@ -137,7 +137,7 @@ def write_blocks(
             found = records[name].size_bytes
             if found != spec.file_bytes:
                 raise IntegrityError(
-                    f"{paths[name]} would have {found} bytes, but {spec.file_bytes} follow from {spec}",
+                    f"{paths[name]} must have {spec.file_bytes} bytes for {spec}, got {found}",
                     path=paths[name],
                 )
     return records
@@ -185,7 +185,7 @@ def _spec(file: InputFile) -> ArraySpec:
     found = _HEADER.fullmatch(bytes(head))
     if found is None:
         raise IntegrityError(
-            f"{file.path} does not begin as numpy.save begins a file of integers",
+            f"{file.path} does not begin with the .npy header of an integer array",
             path=file.path,
             field="header",
             offset=0,
@@ -194,14 +194,14 @@ def _spec(file: InputFile) -> ArraySpec:
     spec = ArraySpec(np.dtype(found[1].decode()), shape)
     if spec.header() != head:
         raise IntegrityError(
-            f"{file.path}: the header is not what numpy.save writes for {spec}",
+            f"{file.path}: the header differs from that of numpy.save for {spec}",
             path=file.path,
             field="header",
             offset=0,
         )
     if spec.file_bytes != file.size_bytes:
         raise IntegrityError(
-            f"{file.path} has {file.size_bytes} bytes, but {spec.file_bytes} follow from its header ({spec})",
+            f"{file.path} must have {spec.file_bytes} bytes by its header ({spec}), got {file.size_bytes}",
             path=file.path,
             field="size",
             offset=min(spec.file_bytes, file.size_bytes),

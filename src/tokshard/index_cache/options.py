@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 MISSING_SIZE = "the number of samples is required"
 MISSING_SIZE_HINT = (
-    "give --num-samples 10M,20k (none is one epoch), --epochs 1, or the arguments of the job: "
+    "pass --num-samples 10M,20k (none is one epoch), --epochs 1, or the arguments of the job: "
     "--train-iters, --global-batch-size, --eval-interval, --eval-iters"
 )
 DEFAULT_SPLIT_WARNING = (
-    f"the split is Megatron's {megatron_defaults.SPLIT!r}, which keeps 3.1% of the data from training"
+    f"the split is Megatron's {megatron_defaults.SPLIT!r}, "
+    "which reserves 3.1% of the data for validation and test"
 )
 
 
@@ -61,12 +62,12 @@ class NamingOptions:
         }
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} say the same thing: give one of them")
+            raise UsageError(f"{' and '.join(given)} exclude each other")
         for name in ("tokenizer_type", "tokenizer_model", "vocab_size"):
             if getattr(self, name) is not None and self.megatron is None:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} is of no use without --megatron",
-                    hint="the names of Megatron's cache files depend on its version",
+                    f"--{name.replace('_', '-')} requires --megatron",
+                    hint="pass --megatron VERSION: the names of the cache files depend on it",
                 )
 
     @property
@@ -140,11 +141,11 @@ class TrainingOptions:
         given = self._given()
         if given and self.train_iters is None and self.train_samples is None:
             raise UsageError(
-                f"--{next(iter(given)).replace('_', '-')} needs --train-iters or --train-samples",
-                hint="give the arguments of the job as it will be started",
+                f"--{next(iter(given)).replace('_', '-')} requires --train-iters or --train-samples",
+                hint="pass the same arguments as in the launch command of the job",
             )
         if given and self.global_batch_size is None:
-            raise UsageError("the sizes of a job need --global-batch-size")
+            raise UsageError("--train-iters and --train-samples require --global-batch-size")
         self.sizes  # noqa: B018 - raises for arguments that are out of range
 
     @property
@@ -191,8 +192,8 @@ def check_path_as(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> Non
         root = local.rstrip("/") + "/"
         if not any(path == local or path.startswith(root) for path in paths):
             raise UsageError(
-                f"--path-as {local}={training} changes nothing: no dataset is written so",
-                hint="for example data/web is not under ./data",
+                f"--path-as {local}={training} has no effect: no path begins with {local}",
+                hint="write the path as the dataset is named: data/web is not under ./data",
             )
 
 
@@ -243,15 +244,15 @@ class BuildIndicesOptions:
 
     def __post_init__(self) -> None:
         if not self.prefixes:
-            raise UsageError("no dataset is given")
+            raise UsageError("at least one dataset is required")
         if not self.sequence_lengths and self.naming.like is None:
-            raise UsageError("the sequence length is not given", hint="for example --seq-length 4096")
+            raise UsageError("the sequence length is required", hint="pass for example --seq-length 4096")
         if not self.sizes and not self.epochs and self.naming.like is None:
             raise UsageError(MISSING_SIZE, hint=MISSING_SIZE_HINT)
         if any(epochs < 1 for epochs in self.epochs):
-            raise UsageError(f"--epochs must be 1 or more, got {min(self.epochs)}")
+            raise UsageError(f"--epochs must be at least 1, got {min(self.epochs)}")
         if not 0 <= self.surplus < math.inf:
-            raise UsageError(f"--surplus must be 0 or more, got {self.surplus:g}")
+            raise UsageError(f"--surplus must be at least 0, got {self.surplus:g}")
         if self.seed is not None:
             check_seed(self.seed)
         if self.split is not None:
@@ -277,7 +278,7 @@ class BuildIndicesOptions:
             return ()
         shares = zip(SPLITS, parse_split(self.split or like.split).matrix, strict=True)
         return tuple(
-            f"--like does not tell how many samples {name} has, so that its index is left out"
+            f"--like does not contain the number of {name} samples, so its index is not built"
             for name, share in shares
             if share and name not in like.num_samples
         )
@@ -312,7 +313,7 @@ class IndexRequest:
 
     def __post_init__(self) -> None:
         if self.split_name not in SPLITS:
-            raise UsageError(f"there is no split {self.split_name!r}", hint=f"use one of {', '.join(SPLITS)}")
+            raise UsageError(f"split must be one of {', '.join(SPLITS)}, got {self.split_name!r}")
         check_seed(self.seed)
 
     @property

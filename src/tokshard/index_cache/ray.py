@@ -25,7 +25,7 @@ from tokshard.storage.files import temporary_path
 from tokshard.storage.fs import abspath
 
 _FUNCTION = "tokshard.index_cache.ray:build_on_node"
-_HINT = "datasets and the cache must be on a file system that all nodes share"
+_HINT = "put datasets and the cache on a file system shared by all nodes"
 
 
 def build_on_ray(
@@ -165,13 +165,15 @@ def build_on_node(arguments: Message, attachment: bytes) -> Iterator[Answer]:  #
 
 def _build(call: _BuildCall, host: str) -> Action:
     if not os.path.exists(call.probe):
-        raise InputError(f"the cache {call.directory} is another one on the node {host}", hint=_HINT)
+        raise InputError(
+            f"the cache {call.directory} is a different directory on the node {host}", hint=_HINT
+        )
     datasets = Datasets()
     _, tasks = plan_tasks([call.request], call.directory, datasets, ThreadRunner(1))
     (task,) = tasks.values()
     if changes := task.dataset.changes_since(call.dataset):
         raise InputError(
-            f"the dataset {call.request.prefix} is another one on the node {host}: {changes[0]}", hint=_HINT
+            f"the dataset {call.request.prefix} differs on the node {host}: {changes[0]}", hint=_HINT
         )
     return build_or_reuse(
         task.target,

@@ -1,7 +1,7 @@
-"""The doctor: what a Megatron job will find in its cache, and what its data arguments will do.
+"""Checks of a Megatron launch command: the cached indexes it will find, and the effect of its data arguments.
 
-It reads a launch command, works out the names of all cache files as Megatron does, examines those that
-exist, and for a missing one finds the fields of its description that differ from the nearest one.
+Reads a launch command, computes the names of all cache files as Megatron does, examines those that exist, and
+for missing ones finds the fields of the description that differ from the nearest existing one.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class DoctorReport(Document):
 
 
 def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
-    """Examine a Megatron job before it is started. Nothing is written, and no index is built.
+    """Check a Megatron launch command. Nothing is written, and no index is built.
 
     Args:
         job: The path of a launch script, a launch command, or options.
 
     Raises:
-        UsageError: The command holds no argument about data, or one that cannot be read.
+        UsageError: The command has no data arguments, or an invalid one.
         InputError: A file cannot be read.
         StorageError: The cache cannot be read.
     """
@@ -81,9 +81,9 @@ def _read(options: DoctorOptions) -> LaunchArguments:
         return read_launch(read_small_file(text, "launch script").decode("utf-8", "surrogateescape"))
     if " " not in text.strip():
         raise MissingFileError(
-            f"there is no file {text}",
+            f"launch script not found: {text}",
             path=text,
-            hint="name a file that holds the launch command, or give the command itself",
+            hint="pass a file with the launch command, or the command itself",
         )
     return read_launch(text)
 
@@ -103,16 +103,16 @@ def diagnose(
     tokenizer: Candidate | None = None,
     path_as: tuple[tuple[str, str], ...] = (),
 ) -> DoctorReport:
-    """Examine a job before it is started.
+    """Check a job before it is launched.
 
     Args:
         launch: Its arguments.
-        tokenizer: The identifiers of its tokenizer; None to try those of each version of Megatron, and
-            those in the cache itself, and to take what finds most.
-        path_as: Pairs (path here, path at training time), where data or cache lie elsewhere here.
+        tokenizer: The identifiers of its tokenizer; None to try those of each version of Megatron and those
+            in the cache, and to use the best match.
+        path_as: Pairs (path here, path at training time), for data or caches at other paths here.
 
     Raises:
-        UsageError: An option cannot be meant.
+        UsageError: An option is invalid.
         StorageError: The cache cannot be read.
     """
     findings = findings_of_arguments(launch)
@@ -155,7 +155,7 @@ def diagnose(
 
 def _config(launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str], ...]) -> BuilderConfig:
     if launch.sequence_length is None:
-        raise UsageError("the sequence length is not given", hint="give --seq-length")
+        raise UsageError("the sequence length is required", hint="add --seq-length to the launch command")
     surplus = launch.mid_level_dataset_surplus
     return BuilderConfig(
         sequence_length=launch.sequence_length,
@@ -169,11 +169,11 @@ def _config(launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str
 
 
 def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe:
-    """Return the recipe that a launch command gives, with the prefixes of this machine.
+    """Return the recipe of a launch command, with the path prefixes of this machine.
 
     Raises:
-        UsageError: Megatron would misread it, or nothing is given.
-        InputError: A file that it names cannot be read.
+        UsageError: Megatron would misread it, or it has no data.
+        InputError: A file of the command cannot be read.
     """
     here, several = paths.inverse(), launch.multiple_validation_sets
     if launch.data_args_path is not None:
@@ -200,7 +200,7 @@ def _mapped(mixture: Mixture | None, paths: PathMapping) -> Mixture | None:
 
 
 def forecast_splits(recipe: BlendRecipe, config: BuilderConfig) -> tuple[list[SplitPlan], list[Finding]]:
-    """Return the plan of each split and findings; one split's defect hides no other's.
+    """Return the plan of each split, and findings of all splits.
 
     The plan of a split with a defect has no sources.
 
@@ -234,13 +234,13 @@ def _of_sizes(splits: Sequence[SplitPlan], config: BuilderConfig | None) -> Iter
                 "too-few-samples",
                 "error" if split.split == "train" else "warning",
                 shortfall,
-                "give weights, which read a dataset as often as they need",
+                "add weights to --data-path: weighted datasets repeat as often as needed",
             )
         if config.size_of(split.split) == 0:
             yield Finding(
                 "unused-split",
                 "note",
-                f"{split.name} is asked for no sample, but is built: every split with a share is",
+                f"{split.name} requests no samples, but Megatron builds every split with a share",
             )
 
 
@@ -266,8 +266,8 @@ def _of_cache(
         yield Finding(
             "no-cache-path",
             "warning",
-            "without --data-cache-path every rank builds the blend anew at every start",
-            "give --data-cache-path, and prepare it with tokshard blend",
+            "without --data-cache-path every rank builds the blend again at every start",
+            "add --data-cache-path to the launch command, and build the cache with tokshard blend",
         )
     rules: tuple[tuple[str, str, Any, str, str | None], ...] = (
         (
@@ -275,27 +275,27 @@ def _of_cache(
             "cache-missing",
             "warning",
             "the job will build {}",
-            "tokshard build-indices or blend makes them",
+            "build them with tokshard build-indices or tokshard blend",
         ),
         (
             "stale",
             "cache-stale",
             "error",
-            "the job will read {}, made from another content",
-            "--rebuild replaces them",
+            "the job will read {}, built from other content",
+            "replace them with --rebuild",
         ),
         (
             "damaged",
             "cache-damaged",
             "error",
             "the job will fail on, or misread, {}",
-            "--rebuild replaces them",
+            "replace them with --rebuild",
         ),
         (
             "foreign",
             "cache-foreign",
             "note",
-            "the job will read {}, not made by tokshard and so not proved",
+            "the job will read {}, which were not built by tokshard and are unverified",
             None,
         ),
     )
@@ -309,18 +309,18 @@ def _of_cache(
 
 
 def _of_tokenizer(names: TokenizerNames, lookups: Sequence[CacheLookup]) -> Iterator[Finding]:
-    hint = "give --megatron VERSION, --like or --tokenizer-identifiers"
+    hint = "pass --megatron VERSION, --like or --tokenizer-identifiers"
     if not any(lookup.will_be_found for lookup in lookups):
         yield Finding(
             "tokenizer-unknown",
             "warning",
-            f"nothing is there under the names of any known version of Megatron; {names.label} is shown",
+            f"no files found under the names of any known version of Megatron; {names.label} is shown",
             hint,
         )
     elif names.source == "cache":
         yield Finding(
             "tokenizer-assumed",
             "note",
-            "the names are of the tokenizer that the cache was made for: no preset tells those of the job",
+            "the names are those of the cache's tokenizer: no preset matches the job's tokenizer",
             hint,
         )

@@ -109,7 +109,7 @@ class WriterLock:
             current = _is_current(descriptor, self.path)
         except BlockingIOError:
             raise LockedError(
-                f"output is locked by another process: {_owner(descriptor)} holds {self.path}",
+                f"another process is writing this output: {_owner(descriptor)} holds {self.path}",
                 hint="wait for that process to finish, or stop it and run the same command again",
             ) from None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Adopting a dataset of another program: a manifest for it, by which later changes are found."""
+"""Adoption of datasets written by other programs: a manifest that makes later changes detectable."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ PIECE_BYTES = 16 << 20
 
 
 def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: VerifyContext) -> None:
-    """Write a manifest, and the units it needs, for a dataset whose structure was found sound.
+    """Write a manifest and its units for a structurally valid dataset.
 
     The manifest leaves unknown fields empty: see "Adopted datasets" in
     ``docs/reference/formats/manifest.md``. With a tokenizer, every token must be in its vocabulary; its
     identity is recorded, and its EOD if all documents end with it.
 
     Raises:
-        InputError: It was changed meanwhile.
-        LockedError: Another process writes it.
-        StorageError: It cannot be read, or the manifest not be written.
+        InputError: It changed during the adoption.
+        LockedError: Another process is writing it.
+        StorageError: It cannot be read, or the manifest cannot be written.
     """
     before = _state(prefix)
     pieces, units = _units(prefix, facts, context)
@@ -67,8 +67,8 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
     with work.locked():
         if _state(prefix) != before:
             raise InputError(
-                f"{prefix} was changed while it was adopted",
-                hint="adopt it again when nothing writes to it any more",
+                f"{prefix} changed while it was adopted",
+                hint="run the same command again when no process writes the dataset",
             )
         write_atomically(file_of(prefix, UNITS_NAME), lines)
         write_atomically(manifest_path(prefix), manifest.to_bytes())

@@ -1,4 +1,4 @@
-"""Verifying a blend: its document, its sources, its order and its certificate.
+"""Verification of a blend: its document, sources, order and certificate.
 
 The deepest level measures every claim of the document again from the files (:func:`recheck`).
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def read_document(path: str) -> BlendDocument | TokshardError:
-    """Return the document of a blend, or why it cannot be read."""
+    """Return the document of a blend, or the error of reading it."""
     try:
         return BlendDocument.read(path)
     except (InputError, IntegrityError, StorageError) as error:
@@ -40,7 +40,7 @@ def read_document(path: str) -> BlendDocument | TokshardError:
 
 
 def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
-    """Verify a blend; the files of its indexes are subjects of their own."""
+    """Verify a blend; the files of its indexes are separate products."""
     document = read_document(path)
     findings = ProductFindings("blend", os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
     if isinstance(document, TokshardError):
@@ -53,7 +53,7 @@ def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
             _examine_source(split, source, findings, context, missing)
         if split.certificate.samples != split.samples:
             counted = split.certificate.samples
-            text = f"the certificate of {split.name} is of {counted} samples, not {split.samples}"
+            text = f"the certificate of {split.name} must cover {split.samples} samples, got {counted}"
             findings.find("blend-certificate", text)
     if context.reaches("deep") and not missing:
         for problem in recheck(document):
@@ -87,7 +87,7 @@ def _examine_source(
         if prefix not in missing:
             missing.add(prefix)
             findings.find(
-                "blend-source-missing", f"{prefix} is not there, but the blend reads it", path=prefix
+                "blend-source-missing", f"dataset not found: {prefix} (a source of the blend)", path=prefix
             )
         return
     if source.draws > source.samples:
@@ -98,7 +98,7 @@ def _examine_source(
             samples = read_spec(source.shuffle_index).shape[0]
             if samples != source.samples:
                 text = (
-                    f"{source.shuffle_index} has {samples} samples, but the blend counts on {source.samples}"
+                    f"{source.shuffle_index} must have {source.samples} samples for the blend, got {samples}"
                 )
                 findings.find("blend-samples", text, path=source.shuffle_index)
     try:
@@ -112,13 +112,13 @@ def _examine_source(
         return
     changes = now.changes_since(source.fingerprint)
     if changes:
-        text = f"{prefix} is not the dataset that was blended: {', '.join(changes)}"
+        text = f"{prefix} has changed since it was blended: {', '.join(changes)}"
         findings.find("blend-source-changed", text, path=prefix)
 
 
 @dataclass(frozen=True, slots=True)
 class BlendProblem:
-    """A claim of a blend that does not hold."""
+    """A wrong statement of a blend document."""
 
     code: str
     path: str
@@ -127,11 +127,11 @@ class BlendProblem:
 
 
 def recheck(document: BlendDocument) -> list[BlendProblem]:
-    """Check every claim of a blend against the files; return those that do not hold.
+    """Check every statement of a blend document against the files; return the wrong ones.
 
-    The sources must be those that were blended, and the order must follow from the weights; every figure of
-    the certificate is measured again. Memory does not depend on the size of the blend, except for a byte for
-    each sample of one source.
+    The sources must be unchanged, and the order must follow from the weights; all figures of the certificate
+    are measured again. Memory does not depend on the size of the blend, except for one byte per sample of one
+    source.
     """
     problems: list[BlendProblem] = []
     for split in document.splits.values():
@@ -167,21 +167,21 @@ Problem = tuple[str, str, str]
 def _check_source(source: BlendSource) -> Iterator[Problem]:
     changes = dataset_fingerprint(source.prefix).changes_since(source.fingerprint)
     if changes:
-        message = f"{source.prefix} is not the dataset that was blended: {', '.join(changes)}"
+        message = f"{source.prefix} has changed since it was blended: {', '.join(changes)}"
         yield "blend-source-changed", source.prefix, message
     description = read_description(source.description)
     if not isinstance(description, GPTDatasetDescription) or description.hash() != source.hash:
-        yield "blend-hash", source.description, f"{source.description} does not have the hash in its name"
+        yield "blend-hash", source.description, f"{source.description} contradicts the hash in its name"
     count = len(map_npy(source.shuffle_index))
     if count != source.samples:
-        message = f"{source.shuffle_index} has {count} samples, but the blend counts on {source.samples}"
+        message = f"{source.shuffle_index} must have {source.samples} samples for the blend, got {count}"
         yield "blend-order", source.shuffle_index, message
 
 
 def _check_order(blend: BlendOrderFiles) -> Iterator[Problem]:
     description = read_description(blend.description)
     if not isinstance(description, BlendedDescription) or description.hash() != blend.hash:
-        yield "blend-hash", blend.description, f"{blend.description} does not have the hash in its name"
+        yield "blend-hash", blend.description, f"{blend.description} contradicts the hash in its name"
     if blend.size is None:
         order, size = exhaustive_order([int(weight) for weight in blend.weights])
     else:
@@ -190,7 +190,7 @@ def _check_order(blend: BlendOrderFiles) -> Iterator[Problem]:
     arrays: list[tuple[NDArray[Any], str]] = [(map_npy(path), path) for path in paths]
     for array, path in arrays:
         if array.shape != (size,):
-            yield "blend-order", path, f"{path} has {len(array)} samples, but the blend has {size}"
+            yield "blend-order", path, f"{path} must have {size} samples, got {len(array)}"
             return
     done = 0
     for block in blend_blocks(order, size):
@@ -227,7 +227,7 @@ def _check_certificate(split: BlendSplit, sequence_length: int) -> Iterator[Prob
         yield (
             "blend-certificate",
             os.path.dirname(split.sources[0].description),
-            (f"the certificate of {split.name} says that {name} is {claimed}, but it is {found}"),
+            f"the certificate of {split.name} records {name} {claimed}, but it is {found}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Verification of cached indexes: Megatron's files, our sidecar, and the dataset they are made from."""
+"""Verification of cached indexes: Megatron's files, the sidecar, and the dataset they were built from."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class EntryToVerify:
-    """An entry of a cache, with its dataset where that is known better than its description says."""
+    """An entry of a cache, with its dataset if it is known from elsewhere than its description."""
 
     entry: CacheEntry
     prefix: str | None = None
@@ -91,12 +91,12 @@ def _report_condition(found: Examination, findings: ProductFindings) -> None:
     entry = found.entry
     if found.missing:
         names = ", ".join(os.path.basename(path) for path in found.missing)
-        text = f"{names} not there, so Megatron would build all anew"
+        text = f"{names} missing, so Megatron would rebuild all files"
         findings.find("cache-incomplete", text, path=found.missing[0])
     for problem in found.problems:
         findings.find(_CODES[problem.kind], problem.message, path=problem.path)
     if found.sidecar is None and not findings.has("cache-sidecar", "unreadable"):
-        text = f"{entry.description_path} was not made by tokshard, so nothing is known of its content"
+        text = f"{entry.description_path} was not built by tokshard, so its content is unverified"
         findings.find("cache-foreign", text)
     if "shuffle_index" in found.specs:
         findings.counts["samples"] = found.specs["shuffle_index"].shape[0]
@@ -116,7 +116,7 @@ def _examine_digests(
     for name, good in zip(selected, context.runner.run(is_as_written, selected, total), strict=True):
         path = found.entry.array_path(name)
         if not good:
-            findings.find("cache-digest", f"{path} does not have the digest that was recorded", path=path)
+            findings.find("cache-digest", f"{path} does not match its recorded digest", path=path)
     findings.counts |= {"arrays": len(names), "arrays_checked": len(selected), "bytes_checked": total}
 
 
@@ -130,7 +130,7 @@ def _examine_origin(
     entry, sidecar = wanted.entry, found.sidecar
     prefix = wanted.prefix or _local(entry.directory, description.dataset_path)
     if prefix is None or not IndexedDataset.exists(prefix):
-        text = f"the dataset {prefix or description.dataset_path} is not here, and was not compared"
+        text = f"the dataset {prefix or description.dataset_path} was not found and not compared"
         findings.find("cache-alone", text)
         return
     try:
@@ -140,7 +140,7 @@ def _examine_origin(
         return
     changes = now.changes_since(sidecar.origin.dataset) if sidecar is not None and sidecar.origin else []
     if changes:
-        text = f"{findings.path} was made from another content of {prefix}: {', '.join(changes)}"
+        text = f"{findings.path} was built from other content of {prefix}: {', '.join(changes)}"
         findings.find("cache-stale", text)
     elif context.reaches("deep") and len(found.specs) == len(entry.arrays):
         with unreadable_found(findings, findings.path):
@@ -176,7 +176,9 @@ def _examine_leftovers(entry: CacheEntry, findings: ProductFindings) -> None:
         ]
     for path in sorted(left):
         findings.find(
-            "cache-leftover", f"{path} is left of a builder that was stopped, or that is at work", path=path
+            "cache-leftover",
+            f"{path} is left from an interrupted build, or belongs to a running one",
+            path=path,
         )
 
 
@@ -185,7 +187,7 @@ def compare_index(
 ) -> None:
     """Build an index again and compare.
 
-    Its shapes are worked out first, so that only what has the size of the files is ever built.
+    Shapes are computed first, so that an index is built only if it has the size of the files.
 
     Raises:
         StorageError, IntegrityError: A file cannot be read.
@@ -212,7 +214,7 @@ def compare_index(
         for name, spec in gpt_specs(plan).items():
             if specs[name] != spec:
                 path = entry.array_path(name)
-                text = f"{path} is {specs[name]}, but {spec} follows from {prefix}"
+                text = f"{path} must be {spec} for {prefix}, got {specs[name]}"
                 findings.find("cache-shape", text, path=path)
         if findings.has("cache-shape"):
             return
@@ -226,14 +228,14 @@ def compare_index(
             drop_last_partial=request.drops_last_partial,
         )
     except (InputError, UsageError) as error:
-        text = f"{entry.description_path} cannot be built from {prefix} at all: {error.message}"
+        text = f"{entry.description_path} cannot be built from {prefix}: {error.message}"
         findings.find("cache-content", text, path=entry.description_path)
         return
     for name in GPT_ARRAYS:
         path = entry.array_path(name)
         place = first_difference(map_npy(path), getattr(built, name))
         if place is not None:
-            text = f"{path} does not follow from {prefix} at entry {place}"
+            text = f"{path} differs from the index of {prefix} at entry {place}"
             findings.find("cache-content", text, path=path)
 
 
@@ -259,7 +261,7 @@ def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar |
 
 
 def compare_blend(entry: CacheEntry, description: BlendedDescription, findings: ProductFindings) -> None:
-    """Draw a blend again and compare."""
+    """Build a blend again and compare."""
     weights = description.weights
     try:
         if description.size is None:
@@ -279,7 +281,7 @@ def compare_blend(entry: CacheEntry, description: BlendedDescription, findings: 
             place = first_difference(array[done : done + len(block[number])], block[number])
             if place is not None and good[number]:
                 good[number] = False
-                text = f"{path} does not follow from the weights at sample {done + place}"
+                text = f"{path} differs from the order of the weights at sample {done + place}"
                 findings.find("cache-content", text, path=path)
         done += len(block[0])
 

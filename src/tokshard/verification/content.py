@@ -1,4 +1,4 @@
-"""The meaning of the bytes of a dataset: token ids, ends of documents, text, places in inputs."""
+"""Checks of the content of a dataset: token ids, document ends, text, positions in inputs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _TASK_DOCUMENTS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What is known of the tokens.
+    """Expectations about the tokens.
 
     Attributes:
-        limit: Ids are below this; None where no vocabulary is known.
-        eod_id: The EOD token; None where it is not known.
-        ends_with_eod: Whether every document with tokens ends with it; None where that is not known.
-        eod_in_text: How many others there are; None where that is not known.
+        limit: Ids must be below this; None if the vocabulary is unknown.
+        eod_id: The EOD token; None if unknown.
+        ends_with_eod: Whether every document with tokens ends with it; None if unknown.
+        eod_in_text: The number of other EOD tokens; None if unknown.
     """
 
     limit: int | None
@@ -56,7 +56,7 @@ class TokenRules:
 
 @dataclass(slots=True)
 class TokenTally:
-    """What was counted.
+    """Counts of a scan.
 
     Attributes:
         outside: Tokens that are not in the vocabulary.
@@ -75,7 +75,7 @@ class TokenTally:
     first_without: int | None = None
 
     def merge(self, later: TokenTally) -> None:
-        """Add what was counted behind."""
+        """Add the counts of the following part."""
         self.outside += later.outside
         self.eod += later.eod
         self.documents += later.documents
@@ -89,7 +89,7 @@ class TokenTally:
 def scan_tokens(
     dataset: IndexedDataset, rules: TokenRules, findings: ProductFindings, context: VerifyContext
 ) -> TokenTally:
-    """Read all tokens and hold them against the rules.
+    """Read all tokens and check them against the rules.
 
     Raises:
         IntegrityError, StorageError: The ``.bin`` cannot be read to its end.
@@ -107,21 +107,21 @@ def scan_tokens(
         token, identifier = tally.first_outside
         offset = token * dataset.dtype.itemsize
         text = (
-            f"{path} at byte {offset}: token {identifier} is not below {rules.limit}; "
-            f"{tally.outside} of all tokens are not"
+            f"{path} at byte {offset}: token {identifier} must be below {rules.limit} "
+            f"(of all tokens, {tally.outside:,} are not)"
         )
         findings.find("token-range", text, path=path, offset=offset)
     if rules.ends_with_eod and tally.first_without is not None:
         text = (
-            f"{dataset.path_prefix}: document {tally.first_without} does not end with EOD ({rules.eod_id}); "
-            f"{tally.without_eod} of {tally.documents} documents with tokens do not"
+            f"{dataset.path_prefix}: document {tally.first_without} does not end with EOD ({rules.eod_id}) "
+            f"(of {tally.documents:,} documents with tokens, {tally.without_eod:,} do not)"
         )
         findings.find("eod-missing", text, path=path)
     appended = tally.documents - tally.without_eod if rules.ends_with_eod else 0
     if rules.eod_in_text is not None and tally.eod - appended != rules.eod_in_text:
         text = (
-            f"{dataset.path_prefix}: EOD ({rules.eod_id}) stands {tally.eod - appended} times in the text of "
-            f"documents, but the manifest says {rules.eod_in_text}"
+            f"{dataset.path_prefix}: the text of documents must contain EOD ({rules.eod_id}) "
+            f"{rules.eod_in_text} times by the manifest, got {tally.eod - appended}"
         )
         findings.find("eod-count", text, path=path)
     return tally
@@ -197,7 +197,7 @@ def examine_meaning(
     findings: ProductFindings,
     context: VerifyContext,
 ) -> None:
-    """Look at every token, decode a sample of the documents, and compare with the inputs that are here.
+    """Check every token, decode a sample of the documents, and compare with the available inputs.
 
     Raises:
         StorageError, IntegrityError: A file cannot be read to its end.
@@ -207,7 +207,9 @@ def examine_meaning(
     tokenizer = _tokenizer(prefix, identity, findings, context)
     rules = _rules(identity, manifest, tokenizer)
     if rules.limit is None:
-        findings.find("vocabulary-unknown", f"{prefix}: no tokenizer is known, so any token may be right")
+        findings.find(
+            "vocabulary-unknown", f"{prefix}: the tokenizer is unknown, so token ids cannot be checked"
+        )
     if facts.header.dtype.kind in "iu":
         scan_tokens(dataset, rules, findings, context)
         if tokenizer is not None and not findings.has("token-range", "tokenizer-other"):
@@ -227,7 +229,7 @@ def _tokenizer(
     recorded = identity.sha256 if identity is not None else None
     if recorded is not None and recorded != given.sha256:
         text = (
-            f"{prefix} was made with another tokenizer than {given.argument}: their SHA-256 are "
+            f"{prefix} was encoded with another tokenizer than {given.argument}: SHA-256 "
             f"{recorded} and {given.sha256}"
         )
         findings.find("tokenizer-other", text)
@@ -292,7 +294,7 @@ def _examine_provenance(
     listed = list(range(len(edges) - 1))
     for unit, good in zip(listed, context.runner.run(ascends, listed, file.size_bytes), strict=True):
         if not good:
-            text = f"{path}: the places of documents {edges[unit]} to {edges[unit + 1] - 1} do not ascend"
+            text = f"{path}: the positions of documents {edges[unit]} to {edges[unit + 1] - 1} must ascend"
             findings.find("provenance-order", text, path=path, offset=8 * edges[unit])
 
 
@@ -308,5 +310,5 @@ def _examine_rejected(prefix: str, manifest: Manifest, findings: ProductFindings
         findings.find("rejected-count", error.message, path=path)
         return
     if dict(found) != manifest.counts.rejected:
-        text = f"{path} lists {dict(found)}, but the manifest counts {manifest.counts.rejected}"
+        text = f"{path} must list {manifest.counts.rejected} by the manifest, got {dict(found)}"
         findings.find("rejected-count", text, path=path)

@@ -58,13 +58,13 @@ def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
         findings.find_error("manifest-damaged", error, path=path)
         return None
     if manifest.seal != seal_of(value) or content != manifest.to_bytes():
-        text = f"{path} was changed after it was written: its seal does not belong to the rest"
+        text = f"{path} was changed after it was written: its seal contradicts the other fields"
         findings.find("manifest-changed", text, path=path)
     return manifest
 
 
 def examine_claims(path_prefix: str, manifest: Manifest, findings: ProductFindings) -> None:
-    """Hold a manifest against itself, and against the names and sizes of the files it lists."""
+    """Check a manifest for consistency, and against the names and sizes of its files."""
     path = manifest_path(path_prefix)
     for text in _contradictions(manifest):
         findings.find("manifest-count", f"{path}: {text}", path=path)
@@ -73,23 +73,23 @@ def examine_claims(path_prefix: str, manifest: Manifest, findings: ProductFindin
         if not fs.isfile(listed):
             if name not in {"bin", "idx"}:
                 findings.find(
-                    "file-missing", f"{listed} is not there, but the manifest lists it", path=listed
+                    "file-missing", f"file not found: {listed} (listed in the manifest)", path=listed
                 )
             continue
         actual = fs.getsize(listed)
         if actual != record.size_bytes:
-            text = f"{listed} has {actual} bytes, but the manifest says {record.size_bytes}"
+            text = f"{listed} must have {record.size_bytes} bytes by its manifest, got {actual}"
             findings.find("file-size", text, path=listed)
     for name in (PROVENANCE_NAME, REJECTED_NAME):
         stray = os.path.join(sidecar_directory(path_prefix), name)
         if name not in manifest.files.by_name() and fs.lexists(stray):
-            findings.find("file-unlisted", f"{stray} is there, but the manifest does not list it", path=stray)
+            findings.find("file-unlisted", f"{stray} is not listed in the manifest", path=stray)
 
 
 def examine_index_claims(
     path_prefix: str, manifest: Manifest, facts: IndexFacts, findings: ProductFindings
 ) -> None:
-    """Hold what a manifest says of a sound index against the index."""
+    """Compare a manifest with a valid index."""
     header, data = facts.header, manifest.dataset
     found: dict[str, Any] = {
         "dtype": header.dtype.name,
@@ -103,7 +103,7 @@ def examine_index_claims(
     for name, value in found.items():
         recorded = getattr(data, name)
         if recorded != value:
-            text = f"{path}: dataset.{name} is {recorded!r}, but the index has {value!r}"
+            text = f"{path}: dataset.{name} must be {value!r} as in the index, got {recorded!r}"
             findings.find("manifest-index", text, path=path)
 
 
@@ -111,32 +111,32 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     data, counts = manifest.dataset, manifest.counts
     rejected = counts.rejected_total
     if counts.records != counts.documents + rejected:
-        yield f"{counts.records} records are not {counts.documents} documents and {rejected} rejected records"
+        yield f"counts.records must be {counts.documents} + {rejected} rejected, got {counts.records}"
     if data.documents != counts.documents:
-        yield f"dataset.documents is {data.documents}, but counts.documents is {counts.documents}"
+        yield f"dataset.documents must be counts.documents = {counts.documents}, got {data.documents}"
     encoded = sum(manifest.encoder.documents.values())
     if encoded != data.documents:
-        yield f"encoders made {encoded} documents of {data.documents}"
+        yield f"the documents of all encoders must sum to {data.documents}, got {encoded}"
     sums = {name: getattr(counts, name) for name in _SUMMED} | {"rejected": rejected}
     for name, value in sums.items():
         total = sum(getattr(source, name) for source in manifest.inputs)
         if total != value:
-            yield f"{name} of all inputs sum to {total}, but the count is {value}"
+            yield f"{name} of all inputs must sum to {value}, got {total}"
     provenance = manifest.files.provenance
     if provenance is not None and provenance.size_bytes != 8 * data.documents:
         size = provenance.size_bytes
-        yield f"{PROVENANCE_NAME} has {size} bytes, not 8 for each of {data.documents} documents"
+        yield f"{PROVENANCE_NAME} must have 8 bytes for each of {data.documents} documents, got {size}"
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """What is known of a dataset once its structure was looked at.
+    """Properties of a dataset after its structure was examined.
 
     Attributes:
-        prefix: Its path prefix.
-        index: What its index says.
-        manifest: Its manifest; None where there is none, or none that can be read.
-        units: Its units; None without a manifest, or where they are damaged.
+        prefix: The path prefix.
+        index: The facts of the index.
+        manifest: The manifest; None if there is none or it cannot be read.
+        units: The units; None without a manifest, or if they are damaged.
     """
 
     prefix: str
@@ -164,10 +164,10 @@ def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
 
 
 def examine_structure(prefix: str, findings: ProductFindings, context: VerifyContext) -> DatasetFacts | None:
-    """Look at everything but the tokens: all entries of the index, the manifest, the units, the sizes.
+    """Check everything except the tokens: all entries of the index, the manifest, the units, the sizes.
 
     Returns:
-        What is known then; None where nothing can be told of the index.
+        The facts; None if the index cannot be read.
     """
     if not _files_are_there(prefix, findings):
         return None
@@ -177,7 +177,7 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
         if manifest is not None:
             examine_claims(prefix, manifest, findings)
         elif not findings.has("manifest-damaged"):
-            findings.find("unverified", f"{prefix} has no manifest, so nothing is known of its content")
+            findings.find("unverified", f"{prefix} has no manifest, so its content is unverified")
     with unreadable_found(findings, idx_path(prefix)):
         bin_bytes = open_data(bin_path(prefix)).size_bytes
         multimodal = manifest.dataset.multimodal if manifest is not None else None
@@ -209,12 +209,12 @@ def _files_are_there(prefix: str, findings: ProductFindings) -> bool:
     unfinished = fs.lexists(os.path.join(sidecar_directory(prefix), "work"))
     missing = [path for path in (bin_path(prefix), idx_path(prefix)) if not fs.lexists(path)]
     if unfinished:
-        text = "is not complete yet" if missing else "may be replaced by it"
+        text = "is incomplete" if missing else "may be replaced"
         findings.find("unfinished", f"a run for {prefix} is unfinished: the dataset {text}")
         return not missing
     for path in missing:
         code = "bin-missing" if path == bin_path(prefix) else "idx-missing"
-        findings.find(code, f"{path} is not there", path=path)
+        findings.find(code, f"file not found: {path}", path=path)
     return not missing
 
 
@@ -233,9 +233,7 @@ def _examine_boundaries(
     ]
     path = file_of(prefix, UNITS_NAME)
     for number in units_off_boundaries(units, boundaries):
-        text = (
-            f"{path}: unit {number + 1} does not end where document {documents[number]} begins in the index"
-        )
+        text = f"{path}: unit {number + 1} must end where document {documents[number]} begins in the index"
         findings.find("units-index", text, path=path)
 
 
@@ -256,7 +254,7 @@ def _examine_digests(facts: DatasetFacts, findings: ProductFindings, context: Ve
     for found in context.runner.run(check_file, list(whole), sizes):
         if found is not None:
             code, path = found
-            findings.find(code, f"{path} is not what was written: its digest is another", path=path)
+            findings.find(code, f"{path} does not match its recorded digest", path=path)
     if facts.units is not None:
         _examine_pieces(facts, facts.units, findings, context)
 
@@ -287,6 +285,6 @@ def _piece_text(facts: DatasetFacts, units: Units, unit: int, places: list[int])
     inputs = facts.manifest.inputs if facts.manifest else ()
     source = f" from {inputs[number].path}" if number < len(inputs) else ""
     return (
-        f"{bin_path(facts.prefix)}: bytes {places[unit]} to {places[unit + 1]} are not what was written "
+        f"{bin_path(facts.prefix)}: bytes {places[unit]} to {places[unit + 1]} do not match their digest "
         f"(documents {documents[unit]} to {documents[unit + 1] - 1}{source})"
     )

@@ -1,7 +1,7 @@
-"""The index of a dataset, looked at so that all defects are found, in threads and bounded memory.
+"""Complete check of the index of a dataset: finds all defects, in threads and bounded memory.
 
-Readers stop at the first defect; here each entry is held against its neighbours alone, so that one wrong
-entry makes no others wrong, and so that the parts of an index can be looked at in any order.
+Readers stop at the first defect; here each entry is compared only with its neighbors, so that one wrong entry
+does not invalidate others, and the parts of an index can be checked in any order.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _HEADER_REPAIRS = {
 
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
-    """What an index says, where its header can be read.
+    """Properties of an index whose header can be read.
 
     Attributes:
-        header: Its header.
-        multimodal: Whether it ends with modes.
+        header: The header.
+        multimodal: Whether it has modes.
         bin_bytes: The size of the ``.bin``.
-        is_sound: Whether nothing about it is wrong.
+        is_sound: Whether no defect was found.
         empty_documents: Documents without a sequence.
         longest_sequence: Tokens of the longest sequence.
-        pointers: The column of the places of sequences, in the file as it was opened.
+        pointers: The column of sequence pointers, in the file as it was opened.
         documents: The column of the boundaries of documents.
     """
 
@@ -64,7 +64,7 @@ class IndexFacts:
         return self.bin_bytes // self.header.dtype.itemsize
 
     def end_of(self, documents: int) -> tuple[int, int]:
-        """Return how many sequences, and bytes of the ``.bin``, the first documents of a sound index have."""
+        """Return the number of sequences and ``.bin`` bytes of the first documents of a valid index."""
         sequence = int(self.documents[documents : documents + 1][0])
         place = self.pointers[sequence : sequence + 1]
         return sequence, int(place[0]) if place.size else self.bin_bytes
@@ -73,12 +73,12 @@ class IndexFacts:
 def examine_index(
     path: str, bin_bytes: int, findings: ProductFindings, runner: CountingRunner, *, multimodal: bool | None
 ) -> IndexFacts | None:
-    """Look at a whole index: its header, its size, and every entry.
+    """Check a whole index: its header, its size, and every entry.
 
-    Where ``multimodal`` is None, its size tells whether it ends with modes.
+    If ``multimodal`` is None, the size decides whether it has modes.
 
     Returns:
-        What it says; None where that cannot be told.
+        The facts; None if the header cannot be read.
 
     Raises:
         StorageError: The file cannot be read.
@@ -114,7 +114,7 @@ def examine_index(
 
 
 def _header(file: InputFile, findings: ProductFindings) -> IndexHeader | None:
-    # Where a field is wrong, continue with a right one to see whether others are wrong, too.
+    # After a wrong field, continue with a valid value to find other errors.
     head = bytearray(min(layout.HEADER_BYTES, file.size_bytes))
     file.read_into(memoryview(head), 0)
     readable = True
@@ -172,7 +172,7 @@ class _Tally:
                 many = "" if defect.count == 1 else f"; so are {defect.count - 1} more {noun}"
                 findings.find(code, f"{path} at byte {offset}: {defect.text}{many}", path=path, offset=offset)
         if "bin-size" in self.defects:
-            text = f"{path}: {self.defects['bin-size'].text} of its .bin, which has {bin_bytes} bytes"
+            text = f"{path}: {self.defects['bin-size'].text} of the .bin, which has {bin_bytes} bytes"
             findings.find("bin-size", text, path=path)
 
 
@@ -201,7 +201,7 @@ def _entries(
     parts += [("documents", *span) for span in _ranges(header.document_count + 1)]
     total = _Tally()
     if header.sequence_count == 0 and bin_bytes:
-        total.add("bin-size", _Defect(1, 0, "there are no sequences, so they end at byte 0"))
+        total.add("bin-size", _Defect(1, 0, "without sequences, the data ends at byte 0"))
     for tally in runner.run(look, parts, header.modes_offset):
         total.merge(tally)
     return total
@@ -230,20 +230,20 @@ def _look_at_sequences(
     negative = sizes < 0
     if negative.any():
         at = int(negative.argmax())
-        text = f"sequence {begin + at} has the length {sizes[at]}"
+        text = f"the length of sequence {begin + at} must not be negative, got {sizes[at]}"
         tally.add("idx-length", _Defect(int(np.count_nonzero(negative)), begin + at, text))
     here, after = places[:-1], places[1:]
     ends = np.clip(here, -_FAR, _FAR) + sizes.astype(np.int64) * itemsize
     wrong = (ends != after) & ~negative
     if begin == 0 and here[0] != 0:
-        tally.add("idx-pointer", _Defect(1, 0, f"sequence 0 begins at byte {here[0]} of the .bin, not at 0"))
+        tally.add("idx-pointer", _Defect(1, 0, f"sequence 0 must begin at byte 0 of the .bin, got {here[0]}"))
     if last and wrong[-1]:
         tally.add("bin-size", _Defect(1, count, f"the last sequence ends at byte {ends[-1]}"))
         wrong[-1] = False
     if wrong.any():
         at = int(wrong.argmax())
         text = (
-            f"sequence {begin + at} ({sizes[at]} tokens from byte {here[at]} on) ends at byte {ends[at]}, "
+            f"sequence {begin + at} ({sizes[at]} tokens from byte {here[at]}) ends at byte {ends[at]}, "
             f"but the next one begins at {after[at]}"
         )
         tally.add("idx-pointer", _Defect(int(np.count_nonzero(wrong)), begin + at + 1, text))
@@ -269,7 +269,7 @@ def _look_at_documents(
         at = int(wrong.argmax())
         before = f" after {piece[at + left - 1]}" if at + left else ""
         text = (
-            f"boundary {begin + at} of documents is {here[at]}{before}; boundaries ascend from 0 to "
+            f"document boundary {begin + at} is {here[at]}{before}; boundaries must ascend from 0 to "
             f"{sequences}, the number of sequences"
         )
         tally.add("idx-document", _Defect(int(np.count_nonzero(wrong)), begin + at, text))

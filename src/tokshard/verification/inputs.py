@@ -1,4 +1,4 @@
-"""The units of work of a dataset: their sums, and the inputs that they were read from, if these are here."""
+"""Checks of a dataset's units of work: their sums, and the inputs if they are available."""
 
 from __future__ import annotations
 
@@ -87,18 +87,16 @@ def read_units(path_prefix: str, findings: ProductFindings) -> Units | None:
 
 
 def examine_units(path_prefix: str, units: Units, manifest: Manifest, findings: ProductFindings) -> None:
-    """Hold the units against the manifest: counts, order, encoders and digests."""
+    """Compare the units with the manifest: counts, order, encoders and digests."""
     path = file_of(path_prefix, UNITS_NAME)
     for text in _count_problems(units, manifest):
         findings.find("units-count", f"{path}: {text}", path=path)
     if piecewise_digest(units.tokens) != manifest.files.bin.pieces_xxh3_128:
-        text = f"{path}: the digests of its pieces of the .bin do not make the one in the manifest"
+        text = f"{path}: the digests of its pieces of the .bin contradict the manifest"
         findings.find("units-digest", text, path=path)
     for number, (source, content) in enumerate(zip(manifest.inputs, _by_input(units, manifest), strict=True)):
         if piecewise_digest(content) != source.pieces_xxh3_128:
-            text = (
-                f"{path}: the digests of input {number} ({source.path}) do not make its one in the manifest"
-            )
+            text = f"{path}: the digests of input {number} ({source.path}) contradict the manifest"
             findings.find("units-digest", text, path=path)
 
 
@@ -121,21 +119,21 @@ def _count_problems(units: Units, manifest: Manifest) -> Iterator[str]:
         "content_bytes": counts.content_bytes,
     }
     if len(units.counts) != data.units:
-        yield f"there are {len(units.counts)} units, but the manifest says {data.units}"
+        yield f"the number of units must be {data.units} by the manifest, got {len(units.counts)}"
     for name, value in expected.items():
         if int(units.column(name).sum()) != value:
-            yield f"its {name} sum to {units.column(name).sum()}, but the manifest says {value}"
+            yield f"its {name} must sum to {value} by the manifest, got {units.column(name).sum()}"
     if units.encoders != manifest.encoder.documents:
-        yield f"its documents by encoder are {units.encoders}, not {manifest.encoder.documents}"
+        yield f"its documents by encoder must be {manifest.encoder.documents}, got {units.encoders}"
     inputs = units.column("input")
     numbers = units.column("unit")
     for number, source in enumerate(manifest.inputs):
         yield from _input_problems(units, inputs == number, number, source)
     same = np.diff(inputs) == 0
     if (np.diff(inputs) < 0).any() or (np.diff(numbers)[same] <= 0).any():
-        yield "units are not in their order"
+        yield "units are not in order"
     if len(inputs) and int(inputs.max()) >= len(manifest.inputs):
-        yield f"a unit is of input {inputs.max()}, but there are {len(manifest.inputs)}"
+        yield f"input numbers must be below {len(manifest.inputs)}, got {inputs.max()}"
 
 
 def _input_problems(
@@ -145,11 +143,11 @@ def _input_problems(
         value = int(units.column(name)[which].sum())
         recorded = getattr(source, name)
         if value != recorded:
-            yield f"its {name} of input {number} sum to {value}, but the manifest says {recorded}"
+            yield f"its {name} of input {number} must sum to {recorded} by the manifest, got {value}"
 
 
 def units_off_boundaries(units: Units, boundaries: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the units that do not end where the index says that their last document ends."""
+    """Return the units whose end is not the end of a document in the index."""
     sequences, tokens = units.before("sequences")[1:], units.before("tokens")[1:]
     pairs = zip(sequences.tolist(), tokens.tolist(), strict=True)
     return [
@@ -157,16 +155,16 @@ def units_off_boundaries(units: Units, boundaries: Sequence[tuple[int, int]]) ->
     ]
 
 
-# Records that were passed over while they were decompressed: their bytes are in no digest.
+# Records that were skipped during decompression: their bytes are in no digest.
 _NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
 
 
 def examine_inputs(
     manifest: Manifest, units: Units, findings: ProductFindings, context: VerifyContext
 ) -> None:
-    """Hold the inputs that are here against what was read of them: sizes, and the bytes of their records.
+    """Compare the available inputs with the recorded ones: sizes, and the bytes of their records.
 
-    Their paths are those of the run that made the dataset; relative ones count from here.
+    Paths are those of the run that built the dataset; relative ones start at the current directory.
     """
     here = []
     for number, source in enumerate(manifest.inputs):
@@ -174,7 +172,7 @@ def examine_inputs(
             here.append(number)
     missing = [source.path for number, source in enumerate(manifest.inputs) if number not in set(here)]
     if missing:
-        text = f"{len(missing)} of {len(manifest.inputs)} inputs are not here, the first is {missing[0]}"
+        text = f"{len(missing)} of {len(manifest.inputs)} inputs not found, the first is {missing[0]}"
         findings.find("input-missing", text)
     partly = []
     for number in here:
@@ -204,7 +202,7 @@ def _change(manifest: Manifest, units: Units, number: int, context: VerifyContex
     try:
         size = os.stat(path).st_size
         if size != entry.size_bytes:
-            return f"it has {size} bytes, but had {entry.size_bytes}"
+            return f"its size was {entry.size_bytes} bytes and is now {size}"
         if entry.format == "parquet" or entry.format == "arrow":  # noqa: PLR1714 - narrows the type
             return _change_of_table(path, entry.format, entry, manifest, units, own, context)
         if entry.compression == "none":
@@ -213,7 +211,7 @@ def _change(manifest: Manifest, units: Units, number: int, context: VerifyContex
             raise _SizeOnlyError
         return _change_of_stream(path, entry.compression, units, own, context)
     except (InputError, OSError, CorruptStreamError) as error:
-        return f"it cannot be read any more: {error}"
+        return f"it cannot be read: {error}"
 
 
 def _change_of_table(
@@ -242,7 +240,7 @@ def _change_of_plain(file: InputFile, units: Units, own: list[int], context: Ver
     for unit in own:
         starts[unit], begin = begin, begin + int(sizes[unit])
     if begin != file.size_bytes:
-        return f"{begin} bytes of it were tokenized, but it has {file.size_bytes}"
+        return f"{begin} bytes were tokenized, but it now has {file.size_bytes}"
     some = [own[place] for place in context.selected(len(own))]
     good = context.runner.run(
         lambda unit: context.digest(file, starts[unit], int(sizes[unit])) == units.content[unit],
@@ -251,7 +249,7 @@ def _change_of_plain(file: InputFile, units: Units, own: list[int], context: Ver
     )
     for unit, same in zip(some, good, strict=True):
         if not same:
-            return f"its bytes {starts[unit]} to {starts[unit] + int(sizes[unit])} are not what was tokenized"
+            return f"its bytes {starts[unit]} to {starts[unit] + int(sizes[unit])} have changed"
     return None
 
 
@@ -266,7 +264,7 @@ def _change_of_stream(
             cut.feed(chunk)
             if cut.problem is not None:
                 return cut.problem
-    return cut.problem if cut.is_complete else "its content is shorter than what was tokenized"
+    return cut.problem if cut.is_complete else "its content is shorter than it was"
 
 
 class _Cut:
@@ -288,7 +286,7 @@ class _Cut:
         view = memoryview(chunk)
         while view and self.problem is None:
             if self.is_complete:
-                self.problem = "its content is longer than what was tokenized"
+                self.problem = "its content is longer than it was"
                 return
             left = self._wanted[self._place][0] - self._held
             piece, view = view[:left], view[left:]
@@ -299,7 +297,7 @@ class _Cut:
     def _settle(self) -> None:
         while not self.is_complete and self._held == self._wanted[self._place][0]:
             if self._state.hexdigest() != self._wanted[self._place][1]:
-                self.problem = f"its unit {self._place} is not what was tokenized"
+                self.problem = f"its unit {self._place} has changed"
                 return
             self._state, self._held, self._place = self._new(), 0, self._place + 1
 
@@ -325,7 +323,7 @@ def change_of_table(
     how: tuple[str, int],
     context: VerifyContext,
 ) -> str | None:
-    """Say how the texts of a table differ from what was tokenized; None if they do not.
+    """Return the change of a table since it was tokenized, or None.
 
     Args:
         path: The table.
@@ -341,7 +339,7 @@ def change_of_table(
     field, limit = how
     units = list(_row_units(path, table_format, [rows for rows, _ in wanted]))
     if len(units) != len(wanted):
-        return "its rows are not grouped as those that were tokenized"
+        return "its row groups have changed"
 
     def same(number: int) -> bool:
         state = xxhash.xxh3_128()
@@ -355,7 +353,7 @@ def change_of_table(
     for number, good in zip(some, context.runner.run(same, some, size), strict=True):
         if not good:
             first = units[number].first_row
-            return f"its rows {first} to {first + units[number].row_count} are not what was tokenized"
+            return f"its rows {first} to {first + units[number].row_count} have changed"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Verification of whatever a path names."""
+"""Verification of products by path."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from tokshard.verification.report import VerifiedProduct, VerifyReport
 def verify(
     options: str | os.PathLike[str] | VerifyOptions, *, progress: Progress | None = None
 ) -> VerifyReport:
-    """Compare a product with what was recorded when it was written; every difference is a finding.
+    """Verify a product against its recorded digests; every difference is a finding.
 
     Args:
-        options: The options, or just a path.
+        options: The options, or a path.
         progress: Receives the bytes that were read.
 
     Raises:
-        UsageError: An option does not fit the product.
-        InputError: There is nothing, or nothing that can be verified.
+        UsageError: An option does not apply to the product.
+        InputError: The path does not exist, or is not a product that can be verified.
         TokenizerError: The tokenizer cannot be read.
-        LockedError: Another process writes a dataset that is to be adopted.
+        LockedError: Another process is writing a dataset to be adopted.
         StorageError: A manifest cannot be written.
 
     Example::
@@ -69,7 +69,7 @@ def verify(
         listener.start("listing files")
         found = find_products(path, recursive=options.recursive)
         if options.adopt and not found.datasets:
-            raise UsageError(f"{path} is no dataset: only datasets can be adopted")
+            raise UsageError(f"--adopt requires a dataset, got {path}")
         tokenizer = None
         if options.tokenizer is not None:
             listener.start("loading the tokenizer")
@@ -138,12 +138,12 @@ def _size(path: str) -> int:
         return 0
 
 
-_HINT = "name a dataset, a cache of indexes or one of its files, a blend, a plan, or a manifest of a rank"
+_HINT = "pass a dataset, an index cache or one of its files, a blend, a plan, or a rank manifest"
 
 
 @dataclass(slots=True)
 class FoundProducts:
-    """What there is to verify, each thing once.
+    """The products to verify, each once.
 
     Attributes:
         datasets: The path prefixes of datasets.
@@ -161,7 +161,7 @@ class FoundProducts:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing."""
+        """True if there are no products."""
         return not (self.datasets or self.entries or self.blends or self.plans or self.ranks)
 
     def add_dataset(self, prefix: str) -> None:
@@ -215,16 +215,16 @@ class FoundProducts:
 
 
 def find_products(thing: str, *, recursive: bool) -> FoundProducts:
-    """Find what there is to verify.
+    """Find the products to verify.
 
     Args:
         thing: A path.
-        recursive: Whether to look at everything below a directory, and at everything that a blend or a plan
-            is made from.
+        recursive: Whether to search everything below a directory, and to include the sources of blends and
+            plans.
 
     Raises:
-        UsageError: A directory holds nothing of ours itself, and ``recursive`` is not given.
-        InputError: Nothing is there, or nothing that can be verified.
+        UsageError: The directory is not a product, and ``recursive`` is not set.
+        InputError: The path does not exist, or contains no product that can be verified.
     """
     found = FoundProducts()
     prefix = strip_data_suffix(thing)
@@ -235,7 +235,7 @@ def find_products(thing: str, *, recursive: bool) -> FoundProducts:
     if recursive and os.path.isdir(thing):
         _walk(found, thing)
         if found.is_empty:
-            raise InputError(f"there is nothing to verify below {thing}", hint=_HINT)
+            raise InputError(f"nothing to verify below {thing}", hint=_HINT)
     return found
 
 
@@ -245,12 +245,12 @@ def _recognised(thing: str) -> Recognized:
     except InputError:
         if os.path.isdir(thing):
             raise UsageError(
-                f"{thing} is a directory, and neither a cache, nor a blend, nor a plan",
-                hint="--recursive looks at everything below it",
+                f"{thing} is a directory, but not an index cache, a blend or a plan",
+                hint="pass --recursive to verify everything below it",
             ) from None
         raise
     if found.kind == "tokenizer":
-        raise InputError(f"{thing} is nothing that can be verified", hint=_HINT)
+        raise InputError(f"cannot verify {thing}: it is not a tokshard product", hint=_HINT)
     return found
 
 
@@ -272,7 +272,7 @@ def _add(found: FoundProducts, thing: Recognized, *, recursive: bool) -> None:
         case "rank":
             found.add_rank(thing.path, sources=recursive)
         case _:
-            raise InputError(f"{thing.path} is nothing that can be verified", hint=_HINT)
+            raise InputError(f"cannot verify {thing.path}: it is not a tokshard product", hint=_HINT)
 
 
 def _walk(found: FoundProducts, top: str) -> None:

@@ -13,7 +13,7 @@ from tokshard.errors import UsageError
 Level = Literal["structure", "digest", "deep"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """Each level includes those before it. ``"structure"``: sizes, headers, counts, all entries of indexes.
-``"digest"``: every byte, against the digests that were recorded. ``"deep"``: what the bytes mean."""
+``"digest"``: every byte, against the recorded digests. ``"deep"``: the content."""
 
 _PERCENT = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%\s*")
 
@@ -23,16 +23,16 @@ class VerifyOptions:
     """Options of :func:`tokshard.verify`.
 
     Attributes:
-        path: The path prefix or a file of a dataset; a cache of indexes or one of its files; a blend, a
-            plan, or the manifest of a rank; or with ``recursive`` a directory.
+        path: The path prefix or a file of a dataset; an index cache or one of its files; a blend, a plan, or
+            the manifest of a rank; or with ``recursive`` a directory.
         level: One of :data:`LEVELS`.
-        subset: A share of the pieces of data, above 0 and up to 1 or as ``"5%"``, whose digests are checked:
+        subset: The fraction of the data, above 0 and up to 1 or as ``"5%"``, whose digests are checked:
             always the same pieces. None for all.
-        tokenizer: A tokenizer to decode with, where the dataset was not made with the built-in one.
-        recursive: Whether to look at everything below a directory, and at everything that a blend or a plan
-            is made from.
-        adopt: Whether to write a manifest for datasets that have none, if nothing is wrong with them.
-        workers: Threads; None for one for each core.
+        tokenizer: A tokenizer to decode with, unless the dataset was built with the built-in one.
+        recursive: Whether to search everything below a directory, and to include the sources of blends and
+            plans.
+        adopt: Whether to write a manifest for valid datasets that have none.
+        workers: Threads; None for one per core.
 
     Raises:
         UsageError: A value is invalid.
@@ -52,14 +52,14 @@ class VerifyOptions:
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
-            raise UsageError(f"there is no level {self.level!r}", hint=f"use one of {', '.join(LEVELS)}")
+            raise UsageError(f"level must be one of {', '.join(LEVELS)}, got {self.level!r}")
         if self.subset is not None and not 0 < self._subset() <= 1:
             raise UsageError(
-                f"a subset must be a share of the data above 0% and up to 100%, got {self.subset!r}",
-                hint="a percentage, for example --subset 5%",
+                f"subset must be above 0% and at most 100% of the data, got {self.subset!r}",
+                hint="pass a percentage, for example --subset 5%",
             )
         if self.workers is not None and self.workers < 1:
-            raise UsageError(f"{self.workers} workers cannot do anything", hint="use 1 or more")
+            raise UsageError(f"workers must be at least 1, got {self.workers}")
 
     @property
     def share(self) -> Fraction | None:

@@ -1,4 +1,4 @@
-"""Verifying a plan: its document, the ranks' manifests, the files it reads, its proofs and its coverage."""
+"""Verification of a plan: its document, rank manifests, files, proofs and coverage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BLOCK = 1 << 18
 
 
 def read_document(path: str) -> Plan | TokshardError:
-    """Return a plan, or why it cannot be read."""
+    """Return a plan, or the error of reading it."""
     try:
         return read_plan(path)
     except (InputError, IntegrityError, StorageError) as error:
@@ -43,7 +43,7 @@ def read_document(path: str) -> Plan | TokshardError:
 
 
 def verify_plan(path: str, context: VerifyContext) -> VerifiedProduct:
-    """Verify a plan with the manifests of all its ranks; the indexes it reads are subjects of their own."""
+    """Verify a plan with the manifests of all its ranks; the indexes it reads are separate products."""
     directory = path if os.path.isdir(path) else os.path.dirname(path)
     findings = ProductFindings("plan", os.path.join(directory, PLAN_NAME))
     with _changes_found(findings, findings.path):
@@ -149,7 +149,7 @@ def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, conte
         findings.find_error("dataset-damaged", error, path=dataset.prefix)
         return
     if changes:
-        text = f"{dataset.prefix} is not the dataset that was planned: {', '.join(changes)}"
+        text = f"{dataset.prefix} has changed since it was planned: {', '.join(changes)}"
         findings.find("plan-file-changed", text, path=dataset.prefix)
 
 
@@ -176,11 +176,11 @@ def prefixes_of(plan: Plan) -> list[str]:
 def count_reads(plan: Plan, name: str) -> Iterator[str]:
     """Count what all ranks of a stream read in the first epoch of each pass, sample by sample.
 
-    A byte for each sample of the source is held. Where a blend was weighted anew, samples come again in
-    another lap, so that positions of the order are counted and not samples of datasets.
+    One byte per sample of the source is held. If a blend was re-weighted, samples are read again in later
+    source epochs, so positions of the order are counted instead of samples of datasets.
 
     Yields:
-        A phrase for each thing that is wrong.
+        A phrase for each problem.
 
     Raises:
         IntegrityError: The arrays of a blend name samples that do not exist.

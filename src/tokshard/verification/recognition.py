@@ -1,6 +1,6 @@
-"""What a path names: a dataset, a tokenizer, a cache of indexes, one index, a blend, a plan, a rank.
+"""Recognition of the product that a path names: dataset, tokenizer, index cache, index, blend, plan, rank.
 
-Only names decide, never contents: what a file says is checked by whoever reads it as what its name says.
+Only names decide, never contents: readers of the files check the contents.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TOKENIZER_NAME = "tokenizer.json"
 
 _HASH = re.compile(r"[0-9a-f]{32}")
 _HINT = (
-    "name the path prefix of a dataset (without .bin or .idx), a cache of indexes or one of its files, "
-    "a blend, a plan, or a tokenizer.json"
+    "pass the path prefix of a dataset (without .bin or .idx), an index cache or one of its files, a blend, "
+    "a plan, or a tokenizer.json"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """What a path names.
+    """The product that a path names.
 
     Attributes:
         kind: ``"dataset"``: ``path`` is its prefix. ``"tokenizer"``: its file, directory or name.
@@ -46,16 +46,16 @@ class Recognized:
 
 
 def recognize(thing: str) -> Recognized:
-    """Tell what a path names.
+    """Return the product that a path names.
 
     Args:
         thing: A path; a hash in the directory of a cache names the index, ``cache/61e6...99``. Or the URL of
             a dataset or a tokenizer.
 
     Raises:
-        InputError: It is nothing of ours.
-        UsageError: It can be meant in two ways, or is the URL of something that is read from files only.
-        StorageError: A store does not answer.
+        InputError: It is not a known product.
+        UsageError: It is ambiguous, or is the URL of a product that must be local.
+        StorageError: A store does not respond.
     """
     if thing.startswith("hf:") and not is_remote(thing):
         return Recognized("tokenizer", thing)
@@ -72,8 +72,8 @@ def recognize(thing: str) -> Recognized:
     if os.path.isfile(thing):
         return _file(thing)
     if not os.path.lexists(thing):
-        raise InputError(f"there is no dataset and no file at {thing}", hint=_HINT)
-    raise InputError(f"{thing} is neither a file nor a directory", hint=_HINT)
+        raise InputError(f"no dataset or file found: {thing}", hint=_HINT)
+    raise InputError(f"cannot read {thing}: it is neither a file nor a directory", hint=_HINT)
 
 
 def entries_of(directory: str, names: Iterable[str]) -> list[CacheEntry]:
@@ -102,8 +102,8 @@ def entries_in(directory: str) -> list[CacheEntry]:
 def _object(url: str) -> Recognized:
     if not fs.isfile(url):
         raise InputError(
-            f"there is no dataset and no object at {url}",
-            hint="name the URL of a dataset without .bin or .idx; what lies below a URL is not searched",
+            f"no dataset or object found: {url}",
+            hint="pass the URL prefix of a dataset, without .bin or .idx; URLs are not searched",
         )
     found = _file(url)
     if found.kind != "tokenizer":
@@ -116,13 +116,16 @@ def _directory(path: str) -> Recognized:
     there = [name for name in kinds if os.path.isfile(os.path.join(path, name))]
     if len(there) > 1:
         raise UsageError(
-            f"{path} holds {' and '.join(there)}", hint=f"name one: {os.path.join(path, there[0])}"
+            f"{path} is ambiguous: it holds {' and '.join(there)}",
+            hint=f"pass one of them: {os.path.join(path, there[0])}",
         )
     if there:
         return Recognized(kinds[there[0]], path)
     if entries_in(path):
         return Recognized("cache", path)
-    raise InputError(f"{path} is neither a dataset nor a tokenizer, a cache, a blend or a plan", hint=_HINT)
+    raise InputError(
+        f"cannot read {path}: it is not a dataset, tokenizer, index cache, blend or plan", hint=_HINT
+    )
 
 
 def _of_cache(path: str) -> Recognized | None:
@@ -135,7 +138,7 @@ def _of_cache(path: str) -> Recognized | None:
         if named:
             return Recognized("index", named[0].description_path)
         if not os.path.lexists(path):
-            raise InputError(f"there is no index {name} in {directory or 'this directory'}", hint=_HINT)
+            raise InputError(f"index {name} not found in {directory or 'this directory'}", hint=_HINT)
     return None
 
 

@@ -14,9 +14,9 @@ from tokshard.core.codec import Document, Key
 from tokshard.core.findings import Finding, FindingCollector, FindingRule
 from tokshard.verification.options import Level
 
-_COPY = "copy it again from its source, or make it again"
-_REMAKE = "make the dataset again, with --force"
-_REBUILD = "--rebuild makes it again"
+_COPY = "copy it again from its source, or rebuild it"
+_REMAKE = "rebuild the dataset with --force"
+_REBUILD = "rebuild it with --rebuild"
 
 
 def _error(meaning: str, remedy: str) -> FindingRule:
@@ -35,124 +35,125 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
     {
         # Any product
         "unreadable": _error(
-            "a file is there and cannot be read, or is no regular file", "check its permissions and the disk"
+            "a file cannot be read, or is not a regular file", "check its permissions and the disk"
         ),
         "dataset-damaged": _error(
-            "the dataset that this was made from cannot be opened", "tokshard verify that dataset"
+            "the dataset that this was built from cannot be opened", "run tokshard verify on that dataset"
         ),
         "changed": _warning(
-            "it was changed while it was looked at, so nothing can be said of it",
-            "verify it when nothing writes to it any more",
+            "it changed during the verification, so the result is invalid",
+            "run verify again when no process writes it",
         ),
         # Datasets: the files
         "unfinished": _warning(
-            "a run that makes this dataset was stopped, or is under way", "run the same command again"
+            "a run that builds this dataset was interrupted, or is still active", "run the same command again"
         ),
-        "bin-missing": _error("the .bin is not there, but the .idx is", _COPY),
-        "idx-missing": _error("the .idx is not there, but the .bin is", _COPY),
-        "idx-header": _error("the .idx begins with other bytes than an index does", _COPY),
-        "idx-version": _error("the .idx claims to be of an unknown version", _COPY),
-        "idx-dtype": _error("the .idx names a type of tokens that does not exist", _COPY),
-        "idx-count": _error("the .idx counts no boundary of documents, of which there is always one", _COPY),
-        "idx-size": _error("the size of the .idx does not follow from its header", _COPY),
+        "bin-missing": _error("the .bin is missing", _COPY),
+        "idx-missing": _error("the .idx is missing", _COPY),
+        "idx-header": _error("the .idx does not begin with the magic bytes of an index", _COPY),
+        "idx-version": _error("the .idx has an unknown version", _COPY),
+        "idx-dtype": _error("the .idx has an unknown dtype code", _COPY),
+        "idx-count": _error("the .idx has a document count of 0 (it must include the final boundary)", _COPY),
+        "idx-size": _error("the size of the .idx contradicts its header", _COPY),
         "idx-length": _error("sequences have negative lengths", _COPY),
-        "idx-pointer": _error("sequences do not begin where those before them end", _COPY),
-        "idx-document": _error("boundaries of documents decrease or lie outside", _COPY),
-        "bin-size": _error("the sequences do not end where the .bin ends", "copy both files again"),
+        "idx-pointer": _error("sequences do not begin where the previous ones end", _COPY),
+        "idx-document": _error("document boundaries decrease or are out of range", _COPY),
+        "bin-size": _error("the sequences end before or after the end of the .bin", "copy both files again"),
         # Datasets: what the manifest says
         "unverified": _note(
-            "there is no manifest: the structure is sound, nothing is known of the content",
-            "tokshard verify --adopt writes a manifest, by which later changes are found",
+            "there is no manifest: the structure is valid, the content is unverified",
+            "run tokshard verify --adopt to write a manifest, which makes later changes detectable",
         ),
         "adopted": _note("a manifest was written for files of unknown origin"),
         "manifest-damaged": _error("the manifest cannot be read", _COPY),
-        "manifest-changed": _error("the manifest is not as it was written: its seal is broken", _COPY),
+        "manifest-changed": _error("the manifest was changed: its seal does not match", _COPY),
         "manifest-count": _error("counts in the manifest contradict each other", _COPY),
-        "manifest-index": _error(
-            "the manifest says other things of the index than the index itself", _REMAKE
-        ),
-        "file-missing": _error("a file that the manifest lists is not there", _COPY),
-        "file-size": _error("a file has another size than the manifest says", _REMAKE),
+        "manifest-index": _error("the manifest contradicts the index", _REMAKE),
+        "file-missing": _error("a file that the manifest lists is missing", _COPY),
+        "file-size": _error("the size of a file contradicts the manifest", _REMAKE),
         "file-unlisted": _warning(
-            "a file of ours lies beside the manifest, which does not list it", "remove it, or copy all again"
+            "a tokshard file next to the manifest is not listed in it",
+            "remove it, or copy the whole dataset again",
         ),
-        "units-damaged": _error("a line of units.jsonl is no unit", _COPY),
-        "units-count": _error("the units do not add up to what the manifest says", _COPY),
+        "units-damaged": _error("a line of units.jsonl is invalid", _COPY),
+        "units-count": _error("the sums of the units contradict the manifest", _COPY),
         "units-index": _error("the units do not end where documents end in the index", _COPY),
-        "units-digest": _error("the digests of the units do not make those in the manifest", _COPY),
+        "units-digest": _error("the digests of the units contradict the manifest", _COPY),
         # Digests of datasets
-        "bin-digest": _error("a piece of the .bin is not what was written", _COPY),
-        "idx-digest": _error("the .idx is not what was written", _COPY),
-        "file-digest": _error("a file beside the manifest is not what was written", _COPY),
+        "bin-digest": _error("a piece of the .bin does not match its digest", _COPY),
+        "idx-digest": _error("the .idx does not match its digest", _COPY),
+        "file-digest": _error("a file next to the manifest does not match its digest", _COPY),
         # Datasets: what the bytes mean
-        "token-range": _error(
-            "tokens are no ids of the vocabulary", "tokenize again with the tokenizer that the job uses"
-        ),
+        "token-range": _error("tokens are outside the vocabulary", "tokenize again with the job's tokenizer"),
         "vocabulary-unknown": _note(
-            "no tokenizer is known, so no token can be out of its range", "give --tokenizer"
+            "the tokenizer is unknown, so token ids cannot be checked", "pass --tokenizer"
         ),
-        "eod-missing": _error("documents do not end with the EOD token, though all should", _REMAKE),
-        "eod-count": _error("EOD tokens within documents are not as many as the manifest says", _REMAKE),
+        "eod-missing": _error("documents do not end with the EOD token", _REMAKE),
+        "eod-count": _error("the number of EOD tokens within documents contradicts the manifest", _REMAKE),
         "tokenizer-other": _error(
-            "the tokenizer given is not the one that made the dataset", "give the one that made it"
+            "the tokenizer passed is not that of the dataset",
+            "pass the tokenizer that the dataset was encoded with",
         ),
-        "undecodable": _error("a document cannot be decoded", "check that the tokenizer is the right one"),
-        "provenance-order": _error("the places of documents in their inputs do not ascend", _REMAKE),
-        "rejected-count": _error("rejected.jsonl lists other records than the manifest counts", _REMAKE),
-        "input-missing": _note("inputs are not here and were not compared"),
+        "undecodable": _error(
+            "a document cannot be decoded", "check that --tokenizer is the tokenizer of the dataset"
+        ),
+        "provenance-order": _error("the positions of documents in their inputs do not ascend", _REMAKE),
+        "rejected-count": _error("the number of records in rejected.jsonl contradicts the manifest", _REMAKE),
+        "input-missing": _note("inputs were not found and not compared"),
         "input-size-only": _note(
-            "of inputs nothing but their sizes was compared: tables of several columns, of a merged dataset "
-            "or without pyarrow, and compressed inputs with lines too long or a damaged end"
+            "only the sizes of some inputs were compared: tables with several text columns, of merged "
+            "datasets or without pyarrow, and compressed inputs with too long lines or a damaged end"
         ),
         "input-changed": _warning(
-            "an input is not what was tokenized", "tokenize again, or put the input back as it was"
+            "an input has changed since it was tokenized", "tokenize again, or restore the input"
         ),
         # Index caches
         "cache-incomplete": _error(
-            "files of an index are not there: Megatron would build all anew", _REBUILD
+            "files of an index are missing: Megatron would rebuild all of them", _REBUILD
         ),
-        "cache-description": _error("a description cannot be understood", _REBUILD),
-        "cache-name": _error("a description is not the text that its name is the hash of", _REBUILD),
-        "cache-array": _error("an array is cut or is none that numpy has written", _REBUILD),
-        "cache-shape": _error("arrays do not have the shapes and types that belong together", _REBUILD),
-        "cache-sidecar": _error("our file beside the arrays cannot be read, or is another's", _REBUILD),
-        "cache-digest": _error("an array is not what was written", _REBUILD),
-        "cache-stale": _error("an index was made from another content of its dataset", _REBUILD),
-        "cache-content": _error("an array is not what follows from the dataset", _REBUILD),
+        "cache-description": _error("a description cannot be read", _REBUILD),
+        "cache-name": _error("a description contradicts the hash in its name", _REBUILD),
+        "cache-array": _error("an array is truncated or is not a .npy file of numpy", _REBUILD),
+        "cache-shape": _error("the shapes or dtypes of arrays contradict each other", _REBUILD),
+        "cache-sidecar": _error("the sidecar file cannot be read, or belongs to another index", _REBUILD),
+        "cache-digest": _error("an array does not match its digest", _REBUILD),
+        "cache-stale": _error("an index was built from other content of its dataset", _REBUILD),
+        "cache-content": _error("an array differs from the one built from the dataset", _REBUILD),
         "cache-foreign": _note(
-            "an index was not made by tokshard: nothing is known of its content",
-            "--level deep builds and compares",
+            "an index was not built by tokshard: its content is unverified",
+            "pass --level deep to build and compare it",
         ),
-        "cache-alone": _note("the dataset of an index is not here and was not compared"),
+        "cache-alone": _note("the dataset of an index was not found and not compared"),
         "cache-leftover": _note(
-            "a lock or temporary file is left of a builder", "the next build of the same index removes it"
+            "a lock or temporary file is left from an interrupted build",
+            "the next build of the same index removes it",
         ),
         # Blends
         "blend-damaged": _error("the blend.json cannot be read, or was changed", _REBUILD),
         "blend-source-missing": _error(
-            "a dataset of a blend is not there", "put it where the blend expects it"
+            "a dataset of a blend is missing", "restore it at the path recorded in the blend"
         ),
-        "blend-source-changed": _error("a dataset is not the one that was blended", _REBUILD),
-        "blend-samples": _error("a blend counts on other samples of a source than its index has", _REBUILD),
-        "blend-hash": _error("files of a blend are named by another hash than its document says", _REBUILD),
-        "blend-order": _error("the order of a blend does not follow from its weights", _REBUILD),
-        "blend-certificate": _error("a figure of the certificate is not what is counted again", _REBUILD),
+        "blend-source-changed": _error("a dataset has changed since it was blended", _REBUILD),
+        "blend-samples": _error("the samples of a source in the blend contradict its index", _REBUILD),
+        "blend-hash": _error("the file names of a blend contradict the hash in its document", _REBUILD),
+        "blend-order": _error("the order of a blend contradicts its weights", _REBUILD),
+        "blend-certificate": _error("a figure of the certificate is wrong", _REBUILD),
         # Plans
-        "plan-damaged": _error("the plan.json cannot be read, or was changed", "make the plan again"),
+        "plan-damaged": _error("the plan.json cannot be read, or was changed", "run shard-plan again"),
         "plan-rank": _error(
-            "the manifest of a rank is damaged, or does not follow from the plan", "make the plan again"
+            "the manifest of a rank is damaged, or contradicts the plan", "run shard-plan again"
         ),
-        "plan-rank-missing": _error("the manifest of a rank is not there", "copy the plan's whole directory"),
+        "plan-rank-missing": _error(
+            "the manifest of a rank is missing", "copy the complete directory of the plan"
+        ),
         "plan-file-missing": _error(
-            "a file that the plan reads is not there", "put it where the plan expects it"
+            "a file that the plan reads is missing", "restore it at the path recorded in the plan"
         ),
-        "plan-file-changed": _error("a file has changed since the plan was made", "make the plan again"),
+        "plan-file-changed": _error("a file has changed since the plan was built", "run shard-plan again"),
         "plan-proof": _error(
-            "the proof that a plan goes on where another stopped does not hold", "make the plan again"
+            "the proof that the plan continues another one is invalid", "run shard-plan again"
         ),
-        "plan-coverage": _error(
-            "counted over all ranks, samples are lost or read twice", "make the plan again"
-        ),
+        "plan-coverage": _error("over all ranks, samples are lost or read twice", "run shard-plan again"),
     }
 )
 

@@ -89,7 +89,7 @@ def test_json_arguments_are_read():
     assert launch == LaunchArguments(
         seq_length=8, data_path=("a",), train_iters=2, global_batch_size=4, is_completed=True
     )
-    with pytest.raises(UsageError, match="seq_length is '8', which is not what it can be"):
+    with pytest.raises(UsageError, match="seq_length must be int, got '8'"):
         read_launch('{"seq_length": "8"}')
     with pytest.raises(IntegrityError):
         read_launch('{"seq_length": 8')
@@ -180,11 +180,14 @@ def test_a_command_inside_a_wrapper_is_found():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("torchrun pretrain_gpt.py --data-path $DATA", r"--data-path is '\$DATA', but the text does not say"),
-        ("pretrain_gpt.py --train-samples $((A*B))", r"what \$\(\(A\*B\)\) is"),
-        ("pretrain_gpt.py --train-iters 1e6", "--train-iters is '1e6', not a whole number"),
-        ("pretrain_gpt.py --mid-level-dataset-surplus x", "not a number"),
-        ("pretrain_gpt.py --seq-length", "--seq-length has no value"),
+        (
+            "torchrun pretrain_gpt.py --data-path $DATA",
+            r"cannot read --data-path: the text does not set \$DATA",
+        ),
+        ("pretrain_gpt.py --train-samples $((A*B))", r"the text does not set \$\(\(A\*B\)\)"),
+        ("pretrain_gpt.py --train-iters 1e6", "--train-iters must be an integer, got '1e6'"),
+        ("pretrain_gpt.py --mid-level-dataset-surplus x", "must be a number, got 'x'"),
+        ("pretrain_gpt.py --seq-length", "--seq-length requires a value"),
         ("python train.py --lr 3", "no argument of a Megatron training job"),
         ("", "no argument of a Megatron training job"),
         ("{}", "no argument of a Megatron training job"),
@@ -200,7 +203,7 @@ def test_hidden_arguments_and_misspellings_are_noted():
         "python pretrain_gpt.py --seq-length 8 --fp16 $EXTRA_ARGS ${MORE[@]} --save $D --train_iters 9"
     )
     assert launch.notes == (
-        "$EXTRA_ARGS is not set in the text: arguments in it are not seen",
+        "$EXTRA_ARGS is not set in the text: its arguments are not checked",
         "--train_iters is spelled with underscores, which Megatron does not accept",
     )
     assert launch.unseen == ("${MORE[@]}",)
@@ -213,7 +216,7 @@ def test_arguments_that_are_not_in_the_text_end_a_list(words):
     for launch in (read_launch(text), read_launch_words(text.split())):
         assert (launch.data_path, launch.seq_length, launch.notes) == (("a", "b"), 8, ())
         assert launch.unseen == (words.strip('"'),)
-    with pytest.raises(UsageError, match=r"--data-path is '.*', but the text does not say what"):
+    with pytest.raises(UsageError, match=r"cannot read --data-path: the text does not set"):
         read_launch(f"python pretrain_gpt.py --seq-length 8 --data-path {words}")
     escaped = read_launch("python pretrain_gpt.py --data-path a '$@'")
     assert (escaped.data_path, escaped.unseen) == (("a", "$@"), ())
@@ -226,7 +229,7 @@ def test_the_batch_size_follows_from_the_processes():
     )
     assert (launch.data_parallel_size, launch.batch_size, launch.sizes().train) == (4, 12, 120)
     unknown = read_launch("python pretrain_gpt.py --micro-batch-size 3 --train-iters 10")
-    with pytest.raises(UsageError, match="the global batch size is neither given"):
+    with pytest.raises(UsageError, match="the global batch size is required"):
         unknown.sizes()
     assert LaunchArguments(world_size=8, tensor_model_parallel_size=3).data_parallel_size is None
 

@@ -441,7 +441,7 @@ def test_processes_that_need_the_same_copy_fetch_it_once(there, bucket):
     [
         (("merge", "{}/web", "{}/code", "-o", "both"), "merge requires local datasets, got the URL"),
         (("verify", "{}/web", "--adopt"), "--adopt requires a local dataset, got the URL"),
-        (("build-indices", "{}/web", "--seq-length", "8", "--epochs", "1"), "no directory is given"),
+        (("build-indices", "{}/web", "--seq-length", "8", "--epochs", "1"), "--cache-dir is required"),
         (
             ("build-indices", "{}/web", *SIZES, "--cache-dir", "{}/cache"),
             "must be on a file system, got a URL",
@@ -456,7 +456,7 @@ def test_processes_that_need_the_same_copy_fetch_it_once(there, bucket):
         (("inspect", "{}/blend.json"), "a blend must be a local file, got the URL"),
         (("inspect", "msc://profile/web"), "pass the URL of the object in its store"),
         (("shard-plan", "{}/web", *WORLD, "-o", "plan"), "there is no blend, no index"),
-        (("verify", "{}", "--recursive"), "there is no dataset and no object"),
+        (("verify", "{}", "--recursive"), "no dataset or object found"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

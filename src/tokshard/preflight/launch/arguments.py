@@ -1,4 +1,4 @@
-"""Arguments of a Megatron training job that decide what data it reads, and what is wrong with them."""
+"""Data arguments of a Megatron training job, and their problems."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchArguments:
-    """The arguments of a Megatron job that decide what data it reads, under Megatron's names.
+    """The data arguments of a Megatron job, with Megatron's names.
 
-    What is not given is None (or False for a switch). ``world_size`` is that of the launcher, where the
-    command tells it; ``is_completed`` is set where Megatron has parsed the arguments and filled in what
-    follows from others; ``notes`` are things about the reading that a user should know; ``unseen`` are
-    the variables, such as ``$@``, in which there may be more arguments.
+    Absent arguments are None (or False for a switch). ``world_size`` is that of the launcher, if the command
+    shows it; ``is_completed`` is set if Megatron has parsed the arguments and filled in derived ones;
+    ``notes`` are remarks for the user; ``unseen`` are the variables, such as ``$@``, that may contain more
+    arguments.
     """
 
     data_path: tuple[str, ...] | None = None
@@ -87,7 +87,7 @@ class LaunchArguments:
 
     @property
     def data_parallel_size(self) -> int | None:
-        """Ranks that read different samples; None where the launcher's world size is not known."""
+        """Ranks that read different samples; None if the launcher's world size is unknown."""
         model = self.model_parallel_size
         return None if self.world_size is None or self.world_size % model else self.world_size // model
 
@@ -111,7 +111,7 @@ class LaunchArguments:
 
     @property
     def batch_size(self) -> int | None:
-        """The global batch size in Megatron's sums of sizes; None where it cannot be known.
+        """The global batch size in Megatron's sums of sizes; None if unknown.
 
         Without ``--global-batch-size``, and so always with a step schedule, it is one micro-batch for
         each data-parallel rank.
@@ -126,12 +126,12 @@ class LaunchArguments:
         """Return the arguments that decide the sizes.
 
         Raises:
-            UsageError: The batch size is neither given nor to be found out.
+            UsageError: The batch size is unknown.
         """
         batch = self.batch_size
         if batch is None:
             raise UsageError(
-                "the global batch size is neither given nor to be found out from the launch command",
+                "the global batch size is required and cannot be derived from the launch command",
                 hint="add --global-batch-size, or --micro-batch-size and the number of processes",
             )
         phases = (self.phase_transition_iterations or "").replace(" ", "")
@@ -155,10 +155,10 @@ class LaunchArguments:
         )
 
     def sizes(self) -> Sizes:
-        """Return the samples that the job asks for in each split.
+        """Return the samples that the job requests in each split.
 
         Raises:
-            UsageError: An argument that the sums need is missing or out of range.
+            UsageError: A required argument is missing or out of range.
         """
         return training_sizes(self.training_arguments())
 
@@ -194,11 +194,11 @@ def parse_step_schedule(text: str, sequence_length: int | None) -> list[tuple[in
             pairs.append((_scaled(first) // (sequence_length or 1), _scaled(batch)))
         except ValueError:
             raise UsageError(
-                f"--step-batch-size-schedule: {entry!r} is not a pair such as 250B:1536"
+                f"--step-batch-size-schedule must be pairs such as 250B:1536, got {entry!r}"
             ) from None
     pairs.sort()
     if not pairs or pairs[0][0] != 0 or any(batch < 1 for _, batch in pairs):
-        raise UsageError(f"--step-batch-size-schedule {text!r} does not begin with 0:SIZE")
+        raise UsageError(f"--step-batch-size-schedule must begin with 0:SIZE, got {text!r}")
     return pairs
 
 
@@ -223,11 +223,11 @@ def _whole(option: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{option} is {text!r}, not a whole number") from None
+        raise UsageError(f"{option} must be an integer, got {text!r}") from None
 
 
 def findings_of_arguments(launch: LaunchArguments) -> list[Finding]:
-    """Return what Megatron will refuse, and what it will do otherwise than one may think.
+    """Return findings about arguments that Megatron refuses or treats unexpectedly.
 
     Example:
         >>> launch = LaunchArguments(seq_length=100, context_parallel_size=8, skip_train=True)
@@ -245,8 +245,8 @@ def _reading(launch: LaunchArguments) -> Iterator[Finding]:
         yield Finding(
             "unknown-arguments",
             "note",
-            f"the text does not set {', '.join(launch.unseen)}: arguments in it are not seen",
-            "`bash -x script` prints the command with them",
+            f"not set in the text: {', '.join(launch.unseen)}; their arguments are not checked",
+            "run `bash -x script` to print the expanded command",
         )
 
 
@@ -256,16 +256,16 @@ def _ranks(launch: LaunchArguments) -> Iterator[Finding]:
         yield Finding(
             "context-parallel",
             "error",
-            f"the sequence length {length} is not divisible by {2 * context} (2 x context-parallel size)",
-            f"use a multiple of {2 * context}: each sequence is cut into two chunks for each of these ranks",
+            f"the sequence length must be divisible by {2 * context} (2 x context parallel), got {length}",
+            f"use a multiple of {2 * context}: each context-parallel rank reads two chunks of a sequence",
         )
     model, world = launch.model_parallel_size, launch.world_size
     if world is not None and world % model:
         yield Finding(
             "world-size",
             "error",
-            f"{world} processes are not divisible by {model}, the tensor, pipeline and context parallel "
-            "sizes multiplied",
+            f"the number of processes must be divisible by {model} (tensor x pipeline x context), "
+            f"got {world}",
         )
 
 
@@ -286,8 +286,8 @@ def _batches(launch: LaunchArguments) -> Iterator[Finding]:
             yield Finding(
                 "batch-size",
                 "error",
-                f"the {name} {batch} is not divisible by {micro * ranks}: {micro} for each of {ranks} "
-                "data-parallel ranks",
+                f"the {name} must be divisible by {micro * ranks} ({micro} for each of {ranks} data-parallel "
+                f"ranks), got {batch}",
             )
 
 
@@ -307,17 +307,17 @@ def _schedules(launch: LaunchArguments) -> Iterator[Finding]:
             yield Finding(
                 "schedule",
                 "warning",
-                f"Megatron takes {launch.batch_size} samples a step for the size of the training data, fewer "
-                "than the schedule's: training may run out of samples",
-                "give --train-samples instead of --train-iters",
+                f"Megatron computes the size of the training data with {launch.batch_size} samples per step, "
+                "fewer than the schedule's: training may run out of samples",
+                "pass --train-samples instead of --train-iters",
             )
     if launch.rampup_batch_size is not None and not launch.train_iters:
         yield Finding(
             "schedule",
             "warning",
-            "--rampup-batch-size is ignored from Megatron 0.18 on; up to 0.17 it makes more steps, and with "
-            "them more samples of validation than are counted here",
-            "give --train-iters as the job prints it",
+            "--rampup-batch-size is ignored from Megatron 0.18 on; up to 0.17 it adds steps, and so more "
+            "samples of validation than are counted here",
+            "pass --train-iters as the job prints it",
         )
 
 
@@ -326,7 +326,7 @@ def _validation(launch: LaunchArguments) -> Iterator[Finding]:
         yield Finding(
             "eval-interval",
             "warning",
-            "--eval-interval is not given: it is 1000 up to Megatron 0.16, and later versions fail without",
+            "--eval-interval is missing: Megatron up to 0.16 uses 1000, later versions fail",
         )
 
 
@@ -338,7 +338,7 @@ def _sources(launch: LaunchArguments) -> Iterator[Finding]:
         yield Finding(
             "other-data",
             "warning",
-            "with --fim-data the files are named by another class (GPTFIMDataset) than those told here",
+            "with --fim-data the files are named after another class (GPTFIMDataset) than those listed here",
         )
     common = [launch.data_path, launch.data_args_path]
     separate = [launch.train_data_path, launch.valid_data_path, launch.test_data_path]
@@ -347,17 +347,15 @@ def _sources(launch: LaunchArguments) -> Iterator[Finding]:
         any(option is not None for option in (*separate, launch.per_split_data_args_path)),
     ]
     if None not in common or all(kinds) or (kinds[1] and any(separate) and launch.per_split_data_args_path):
-        yield Finding(
-            "no-single-source", "error", "the data is given in several ways, which exclude each other"
-        )
+        yield Finding("no-single-source", "error", "several mutually exclusive data arguments are set")
     if not any(kinds) and not launch.mock_data and not launch.sft:
-        yield Finding("no-data", "error", "no data is given", "give --data-path or one of its like")
+        yield Finding("no-data", "error", "no data argument is set", "add --data-path or --train-data-path")
     if kinds[1] and launch.split is not None:
         yield Finding(
             "split-excluded",
             "error",
             f"--split {launch.split!r} and data for each split exclude each other: Megatron will not start",
-            "leave out --split",
+            "remove --split",
         )
 
 
@@ -368,17 +366,17 @@ def _split_string(launch: LaunchArguments) -> Iterator[Finding]:
         yield Finding(
             "default-split",
             "error",
-            "--split is not given: Megatron has a default for --data-path alone, and will not start",
-            f"give --split; the default would be {megatron_defaults.SPLIT!r}",
+            "--split is missing: Megatron has a default only for --data-path, and will not start",
+            f"add --split; the default would be {megatron_defaults.SPLIT!r}",
         )
         return
     if launch.split is None:
         yield Finding(
             "default-split",
             "warning",
-            f"--split is not given, and the default {megatron_defaults.SPLIT!r} keeps 3.1% of the data from "
-            "training",
-            "give --split 1,0,0 for training alone, or the shares that are wanted",
+            f"--split is missing, and the default {megatron_defaults.SPLIT!r} reserves 3.1% of the data for "
+            "validation and test",
+            "add --split 1,0,0 to train on all data, or other shares",
         )
         return
     try:
@@ -390,18 +388,16 @@ def _split_string(launch: LaunchArguments) -> Iterator[Finding]:
 def _caches(launch: LaunchArguments) -> Iterator[Finding]:
     lazy = launch.dataloader_fast_cache_load or launch.dataloader_defer_npy_index_mmap
     if lazy and launch.data_cache_path is None:
-        yield Finding(
-            "no-cache-path", "error", "the fast and deferred loading of caches need --data-cache-path"
-        )
+        yield Finding("no-cache-path", "error", "fast and deferred cache loading require --data-cache-path")
     if lazy and (launch.data_path is not None or launch.data_args_path is not None):
         yield Finding(
-            "fast-cache-load", "error", "the fast and deferred loading of caches need data for each split"
+            "fast-cache-load", "error", "fast and deferred cache loading require data for each split"
         )
     if launch.dataloader_type == "cyclic" and launch.no_data_sharding:
         yield Finding(
             "cyclic-sampler",
             "warning",
-            "the cyclic sampler without data sharding can give ranks different numbers of batches, which "
-            "then drift apart",
-            "leave out --no-data-sharding, or use a number of samples that all ranks divide",
+            "the cyclic sampler without data sharding can yield different numbers of batches per rank, and "
+            "the ranks then diverge",
+            "remove --no-data-sharding, or use a number of samples that is divisible by the ranks",
         )

@@ -164,12 +164,12 @@ class _Reader:
         words: list[Word] = []
         while self._peek() != ")":
             if self._at >= len(self._text):
-                raise UsageError(f"the text ends inside the array {name}=(")
+                raise UsageError(f"unclosed array {name}=(")
             if self._peek() == "\n":
                 self._at += 1
             elif not self._blank():
                 if self._peek() in _ENDS:
-                    raise UsageError(f"the array {name}=( holds an unquoted {self._peek()!r}")
+                    raise UsageError(f"unquoted {self._peek()!r} in the array {name}=(")
                 words += self._word()
         self._at += 1
         return tuple(words)
@@ -199,7 +199,7 @@ class _Reader:
     def _until(self, quote: str) -> str:
         end = self._text.find(quote, self._at + 1)
         if end < 0:
-            raise UsageError(f"the {quote} before {self._text[self._at + 1 :][:40]!r} is not closed")
+            raise UsageError(f"unclosed {quote} before {self._text[self._at + 1 :][:40]!r}")
         inside = self._text[self._at + 1 : end]
         self._at = end + 1
         return inside
@@ -210,7 +210,7 @@ class _Reader:
         self._at += 1
         while self._peek() != '"':
             if self._at >= len(self._text):
-                raise UsageError(f'the " before {self._text[start + 1 :][:40]!r} is not closed')
+                raise UsageError(f'unclosed " before {self._text[start + 1 :][:40]!r}')
             if self._peek() == "\\" and self._peek(2)[1:] in tuple('"$`\\\n'):
                 fields.add("" if self._peek(2) == "\\\n" else self._peek(2)[1:])
                 self._at += 2
@@ -271,7 +271,7 @@ class _Reader:
             if depth == 0:
                 self._at = position + 1
                 return self._text[start:position]
-        raise UsageError(f"the {opening} before {self._text[start:][:40]!r} is not closed")
+        raise UsageError(f"unclosed {opening} before {self._text[start:][:40]!r}")
 
     def _braced(self, inside: str) -> tuple[Word, ...] | None:
         # None if only a shell knows.

@@ -1,8 +1,8 @@
-"""Reading what a Megatron training job was or will be started with.
+"""Parser of launch commands of Megatron training jobs.
 
 Three forms of text are understood: shell text (a command with its wrappers, a launch script, or bare
 arguments), the block of arguments that Megatron prints when it starts, and a JSON object of arguments.
-Everything that is not about data is passed over.
+Arguments that do not concern data are skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_launch(text: str) -> LaunchArguments:
     """Read a launch command, a launch script, bare arguments, a log, or a JSON object of arguments.
 
     Raises:
-        UsageError: It holds no argument about data, or one that cannot be read.
+        UsageError: It has no data arguments, or an invalid one.
 
     Example:
         >>> read_launch("torchrun --nproc-per-node 8 pretrain_gpt.py --data-path a b --seed=7").data_path
@@ -69,8 +69,8 @@ def read_launch_words(words: Sequence[Word | str]) -> LaunchArguments:
     values, notes, unseen = _parse(command[start:])
     if not values:
         raise UsageError(
-            "there is no argument of a Megatron training job in this text",
-            hint="paste the whole command with the values of its variables, or name a file that holds it",
+            "no argument of a Megatron training job found in the text",
+            hint="paste the whole command with the values of its variables, or pass a file that contains it",
         )
     return replace(
         LaunchArguments(**values),
@@ -134,7 +134,7 @@ def _parse(words: Sequence[Word]) -> tuple[dict[str, Any], list[str], list[str]]
         elif _holds_all_words(word):
             unseen.append(word.text)
         elif _may_hide_arguments(words, at):
-            notes.append(f"{word.text} is not set in the text: arguments in it are not seen")
+            notes.append(f"{word.text} is not set in the text: its arguments are not checked")
         elif word.text.startswith("--") and word.text[2:].partition("=")[0].replace("-", "_") in _KINDS:
             notes.append(f"{word.text} is spelled with underscores, which Megatron does not accept")
     return values, notes, unseen
@@ -177,7 +177,7 @@ def _value(attribute: str, words: list[Word]) -> Any:
     for word in words:
         if word.unknown and _KINDS[attribute] != _FLAG:
             raise UsageError(
-                f"{option} is {word.text!r}, but the text does not say what {word.unknown[0]} is",
+                f"cannot read {option}: the text does not set {word.unknown[0]}, got {word.text!r}",
                 hint="paste the command with its values (`bash -x script` prints it), or the block of "
                 "arguments that the job prints when it starts",
             )
@@ -186,7 +186,7 @@ def _value(attribute: str, words: list[Word]) -> Any:
     if _KINDS[attribute] == _LIST:
         return tuple(word.text for word in words)
     if not words:
-        raise UsageError(f"{option} has no value")
+        raise UsageError(f"{option} requires a value")
     return _converted(attribute, words[0].text)
 
 
@@ -198,7 +198,7 @@ def _converted(attribute: str, text: str) -> Any:
         try:
             return float(text)
         except ValueError:
-            raise UsageError(f"{option} is {text!r}, not a number") from None
+            raise UsageError(f"{option} must be a number, got {text!r}") from None
     return text
 
 
@@ -207,7 +207,8 @@ def _integer(option: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise UsageError(
-            f"{option} is {text!r}, not a whole number", hint="Megatron takes no 1e6 and no 1M here"
+            f"{option} must be an integer, got {text!r}",
+            hint="write all digits: Megatron does not accept 1e6 or 1M here",
         ) from None
 
 
@@ -262,7 +263,7 @@ def _from_values(values: Mapping[str, Any]) -> LaunchArguments:
     if values.get("no_data_sharding") is None and values.get("data_sharding") is False:
         given["no_data_sharding"] = True
     if not given:
-        raise UsageError("there is no argument of a Megatron training job in this text")
+        raise UsageError("no argument of a Megatron training job found in the text")
     return LaunchArguments(**given, is_completed=True)
 
 
@@ -280,4 +281,4 @@ def _checked(attribute: str, value: Any) -> Any:
         return float(value)
     if wanted.startswith("str") and not isinstance(value, bool | dict):
         return str(value)
-    raise UsageError(f"{attribute} is {value!r}, which is not what it can be ({wanted.partition(' |')[0]})")
+    raise UsageError(f"{attribute} must be {wanted.partition(' |')[0]}, got {value!r}")
