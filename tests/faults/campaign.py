@@ -253,7 +253,7 @@ def leftovers() -> list[str]:
     return [
         str(path)
         for path in Path().rglob("*")
-        if path.name.endswith(".tokshard-tmp") or path.name in {"work", "lock"}
+        if path.name.endswith(".tokshard-tmp") or path.name in {"work", "kept", "lock"}
     ]
 
 
