@@ -61,7 +61,7 @@ def run(program: str, description: dict) -> dict:
 
 
 def first_failures(result: dict) -> str:
-    return "\n".join(f"call {k}: {wrong}" for k, wrong in list(result["failures"].items())[:3])
+    return "\n".join(f"call or round {k}: {wrong}" for k, wrong in list(result["failures"].items())[:3])
 
 
 GROWING = ["write", "create", "open_for_append", "make_directory"]
