@@ -31,7 +31,6 @@ WORDS = {
     r"likeness(?:es)?": "description",
     r"wish(?:es|ed)?": "request",
     r"lie(?:s)? (?:in|on|at|beside|below|outside|behind|there|within)": "is stored, is",
-    r"lack(?:s|ed|ing)?": "has no, is missing",
     r"come(?:s)? to (?:an|its) end": "finish",
     r"in (?:the )?way of": "block",
     r"how many [\w ]+ are there": "the number of ... is required",
@@ -47,8 +46,8 @@ PAGES = [
     ROOT / "sample_data/README.md",
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if path not in GENERATED),
 ]
-FINDINGS = ROOT / "docs/reference/findings.md"  # its tables are those of the code
 PENDING = pytest.mark.xfail(strict=False, reason="help and messages are being rewritten")
+UNFINISHED = {"blending", "index_cache", "inspection", "loader", "sharding", "tokenization", "tokenizer"}
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
@@ -74,17 +73,12 @@ def texts(source):
             if docstring is not None and getattr(node, "name", "_").startswith("_"):
                 hidden.add(docstring.value)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in hidden:
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+        if is_text and node not in hidden:
             yield re.sub(r"``.*?``|`[^`\n]*`", "", node.value, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=[PENDING] * (page == FINDINGS), id=str(page.relative_to(ROOT)))
-        for page in PAGES
-    ],
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_use_the_words_of_the_field(page):
     assert unwanted(prose(page)) == []
 
@@ -93,11 +87,22 @@ def test_the_help_of_all_commands_uses_the_words_of_the_field():
     assert unwanted(GENERATED[1].read_text()) == []
 
 
-@PENDING
-def test_messages_and_docstrings_use_the_words_of_the_field():
+def package_of(source):
+    return source.relative_to(ROOT / "src/tokshard").parts[0]
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        pytest.param(name, marks=[PENDING] * (name in UNFINISHED))
+        for name in sorted({package_of(source) for source in SOURCES})
+    ],
+)
+def test_messages_and_docstrings_use_the_words_of_the_field(package):
     found = {
         str(source.relative_to(ROOT)): words
         for source in SOURCES
+        if package_of(source) == package
         if (words := [word for text in texts(source) for word in unwanted(text)])
     }
     assert found == {}

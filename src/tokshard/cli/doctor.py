@@ -82,7 +82,7 @@ def _show(report: DoctorReport) -> None:
     _show_job(report)
     for split in report.splits:
         if not split.sources:
-            terminal.say(f"{split.name}: cannot be told, see below")
+            terminal.say(f"{split.name}: unknown, see below")
             continue
         kind = _KINDS.get(split.kind, "weighted blend of")
         count = "" if split.kind == "single" else f" {terminal.count(len(split.sources))} datasets"

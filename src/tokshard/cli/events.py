@@ -52,7 +52,7 @@ class FileSink:
         self._log = tokshard.LineLog(path, _BEGINNING)
 
     def write(self, line: str) -> None:
-        """Write a line; a log that cannot be written any more is given up, and that is told once."""
+        """Write a line. If the log can no longer be written, print one warning and stop logging."""
         if not self._log.is_open:
             return
         try:
