@@ -304,7 +304,7 @@ def test_links_in_the_place_of_our_directories_are_refused(directory, link, opti
     before = sorted(theirs.rglob("*"))
     Path(link).parent.mkdir(parents=True)
     Path(link).symlink_to(theirs)
-    with pytest.raises(OutputExistsError, match="is a link") as caught:
+    with pytest.raises(OutputExistsError, match="is a symbolic link") as caught:
         tokenize(**options)
     assert link in str(caught.value)
     assert sorted(theirs.rglob("*")) == before
@@ -317,7 +317,7 @@ def test_a_link_in_the_place_of_a_second_output_is_refused_and_the_work_is_kept(
     Path("out").mkdir()
     Path("out/x_title_document.tokshard").symlink_to(theirs)
     both = {"fields": ("text", "title")}
-    with pytest.raises(OutputExistsError, match="is a link"):
+    with pytest.raises(OutputExistsError, match="is a symbolic link"):
         tokenize(**both)
     assert os.listdir(theirs) == []
     Path("out/x_title_document.tokshard").unlink()

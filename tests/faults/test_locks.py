@@ -78,7 +78,7 @@ def test_the_second_command_names_the_first(directory, more):
     try:
         status, stderr = tokenize(directory, *more)
         assert status == 5
-        assert f"process {first.process.pid} on {socket.gethostname()!r} since '2" in stderr
+        assert f"process {first.process.pid} on {socket.gethostname()!r} (started '2" in stderr
         assert "out/x.tokshard/lock" in stderr
         assert "hint: " in stderr
         assert first.process.poll() is None

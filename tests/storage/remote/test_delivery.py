@@ -216,7 +216,7 @@ def test_a_store_that_refuses_for_good_leaves_no_manifest_and_the_work(
     done = command(commands, corpus, url, *["--force"] * forced, TOKSHARD_REMOTE_RETRIES="2")
     assert done.code == 7
     assert f"error: cannot write {url}.idx: failed 3 times, most recently with: the test" in done.stderr
-    assert f"hint: all finished work is kept in {corpus.parent}/cache/staging/web-" in done.stderr
+    assert f"finished work is kept in {corpus.parent}/cache/staging/web-" in done.stderr
     assert "run the same command again" in done.stderr
     assert "web.tokshard/manifest.json" not in uploaded(bucket)
     bucket.proxy.reset()
