@@ -84,7 +84,7 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
     plan(mixture, tmp_path / "plan", *SMALL)
     refused = run("shard-plan", mixture / "mix", "-o", tmp_path / "plan", "--data-parallel", 1)
     assert refused.returncode == 4
-    assert "--force replaces it" in refused.stderr
+    assert "pass --force to replace it" in refused.stderr
     plan(mixture, tmp_path / "plan", "--data-parallel", 1, "--force", "--packed")
     assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == ["plan.json", "ranks.json"]
 
@@ -93,10 +93,10 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
     ("options", "code", "message"),
     [
         ([], 2, "the number of ranks is required"),
-        (["--world-size", 6, "--tensor-parallel", 4], 2, "6 ranks is not divisible by"),
-        (["--world-size", 8, "--data-parallel", 3], 2, "--world-size 8 is not --data-parallel 3"),
+        (["--world-size", 6, "--tensor-parallel", 4], 2, "the world size must be divisible by"),
+        (["--world-size", 8, "--data-parallel", 3], 2, "--world-size must be --data-parallel x"),
         (["--data-parallel", 2, "--global-batch-size", 5], 2, "batch of 5 samples is not divisible by"),
-        (["--data-parallel", 1, "--context-parallel", 3], 2, "sequence length 8 is not divisible by"),
+        (["--data-parallel", 1, "--context-parallel", 3], 2, "sequence length must be divisible by"),
         (["--data-parallel", 2, "--steps", 31], 2, "30 steps are left in an epoch of 60 samples"),
         (["--data-parallel", 2, "--tail", "cut"], 2, "--tail must be drop, pad or error, got 'cut'"),
         (
@@ -105,10 +105,10 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
             "--mode must be single, cyclic, contiguous, sequential or chunked, got",
         ),
         (["--data-parallel", 2, "--mtp-stages", "a"], 2, "--mtp-stages must be a list of numbers, got 'a'"),
-        (["--data-parallel", 2, "--split", "none"], 2, "there is no split 'none'"),
+        (["--data-parallel", 2, "--split", "none"], 2, "got 'none'"),
         (["--data-parallel", 2, "--rampup-batch-size", 2, 2, 20], 2, "requires --global-batch-size"),
         (["--data-parallel", 2, "--decrease-batch-size-if-needed"], 2, "requires --global-batch-size"),
-        (["--data-parallel", 2, "--step-batch-size-schedule", "0"], 2, "'0' is not THRESHOLD:SIZE"),
+        (["--data-parallel", 2, "--step-batch-size-schedule", "0"], 2, "must be THRESHOLD:SIZE, got '0'"),
         (
             ["--data-parallel", 2, "--step-batch-size-schedule", "0:2", "--global-batch-size", 2],
             2,
@@ -127,7 +127,7 @@ def test_what_cannot_be_planned_is_one_sentence_and_an_exit_code(mixture, tmp_pa
 def test_what_is_not_there_is_said(tmp_path):
     done = run("shard-plan", tmp_path / "no", "-o", tmp_path / "plan", "--data-parallel", 2)
     assert done.returncode == 3
-    assert "there is no blend, no index and no cache" in done.stderr
+    assert "no blend, index or index cache found" in done.stderr
 
 
 def test_documents_and_their_shards_are_drawn(mixture, tmp_path):
@@ -272,11 +272,11 @@ def test_a_rank_a_step_a_sample_and_a_shard_are_inspected(mixture, tmp_path):
     [
         (["--sample", 3, "--rank", 1], "leave out --rank"),
         (["--step", 3, "--index", 1], "exclude each other"),
-        (["--step", 3], "say which rank"),
+        (["--step", 3], "the rank is required"),
         (["--rank", 1, "--epoch", 0], "--epoch requires"),
         (["--dataset-sample", "3"], "must be D:N"),
         (["--dataset-sample", "-1:2"], "must be D:N"),
-        (["--rank", 9], "rank 9 is not 0 to 1"),
+        (["--rank", 9], "rank must be from 0 to 1, got 9"),
         (["--sample", 60], "sample 60 is not 0 to 59"),
         (["--stream", "eval", "--sample", 1], "no stream 'eval'"),
     ],

@@ -104,7 +104,7 @@ def test_a_description_under_another_name_is_told(index):
     found = inspect_index(str(other))
     assert found.entry.condition == "missing"
     assert "shuffle_index.npy missing" in found.entry.detail
-    assert f"{other} does not hold the text that its name is the hash of" in found.entry.detail
+    assert f"{other} contradicts the hash in its name" in found.entry.detail
     for name in index.arrays:
         array = Path(index.array_path(name))
         array.with_name(array.name.replace(index.hash, "0" * 32)).write_bytes(array.read_bytes())

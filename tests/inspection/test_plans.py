@@ -111,19 +111,19 @@ def test_the_epoch_of_an_index_is_counted_from_the_first_pass_on():
     assert epochs_of(assignment, np.arange(10)).tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
     assert find_sample(plan, "train", 0).data_parallel_rank is None
     assert find_sample(plan, "train", 0, epoch=1).index == 2
-    with pytest.raises(UsageError, match="no epoch 3"):
+    with pytest.raises(UsageError, match="epoch 3 is not read"):
         find_sample(plan, "train", 0, epoch=3)
 
 
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ({"rank": 3}, "rank 3 is not 0 to 2"),
+        ({"rank": 3}, "rank must be from 0 to 2, got 3"),
         ({"rank": 0, "step": 4}, "step 4 is not 0 to 3"),
         ({"rank": 0, "step": -1}, "step -1 is not"),
         ({"rank": 0, "index": 4}, "index 4 is not 0 to 3"),
         ({"rank": 0, "stream": "valid"}, "no stream 'valid', but train"),
-        ({"rank": None, "step": 0}, "say which rank"),
+        ({"rank": None, "step": 0}, "the rank is required"),
     ],
 )
 def test_a_question_that_has_no_answer_is_refused(tmp_path, question, message):

@@ -115,11 +115,11 @@ def test_changing_one_field_changes_no_other():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eod_mask_loss": True}, "eod_mask_loss needs eod_id"),
-        ({"reset_attention_mask": True, "eod_id": 0}, "changes nothing without create_attention_mask"),
-        ({"cu_seqlens": True, "create_attention_mask": True}, "two ways"),
-        ({"pad_to_multiple": 0}, "pad_to_multiple 0"),
-        ({"max_length": 0}, "max_length 0"),
+        ({"eod_mask_loss": True}, "eod_mask_loss requires eod_id"),
+        ({"reset_attention_mask": True, "eod_id": 0}, "requires create_attention_mask"),
+        ({"cu_seqlens": True, "create_attention_mask": True}, "exclude each other"),
+        ({"pad_to_multiple": 0}, "must be at least 1, got 0"),
+        ({"max_length": 0}, "must be at least 1, got .* and 0"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):
@@ -219,7 +219,7 @@ def test_documents_are_restored_and_read_at_random(documents):
 def test_context_parallel_documents_need_a_multiple_that_can_be_cut(documents):
     path = plan_for(documents[0], source=documents[1], topology=Topology(2, context=2))
     with pytest.raises(
-        UsageError, match="pad_to_multiple 6 is not divisible by 2 x context-parallel size = 4"
+        UsageError, match="pad_to_multiple must be divisible by 2 x context-parallel size = 4, got 6"
     ):
         open_plan(path, options=BatchOptions(pad_to_multiple=6))
     shapes = [[batch["tokens"].shape for batch in open_plan(path, rank)] for rank in range(2)]

@@ -140,7 +140,7 @@ def test_a_distributed_sampler_on_top_is_refused(torch, plans, workers):
 
     data = PlanDataset(open_plan(plans["single"], 0))
     for sampler in (DistributedSampler(data, 2, 0, shuffle=False), RandomSampler(data)):
-        with pytest.raises(UsageError, match="dealt out again"):
+        with pytest.raises(UsageError, match="distribute the samples again"):
             next(iter(DataLoader(data, sampler=sampler, batch_size=None, num_workers=workers)))
         with pytest.raises(UsageError, match=f"sampler={type(sampler).__name__} cannot be given"):
             data_loader(open_plan(plans["single"], 0), sampler=sampler)

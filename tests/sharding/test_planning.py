@@ -204,16 +204,16 @@ def test_too_many_steps_are_refused_with_the_numbers():
     ("request_", "message"),
     [
         ({"micro_batch_size": 2, "batch": 8}, r"batch of 8 .* 2 x 3 = 6"),
-        ({"batch": 61 * 3}, "60 samples do not fill one batch of 183"),
-        ({"tail": "error", "batch": 9}, "6 are left over"),
-        ({"tail": "keep"}, "ranks that read different numbers of samples"),
-        ({"mode": "cyclic", "shuffle": "samples"}, "has an order of its own"),
-        ({"mode": "random"}, "the mode is 'random'"),
-        ({"shuffle": "all"}, "the shuffle is 'all'"),
+        ({"batch": 61 * 3}, "60 samples are fewer than one batch of 183"),
+        ({"tail": "error", "batch": 9}, "6 remain"),
+        ({"tail": "keep"}, "all ranks must read the same number of samples"),
+        ({"mode": "cyclic", "shuffle": "samples"}, "has its own order"),
+        ({"mode": "random"}, "mode must be one of"),
+        ({"shuffle": "all"}, "shuffle must be one of"),
         ({"shuffle": "shards"}, "only one dataset"),
         ({"bucket_buffer": 10}, "10 samples is not a positive multiple of the pack of 3"),
-        ({"bucket_pack": 3}, "bucketing needs the number of samples"),
-        ({"bucket_buffer": 12, "sort_key": "color"}, "no sort key 'color'"),
+        ({"bucket_pack": 3}, "bucketing requires --bucket-buffer"),
+        ({"bucket_buffer": 12, "sort_key": "color"}, "do not support the sort key 'color'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"consumed_samples": -3}, "consumed samples must be at least 0, got -3"),
     ],
@@ -248,9 +248,9 @@ def test_streams_have_batches_and_counters_of_their_own():
         for name, stream in plan.streams.items()
     }
     assert found == {"train": (40, 3, 20), "valid.0": (8, 8, 4), "valid.1": (4, 6, 4), "test": (0, 5, 4)}
-    with pytest.raises(UsageError, match=r"3 counts .* the validation sets are 2"):
+    with pytest.raises(UsageError, match=r"one for each validation set .2., got 3"):
         plan_of(sources, 2, train, consumed_valid_samples=(1, 2, 3), eval_global_batch_size=4)
-    with pytest.raises(UsageError, match=r"^test: 20 samples do not fill one batch of 24"):
+    with pytest.raises(UsageError, match=r"^test: 20 samples are fewer than one batch of 24"):
         plan_of(sources, 2, train, eval_global_batch_size=24)
 
 
@@ -263,7 +263,7 @@ def test_full_validation_reads_everything_on_ranks_of_any_number():
 def test_a_sequence_that_context_parallelism_does_not_divide_is_refused():
     sources = {"train": index_source(100, sequence_length=36)}
     request = PlanRequest(train=StreamRequest())
-    with pytest.raises(UsageError, match=r"sequence length 36 is not divisible by .* 8"):
+    with pytest.raises(UsageError, match=r"sequence length must be divisible by .* 8, got 36"):
         plan_shards(sources, Topology(4, context=4), request)
     plan_shards({"train": index_source(100, sequence_length=40)}, Topology(4, context=4), request)
     documents = plan_shards({"train": document_source([100])}, Topology(4, context=4), request)
@@ -445,15 +445,15 @@ def test_blocks_shuffle_within_blocks_of_the_shard_order():
         (lambda: layout_of("single", 10, World(1, 1), tail="cut"), "drop, pad, error"),
         (
             lambda: layout_of("single", 10, World(3, 1), tail="error"),
-            "10 samples do not fill batches of 3: 1 ",
+            "10 samples are not divisible by 3: 1 ",
         ),
-        (lambda: layout_of("single", 5, World(3, 2)), "5 samples do not fill one batch of 6"),
-        (lambda: layout_of("cyclic", 50, World(3, 2), tail="pad"), "cannot pad"),
-        (lambda: layout_of("full-validation", 5, World(3, 2)), "one sample a rank"),
+        (lambda: layout_of("single", 5, World(3, 2)), "5 samples are fewer than one batch of 6"),
+        (lambda: layout_of("cyclic", 50, World(3, 2), tail="pad"), "requires --tail drop .*, got pad"),
+        (lambda: layout_of("full-validation", 5, World(3, 2)), "requires a batch of 1 sample per rank"),
         (lambda: World(3, 2, 16), "the batch of 16 samples is not divisible .* = 2 x 3 = 6"),
-        (lambda: World(0, 2), "0 data-parallel ranks"),
+        (lambda: World(0, 2), "must be at least 1, got 0 and"),
         (lambda: shuffle_links("all", 10, 0), "none, shards, samples, blocks"),
-        (lambda: shuffle_links("shards", 10, 0, shard_sizes=(4, 5)), "hold 9 samples, not 10"),
+        (lambda: shuffle_links("shards", 10, 0, shard_sizes=(4, 5)), "must have 10 samples in total, got 9"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(call, said):

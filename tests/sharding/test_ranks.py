@@ -122,16 +122,16 @@ def test_a_rank_is_read_from_the_plan_alone(tmp_path, packed):
 
 def test_a_rank_must_be_said_and_be_there(tmp_path):
     write_plan(a_plan(), tmp_path)
-    with pytest.raises(UsageError, match="say which rank"):
+    with pytest.raises(UsageError, match="the rank is required"):
         read_rank(tmp_path)
-    with pytest.raises(UsageError, match="rank 8 is not 0 to 7"):
+    with pytest.raises(UsageError, match="rank must be from 0 to 7, got 8"):
         read_rank(tmp_path, 8)
-    with pytest.raises(UsageError, match="manifest of rank 3, but rank 2"):
+    with pytest.raises(UsageError, match=r"must be 3, .* got 2"):
         read_rank(tmp_path / rank_name(3), 2)
     (tmp_path / rank_name(3)).unlink()
-    with pytest.raises(MissingFileError, match=r"rank-00003\.json is not there"):
+    with pytest.raises(MissingFileError, match=r"rank manifest not found: .*rank-00003\.json"):
         read_rank(tmp_path / rank_name(3))
-    with pytest.raises(MissingFileError, match="there is no plan"):
+    with pytest.raises(MissingFileError, match="plan not found"):
         read_rank(tmp_path / "no", 3)
 
 

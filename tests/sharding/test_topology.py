@@ -76,20 +76,26 @@ def test_one_stage_or_multi_token_prediction_needs_every_field():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"world_size": 12, "tensor": 5}, "12 ranks is not divisible by tensor x pipeline x context = 5"),
+        (
+            {"world_size": 12, "tensor": 5},
+            "the world size must be divisible by tensor x pipeline x context = 5",
+        ),
         ({"world_size": 8, "expert": 3}, "expert tensor x expert x pipeline"),
-        ({"world_size": 0}, "the world size is 0"),
-        ({"world_size": 8, "context": -2}, "context-parallel size is -2"),
+        ({"world_size": 0}, "the world size must be at least 1, got 0"),
+        ({"world_size": 8, "context": -2}, "context-parallel size must be at least 1, got -2"),
         ({"world_size": 8, "order": "tp-dp-xx"}, "'tp-dp-xx'"),
         ({"world_size": 8, "order": "tp-dp-tp"}, "at most once"),
-        ({"world_size": 8, "context": 2, "order": "tp-dp-pp"}, "leaves out cp, whose size is 2"),
+        ({"world_size": 8, "context": 2, "order": "tp-dp-pp"}, "must contain cp, whose size is 2"),
         (
             {"world_size": 8, "tensor": 2, "pipeline": 2, "expert": 2, "order": "tp-cp-ep-pp-dp"},
-            "not 2 and 1",
+            "got 2 and 1",
         ),
-        ({"world_size": 8, "pipeline": 1, "virtual_pipeline": 2}, "at least 2 pipeline stages"),
-        ({"world_size": 8, "pipeline": 2, "virtual_pipeline": 0}, "virtual pipeline of 0"),
-        ({"world_size": 8, "pipeline": 2, "mtp_stages": (2,)}, "stage 2"),
+        ({"world_size": 8, "pipeline": 1, "virtual_pipeline": 2}, "2 pipeline stages, got 2 and 1"),
+        (
+            {"world_size": 8, "pipeline": 2, "virtual_pipeline": 0},
+            "requires at least 1 chunk and 2 pipeline stages, got 0",
+        ),
+        ({"world_size": 8, "pipeline": 2, "mtp_stages": (2,)}, "from 0 to 1, got 2"),
     ],
 )
 def test_sizes_that_make_no_grid_are_usage_errors(options, said):

@@ -67,17 +67,18 @@ class BatchOptions:
     def __post_init__(self) -> None:
         for name in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
             if getattr(self, name) and self.eod_id is None:
-                raise UsageError(f"{name} needs eod_id, the token that ends a document")
+                raise UsageError(f"{name} requires eod_id")
         if self.reset_attention_mask and not self.create_attention_mask:
             raise UsageError(
-                "reset_attention_mask changes nothing without create_attention_mask",
-                hint="attention kernels that make their own mask take cu_seqlens",
+                "reset_attention_mask requires create_attention_mask",
+                hint="set cu_seqlens for attention kernels that build their own mask",
             )
         if self.cu_seqlens and self.create_attention_mask:
-            raise UsageError("cu_seqlens and create_attention_mask are two ways of masking: choose one")
+            raise UsageError("cu_seqlens and create_attention_mask exclude each other")
         if self.pad_to_multiple < 1 or (self.max_length is not None and self.max_length < 1):
             raise UsageError(
-                f"pad_to_multiple {self.pad_to_multiple} and max_length {self.max_length} are 1 or more"
+                f"pad_to_multiple and max_length must be at least 1, "
+                f"got {self.pad_to_multiple} and {self.max_length}"
             )
 
 
@@ -289,8 +290,8 @@ class DocumentAssembly:
         multiple = self.options.pad_to_multiple
         if self.context > 1 and multiple > 1 and multiple % (2 * self.context):
             raise UsageError(
-                f"pad_to_multiple {multiple} is not divisible by 2 x context-parallel size = "
-                f"{2 * self.context}"
+                f"pad_to_multiple must be divisible by 2 x context-parallel size = "
+                f"{2 * self.context}, got {multiple}"
             )
 
     def micro_batch(

@@ -63,11 +63,11 @@ class RankLoader:
     ) -> None:
         check_rank(plan, rank)
         if stream not in plan.streams:
-            raise UsageError(
-                f"the plan has no stream {stream!r}", hint=f"it has {', '.join(sorted(plan.streams))}"
-            )
+            raise UsageError(f"stream must be one of {', '.join(sorted(plan.streams))}, got {stream!r}")
         if max_open_files < 1 or readahead < 0:
-            raise UsageError(f"max_open_files {max_open_files} is below 1, or readahead {readahead} below 0")
+            raise UsageError(
+                f"max_open_files must be at least 1, readahead at least 0, got {max_open_files}, {readahead}"
+            )
         self.plan = plan
         self.rank = rank
         self.stream = stream
@@ -133,7 +133,7 @@ class RankLoader:
     def __reduce__(self) -> tuple[Any, ...]:
         """Cross processes as the path of the plan and the state; the other side opens the files again."""
         if self._origin is None:
-            raise UsageError("only a loader that was opened by a path can be sent to another process")
+            raise UsageError("only a loader opened by path can be sent to another process")
         return _reopen, (self._origin, self.state_dict())
 
     def __repr__(self) -> str:
@@ -213,7 +213,9 @@ class RankLoader:
         numbers = self.micro_batches(step)
         if micro_batch is not None:
             if not 0 <= micro_batch < len(numbers):
-                raise IndexError(f"micro-batch {micro_batch} of step {step} is not 0 to {len(numbers) - 1}")
+                raise IndexError(
+                    f"micro-batch of step {step} must be from 0 to {len(numbers) - 1}, got {micro_batch}"
+                )
             return self[numbers[micro_batch]]
         size = self.assignment.micro_batch_size
         reader = self._own()
@@ -254,7 +256,7 @@ class RankLoader:
             UsageError: There are not as many left.
         """
         if not 0 <= count <= len(self) - self._position:
-            raise UsageError(f"cannot skip {count} of {len(self) - self._position} micro-batches")
+            raise UsageError(f"cannot skip {count} micro-batches: {len(self) - self._position} remain")
         self._ended = not count and self._position == len(self)
         self._position += count
 
@@ -290,7 +292,7 @@ class RankLoader:
         """
         back = self.step if steps is None else steps
         if not 0 <= back <= self.step:
-            raise UsageError(f"cannot go {steps} steps back from step {self.step} of the plan")
+            raise UsageError(f"cannot go back by {steps} from step {self.step}")
         self._stand(self._schedule.start_of_step(self.step - back))
 
     def seek(self, consumed_samples: int) -> None:

@@ -297,14 +297,16 @@ def make_assembly(
     """
     if "cu_seqlens" in fields and options.create_attention_mask:
         raise UsageError(
-            "this stream comes with cu_seqlens, and create_attention_mask is another way of masking",
-            hint="leave create_attention_mask out, or plan without boundaries",
+            "this stream uses cu_seqlens, which excludes create_attention_mask",
+            hint="omit create_attention_mask, or plan without boundaries",
         )
     length = source.sequence_length
     if length is None:
         return DocumentAssembly(fields, options, topology.context, place.cp)
     if options.pad_to_multiple != 1 or options.max_length is not None:
-        raise UsageError("pad_to_multiple and max_length are for documents: samples are of one length")
+        raise UsageError(
+            "pad_to_multiple and max_length require a plan of documents: these samples have a fixed length"
+        )
     slices = context_slices(length, topology.context, place.cp)
     return SampleAssembly(length, source.extra_token, fields, options, slices)
 

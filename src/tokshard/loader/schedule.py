@@ -108,7 +108,7 @@ class MicroBatchSchedule:
             IndexError: The step does not exist.
         """
         if not 0 <= step < self.assignment.steps:
-            raise IndexError(f"step {step} is not 0 to {self.assignment.steps - 1}")
+            raise IndexError(f"step must be from 0 to {self.assignment.steps - 1}, got {step}")
         return range(self.start_of_step(step), self.start_of_step(step + 1))
 
     def start_of_step(self, step: int) -> int:
@@ -135,7 +135,7 @@ class MicroBatchSchedule:
         position, rest = divmod(consumed_samples - self.assignment.consumed_samples, group)
         if rest or not 0 <= position <= len(self):
             raise UsageError(
-                f"no micro-batch of the plan starts at {consumed_samples} consumed samples: they start "
+                f"consumed_samples must be the start of a micro-batch, got {consumed_samples}: they start "
                 f"every {group} from {self.consumed(0)} to {self.consumed(len(self))}"
             )
         return position
@@ -160,7 +160,7 @@ class MicroBatchSchedule:
             IndexError: The micro-batch does not exist.
         """
         if not 0 <= number < self._length:
-            raise IndexError(f"micro-batch {number} is not 0 to {self._length - 1}")
+            raise IndexError(f"micro-batch must be from 0 to {self._length - 1}, got {number}")
         size = self.assignment.micro_batch_size
         return self.samples(number * size, size)
 
@@ -273,7 +273,7 @@ def position_of(
     """
     if state.stream != own.stream:
         raise ResumeMismatchError(
-            f"the state is that of the stream {state.stream!r}, and not of {own.stream!r}",
+            f"the state must be of the stream {own.stream!r}, got {state.stream!r}",
             differences=("stream",),
         )
     if state.plan_id == own.plan_id:
@@ -281,10 +281,10 @@ def position_of(
     if history and history[-1].plan_id == state.plan_id:
         if state.consumed_samples != schedule.consumed(0):
             raise ResumeMismatchError(
-                f"the plan goes on from {schedule.consumed(0)} consumed samples, but the state is at "
+                f"the plan starts at {schedule.consumed(0)} consumed samples, but the state is at "
                 f"{state.consumed_samples}",
                 differences=("consumed_samples",),
-                hint=f"make the plan again with --consumed-samples {state.consumed_samples}",
+                hint=f"run shard-plan again with --consumed-samples {state.consumed_samples}",
             )
         return 0
     _check_same_order(state, own)
@@ -309,9 +309,9 @@ def _check_same_order(state: LoaderState, own: LoaderState) -> None:
     else:
         return
     raise ResumeMismatchError(
-        f"the state at {state.consumed_samples} consumed samples is that of plan {state.plan_id[:12]}, and "
-        f"not of {own.plan_id[:12]}: {difference}",
+        f"the state at {state.consumed_samples} consumed samples belongs to plan {state.plan_id[:12]}, "
+        f"not to {own.plan_id[:12]}: {difference}",
         differences=(difference,),
-        hint=f"make the plan that goes on there: tokshard shard-plan --from OLD_PLAN "
+        hint=f"build the continuing plan: tokshard shard-plan --from OLD_PLAN "
         f"--consumed-samples {state.consumed_samples} -o NEW_PLAN",
     )

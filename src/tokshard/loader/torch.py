@@ -58,8 +58,8 @@ class PlanDataset:
 
         if not isinstance(number, Turn):
             raise UsageError(
-                f"micro-batch {number!r} was asked for by another sampler than the plan's: what the plan has "
-                "dealt out and ordered would be dealt out again (DistributedSampler) or shuffled again",
+                f"micro-batch {number!r} was requested by another sampler than the plan's, which would "
+                "distribute the samples again (DistributedSampler) or shuffle them again",
                 hint=_HINT,
             )
         if get_worker_info() is None:
@@ -108,8 +108,8 @@ class PlanDataLoader:
         taken = {"dataset", "sampler", "batch_sampler", "batch_size", "shuffle", "drop_last", "collate_fn"}
         for name in sorted(taken & set(options)):
             raise UsageError(
-                f"{name}={type(options[name]).__name__} cannot be given to the data loader of a plan, which "
-                "says already which rank reads which samples in which order",
+                f"{name}={type(options[name]).__name__} is not supported by the data loader of a plan, which "
+                "already determines the samples of each rank and their order",
                 hint=_HINT,
             )
         self._loader = loader

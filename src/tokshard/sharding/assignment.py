@@ -50,12 +50,14 @@ class EpochRange:
     def __post_init__(self) -> None:
         if self.layout.samples != self.order.samples:
             raise UsageError(
-                f"a layout of {self.layout.samples} positions does not fit an order of {self.order.samples}"
+                f"the layout must have {self.order.samples} positions, got {self.layout.samples}"
             )
         if self.layout.samples_per_rank is None:
-            raise UsageError("ranks that read different numbers of samples cannot train together")
+            raise UsageError("all ranks must read the same number of samples")
         if self.first_epoch < 0 or (self.epochs is not None and self.epochs < 1):
-            raise UsageError(f"{self.epochs} epochs from {self.first_epoch} on do not exist")
+            raise UsageError(
+                f"epochs must be at least 1 and first_epoch at least 0, got {self.epochs}, {self.first_epoch}"
+            )
 
     @property
     def per_epoch(self) -> int:
@@ -133,9 +135,9 @@ class Assignment:
 
     def __post_init__(self) -> None:
         if not self.epoch_ranges:
-            raise UsageError("an assignment needs something to read")
+            raise UsageError("an assignment must have at least 1 epoch range")
         if min(self.steps, self.consumed_samples, self.skipped) < 0 or self.micro_batch_size < 1:
-            raise UsageError("steps, consumed and skipped samples of an assignment are not negative")
+            raise UsageError("steps, consumed and skipped samples must not be negative")
         for epoch_range in self.epoch_ranges:
             if epoch_range.layout.ranks != self.ranks or epoch_range.per_epoch % self.micro_batch_size:
                 raise UsageError(
@@ -147,7 +149,7 @@ class Assignment:
                 epoch_range.epochs is None
                 or following.first_epoch < epoch_range.first_epoch + epoch_range.epochs
             ):
-                raise UsageError("the epochs of an assignment do not ascend")
+                raise UsageError("the epochs of an assignment must ascend")
         available = available_steps(
             self.epoch_ranges,
             self.micro_batch_size,
@@ -157,7 +159,7 @@ class Assignment:
             self.steps,
         )
         if self.steps > available:
-            raise UsageError(f"{self.steps} steps are more than the {available} that the samples fill")
+            raise UsageError(f"steps must be at most {available} for these samples, got {self.steps}")
 
     @property
     def ranks(self) -> int:
@@ -182,7 +184,7 @@ class Assignment:
             IndexError: There is no such step (the one after the last counts, as an end).
         """
         if not 0 <= step <= self.steps:
-            raise IndexError(f"step {step} is not 0 to {self.steps}")
+            raise IndexError(f"step must be from 0 to {self.steps}, got {step}")
         consumed = int(self.timeline.consumed(np.array([step], dtype=np.int64))[0])
         return (consumed - self.consumed_samples) // self.ranks
 
@@ -203,10 +205,10 @@ class Assignment:
             UsageError: The order needs sort keys (``key_of``: ids to keys).
         """
         if not 0 <= rank < self.ranks:
-            raise IndexError(f"data-parallel rank {rank} is not 0 to {self.ranks - 1}")
+            raise IndexError(f"the data-parallel rank must be from 0 to {self.ranks - 1}, got {rank}")
         if first < 0 or count < 0 or first + count > self.samples_per_rank:
             raise IndexError(
-                f"local indices {first} to {first + count - 1} are not 0 to {self.samples_per_rank - 1}"
+                f"local indices must be below {self.samples_per_rank}, got {first} to {first + count - 1}"
             )
         local = np.arange(first, first + count, dtype=np.int64)
         return self.at(np.full(count, rank, dtype=np.int64), local, key_of)
@@ -214,7 +216,7 @@ class Assignment:
     def step_ids(self, rank: int, step: int, key_of: KeyOf | None = None) -> Integers:
         """Return what a rank reads in a step: int64 of shape (micro-batches, micro batch size)."""
         if not 0 <= step < self.steps:
-            raise IndexError(f"step {step} is not 0 to {self.steps - 1}")
+            raise IndexError(f"step must be from 0 to {self.steps - 1}, got {step}")
         first = self.first_local(step)
         return self.ids(rank, first, self.first_local(step + 1) - first, key_of).reshape(
             -1, self.micro_batch_size
@@ -249,7 +251,7 @@ class Assignment:
                 break
             base += epoch_range.per_rank
         else:
-            raise IndexError(f"no epoch {epoch} is read")
+            raise IndexError(f"epoch {epoch} is not read")
         positions = epoch_range.order.positions(ids, epoch, key_of)
         ranks, within = epoch_range.layout.locate(np.maximum(positions, 0))
         local = base + (epoch - epoch_range.first_epoch) * epoch_range.per_epoch + within
@@ -283,7 +285,7 @@ class Assignment:
         for epoch_range in self.epoch_ranges:
             if epoch_range.has_epoch(epoch):
                 return epoch_range
-        raise IndexError(f"no epoch {epoch} is read")
+        raise IndexError(f"epoch {epoch} is not read")
 
     def _epochs(self, local: Integers) -> Iterator[tuple[EpochRange, int, Integers | slice, Integers]]:
         # Yields (epoch range, epoch, which of the indices are in it, their local indices within the epoch).

@@ -146,9 +146,9 @@ class DatasetSnapshots:
         changes = snapshot.fingerprint.changes_since(then)
         if changes:
             raise IntegrityError(
-                f"the index {entry.hash} was made from another content of {prefix}: {', '.join(changes)}",
+                f"the index {entry.hash} was built from other content of {prefix}: {', '.join(changes)}",
                 path=entry.description_path,
-                hint="build the index again: tokshard build-indices --rebuild, or blend --rebuild",
+                hint="run tokshard build-indices --rebuild, or tokshard blend --rebuild",
             )
         index = IndexReference(_files(entry, description.index_split), _epochs(entry, description, sidecar))
         return snapshot.reference(
@@ -170,7 +170,7 @@ def blend_files(directory: str, hash_text: str, split: str, samples: int) -> Cac
         spec = read_spec(files.path(name))
         if spec.shape != (samples,) or spec.dtype.name != dtype:
             raise IntegrityError(
-                f"{files.path(name)} is {spec}, but {dtype} of shape ({samples},) belongs to the blend",
+                f"{files.path(name)} must be {dtype} of shape ({samples},) for the blend, got {spec}",
                 path=files.path(name),
                 hint="run tokshard blend with --rebuild",
             )
@@ -190,13 +190,14 @@ def _sidecar(entry: CacheEntry) -> Sidecar:
     sidecar = Sidecar.read(entry.sidecar_path)
     if sidecar is None:
         raise IntegrityError(
-            f"nothing is known of the index {entry.hash}: {entry.sidecar_path} is not there",
+            f"the content of the index {entry.hash} is unverified: {entry.sidecar_path} not found",
             path=entry.sidecar_path,
-            hint="tokshard build-indices --like its description verifies an index that Megatron has made",
+            hint="run tokshard build-indices --like DESCRIPTION.txt, to verify an index of Megatron",
         )
     if sidecar.description_md5 != entry.hash:
         raise IntegrityError(
-            f"{entry.sidecar_path} belongs to the index {sidecar.description_md5}", path=entry.sidecar_path
+            f"{entry.sidecar_path} belongs to another index, {sidecar.description_md5}",
+            path=entry.sidecar_path,
         )
     return sidecar
 
@@ -219,8 +220,8 @@ def _epochs(entry: CacheEntry, description: GPTDatasetDescription, sidecar: Side
     )
     if (plan.epochs, plan.samples) != (origin.epochs, origin.samples):
         raise IntegrityError(
-            f"{entry.sidecar_path}: {origin.samples} samples of {origin.epochs} epochs do not follow "
-            f"from the rest, but {plan.samples} of {plan.epochs}",
+            f"{entry.sidecar_path}: {origin.samples} samples of {origin.epochs} epochs must be "
+            f"{plan.samples} of {plan.epochs}",
             path=entry.sidecar_path,
         )
     return _checked(entry, plan)
@@ -232,9 +233,9 @@ def _checked(entry: CacheEntry, plan: EpochPlan) -> EpochPlan:
         found = read_spec(entry.array_path(name))
         if found != spec:
             raise IntegrityError(
-                f"{entry.array_path(name)} is {found}, but {spec} belongs to the index",
+                f"{entry.array_path(name)} must be {spec} for the index, got {found}",
                 path=entry.array_path(name),
-                hint="build the index again with --rebuild",
+                hint="rebuild the index with --rebuild",
             )
     return plan
 
@@ -245,7 +246,7 @@ def _files(entry: CacheEntry, split: str) -> CachedArrays:
 
 
 _DESCRIPTION_SUFFIX = "description.txt"
-_NAMED_INDEX = "name one of its description.txt files, or the dataset whose cache it is"
+_NAMED_INDEX = "pass one of its description.txt files, or the dataset of the cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +280,8 @@ class RequestedSamples:
         for name in names:
             if name not in SPLITS:
                 raise UsageError(
-                    f"there is no split {name!r}",
-                    hint=f"--split {','.join(SPLITS)}; for documents also weights, such as 98,1,1",
+                    f"split must be one of {', '.join(SPLITS)}, got {name!r}",
+                    hint=f"pass --split {','.join(SPLITS)}; for documents also weights, such as 98,1,1",
                 )
         return names
 
@@ -309,22 +310,22 @@ def open_sources(paths: Sequence[str], requested: RequestedSamples) -> dict[str,
     """
     if not paths:
         raise UsageError(
-            "nothing is named to read", hint="name a blend, an index, or --documents and datasets"
+            "at least one source is required", hint="pass a blend, an index, or --documents and datasets"
         )
     snapshots = DatasetSnapshots(digests=requested.digests)
     if requested.documents:
         found = _document_sources(expand(paths, ""), requested, snapshots)
     elif requested.split is not None and requested.names is None:
         raise UsageError(
-            f"--split {requested.split} has a meaning for --documents only",
-            hint="the splits of a blend or of an index were made with it; choose of them with --split train",
+            f"--split {requested.split} requires --documents",
+            hint="pass for example --split train to choose a split of a blend or index",
         )
     elif len(paths) == 1 and _is_blend(paths[0]):
         found = _blend(paths[0], requested, snapshots)
     else:
         found = _indexes(paths, requested, snapshots)
     if not found:
-        raise InputError(f"{', '.join(paths)}: there is nothing to read in {requested.split or 'any split'}")
+        raise InputError(f"no samples in {requested.split or 'any split'} of {', '.join(paths)}")
     for source in found.values():
         _refuse_twice(source)
     order = {name: place for place, name in enumerate(SPLITS)}
@@ -339,7 +340,7 @@ def _refuse_twice(source: SampleSource) -> None:
     for dataset in source.datasets:
         identity = (realpath(idx_path(dataset.prefix)), dataset.index and dataset.index.files.hash)
         if identity in seen:
-            raise UsageError(f"{dataset.prefix} is named twice: its samples would be read twice in an epoch")
+            raise UsageError(f"{dataset.prefix} is passed twice: its samples would be read twice per epoch")
         seen.add(identity)
 
 
@@ -382,8 +383,8 @@ def _blend_reference(
     entry = CacheEntry.of(description, document.cache_directory)
     if entry.hash != source.hash or description.index_split != split:
         raise IntegrityError(
-            f"{source.description} describes the index {entry.hash} of {description.index_split}, "
-            f"not {source.hash} of {split}",
+            f"{source.description} must describe the index {source.hash} of {split}, "
+            f"got {entry.hash} of {description.index_split}",
             path=source.description,
             hint="run tokshard blend with --rebuild",
         )
@@ -403,14 +404,15 @@ def _indexes(
         for path, by_split in zip(paths, named, strict=True):
             if name not in by_split:
                 raise InputError(
-                    f"{path} has no index of {name}, but others have", hint="choose with --split"
+                    f"{path} has no {name} index, but other sources have one",
+                    hint="pass --split to choose the splits",
                 )
             prefix, file = by_split[name]
             description = _gpt_description(file)
             entry = CacheEntry.of(description, os.path.dirname(file))
             if entry.description_path != file:
                 raise IntegrityError(
-                    f"{file} does not hold the text that its name is the hash of",
+                    f"{file} contradicts the hash in its name",
                     path=file,
                     hint=_NAMED_INDEX,
                 )
@@ -433,9 +435,9 @@ def _descriptions(path: str, requested: RequestedSamples) -> dict[str, tuple[str
     if os.path.isdir(path):
         return _only(path.rstrip("/") or path, path, requested, None)
     raise MissingFileError(
-        f"there is no blend, no index and no cache of indexes at {path}",
+        f"no blend, index or index cache found: {path}",
         path=path,
-        hint="tokshard blend or tokshard build-indices makes one; --documents reads documents as they are",
+        hint="build one with tokshard blend or tokshard build-indices, or pass --documents to read documents",
     )
 
 
@@ -451,10 +453,10 @@ def _only(
         if not requested.includes(split):
             continue
         if split in found:
-            raise UsageError(f"{cache} holds several indexes of {split}", hint=_NAMED_INDEX)
+            raise UsageError(f"{cache} has several {split} indexes", hint=_NAMED_INDEX)
         found[split] = (prefix or _local(description.dataset_path, requested), file)
     if not found:
-        raise InputError(f"{path}: there is no index in {cache}", hint="tokshard build-indices makes them")
+        raise InputError(f"no index of {path} found in {cache}", hint="build it with tokshard build-indices")
     return found
 
 
@@ -465,9 +467,7 @@ def _local(training_path: str, requested: RequestedSamples) -> str:
 def _gpt_description(path: str) -> GPTDatasetDescription:
     description = read_description(path)
     if not isinstance(description, GPTDatasetDescription):
-        raise InputError(
-            f"{path} describes a blend, and not an index", hint="name the blend.json of the blend"
-        )
+        raise InputError(f"{path} describes a blend, not an index", hint="pass the blend.json of the blend")
     return description
 
 

@@ -110,7 +110,7 @@ class Bijection:
 
     def __post_init__(self) -> None:
         if not 1 <= self.length <= MAX_LENGTH:
-            raise UsageError(f"cannot shuffle {self.length} elements: 1 to 2**62 are possible")
+            raise UsageError(f"the number of elements must be from 1 to 2**62, got {self.length}")
 
     def forward(self, elements: NDArray[np.int64], keys: Words) -> NDArray[np.int64]:
         """Return where each element goes under its key.

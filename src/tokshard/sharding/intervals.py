@@ -53,10 +53,10 @@ class Intervals:
         """Return the set of ascending, disjoint intervals given as two arrays; see :meth:`of`."""
         filled = starts < stops
         if np.any(starts > stops) or np.any(starts < 0):
-            raise UsageError("an interval ends before it starts, or starts below 0")
+            raise UsageError("intervals must have 0 <= start <= stop")
         starts, stops = starts[filled], stops[filled]
         if np.any(starts[1:] < stops[:-1]):
-            raise UsageError("intervals overlap or are not ascending")
+            raise UsageError("intervals must ascend without overlap")
         apart = starts[1:] > stops[:-1]
         first = np.concatenate(([True], apart))[: starts.size]
         last = np.concatenate((apart, [True]))[: starts.size]
@@ -77,7 +77,7 @@ class Intervals:
         """
         result = cls.of(value)
         if result.starts.size != len(value):
-            raise UsageError("intervals are empty or touch each other")
+            raise UsageError("intervals must not be empty or adjacent")
         return result
 
     def to_json_value(self) -> list[list[int]]:
@@ -105,7 +105,7 @@ class Intervals:
             UsageError: A member is ``length`` or more.
         """
         if self.stops.size and self.stops[-1] > length:
-            raise UsageError(f"{int(self.stops[-1]) - 1} is not below {length}")
+            raise UsageError(f"positions must be below {length}, got {int(self.stops[-1]) - 1}")
         return Intervals.of_bounds(np.append(0, self.stops), np.append(self.starts, length))
 
     def nth(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -116,7 +116,7 @@ class Intervals:
         """
         ends = self._ends()
         if places.size and (places.min() < 0 or places.max() >= (ends[-1] if ends.size else 0)):
-            raise IndexError(f"places must be 0 to {self.count - 1}")
+            raise IndexError(f"places must be from 0 to {self.count - 1}")
         which = np.searchsorted(ends, places, side="right")
         return self.stops[which] - (ends[which] - places)
 
@@ -140,7 +140,7 @@ class Intervals:
             IndexError: A place is past the last member.
         """
         if places.stops.size and places.stops[-1] > self.count:
-            raise IndexError(f"places must be 0 to {self.count - 1}")
+            raise IndexError(f"places must be from 0 to {self.count - 1}")
         before = self._ends() - (self.stops - self.starts)
         cuts = np.union1d(places.starts, before[places.index(before) >= 0])
         last: NDArray[np.int64] = places.stops[np.searchsorted(places.starts, cuts, side="right") - 1]

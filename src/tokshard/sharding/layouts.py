@@ -65,7 +65,7 @@ class Striped:
         _check_sizes(self)
         if self.width < 1 or (self.samples_per_rank or 0) % self.width:
             raise UsageError(
-                f"stripes of {self.width} do not divide the {self.samples_per_rank} samples of a rank"
+                f"samples per rank must be a multiple of width {self.width}, got {self.samples_per_rank}"
             )
 
     def owned(self, rank: int) -> int:
@@ -120,7 +120,9 @@ class Striped:
             UsageError: Stripes would be cut.
         """
         if local % self.width:
-            raise UsageError(f"{local} samples of a rank end within a stripe of {self.width}")
+            raise UsageError(
+                f"samples of a rank must be divisible by the stripe width {self.width}, got {local}"
+            )
         return Intervals.of([(0, min(self.samples, local * self.ranks))])
 
     def dropped(self) -> Intervals:
@@ -160,7 +162,7 @@ class Blocked:
     def __post_init__(self) -> None:
         _check_sizes(self)
         if self.run < 1 or self.repeat != "last":
-            raise UsageError(f"blocks of {self.run} samples with {self.repeat!r} repeated do not exist")
+            raise UsageError(f"invalid layout: blocks of {self.run} samples with repeat {self.repeat!r}")
 
     def owned(self, rank: int) -> int:
         """Return how many of its positions a rank reads for the first time."""
@@ -232,7 +234,7 @@ def _positions(layout: Layout, rank: int, first: int, count: int) -> Integers:
     length = layout.length(rank)
     if first < 0 or count < 0 or first + count > length:
         raise IndexError(
-            f"local indices {first} to {first + count - 1} of rank {rank} are not 0 to {length - 1}"
+            f"local indices of rank {rank} must be from 0 to {length - 1}, got {first} to {first + count - 1}"
         )
     local = np.arange(first, first + count, dtype=np.int64)
     return layout.at(np.array(rank, dtype=np.int64), local)
@@ -247,13 +249,13 @@ def _if_read(layout: Layout, ranks: Integers, local: Integers) -> tuple[Integers
 
 def _check_sizes(layout: Layout) -> None:
     if layout.samples < 1 or layout.ranks < 1:
-        raise UsageError(f"cannot deal {layout.samples} samples to {layout.ranks} ranks")
+        raise UsageError(f"cannot distribute {layout.samples} samples to {layout.ranks} ranks")
     if layout.samples_per_rank is not None and layout.samples_per_rank < 1:
-        raise UsageError(f"{layout.samples_per_rank} samples for each rank are none to read")
+        raise UsageError(f"samples per rank must be at least 1, got {layout.samples_per_rank}")
     if layout.repeat not in get_args(Repeat):
-        raise UsageError(f"repeat is {layout.repeat!r}, not one of {', '.join(get_args(Repeat))}")
+        raise UsageError(f"repeat must be one of {', '.join(get_args(Repeat))}, got {layout.repeat!r}")
 
 
 def _check_rank(layout: Layout, rank: int) -> None:
     if not 0 <= rank < layout.ranks:
-        raise IndexError(f"data-parallel rank {rank} is not 0 to {layout.ranks - 1}")
+        raise IndexError(f"the data-parallel rank must be from 0 to {layout.ranks - 1}, got {rank}")

@@ -57,7 +57,7 @@ class Locator:
             IntegrityError: The files of the blend have changed, or name what there is not.
         """
         if ids.size and (ids.min() < 0 or ids.max() >= self.source.total):
-            raise IndexError(f"sample ids are 0 to {self.source.total - 1}")
+            raise IndexError(f"sample ids must be from 0 to {self.source.total - 1}")
         if self._bounds is None:
             return self._locate_blended(ids)
         # Datasets without a sample begin where the next one does: the last one that begins there has it.
@@ -81,21 +81,23 @@ class Locator:
     def _open(self) -> tuple[NDArray[Any], NDArray[Any]]:
         files = self.source.order
         if files is None:
-            raise IndexError("a source that is no blend has no arrays")
+            raise IndexError("only a blend has arrays")
         arrays = files.open()
         dataset, sample = arrays["dataset_index"], arrays["dataset_sample_index"]
         expected = (self.source.total,)
         if dataset.shape != expected or sample.shape != expected or dataset.dtype != np.int16:
             raise self._wrong(
-                f"the arrays of the blend are {dataset.dtype.name} of shape {dataset.shape} and of shape "
-                f"{sample.shape}, not int16 of shape {expected}"
+                f"the arrays of the blend must be int16 of shape {expected}, got {dataset.dtype.name} of "
+                f"shape {dataset.shape} and {sample.shape}"
             )
         return dataset, sample
 
     def _wrong(self, problem: str) -> IntegrityError:
         path = self.source.order.path("dataset_index") if self.source.order else ""
         return IntegrityError(
-            f"{path}: {problem}", path=path, hint="build the blend again, and then the plan"
+            f"{path}: {problem}",
+            path=path,
+            hint="rebuild the blend with --rebuild, then run shard-plan again",
         )
 
 
@@ -110,8 +112,8 @@ def open_sort_key(source: SampleSource, name: str) -> Callable[[Integers], Integ
     """
     if name not in source.sort_keys:
         raise UsageError(
-            f"samples of kind {source.kind} have no sort key {name!r}",
-            hint=f"possible: {', '.join(source.sort_keys)}",
+            f"samples of kind {source.kind} do not support the sort key {name!r}",
+            hint=f"use one of {', '.join(source.sort_keys)}",
         )
     return _SortKey(source, _READERS[name])
 

@@ -75,9 +75,9 @@ def world_size_of(world_size: int | None, data_parallel: int | None, model: int)
         return world_size
     if world_size is not None and world_size != data_parallel * model:
         raise UsageError(
-            f"--world-size {world_size} is not --data-parallel {data_parallel} x tensor x pipeline x context "
-            f"= {data_parallel} x {model} = {data_parallel * model}",
-            hint="pass one of the two",
+            f"--world-size must be --data-parallel x tensor x pipeline x context "
+            f"= {data_parallel} x {model} = {data_parallel * model}, got {world_size}",
+            hint="pass only one of them",
         )
     return data_parallel * model
 
@@ -107,7 +107,7 @@ class SimulateOptions:
             if number < 1:
                 raise UsageError(f"{name.replace('_', ' ')} must be at least 1, got {number}")
         if self.bandwidth is not None and self.bandwidth <= 0:
-            raise UsageError(f"bandwidth must be positive, got {self.bandwidth}")
+            raise UsageError(f"--bandwidth must be positive, got {self.bandwidth}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +229,7 @@ class ShardPlanOptions:
     def __post_init__(self) -> None:
         if not self.sources:
             raise UsageError(
-                "nothing is named to read", hint="name a blend, an index, or --documents and datasets"
+                "at least one source is required", hint="pass a blend, an index, or --documents and datasets"
             )
         self.topology()
         self.request(None)

@@ -72,7 +72,9 @@ class TorchPermutation:
 
     def __post_init__(self) -> None:
         if min(self.length, self.blocks) < 1 or self.length * self.blocks > self.samples:
-            raise UsageError(f"{self.blocks} blocks of {self.length} do not fit {self.samples} samples")
+            raise UsageError(
+                f"blocks x block_length must fit in {self.samples} samples, got {self.blocks} x {self.length}"
+            )
 
     def forward(self, positions: Integers, epoch: int) -> Integers:
         """Return the position before this transform of each position after it."""
@@ -113,7 +115,7 @@ class Shuffle:
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.window < 1:
-            raise UsageError(f"cannot shuffle {self.samples} samples in windows of {self.window}")
+            raise UsageError(f"window must be from 1 to the {self.samples} samples, got {self.window}")
 
     def forward(self, positions: Integers, epoch: int) -> Integers:
         """Return the position before this transform of each position after it."""
@@ -159,7 +161,7 @@ class ShardShuffle:
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 0 or not sum(self.sizes):
-            raise UsageError("shards have sizes of 0 or more, and there is a sample in them")
+            raise UsageError("shard sizes must be at least 0, with at least 1 sample in total")
 
     @property
     def samples(self) -> int:
@@ -199,7 +201,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if not self.kept.count or int(self.kept.stops[-1]) > self.of:
-            raise UsageError(f"a selection of {self.of} positions keeps none, or more than there are")
+            raise UsageError(f"a selection must keep from 1 to {self.of} positions")
 
     @property
     def samples(self) -> int:
@@ -237,11 +239,13 @@ class ConsumptionOrder:
     def __post_init__(self) -> None:
         per_rank = self.layout.samples_per_rank
         if per_rank is None or per_rank % self.micro_batch_size:
-            raise UsageError(f"micro-batches of {self.micro_batch_size} do not divide {per_rank} samples")
+            raise UsageError(
+                f"samples per rank must be divisible by {self.micro_batch_size} (micro batch), got {per_rank}"
+            )
         if any(self.layout.owned(rank) != per_rank for rank in range(self.layout.ranks)):
             raise UsageError(
-                "a layout that repeats samples has no order of reading that another world could take over",
-                hint="continue in mode contiguous or chunked, which deals out what is unread",
+                "a plan that repeats samples cannot be replanned",
+                hint="pass --mode contiguous or --mode chunked, which distribute the unread samples",
             )
 
     @property
@@ -421,14 +425,16 @@ class SampleOrder:
 
     def __post_init__(self) -> None:
         if self.total < 1:
-            raise UsageError(f"there are {self.total} samples to put in order")
+            raise UsageError(f"an order must have at least 1 sample, got {self.total}")
         if len(self.transforms) > MAX_TRANSFORMS:
-            raise UsageError(f"an order of {len(self.transforms)} transforms is longer than {MAX_TRANSFORMS}")
+            raise UsageError(
+                f"an order must have at most {MAX_TRANSFORMS} transforms, got {len(self.transforms)}"
+            )
         behind = self.total
         for transform in reversed(self.transforms):
             before = transform.of if isinstance(transform, Selection) else transform.samples
             if before != behind:
-                raise UsageError(f"a {transform.TAG[1]} of {before} samples is put before {behind} samples")
+                raise UsageError(f"the transform {transform.TAG[1]} must have {behind} samples, got {before}")
             behind = transform.samples
 
     @property
@@ -487,6 +493,6 @@ class SampleOrder:
 
     def _keys_behind(self, number: int, epoch: int, key_of: KeyOf | None) -> KeyOf:
         if key_of is None:
-            raise UsageError("an order with bucketing needs the sort keys of the samples")
+            raise UsageError("an order with bucketing requires the sort keys of the samples")
         behind = SampleOrder(self.total, self.transforms[number + 1 :])
         return lambda positions: key_of(behind.ids(positions, epoch, key_of))

@@ -75,14 +75,14 @@ class Stream:
     def __post_init__(self) -> None:
         for epochs in self.assignment.epoch_ranges:
             if epochs.order.total != self.source.total:
-                raise UsageError(f"an order of {epochs.order.total} samples does not fit {self.source.total}")
+                raise UsageError(f"the order must have {self.source.total} samples, got {epochs.order.total}")
             bucketing = any(isinstance(transform, Bucketing) for transform in epochs.order.transforms)
             if self.sort_key is None and bucketing:
-                raise UsageError("bucketing needs to be told what to sort by")
+                raise UsageError("bucketing requires a sort key")
         if self.sort_key is not None and self.sort_key not in self.source.sort_keys:
             raise UsageError(
-                f"samples of kind {self.source.kind} have no sort key {self.sort_key!r}",
-                hint=f"possible: {', '.join(self.source.sort_keys)}",
+                f"samples of kind {self.source.kind} do not support the sort key {self.sort_key!r}",
+                hint=f"use one of {', '.join(self.source.sort_keys)}",
             )
 
     def open_sort_key(self) -> KeyOf | None:
@@ -168,23 +168,25 @@ class Plan(Document):
 
     def __post_init__(self) -> None:
         if not self.streams:
-            raise UsageError("a plan without anything to read")
+            raise UsageError("a plan must have at least 1 stream")
         if self.topology.world_size > MAX_WORLD_SIZE:
-            raise UsageError(f"a plan has at most {MAX_WORLD_SIZE} ranks, not {self.topology.world_size}")
+            raise UsageError(
+                f"a plan must have at most {MAX_WORLD_SIZE:,} ranks, got {self.topology.world_size:,}"
+            )
         for name, stream in self.streams.items():
             if _STREAM_NAME.fullmatch(name) is None:
-                raise UsageError(f"a stream cannot be named {name!r}")
+                raise UsageError(f"invalid stream name {name!r}")
             self._check(name, stream)
         plan_id = identity_digest(self._identity())
         if self.plan_id not in {"", plan_id}:
-            raise UsageError("plan_id is not that of the rest of the plan: it was changed")
+            raise UsageError("plan_id contradicts the other fields: the plan was changed")
         object.__setattr__(self, "plan_id", plan_id)
 
     def _check(self, name: str, stream: Stream) -> None:
         if stream.assignment.ranks != self.topology.data_parallel:
             raise UsageError(
-                f"{name} is dealt to {stream.assignment.ranks} ranks, but the data-parallel size is "
-                f"{self.topology.data_parallel}"
+                f"the ranks of {name} must be the data-parallel size "
+                f"{self.topology.data_parallel}, got {stream.assignment.ranks}"
             )
         if stream.source.sequence_length is not None:
             # Raises where the sequence length is not divisible by 2 x context-parallel size.
@@ -255,6 +257,6 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
         value = read_json_object(file)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(
-            f"there is no plan at {file}", path=file, hint="tokshard shard-plan makes one"
+            f"plan not found: {file}", path=file, hint="build it with tokshard shard-plan"
         ) from None
     return Plan.from_json(value, file).opened_from(file, PathMapping.of((roots or {}).items()))

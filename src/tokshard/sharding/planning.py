@@ -68,7 +68,8 @@ class World:
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.micro_batch_size < 1:
             raise UsageError(
-                f"{self.ranks} data-parallel ranks with micro-batches of {self.micro_batch_size} do not exist"
+                f"data-parallel size and micro batch size must be at least 1, "
+                f"got {self.ranks} and {self.micro_batch_size}"
             )
         if self.batch < 0 or self.batch % self.group:
             raise UsageError(
@@ -112,10 +113,10 @@ def shuffle_links(
         UsageError: There is no such shuffle, or the shards do not add up.
     """
     if kind not in SHUFFLES:
-        raise UsageError(f"the shuffle is {kind!r}, not one of {', '.join(SHUFFLES)}")
+        raise UsageError(f"shuffle must be one of {', '.join(SHUFFLES)}, got {kind!r}")
     sizes = (samples,) if shard_sizes is None else shard_sizes
     if sum(sizes) != samples:
-        raise UsageError(f"the shards hold {sum(sizes)} samples, not {samples}")
+        raise UsageError(f"the shards must have {samples} samples in total, got {sum(sizes)}")
     links: tuple[Transform, ...] = ()
     if kind == "samples":
         links = (Shuffle(samples, samples, seed, per_epoch),)
@@ -151,7 +152,7 @@ def cyclic_order(samples: int, world: World, *, sharded: bool, faithful: bool = 
         raise UsageError(
             f"without data sharding Megatron gives some ranks {most} and others {rounds} micro-batches of "
             f"{samples} samples (micro batch size {size}, data-parallel size {ranks}) in an epoch: it hangs",
-            hint="ask for equal counts instead of Megatron's, or use data sharding",
+            hint="pass --equal-counts, or omit --no-data-sharding",
         )
     return SampleOrder(samples, (TorchPermutation(samples, full, 1),))
 
@@ -174,13 +175,15 @@ def layout_of(mode: str, samples: int, world: World, *, tail: str = "drop", shar
         Blocked(samples=10, ranks=4, run=3, samples_per_rank=3, repeat='last')
     """
     if mode not in MODES:
-        raise UsageError(f"the mode is {mode!r}, not one of {', '.join(MODES)}")
+        raise UsageError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     if tail not in TAILS:
-        raise UsageError(f"the tail is {tail!r}, not one of {', '.join(TAILS)}")
+        raise UsageError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
     if mode == "full-validation":
         return _full_validation(samples, world)
     if mode == "cyclic" and tail != "drop":
-        raise UsageError(f"mode cyclic drops the tail of each epoch, as Megatron does; it cannot {tail} it")
+        raise UsageError(
+            f"mode cyclic requires --tail drop (Megatron drops the tail of each epoch), got {tail}"
+        )
     per_rank = _samples_per_rank(samples, world, tail)
     ranks = world.ranks
     if mode == "single":
@@ -198,8 +201,8 @@ def _samples_per_rank(samples: int, world: World, tail: str) -> int | None:
         return None
     if tail == "error" and samples % world.whole:
         raise UsageError(
-            f"{samples} samples do not fill batches of {world.whole}: {samples % world.whole} are left over",
-            hint="use --tail drop to leave them out or --tail pad to fill the last batch",
+            f"{samples:,} samples are not divisible by {world.whole:,}: {samples % world.whole:,} remain",
+            hint="pass --tail drop to drop the incomplete last batch, or --tail pad to fill it",
         )
     if tail == "pad":
         return -(-samples // world.whole) * world.whole // world.ranks
@@ -209,16 +212,18 @@ def _samples_per_rank(samples: int, world: World, tail: str) -> int | None:
 def _rounds(samples: int, batch: int, world: World) -> int:
     if samples < batch:
         raise UsageError(
-            f"{samples} samples do not fill one batch of {batch} "
+            f"{samples:,} samples are fewer than one batch of {batch:,} "
             f"(micro batch size {world.micro_batch_size}, data-parallel size {world.ranks})",
-            hint="use more samples, a smaller batch, or --tail pad",
+            hint="use more samples, a smaller --global-batch-size, or --tail pad",
         )
     return samples // batch
 
 
 def _full_validation(samples: int, world: World) -> Layout:
     if world.whole != world.ranks:
-        raise UsageError(f"full validation reads one sample a rank and step, not batches of {world.whole}")
+        raise UsageError(
+            f"full validation requires a batch of 1 sample per rank, got batches of {world.whole}"
+        )
     return Striped(samples, world.ranks, 1, -(-samples // world.ranks), repeat="first")
 
 
@@ -428,8 +433,8 @@ def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
     if shuffle == "shards" and (sizes is None or len(sizes) == 1):
         what = "a blend mixes its datasets" if sizes is None else "there is only one dataset"
         raise UsageError(
-            f"there are no shards to shuffle: {what}",
-            hint="use --shuffle samples or blocks, or name several datasets",
+            f"--shuffle shards requires several datasets: {what}",
+            hint="pass --shuffle samples or --shuffle blocks, or several datasets",
         )
     return sizes
 
@@ -449,7 +454,7 @@ def _assignment(
         raise UsageError(
             f"{available} steps are left in {epochs} of {whole.order.samples} samples after {consumed} "
             f"consumed ones (batches of {schedule.size_at(consumed)}), not {request.steps or 'any'}",
-            hint="ask for more --epochs or fewer --steps; or build a larger blend",
+            hint="pass more --epochs or fewer --steps, or build a larger blend",
         )
     return Assignment(passes, size, schedule, steps, consumed, skipped)
 

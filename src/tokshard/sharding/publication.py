@@ -170,7 +170,7 @@ def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
         same = False
     if not same and not force:
         raise OutputExistsError(
-            f"{path} is there already and another plan", hint="--force replaces it; or give another --output"
+            f"another plan exists: {path}", hint="pass --force to replace it, or another --output"
         )
     return not same
 

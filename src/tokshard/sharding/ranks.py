@@ -200,7 +200,7 @@ def check_rank(plan: Plan, rank: int) -> None:
         UsageError: It does not.
     """
     if not 0 <= rank < plan.topology.world_size:
-        raise UsageError(f"rank {rank} is not 0 to {plan.topology.world_size - 1}, the ranks of the plan")
+        raise UsageError(f"rank must be from 0 to {plan.topology.world_size - 1}, got {rank}")
 
 
 def read_rank(
@@ -228,7 +228,9 @@ def read_rank(
     if named is not None or os.path.basename(given) in {PLAN_NAME, PACKED_NAME}:
         directory = os.path.dirname(given)
     if rank is None:
-        raise UsageError(f"{given} is the plan of all ranks: say which rank", hint="for example rank=0")
+        raise UsageError(
+            f"the rank is required: {given} is the plan of all ranks", hint="pass for example rank=0"
+        )
     plan = read_plan(os.path.join(directory, PLAN_NAME), roots=roots)
     check_rank(plan, rank)
     try:
@@ -264,7 +266,7 @@ def check_ranks(plan: Plan, directory: str) -> Iterator[tuple[int, TokshardError
 
 def _same_rank(path: str, named: int, asked: int | None) -> int:
     if asked is not None and asked != named:
-        raise UsageError(f"{path} is the manifest of rank {named}, but rank {asked} was asked for")
+        raise UsageError(f"rank must be {named}, the rank of the manifest {path}, got {asked}")
     return named
 
 
@@ -284,9 +286,9 @@ def _check_manifest(plan: Plan, rank: int, directory: str, packed: PackedManifes
         except FileNotFoundError:
             if (packed := _read_packed(directory)) is None:
                 raise MissingFileError(
-                    f"{path} is not there, though the plan has rank {rank}",
+                    f"rank manifest not found: {path} (rank {rank} of the plan)",
                     path=path,
-                    hint="copy the whole directory of the plan, or make the plan again",
+                    hint="copy the complete directory of the plan, or run shard-plan again",
                 ) from None
             # The plan has just been written in this form.
         else:
@@ -301,7 +303,7 @@ def _check_manifest(plan: Plan, rank: int, directory: str, packed: PackedManifes
 def _check_entry(plan: Plan, rank: int, plan_id: str, found: RankEntry, path: str) -> None:
     if plan_id != plan.plan_id:
         raise IntegrityError(
-            f"{path}: the manifest belongs to another plan than {PLAN_NAME} beside it",
+            f"{path}: the manifest belongs to another plan than {PLAN_NAME} in its directory",
             path=path,
             field="plan_id",
         )
@@ -309,7 +311,7 @@ def _check_entry(plan: Plan, rank: int, plan_id: str, found: RankEntry, path: st
     for name, value in stated.items():
         if value != expected[name]:
             raise IntegrityError(
-                f"{path}: the manifest has {name} that do not follow from {PLAN_NAME} beside it",
+                f"{path}: {name} contradicts {PLAN_NAME} in its directory",
                 path=path,
                 field=name,
             )

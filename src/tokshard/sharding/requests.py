@@ -98,12 +98,13 @@ class StreamRequest:
         _check_numbers(self, 0, "seed", "consumed_samples")
         if self.bucket_buffer is None and (self.bucket_pack, self.sort_key) != (None, None):
             raise UsageError(
-                "bucketing needs the number of samples that it sorts at a time", hint="give --bucket-buffer"
+                "bucketing requires --bucket-buffer, the number of samples sorted at a time",
+                hint="pass --bucket-buffer",
             )
         if self.mode == "cyclic" and self.shuffle != "none":
             raise UsageError(
-                f"mode cyclic has an order of its own: it cannot be shuffled by {self.shuffle}",
-                hint="use --mode single with --shuffle samples for a random order with a seed",
+                f"mode cyclic has its own order and excludes --shuffle {self.shuffle}",
+                hint="pass --mode single --shuffle samples for a seeded random order",
             )
 
 
@@ -281,9 +282,9 @@ def consumed_valid_samples(name: str, names: Sequence[str], counts: Sequence[int
     sets = [stream for stream in names if stream.partition(".")[0] == "valid"]
     if len(counts) not in {0, 1, len(sets)}:
         raise UsageError(
-            f"{len(counts)} counts of consumed validation samples are given, "
-            f"but the validation sets are {len(sets)}",
-            hint="give one count for all sets, or one for each in their order",
+            f"consumed validation samples must be 1 number, or one for each validation set ({len(sets)}), "
+            f"got {len(counts)}",
+            hint="pass one count for all sets, or one for each set in order",
         )
     if name not in sets or not counts:
         return None

@@ -79,14 +79,14 @@ class Timeline:
             UsageError: No step starts there.
         """
         if consumed < self.start:
-            raise UsageError(f"{consumed} consumed samples are before the start at {self.start}")
+            raise UsageError(f"consumed samples must be at least {self.start}, got {consumed}")
         import numpy as np
 
         step = int(self.step_of(np.array([consumed]))[0])
         before = int(self.consumed(np.array([step]))[0])
         if before != consumed:
             raise UsageError(
-                f"{consumed} consumed samples are in the middle of step {step}, which starts at {before} and "
+                f"consumed samples must end a step, got {consumed}: step {step} starts at {before} and "
                 f"has {self.batch_size(step)} samples"
             )
         return step
@@ -134,19 +134,25 @@ class BatchSchedule:
 
     def __post_init__(self) -> None:
         if not 0 < len(self.segments) <= MAX_SEGMENTS:
-            raise UsageError(f"a batch size schedule has 1 to {MAX_SEGMENTS} sizes, not {len(self.segments)}")
+            raise UsageError(
+                f"a batch size schedule must have from 1 to {MAX_SEGMENTS} sizes, got {len(self.segments)}"
+            )
         if self.segments[0][0] != 0:
-            raise UsageError(f"the first threshold of a batch size schedule is {self.segments[0][0]}, not 0")
+            raise UsageError(
+                f"the first threshold of a batch size schedule must be 0, got {self.segments[0][0]}"
+            )
         for (before, _), (threshold, _) in zip(self.segments, self.segments[1:], strict=False):
             if threshold <= before:
                 raise UsageError(
-                    f"the thresholds of a batch size schedule do not ascend: {before}, {threshold}"
+                    f"the thresholds of a batch size schedule must ascend, got {before}, {threshold}"
                 )
         for threshold, size in self.segments:
             if size < 1:
-                raise UsageError(f"the global batch size is {size}, not 1 or more")
+                raise UsageError(f"the global batch size must be at least 1, got {size}")
             if max(threshold, size) > MAX_SAMPLES:
-                raise UsageError(f"a batch size schedule counts to {max(threshold, size)}, beyond 2**62")
+                raise UsageError(
+                    f"the numbers of a batch size schedule must be at most 2**62, got {max(threshold, size)}"
+                )
 
     @property
     def text(self) -> str:
@@ -183,17 +189,19 @@ class BatchSchedule:
         """
         if min(start, increment, samples) < 1:
             raise UsageError(
-                f"--rampup-batch-size {start} {increment} {samples}: all three numbers are 1 or more"
+                f"--rampup-batch-size must be three numbers of at least 1, got {start} {increment} {samples}"
             )
         if size <= start or (size - start) % increment:
             raise UsageError(
-                f"--rampup-batch-size {start} {increment} {samples}: from {start} to the global batch size "
-                f"{size} is not a positive multiple of the increment {increment}",
-                hint="leave the ramp-up out where both sizes are equal" if size == start else None,
+                f"--rampup-batch-size must reach the global batch size {size} in whole increments, "
+                f"got {start} {increment} {samples}",
+                hint="omit --rampup-batch-size if both sizes are equal" if size == start else None,
             )
         increments = (size - start) // increment
         if increments >= MAX_SEGMENTS:
-            raise UsageError(f"--rampup-batch-size has {increments} increments, more than {MAX_SEGMENTS - 1}")
+            raise UsageError(
+                f"--rampup-batch-size must have at most {MAX_SEGMENTS - 1} increments, got {increments}"
+            )
         each = samples / increments
         segments = [(0, start)]
         for number in range(1, increments + 1):
@@ -227,10 +235,10 @@ class BatchSchedule:
         for entry in text.replace(",", " ").split():
             threshold_text, colon, size_text = entry.partition(":")
             if not colon:
-                raise UsageError(f"batch size schedule: {entry!r} is not THRESHOLD:SIZE")
+                raise UsageError(f"entries of a batch size schedule must be THRESHOLD:SIZE, got {entry!r}")
             threshold, size = _number(threshold_text, entry), _number(size_text, entry)
             if size != int(size):
-                raise UsageError(f"batch size schedule: the size of {entry!r} would be read as {int(size)}")
+                raise UsageError(f"sizes of a batch size schedule must be plain integers, got {entry!r}")
             samples = int(threshold)
             segments.append((samples if sequence_length is None else samples // sequence_length, int(size)))
         return cls(tuple(sorted(segments, key=lambda pair: pair[0])))
@@ -274,8 +282,8 @@ class BatchSchedule:
         if running == size or (self.round_down and running):
             return running
         raise UsageError(
-            f"the global batch size {size} (from {threshold} consumed samples on) is not divisible by "
-            f"micro batch size x data-parallel size = {group}"
+            f"the global batch size (from {threshold} consumed samples on) must be divisible by "
+            f"micro batch size x data-parallel size = {group}, got {size}"
         )
 
 
@@ -299,7 +307,7 @@ def _number(text: str, entry: str) -> float:
         value = math.nan
     if not 0 <= value < 2**63:
         raise UsageError(
-            f"batch size schedule: {text!r} in {entry!r} is not a number of samples or tokens",
-            hint="numbers may end in K, M, B or T, for example 250B",
+            f"batch size schedule: {text!r} in {entry!r} must be a number of samples or tokens",
+            hint="write for example 250B; numbers may end in K, M, B or T",
         )
     return value

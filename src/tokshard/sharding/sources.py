@@ -44,8 +44,8 @@ BLOCK_BYTES = 4096
 # Stands in what ids are computed from, which content is no part of beside the fingerprints of files.
 _NO_FINGERPRINT = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
-_HINT = "make the plan again, or put the file back as it was"
-_MOVED_HINT = "where the data has moved, map its old place to the new one (roots)"
+_HINT = "run shard-plan again, or restore the file"
+_MOVED_HINT = "map the old directory to the new one if the data has moved (roots)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class FileFingerprint:
         file = _opened(path, f"{path} is not there, but the plan reads it", hint=_MOVED_HINT)
         if file.size_bytes != self.size_bytes:
             raise IntegrityError(
-                f"{path} has changed since the plan was made: it had {self.size_bytes} bytes "
-                f"and has {file.size_bytes}",
+                f"{path} has changed since the plan was built: it had {self.size_bytes} bytes "
+                f"and now has {file.size_bytes}",
                 path=path,
                 hint=_HINT,
             )
         if self._of(file) != self:
             raise IntegrityError(
-                f"{path} has changed since the plan was made: its size is the same, but not its content",
+                f"{path} has changed since the plan was built: its content differs at the same size",
                 path=path,
                 hint=_HINT,
             )
@@ -173,7 +173,7 @@ class PathResolver:
             raise UsageError(
                 f"a plan cannot name the path {stored!r}: it begins with ~, or has a backslash or characters "
                 "that cannot be seen",
-                hint="give the file, or the directory it is in, a plain name",
+                hint="rename the file or its directory",
             )
         return stored
 
@@ -185,7 +185,7 @@ class PathResolver:
                 characters that cannot be seen.
         """
         if not _is_storable(stored):
-            raise UsageError(f"the path {stored[:_SHOWN]!r} is none that a plan stores")
+            raise UsageError(f"invalid path in a plan: {stored[:_SHOWN]!r}")
         if not stored.startswith("/") and not is_remote(stored):
             return os.path.normpath(os.path.join(self.directory, stored))
         mapped = self.moved.map(stored)
@@ -237,7 +237,7 @@ class CachedArrays:
     def __post_init__(self) -> None:
         if set(self.fingerprints) != _ARRAYS[self.kind]:
             names = ", ".join(sorted(_ARRAYS[self.kind]))
-            raise UsageError(f"the arrays of {self.kind} are {names}, not {', '.join(self.fingerprints)}")
+            raise UsageError(f"the arrays of {self.kind} must be {names}, got {', '.join(self.fingerprints)}")
 
     @classmethod
     def at(
@@ -304,7 +304,7 @@ class IndexReference:
 
     def __post_init__(self) -> None:
         if self.files.kind != "GPTDataset":
-            raise UsageError(f"an index has the arrays of GPTDataset, not {self.files.kind}")
+            raise UsageError(f"an index must have the arrays of GPTDataset, got {self.files.kind}")
 
     def open(self) -> GPTDatasetIndex:
         """Map the index.
@@ -373,7 +373,7 @@ class DatasetReference:
             MissingFileError, IntegrityError: See :meth:`CachedArrays.open`.
         """
         if self.index is None:
-            raise UsageError(f"the samples of {self.prefix} are its documents: there is no index")
+            raise UsageError(f"{self.prefix} has no index: its samples are documents")
         return self.index.open()
 
     def with_paths(self, path: Callable[[str], str]) -> Self:
@@ -413,7 +413,7 @@ class SampleSource:
 
     def __post_init__(self) -> None:
         if not 0 < len(self.datasets) <= MAX_DATASETS:
-            raise UsageError(f"a source of kind {self.kind!r} has 1 to {MAX_DATASETS} datasets")
+            raise UsageError(f"a source of kind {self.kind!r} must have from 1 to {MAX_DATASETS} datasets")
         for dataset in self.datasets:
             if (dataset.index is None) != (self.kind == "documents"):
                 raise UsageError(f"{dataset.prefix} does not fit a source of kind {self.kind}")
@@ -423,11 +423,11 @@ class SampleSource:
                     f"{dataset.index.epochs.samples} of its index"
                 )
         if self.order is None and self.total != sum(dataset.samples for dataset in self.datasets):
-            raise UsageError(f"{self.total} is not the sum of the samples of the datasets")
+            raise UsageError(f"samples must be the sum over the datasets, got {self.total}")
         if self.order is not None and (self.kind, self.order.kind) != ("blend", "BlendedDataset"):
-            raise UsageError("only a blend has an order of its own")
+            raise UsageError("only a blend has its own order")
         if len({(epochs.sequence_length, epochs.extra_token) for epochs in self._epochs}) > 1:
-            raise UsageError("the indexes of a source have samples of different lengths")
+            raise UsageError("the indexes of a source must have samples of the same length")
 
     @property
     def _epochs(self) -> tuple[EpochPlan, ...]:
@@ -451,7 +451,7 @@ class SampleSource:
             UsageError: It is a blend, whose ids are mixed.
         """
         if self.order is not None:
-            raise UsageError("the ids of a blend are not numbered dataset by dataset")
+            raise UsageError("sample ids of a blend have no boundaries between datasets")
         sizes = [dataset.samples for dataset in self.datasets]
         return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 

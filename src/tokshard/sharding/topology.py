@@ -103,7 +103,7 @@ class Topology:
         }
         for name, size in sizes.items():
             if size < 1:
-                raise UsageError(f"the {name} size is {size}, not 1 or more")
+                raise UsageError(f"the {name} size must be at least 1, got {size}")
         self._check_world()
         self._check_order()
         self._check_stages()
@@ -112,31 +112,32 @@ class Topology:
         model = self.tensor * self.pipeline * self.context
         if self.world_size % model:
             raise UsageError(
-                f"the world of {self.world_size} ranks is not divisible by tensor x pipeline x context = "
-                f"{self.tensor} x {self.pipeline} x {self.context} = {model}"
+                f"the world size must be divisible by tensor x pipeline x context = "
+                f"{self.tensor} x {self.pipeline} x {self.context} = {model}, got {self.world_size}"
             )
         expert_model = self._expert_tensor * self.expert * self.pipeline
         if self.world_size % expert_model:
             raise UsageError(
-                f"the world of {self.world_size} ranks is not divisible by expert tensor x expert x pipeline "
-                f"= {self._expert_tensor} x {self.expert} x {self.pipeline} = {expert_model}"
+                "the world size must be divisible by expert tensor x expert x pipeline "
+                f"= {self._expert_tensor} x {self.expert} x {self.pipeline} = {expert_model}, "
+                f"got {self.world_size}"
             )
 
     def _check_order(self) -> None:
         names = self.order.lower().split("-")
         if len(set(names)) != len(names) or not set(names) <= set(DIMENSIONS):
             raise UsageError(
-                f"the order {self.order!r} is not made of {', '.join(DIMENSIONS)}, each at most once",
-                hint=f"the usual one is {DEFAULT_ORDER}",
+                f"the order must consist of {', '.join(DIMENSIONS)}, each at most once, got {self.order!r}",
+                hint=f"pass for example {DEFAULT_ORDER}",
             )
         for name, size in [*self._sizes().items(), *self._expert_sizes().items()]:
             if size > 1 and name not in names:
-                raise UsageError(f"the order {self.order!r} leaves out {name}, whose size is {size}")
+                raise UsageError(f"the order must contain {name}, whose size is {size}, got {self.order!r}")
         last = names[-1] == "pp" or self.pipeline == 1
         if not last and self._expert_data_parallel != self.data_parallel:
             raise UsageError(
-                f"with the order {self.order!r} dense and expert layers need the same data-parallel size, "
-                f"not {self.data_parallel} and {self._expert_data_parallel}",
+                f"with the order {self.order!r}, dense and expert layers need the same data-parallel size, "
+                f"got {self.data_parallel} and {self._expert_data_parallel}",
                 hint="put pp last",
             )
         if self._pipeline_stride(self._sizes()) != self._pipeline_stride(self._expert_sizes()):
@@ -145,12 +146,14 @@ class Topology:
     def _check_stages(self) -> None:
         if self.virtual_pipeline is not None and (self.virtual_pipeline < 1 or self.pipeline < 2):
             raise UsageError(
-                f"a virtual pipeline of {self.virtual_pipeline} chunks needs 1 or more of them and at least "
-                f"2 pipeline stages, not {self.pipeline}"
+                f"a virtual pipeline requires at least 1 chunk and 2 pipeline stages, "
+                f"got {self.virtual_pipeline} and {self.pipeline}"
             )
         for stage in self.mtp_stages:
             if not 0 <= stage < self.pipeline:
-                raise UsageError(f"stage {stage} of multi-token prediction is not 0 to {self.pipeline - 1}")
+                raise UsageError(
+                    f"stages of multi-token prediction must be from 0 to {self.pipeline - 1}, got {stage}"
+                )
 
     @property
     def data_parallel(self) -> int:
@@ -237,7 +240,7 @@ class Topology:
 
     def _places(self, rank: int, sizes: dict[str, int]) -> dict[str, int]:
         if not 0 <= rank < self.world_size:
-            raise IndexError(f"rank {rank} is not 0 to {self.world_size - 1}")
+            raise IndexError(f"rank must be from 0 to {self.world_size - 1}, got {rank}")
         places = dict.fromkeys(DIMENSIONS, 0)
         for name in self.order.lower().split("-"):
             rank, places[name] = divmod(rank, sizes[name])
@@ -258,14 +261,14 @@ def context_slices(sequence_length: int, context: int, cp: int) -> tuple[slice, 
         ((slice(0, 4, None), slice(12, 16, None)), (slice(4, 8, None), slice(8, 12, None)))
     """
     if context < 1 or not 0 <= cp < context:
-        raise UsageError(f"context-parallel rank {cp} is not 0 to {context - 1}")
+        raise UsageError(f"the context-parallel rank must be from 0 to {context - 1}, got {cp}")
     if context == 1:
         return (slice(0, sequence_length),)
     chunk, rest = divmod(sequence_length, 2 * context)
     if rest:
         raise UsageError(
-            f"the sequence length {sequence_length} is not divisible by 2 x context-parallel size = "
-            f"{2 * context}"
+            f"the sequence length must be divisible by 2 x context-parallel size = "
+            f"{2 * context}, got {sequence_length}"
         )
     mirrored = 2 * context - 1 - cp
     return (slice(cp * chunk, (cp + 1) * chunk), slice(mirrored * chunk, (mirrored + 1) * chunk))

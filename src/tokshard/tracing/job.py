@@ -244,7 +244,7 @@ def trace_document(data: TracedData, document: int, *, tokenizer: str | None = N
     dataset = DatasetContents(prefix, multimodal=multimodal, tokenizer=tokenizer)
     count = dataset.table.document_count
     if not 0 <= document < count:
-        raise UsageError(f"{prefix} has no document {document}: it has {count} documents, from 0")
+        raise UsageError(f"document must be from 0 to {count - 1} for {prefix}, got {document}")
     pieces = dataset.pieces(dataset.spans_of_document(document))
     origin, detail = dataset.origin_of(document)
     first, stop = dataset.table.sequences_of(np.array([document]))
@@ -272,7 +272,7 @@ def trace_sample(
     traced = data.stream(stream)
     total = traced.source.total
     if not 0 <= sample < total:
-        raise UsageError(f"{data.path} has no sample {sample} of {stream}: it has {total}, from 0")
+        raise UsageError(f"sample must be from 0 to {total - 1} for {stream} of {data.path}, got {sample}")
     samples = StreamContents(traced.source, tokenizer).samples(np.array([sample], np.int64))
     return TraceSamplesReport(data.kind, data.path, stream, data.plan_id, None, None, None, tuple(samples))
 
@@ -291,12 +291,14 @@ def trace_step(
     """
     traced = data.stream(stream)
     if data.plan is None or traced.stream is None:
-        raise UsageError(f"{data.path} is no plan: only plans have steps and ranks")
+        raise UsageError(f"--step requires a plan, got {data.path}")
     topology, assignment = data.plan.topology, traced.stream.assignment
     if not 0 <= step < assignment.steps:
-        raise UsageError(f"{data.path} has no step {step} of {stream}: it has {assignment.steps}, from 0")
+        raise UsageError(
+            f"step must be from 0 to {assignment.steps - 1} for {stream} of {data.path}, got {step}"
+        )
     if rank is not None and not 0 <= rank < topology.world_size:
-        raise UsageError(f"{data.path} has no rank {rank}: it has {topology.world_size}, from 0")
+        raise UsageError(f"rank must be from 0 to {topology.world_size - 1} for {data.path}, got {rank}")
     contents = StreamContents(traced.source, tokenizer)
     samples: list[SampleContents] = []
     for dp_rank in range(assignment.ranks) if rank is None else [topology.coordinates(rank).dp]:
@@ -444,7 +446,7 @@ class _Resolver:
         if prefix not in self._tables:
             path = idx_path(prefix)
             if not exists(path):
-                raise MissingFileError(f"there is no dataset at {prefix}: {path} is missing", path=path)
+                raise MissingFileError(f"dataset not found: {prefix} ({path} missing)", path=path)
             self._tables[prefix] = SequenceTable(prefix, multimodal=self._datasets[prefix])
         return self._tables[prefix]
 

@@ -87,10 +87,10 @@ class TraceOptions:
                 raise UsageError(problem)
         kind, _ = self.through
         if self.path_as and kind != "index":
-            raise UsageError("--path-as requires --index", hint="for the data of a plan: --moved OLD=NEW")
+            raise UsageError("--path-as requires --index", hint="pass --moved OLD=NEW for the data of a plan")
         if self.moved and kind != "plan":
             raise UsageError(
-                "--moved requires --plan", hint="for the data of an index: --path-as LOCAL=TRAINING"
+                "--moved requires --plan", hint="pass --path-as LOCAL=TRAINING for the data of an index"
             )
 
     @property
@@ -106,8 +106,8 @@ class TraceOptions:
         if not given:
             raise UsageError(
                 "one of --step, --sample, --document, --source and --list is required",
-                hint="to see contents: --step, --sample or --document; to find reads: --source ITEM or "
-                "--list FILE",
+                hint="pass --step, --sample or --document to see contents, or --source ITEM or "
+                "--list FILE to find reads",
             )
         if len(given) > 1:
             raise UsageError(f"{given[0]} and {given[1]} exclude each other")
@@ -171,11 +171,11 @@ def parse_item(text: str) -> TraceItem:
     """
     found = _FORM.fullmatch(text)
     if found is None:
-        _refuse(f"{text!r} names no line, no byte of a file and no document")
+        _refuse(f"{text!r} is not a line, byte or document")
     path, mark, digits = found.groups()
     kind, number = _KINDS[mark], int(digits)
     if kind == "line" and number == 0:
-        _refuse(f"{text!r} names line 0, but the first line of a file is 1")
+        _refuse(f"{text!r} is invalid: lines are numbered from 1")
     return TraceItem(text, kind, strip_data_suffix(path) if kind == "document" else path, number)
 
 
@@ -193,7 +193,7 @@ def read_items(path: str) -> list[TraceItem]:
         raise InputError(f"cannot read the list {path}: {error.strerror}") from error
     items = list(_items_of(lines, path))
     if not items:
-        raise InputError(f"the list {path} names nothing", hint=_HINT)
+        raise InputError(f"the list {path} is empty", hint=_HINT)
     return items
 
 

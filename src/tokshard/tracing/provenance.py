@@ -111,14 +111,14 @@ class Provenance:
             return None
         path = file_of(self.path_prefix, PROVENANCE_NAME)
         if not isfile(path):
-            raise IntegrityError(f"{path} is missing, but the manifest lists it", path=path)
+            raise IntegrityError(f"file not found: {path} (listed in the manifest)", path=path)
         file = InputFile(path)
         expected = 8 * self._manifest.dataset.documents
         if file.size_bytes != expected:
             raise IntegrityError(
-                f"{path} has {file.size_bytes} bytes, but {expected} belong to the documents of the dataset",
+                f"{path} must have {expected} bytes for the documents of the dataset, got {file.size_bytes}",
                 path=path,
-                hint="copy it again from its source, or make the dataset again",
+                hint="copy it again from its source, or rebuild the dataset",
             )
         return np.frombuffer(file.map(), np.dtype("<i8"))
 
@@ -324,13 +324,13 @@ class UnitTable:
         table = np.array(rows, dtype=np.int64).reshape(-1, 5).T
         inputs, lines, documents, rejected, sizes = table
         if (np.diff(inputs) < 0).any() or (inputs >= len(manifest.inputs)).any():
-            raise _damaged(path, "its units are not in the order of the inputs")
+            raise _damaged(path, "its units must be in the order of the inputs")
         # A dataset that was merged without a manifest counts as one unit without lines.
         if ((lines < documents + rejected) & (lines > 0)).any():
-            raise _damaged(path, "a unit has fewer lines than records")
+            raise _damaged(path, "a unit must not have fewer lines than records")
         if int(documents.sum()) != manifest.dataset.documents:
             raise _damaged(
-                path, f"its units have {documents.sum()} documents, not {manifest.dataset.documents}"
+                path, f"its units must have {manifest.dataset.documents} documents, got {documents.sum()}"
             )
         return cls(
             inputs=inputs,
@@ -404,7 +404,7 @@ def _before_in_input(inputs: Integers, counts: Integers) -> Integers:
 
 def _damaged(path: str, problem: str) -> IntegrityError:
     return IntegrityError(
-        f"{path} is damaged: {problem}", path=path, hint="copy it again from its source, or make it again"
+        f"{path} is damaged: {problem}", path=path, hint="copy it again from its source, or rebuild it"
     )
 
 

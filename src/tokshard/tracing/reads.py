@@ -244,10 +244,10 @@ def _spans_in_samples(index: GPTDatasetIndex, table: SequenceTable, sequences: I
     samples, which = find(index.shuffle_index, rows)
     if samples.size != rows.size:
         raise IntegrityError(
-            f"the shuffle index of {table.path} does not hold every sample once",
+            f"the shuffle index of {table.path} must contain every sample once",
             path=table.path,
             field="shuffle_index",
-            hint="the index was built from other data, or is damaged: build it again",
+            hint="rebuild the index: it was built from other data, or is damaged",
         )
     of_row = np.empty(rows.size, np.int64)
     of_row[which] = samples
@@ -268,7 +268,7 @@ def _ids_of(source: SampleSource, parts: _DocumentParts) -> tuple[Integers, Inte
     numbers, samples = arrays["dataset_index"], arrays["dataset_sample_index"]
     if numbers.shape != (source.total,) or samples.shape != (source.total,):
         path = source.order.path("dataset_index")
-        raise IntegrityError(f"{path}: the arrays of the blend do not hold {source.total} samples", path=path)
+        raise IntegrityError(f"{path}: the arrays of the blend must have {source.total} samples", path=path)
     count = len(source.datasets)
     keys, key_of = np.unique(parts.sample * count + parts.dataset, return_inverse=True)
 

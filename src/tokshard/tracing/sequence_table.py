@@ -235,14 +235,14 @@ class SequenceTable:
     def _check(self, sequences: Integers) -> None:
         if sequences.size and (sequences.min() < 0 or sequences.max() >= self.sequence_count):
             raise IntegrityError(
-                f"{self.path} has {self.sequence_count} sequences, and no sequence {sequences.max()}",
+                f"sequence {sequences.max()} not found: {self.path} has {self.sequence_count} sequences",
                 path=self.path,
-                hint="the index of samples was built from other data: build it again",
+                hint="rebuild the sample index: it was built from other data",
             )
 
     def _damaged(self, field: str) -> IntegrityError:
         return IntegrityError(
-            f"{self.path}: {field} contradicts itself",
+            f"{self.path}: {field} is inconsistent",
             path=self.path,
             field=field,
             hint="run tokshard verify on the dataset",

@@ -81,7 +81,7 @@ def test_source_epochs_are_orders_of_their_own():
 
 
 def test_nothing_to_draw_is_refused():
-    with pytest.raises(UsageError, match="no sample is left"):
+    with pytest.raises(UsageError, match="no unread samples remain"):
         reweight([1.0], [SourceProgress.at_start(5)], 0, 1)
     with pytest.raises(UsageError, match="has no sample"):
         reweight([1.0, 1.0], [SourceProgress.at_start(5), SourceProgress.at_start(0)], 3, 1)

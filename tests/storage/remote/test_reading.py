@@ -455,7 +455,7 @@ def test_processes_that_need_the_same_copy_fetch_it_once(there, bucket):
         (("trace", "--plan", "{}/plan", "--step", "1"), "a plan must be a local file, got the URL"),
         (("inspect", "{}/blend.json"), "a blend must be a local file, got the URL"),
         (("inspect", "msc://profile/web"), "pass the URL of the object in its store"),
-        (("shard-plan", "{}/web", *WORLD, "-o", "plan"), "there is no blend, no index"),
+        (("shard-plan", "{}/web", *WORLD, "-o", "plan"), "no blend, index"),
         (("verify", "{}", "--recursive"), "no dataset or object found"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

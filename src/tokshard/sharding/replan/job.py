@@ -224,7 +224,7 @@ def _reweighted(stop: _Stop, plan: Plan, request: ReplanRequest, directory: str)
     left = stopped.consumed_after(stopped.steps) - consumed
     steps = request.steps or schedule.timeline(world.group, consumed, stop=consumed + left).steps_within(left)
     if not steps:
-        raise UsageError(f"no step is left after {consumed} consumed samples", hint="give --steps")
+        raise UsageError(f"the plan has no steps after {consumed:,} consumed samples", hint="pass --steps")
     timeline = schedule.timeline(world.group, consumed, steps=steps)
     samples = int(timeline.consumed(np.array([steps]))[0]) - consumed
     pairs, warnings = read_weights(request.blend or "", stream.source, name)
@@ -308,7 +308,7 @@ def _consumed(name: str, plan: Plan, request: ReplanRequest) -> int:
 def _stop_step(stopped: Assignment, consumed: int) -> int:
     last = stopped.consumed_after(stopped.steps)
     if consumed > last:
-        raise UsageError(f"{consumed} consumed samples are more than the {last} of the plan")
+        raise UsageError(f"--consumed-samples must be at most {last}, the end of the plan, got {consumed}")
     return stopped.timeline.boundary(consumed) if consumed < last else stopped.steps
 
 
@@ -361,9 +361,9 @@ def continue_assignment(
     passes = _passes(remainder, world, policy)
     if not passes:
         raise UsageError(
-            f"{remainder.unread.count} unread samples after step {step} do not fill one batch of "
-            f"{world.whole}: nothing is left to continue with",
-            hint="use a smaller batch; with --tail pad samples are repeated to fill one",
+            f"the unread samples after step {step} ({remainder.unread.count:,}) are fewer than one batch of "
+            f"{world.whole:,}",
+            hint="pass a smaller --global-batch-size, or --tail pad to repeat samples",
         )
     consumed = stopped.consumed_after(step)
     available = available_steps(passes, world.micro_batch_size, schedule, consumed, steps=steps)
@@ -375,7 +375,7 @@ def continue_assignment(
             timeline = schedule.timeline(group, consumed, stop=consumed + left)
             steps = min(available, timeline.steps_within(left))
     if not steps:
-        raise UsageError(f"no step is left after {consumed} consumed samples")
+        raise UsageError(f"the plan has no steps after {consumed:,} consumed samples")
     return Assignment(passes, world.micro_batch_size, schedule, steps, consumed)
 
 

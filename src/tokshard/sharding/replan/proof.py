@@ -168,7 +168,7 @@ def count_datasets(
 def _bincount(datasets: NDArray[Any], count: int, source: SampleSource) -> Integers:
     if datasets.size and (datasets.min() < 0 or datasets.max() >= count):
         path = source.order.path("dataset_index") if source.order else ""
-        raise IntegrityError(f"{path} names a dataset that the blend does not have", path=path)
+        raise IntegrityError(f"{path} contains a dataset that is not in the blend", path=path)
     return np.bincount(datasets, minlength=count).astype(np.int64)
 
 

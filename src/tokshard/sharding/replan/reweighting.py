@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 SCHEMA = "tokshard.reweighted/1"
 _HASH_DIGITS = 32
 _BLOCK = 1 << 22
-_BUILD = "build it with tokshard blend, and name its directory"
+_BUILD = "pass the directory of a blend built with tokshard blend"
 
 Weights = tuple[tuple[DatasetReference, float], ...]
 
@@ -131,15 +131,15 @@ def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tu
 def _of_recipe(text: str, source: SampleSource, stream: str) -> Weights:
     mixture = read_arguments(shlex.split(text)).for_split(stream.partition(".")[0])
     if mixture is None or not mixture.is_plain or mixture.weights is None:
-        raise UsageError(f"{text!r} is more than weights of datasets", hint=_BUILD)
+        raise UsageError(f"new weights must be pairs of weight and dataset, got {text!r}", hint=_BUILD)
     known = {abspath(reference.prefix): reference for reference in source.datasets}
     pairs = []
     for mixture_source, weight in zip(mixture.sources, mixture.weights, strict=True):
         reference = known.get(abspath(mixture_source.prefix))
         if reference is None:
             raise UsageError(
-                f"the plan has not read {mixture_source.prefix}, and a source that is new needs an index",
-                hint=f"for a blend with new sources: {_BUILD}",
+                f"the plan does not read {mixture_source.prefix}, and a new source requires an index",
+                hint=f"{_BUILD}",
             )
         pairs.append((_all_samples(reference), weight))
     return tuple(pairs)
@@ -165,7 +165,7 @@ def match_components(
             if any(_same_data(reference, old) for old in source.datasets):
                 raise UsageError(
                     f"{reference.prefix} is in the new blend more often than in the plan",
-                    hint="give its weight to one source",
+                    hint="pass its total weight for one source",
                 )
             found.append(BlendComponent(reference, weight, SourceProgress.at_start(reference.samples)))
         else:
@@ -199,7 +199,7 @@ def _index_name(reference: DatasetReference) -> str | None:
 def _all_samples(reference: DatasetReference) -> DatasetReference:
     # Includes samples that the plan does not draw.
     if reference.index is None:
-        raise UsageError(f"the samples of {reference.prefix} are its documents, which cannot be weighted")
+        raise UsageError(f"cannot weight {reference.prefix}: its samples are documents")
     return replace(reference, samples=reference.index.epochs.samples)
 
 
@@ -224,10 +224,10 @@ def reweight(
     from tokshard.blending.order import build_blending_indices, normalize
 
     if samples < 1:
-        raise UsageError("no sample is left for the new weights")
+        raise UsageError("no unread samples remain for the new weights")
     for number, of_source in enumerate(progress):
         if of_source.samples < 1:
-            raise UsageError(f"source {number} of the new blend has no sample")
+            raise UsageError(f"source {number} of the new blend has no samples")
     sources, numbers = build_blending_indices(normalize(list(weights)), samples)
     rows = _source_epoch_rows(sources, progress)
     for begin in range(0, samples, _BLOCK):

@@ -228,9 +228,7 @@ def index_samples(source: SampleSource) -> tuple[int, ...]:
     found = []
     for reference in source.datasets:
         if reference.index is None:
-            raise UsageError(
-                f"the samples of {reference.prefix} are its documents, which cannot be re-weighted"
-            )
+            raise UsageError(f"cannot re-weight {reference.prefix}: its samples are documents")
         found.append(reference.index.epochs.samples)
     return tuple(found)
 
