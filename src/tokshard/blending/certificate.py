@@ -54,7 +54,7 @@ class SourceCertificate:
     ]
     token_least: Annotated[int, Key("token_least", "Times that the least seen token is seen.", minimum=0)]
     token_most: Annotated[int, Key("token_most", "Times that the most seen token is seen.", minimum=0)]
-    weight: Annotated[float, Key("weight", "Share of the samples that was asked for.", minimum=0, maximum=1)]
+    weight: Annotated[float, Key("weight", "Requested share of the samples.", minimum=0, maximum=1)]
     share: Annotated[float, Key("share", "Share of the samples drawn.", minimum=0, maximum=1)]
     largest_lag: Annotated[
         float, Key("largest_lag", "Samples that the source is behind its weight at most, at any prefix.")
@@ -120,7 +120,7 @@ def measure(
         blend: The dataset index and the dataset sample index; None where the split is one source whole.
         weights: The share of the samples that is asked of each source; their sum is 1.
         available: The samples of each source's index.
-        sources: The sources, in order; each is let go before the next is asked for.
+        sources: The sources, in order; each is released before the next is requested.
         sequence_length: The tokens of a sample.
 
     Raises:

@@ -54,7 +54,7 @@ def emit_megatron_args(
         size_arguments: The run's own arguments that the sizes come from; ``--train-samples`` without.
 
     Raises:
-        UsageError: Megatron cannot be told: a source has a seed of its own, or a prefix that would be
+        UsageError: Megatron cannot read it: a source has its own seed, or a prefix that would be
             misread.
     """
     config = plan.config

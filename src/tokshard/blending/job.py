@@ -78,7 +78,7 @@ class SourceForecast:
     """One source of a split, as it would be built."""
 
     prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    weight: Annotated[float, Key("weight", "Share of the samples that is asked for.", minimum=0, maximum=1)]
+    weight: Annotated[float, Key("weight", "Requested share of the samples.", minimum=0, maximum=1)]
     draws: Annotated[int, Key("draws", "Samples that the split reads.", minimum=0)]
     num_samples: Annotated[
         int | None, Key("num_samples", "Samples asked of its index; null for one epoch.", minimum=0)

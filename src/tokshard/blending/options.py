@@ -35,8 +35,8 @@ class BuilderConfig:
 
     Attributes:
         sequence_length: The tokens of a sample.
-        sizes: The samples asked for in each split; None for one epoch. The training size may be None,
-            too, where the recipe says how many samples there are (tokens, epochs).
+        sizes: The samples requested in each split; None for one epoch. The training size may be None,
+            too, if the recipe determines it (tokens, epochs).
         tokenizer: The tokenizer's identifiers, which enter the hashes.
         split: The split string; not used where each split has sources of its own.
         seed: The seed of all shuffles.

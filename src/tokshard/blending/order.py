@@ -133,8 +133,8 @@ def blend_order(weights: NDArray[np.float64], limits: NDArray[np.int64] | None, 
 
     Args:
         weights: A positive weight for each source: float64 of shape (sources,).
-        limits: How many samples each source has, after which it is left out; None for no limits.
-        steps: How many samples will be asked for.
+        limits: The samples of each source, after which it is skipped; None for no limits.
+        steps: The number of samples that will be requested.
     """
     if steps >= _WORTH_COMPILING_STEPS and has_numba():
         return CompiledOrder(weights, limits)

@@ -402,7 +402,7 @@ class _Planner:
 
 
 def shortfall_of(split: SplitPlan, config: BuilderConfig) -> str | None:
-    """Return the warning that a split has fewer samples than are asked for; None if it has them all."""
+    """Return a warning if a split has fewer samples than requested, else None."""
     asked = config.size_of(split.split)
     if asked is None or split.samples >= asked:
         return None

@@ -61,6 +61,7 @@ def parse_words(words: Sequence[str]) -> BlendRecipe:
         Traceback (most recent call last):
             ...
         tokshard.errors.UsageError: Megatron would read '1' as a path prefix: 3 words are an odd number
+        hint: pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes
     """
     return BlendRecipe(mixture=_words_mixture(words))
 

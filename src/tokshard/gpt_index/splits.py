@@ -103,6 +103,7 @@ def parse_split(text: str) -> Split:
         Traceback (most recent call last):
             ...
         tokshard.errors.UsageError: invalid split '99,-1,2': Megatron would read 99, 1, 2
+        hint: pass one to three weights, for example '969, 30, 1'
     """
     words: list[str] = _MEGATRON_NUMBER.findall(text)
     hint = f"pass one to three weights, for example {megatron_defaults.SPLIT!r}"

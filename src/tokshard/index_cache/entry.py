@@ -106,7 +106,7 @@ class IndexOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar(Document):
-    """Our own file beside Megatron's; it says what the arrays were built from, and their digests."""
+    """The sidecar file next to Megatron's files: the origin of the arrays and their digests."""
 
     SCHEMA = "tokshard.cache/1"
 

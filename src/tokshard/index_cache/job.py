@@ -113,7 +113,7 @@ class BuildIndicesReport(Document):
         Key("megatron_names", "Whether a job will find the files: false if its tokenizer was not specified."),
     ]
     epoch_sizes: Annotated[
-        tuple[EpochSize, ...], Key("epoch_sizes", "Sizes that were asked for as epochs, in samples.")
+        tuple[EpochSize, ...], Key("epoch_sizes", "Sizes requested as epochs, in samples.")
     ]
     indices: Annotated[tuple[IndexReport, ...], Key("indices", "The indexes in order.")]
     seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]

@@ -22,8 +22,8 @@ DEFAULT_READAHEAD = 8
 class RankLoader:
     """Micro-batches of one rank of one stream of a plan: dictionaries of arrays.
 
-    Iterating goes on from where the loader stands to the end of the plan, which may be many epochs; once
-    the end was reached, the next iteration begins anew. ``loader[m]`` and :meth:`batch` read anything at any
+    Iteration continues from the current position to the end of the plan, which may be many epochs; after
+    the end, the next iteration starts over. ``loader[m]`` and :meth:`batch` read anything at any
     time and do not move it. A rank whose stage reads nothing gets empty dictionaries, as many as the others.
 
     Datasets are opened when they are first read, and checked to be those that the plan was made for.
@@ -226,7 +226,7 @@ class RankLoader:
         ids: list[int] = self._own().schedule.micro_batch(number).ids.tolist()
         return ids
 
-    # Going on.
+    # Moving the position.
 
     def __iter__(self) -> Self:
         if self._ended:
@@ -248,9 +248,9 @@ class RankLoader:
         self._readahead.follow(number)
 
     def skip(self, count: int = 1) -> None:
-        """Go on by some micro-batches that somebody else has read, such as a loading worker.
+        """Skip micro-batches that another reader has read, such as a loading worker.
 
-        Skipping none at the end counts as having reached it: the next iteration begins anew.
+        Skipping 0 at the end counts as reaching it: the next iteration starts over.
 
         Raises:
             UsageError: There are not as many left.
@@ -312,7 +312,7 @@ class RankLoader:
         return self._state(self._position if position is None else position).to_json()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to where a loader stood: any rank of this plan, or of one that this plan goes on from.
+        """Restore the position of a loader: any rank of this plan, or of a plan that it continues.
 
         That is the plan that this one was made from by ``shard-plan --from``, at the samples consumed then;
         or, in mode ``single``, one of another world size that reads the same samples.

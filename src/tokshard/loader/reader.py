@@ -184,7 +184,7 @@ def _work(ranges: SimpleQueue[range | None], advise: Callable[[range], None]) ->
 
 
 class MicroBatchReader:
-    """Reads and puts together what one rank needs. Threads may share it.
+    """Reads and assembles the micro-batches of one rank. Safe to share between threads.
 
     Args:
         source: The samples.

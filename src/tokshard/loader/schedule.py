@@ -258,14 +258,14 @@ def consumption_order(source_id: str, assignment: Assignment) -> tuple[str | Non
 def position_of(
     state: LoaderState, own: LoaderState, schedule: MicroBatchSchedule, history: Sequence[StoppedPlan]
 ) -> int:
-    """Return the micro-batch at which a loader goes on from a state.
+    """Return the micro-batch at which a loader resumes from a state.
 
     Args:
         state: Where a loader stood: of the same plan; of the one that this plan was made from; or, in mode
             ``single``, of any other that reads the same samples in the same order.
         own: A state of the loader itself.
-        schedule: Its micro-batches.
-        history: The plans that its plan goes on from, oldest first.
+        schedule: The micro-batches of the loader.
+        history: The plans that its plan continues, oldest first.
 
     Raises:
         ResumeMismatchError: The state is of another plan, or of another stream.

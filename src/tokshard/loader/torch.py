@@ -90,8 +90,8 @@ class PlanSampler:
 class PlanDataLoader:
     """A torch ``DataLoader`` over a plan, whose state is that of the micro-batches that were handed out.
 
-    What workers have fetched ahead does not count, so a state saved at any time and loaded at the same or
-    another number of workers goes on with the very next micro-batch.
+    Batches prefetched by workers do not count, so a state saved at any time and loaded with the same or
+    another number of workers resumes at the very next micro-batch.
 
     Args:
         loader: The rank's loader; it moves as this one hands out micro-batches.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Locator:
-    """Says which dataset an id belongs to, and which of its samples it is.
+    """Maps sample ids to datasets and to the samples in them.
 
     The arrays of a blend are mapped at the first question; otherwise no file is opened.
 

@@ -167,8 +167,8 @@ class ShardPlanOptions:
         data_sharding: In mode ``cyclic``, whether each rank has its own block of the samples.
         equal_counts: See :class:`~tokshard.sharding.requests.StreamRequest`.
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
-        shuffle_block: The samples of a block of the shuffle ``blocks``.
-        shuffle_per_epoch: Whether each epoch is shuffled anew.
+        shuffle_block: Samples per block of the shuffle ``blocks``.
+        shuffle_per_epoch: Whether each epoch is shuffled differently.
         tail: ``"drop"``, ``"pad"`` or ``"error"``.
         seed: The seed of shuffles and bucketing.
         bucket_buffer: The samples of a bucketing window; None for no bucketing.

@@ -11,7 +11,7 @@ so that the rest of an epoch keeps the order that it was going to have.
 Bucketing cuts positions into windows of ``buffer``. A window is sorted by key, with ties in random order; the
 sorted window is cut into packs of ``pack``; packs come in random order, and so do the members of each. A
 last pack that is short stays last, so that packs stay aligned with micro-batches. Everything is a function
-of (seed, epoch, window) and the window's keys, so any position can be asked for at any time.
+of (seed, epoch, window) and the window's keys, so any position can be computed at any time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BUCKETING_ALGORITHM: Final = "tokshard.bucketing/1"
 class TorchPermutation:
     """Megatron's cyclic order: blocks of positions, all permuted by ``torch.randperm`` seeded by the epoch.
 
-    It holds the permutation of an epoch (4 bytes an element below 2**31 of them) once it is asked for.
+    It holds the permutation of an epoch (4 bytes per element, below 2**31 elements) once it is requested.
 
     Attributes:
         samples: The number of positions; those after the last block stay where they are.
@@ -221,7 +221,7 @@ class Selection:
 class ConsumptionOrder:
     """Positions in the order in which all ranks of a layout read them, and then those that it drops.
 
-    With it another world goes on in exactly the order of this one, whatever its layout: micro-batch by
+    With it another world continues exactly in the order of this one, whatever its layout: micro-batch by
     micro-batch, and within each rank by rank.
 
     Attributes:
@@ -279,7 +279,7 @@ class ConsumptionOrder:
         return result
 
 
-# Two epochs are asked for in turn where a batch lies across their boundary.
+# Two epochs are requested alternately if a batch spans their boundary.
 @functools.lru_cache(maxsize=2)
 def _torch_order(length: int, seed: int) -> NDArray[Any]:
     from tokshard.sharding.permutation import torch_randperm  # most plans do without
@@ -352,7 +352,7 @@ class Bucketing:
         Args:
             positions: int64 of shape ``(n,)``.
             epoch: The epoch.
-            key_of: Returns the sort keys (numbers) of an array of positions before bucketing. It is asked
+            key_of: Returns the sort keys (numbers) of an array of positions before bucketing. It is called
                 for whole windows.
         """
         return self._by_window(positions, epoch, key_of, inverse=False)

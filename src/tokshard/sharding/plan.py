@@ -49,9 +49,9 @@ class Stream:
     Attributes:
         source: What the sample ids refer to.
         assignment: The rank and step of each sample.
-        mode: The mode that was asked for.
+        mode: The requested mode.
         tail: The treatment of an incomplete final batch.
-        shuffle: The shuffle that was asked for.
+        shuffle: The requested shuffle.
         sort_key: What bucketing sorts by, one of the source's; None without bucketing.
         boundaries: Whether attention goes no further than documents, so that every pipeline stage reads
             their boundaries.
@@ -137,7 +137,7 @@ class Plan(Document):
             computed where it is not given.
         topology: The ranks.
         streams: By name: ``"train"``, ``"valid"`` or ``"valid.0"``, ``"valid.1"``, ..., ``"test"``.
-        options: What was asked for, for people.
+        options: The requested options, for information.
         history: The plans that this one continues, oldest first.
         warnings: What its user should know.
 

@@ -237,10 +237,10 @@ class ShardPlanReport(Document):
     coverage: Annotated[dict[str, Coverage], Key("coverage", "Samples that each stream reads.")]
     written: Annotated[PlanFiles | None, Key("written", "Files of the plan; null for a dry run.")]
     simulation: Annotated[
-        SimulationReport | None, Key("simulation", "Disk reads of the first steps; null if not asked for.")
+        SimulationReport | None, Key("simulation", "Disk reads of the first steps; null if not requested.")
     ] = None
     staging: Annotated[
-        StagingReport | None, Key("staging", "Staging lists that were written; null if not asked for.")
+        StagingReport | None, Key("staging", "Staging lists that were written; null if not requested.")
     ] = None
     seconds: Annotated[float, Key("seconds", "Duration of the run; 0 for a dry run.", minimum=0)] = 0.0
 
@@ -333,7 +333,7 @@ def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     return plan_shards(sources, options.topology(), options.request(options.batch_sizes.schedule(length)))
 
 
-_FROM = "to go on in another world, plan from the old plan: shard-plan --from PLAN --consumed-samples N"
+_FROM = "to continue with another world size, pass shard-plan --from PLAN --consumed-samples N"
 
 
 def plan_shards(sources: Mapping[str, SampleSource], topology: Topology, request: PlanRequest) -> Plan:
@@ -403,7 +403,7 @@ def world_of(ranks: int, micro_batch_size: int, mode: str, schedule: BatchSchedu
 
 
 def sample_order(source: SampleSource, world: World, request: StreamRequest) -> SampleOrder:
-    """Return the order of an epoch: shuffled, then bucketed, as it was asked for.
+    """Return the order of an epoch: shuffled, then bucketed, as requested.
 
     Raises:
         UsageError: The source cannot be put into such an order.

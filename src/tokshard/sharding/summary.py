@@ -110,7 +110,7 @@ def _transform(transform: Transform) -> str:
         return f"remaining: {count(transform.samples)} of {count(transform.of)} samples ({intervals})"
     if isinstance(transform, ConsumptionOrder):
         return "the order in which the earlier ranks would have read"
-    each_epoch = ", anew in each epoch" if transform.per_epoch else ", the same in each epoch"
+    each_epoch = ", different in each epoch" if transform.per_epoch else ", the same in each epoch"
     seeded = f"{transform.algorithm}, seed {transform.seed}{each_epoch}"
     if isinstance(transform, Shuffle):
         window = "all" if transform.window >= transform.samples else f"windows of {transform.window}"

@@ -41,7 +41,7 @@ class Remainder:
             keep_order: Whether the unread samples keep the global order that they were going to have. In
                 striped modes that is the order of positions, in blocked ones the order in which the ranks
                 together read them. Without it blocked modes keep runs of neighbours together. Before the
-                first step of an epoch nothing is kept: another world lays all of it out anew.
+                first step of an epoch nothing is kept: another world lays out the whole epoch again.
 
         Raises:
             IndexError: There is no such step.
