@@ -84,8 +84,8 @@ def test_a_lock_of_others_is_respected():
     with WriterLock("x.tokshard/lock"):
         done = run(*COMMON, "--array-task", "0/2")
         assert done.returncode == 0
-        assert done.stdout.startswith(f"task 0 of 2: process {os.getpid()} on ")
-        assert done.stdout.endswith("does all that is left to do\n")
+        assert done.stdout.startswith(f"task 0 of 2: nothing to do, process {os.getpid()} on ")
+        assert done.stdout.endswith("completes the output\n")
         assert run(*COMMON, "--array-task", "0/2", "--dtype", "int32").returncode == 5
 
 

@@ -246,7 +246,7 @@ def test_a_run_in_which_every_record_was_rejected_publishes_nothing(here):
 def test_hints_of_a_run_without_documents_do_not_ask_for_what_it_does(here):
     write_lines(here / "c.jsonl", {"text": None})
     with pytest.raises(
-        InputError, match=r'\(1 field-null\); the first is c.jsonl:1: field "text" is null$'
+        InputError, match=r'\(1 field-null\); the first is c.jsonl:1: field "text" is null\n'
     ) as caught:
         run_tokenize("c.jsonl", "x", on_error="skip")
     assert caught.value.hint == "fix the record"

@@ -164,4 +164,4 @@ def test_messages_name_place_value_and_remedy():
             plain_datasets.idx_bytes(8, [2, 3, 4], [2, 1]), bin_bytes=9, multimodal=False, path="data/web.idx"
         )
     assert str(caught.value).endswith("sequence 1 (3 tokens) ends at byte 10 of the .bin, which has 9")
-    assert "cut short" in caught.value.hint
+    assert "truncated" in caught.value.hint

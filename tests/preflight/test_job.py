@@ -219,11 +219,11 @@ def test_one_defect_hides_no_other_split(data):
             "Megatron would read '1' as a path prefix",
         ),
         ({"data_path": tuple(f"data/{k}" for k in range(32767))}, "arguments", "numbers them with int16"),
-        ({"data_args_path": "none", "data_path": None}, "arguments", "there is no file none"),
+        ({"data_args_path": "none", "data_path": None}, "arguments", "file not found: none"),
         ({"train_iters": None}, "arguments", "the number of training steps or samples is required"),
         ({"seq_length": None}, "arguments", "the sequence length is required"),
         ({"global_batch_size": None, "world_size": None}, "arguments", "the global batch size is required"),
-        ({"data_path": ("data/web", "data/code")}, "too-few-samples", "train is asked for 80 samples"),
+        ({"data_path": ("data/web", "data/code")}, "too-few-samples", "of the 80 samples requested"),
         ({"split": "1e2,1"}, "split", "Megatron would read 1, 2, 1"),
     ],
 )

@@ -61,7 +61,9 @@ def test_a_merge_of_parts_is_the_whole():
 def test_other_tokenizers_are_refused_unless_allowed():
     tokenize(CORPORA[2:], "a")
     tokenize(CORPORA[2:], "b", tokenizer=None)
-    with pytest.raises(InputError, match="a and b were made with different tokenizers: kind huggingface and"):
+    with pytest.raises(
+        InputError, match="a and b were encoded with different tokenizers: kind huggingface and"
+    ):
         merge(MergeOptions(["a", "b"], "out"))
     report = merge(MergeOptions(["a", "b"], "out", allow_tokenizer_mismatch=True))
     assert report.tokenizer is None
@@ -86,8 +88,8 @@ def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
     Path("b.tokshard").rmdir()
     report = merge(MergeOptions(["a", "b"], "out"))
     assert report.warnings == (
-        "b: the tokenizer is not known, and cannot be compared",
-        "b: without provenance, so the output has none",
+        "b: the tokenizer is unknown and cannot be compared",
+        "b: no provenance, so the output has none",
     )
     assert (report.tokenizer, report.provenance) == (None, False)
     assert read_manifest("out").files.provenance is None
