@@ -95,29 +95,29 @@ EMIT = ["--tasks", "4", "--workers", "2"]
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--array-task", "0/2", "--finish"], "--array-task encodes a share"),
-        (["--array-task", "0/2", "--emit", "slurm", *EMIT], "--array-task encodes a share"),
-        (["--finish", "--emit", "k8s", *EMIT], "--emit prints a job file and --finish puts parts together"),
-        (["--no-finish"], "--no-finish has a meaning only with --array-task or --emit"),
-        (["--tasks", "3"], "--tasks has a meaning only with --emit or --finish"),
-        (["--array-task", "0/3", "--tasks", "3"], "--tasks has a meaning only with --emit or --finish"),
-        (["--emit", "slurm", "--workers", "2"], "--emit needs the number of tasks"),
-        (["--emit", "slurm", "--tasks", "2"], "--emit needs to know how many cores a task gets"),
-        (["--emit", "slurm", *EMIT, "--image", "i"], "--image has a meaning only with --emit k8s"),
+        (["--array-task", "0/2", "--finish"], "--array-task excludes --finish and --emit"),
+        (["--array-task", "0/2", "--emit", "slurm", *EMIT], "--array-task excludes --finish and --emit"),
+        (["--finish", "--emit", "k8s", *EMIT], "--emit and --finish exclude each other"),
+        (["--no-finish"], "--no-finish requires --array-task or --emit"),
+        (["--tasks", "3"], "--tasks requires --emit or --finish"),
+        (["--array-task", "0/3", "--tasks", "3"], "--tasks requires --emit or --finish"),
+        (["--emit", "slurm", "--workers", "2"], "--emit requires --tasks"),
+        (["--emit", "slurm", "--tasks", "2"], "--emit requires --workers"),
+        (["--emit", "slurm", *EMIT, "--image", "i"], "--image requires --emit k8s"),
         (["--emit", "k8s", *EMIT, "--json"], "--emit and --json exclude each other"),
         (
             ["--emit", "k8s", *EMIT, "-o", "s3://bucket/data/x"],
-            "the tasks need a common directory to build s3://",
+            "the tasks require a shared directory in which s3://",
         ),
         (
             ["--array-task", "0/2", "-o", "s3://bucket/data/x"],
-            "the tasks need a common directory to build s3://",
+            "the tasks require a shared directory in which s3://",
         ),
-        (["--array-task", "0/2", "--no-resume"], "--no-resume would throw away"),
-        (["--finish", "--no-resume"], "--no-resume would throw away"),
+        (["--array-task", "0/2", "--no-resume"], "--no-resume would remove the finished units"),
+        (["--finish", "--no-resume"], "--no-resume would remove the finished units"),
         (["--array-task", "8/8"], "tasks are numbered from 0, the last is 7/8"),
-        (["--array-task", "auto"], "no scheduler has said which task this is"),
-        (["--array-task", "one"], "is none of I/N, auto and auto/N"),
+        (["--array-task", "auto"], "cannot determine the task number"),
+        (["--array-task", "one"], "must be I/N, auto or auto/N"),
         (["--array-task", "0/2", "--executor", "ray"], "--executor"),
     ],
 )
@@ -133,7 +133,7 @@ def test_options_that_do_not_fit_are_refused_in_a_sentence(more, message):
 def test_standard_input_cannot_be_shared(options):
     done = run("tokenize", "-", "-o", "x", *options, stdin='{"text": "a"}\n')
     assert done.returncode == 2
-    assert "can be read once, by one process" in done.stderr
+    assert "can be read only once, by one process" in done.stderr
 
 
 def words_of_slurm(*more):

@@ -125,7 +125,10 @@ def test_a_tokenizer():
     )
 
 
-@pytest.mark.parametrize(("thing", "text"), [("nothing", "no dataset"), (".", "neither")])
+@pytest.mark.parametrize(
+    ("thing", "text"),
+    [("nothing", "no dataset or file found: nothing"), (".", "cannot read .: it is not a dataset")],
+)
 def test_what_is_nothing(tmp_path, thing, text):
     done = tokshard("inspect", thing, cwd=tmp_path)
     assert (done.returncode, text in done.stderr) == (3, True)

@@ -121,7 +121,7 @@ def test_a_file_that_is_no_page_is_kept(products, tmp_path):
     (tmp_path / "x").write_text("precious")
     done = tokshard("inspect", products["dataset"], "--html", tmp_path / "x")
     assert (done.returncode, done.stdout) == (4, "")
-    assert "no page that tokshard has written" in done.stderr
+    assert "exists and was not written by tokshard" in done.stderr
     assert (tmp_path / "x").read_text() == "precious"
     done = tokshard("inspect", products["dataset"], "--html", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -36,13 +36,13 @@ def test_a_blend_is_planned_and_shown(mixture, tmp_path):
     done = plan(mixture, tmp_path / "plan", *SMALL, "--micro-batch-size", 2, "--eval-micro-batch-size", 1)
     for text in (
         "15 with a global batch size of 4",
-        "30 samples in micro-batches of 2; 2 data-parallel ranks",
+        "30 samples in micro-batches of 2\n",
     ):
         assert text in done.stdout
     assert f"next: tokshard inspect {tmp_path}/plan" in done.stdout
     assert done.stderr == ""
     shown = run("inspect", tmp_path / "plan").stdout
-    assert "single, tail drop: 60 positions over 2 ranks by 2 in turn, 30 each" in shown
+    assert "single: 60 samples over 2 data-parallel ranks, 2 in turn, 30 per rank; tail drop" in shown
     bar = shown.partition("dp rank 1 │")[2].partition("│")[0]  # as wide as the paths leave room for
     assert re.sub(r"(.)\1+", r"\1", bar) == "ABABABA"
 
@@ -277,8 +277,8 @@ def test_a_rank_a_step_a_sample_and_a_shard_are_inspected(mixture, tmp_path):
         (["--dataset-sample", "3"], "must be D:N"),
         (["--dataset-sample", "-1:2"], "must be D:N"),
         (["--rank", 9], "rank must be from 0 to 1, got 9"),
-        (["--sample", 60], "sample 60 is not 0 to 59"),
-        (["--stream", "eval", "--sample", 1], "no stream 'eval'"),
+        (["--sample", 60], "the sample of train must be 0 to 59, got 60"),
+        (["--stream", "eval", "--sample", 1], "the stream must be train or valid or test, got 'eval'"),
     ],
 )
 def test_questions_that_do_not_fit_are_refused(mixture, tmp_path, question, message):

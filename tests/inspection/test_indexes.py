@@ -112,7 +112,7 @@ def test_a_description_under_another_name_is_told(index):
 
 
 def test_a_file_that_is_no_index_is_refused():
-    with pytest.raises(InputError, match="not named as a file of a cached index"):
+    with pytest.raises(InputError, match="is not the name of a cached index file"):
         inspect_index("cache/README")
 
 

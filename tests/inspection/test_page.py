@@ -266,7 +266,7 @@ def test_nothing_but_an_older_page_is_replaced(products, tmp_path):
     blend, again = products["blend"], products["cache"]
     for content in (b"", b"precious", b"<!doctype html>\n<html>"):
         (tmp_path / "x").write_bytes(content)
-        with pytest.raises(OutputExistsError, match="no page that tokshard has written"):
+        with pytest.raises(OutputExistsError, match="exists and was not written by tokshard"):
             write_inspection_page(tmp_path / "x", blend)
         assert (tmp_path / "x").read_bytes() == content
     write_inspection_page(tmp_path / "y.html", blend)
@@ -278,7 +278,7 @@ def test_nothing_but_an_older_page_is_replaced(products, tmp_path):
 
 
 def test_a_page_of_a_part_is_refused(products, tmp_path):
-    with pytest.raises(UsageError, match="whole product, but --rank shows a part"):
+    with pytest.raises(UsageError, match="whole product, and excludes --rank"):
         write_inspection_page(tmp_path / "x.html", InspectOptions(products["plan"], rank=0))
     assert not (tmp_path / "x.html").exists()
 

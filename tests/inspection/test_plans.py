@@ -101,7 +101,7 @@ def test_documents_of_a_split_keep_their_numbers():
     plan = plan_of({"train": document_source([5, 5], firsts=[100, 200])}, Topology(1))
     assert find_dataset_sample(plan, "train", 1, 203) == (8,)
     assert find_sample(plan, "train", 8).dataset_sample == 203
-    with pytest.raises(UsageError, match="203 is not 100 to 104"):
+    with pytest.raises(UsageError, match="must be 100 to 104, got 203"):
         find_dataset_sample(plan, "train", 0, 203)
 
 
@@ -119,10 +119,10 @@ def test_the_epoch_of_an_index_is_counted_from_the_first_pass_on():
     ("question", "message"),
     [
         ({"rank": 3}, "rank must be from 0 to 2, got 3"),
-        ({"rank": 0, "step": 4}, "step 4 is not 0 to 3"),
-        ({"rank": 0, "step": -1}, "step -1 is not"),
-        ({"rank": 0, "index": 4}, "index 4 is not 0 to 3"),
-        ({"rank": 0, "stream": "valid"}, "no stream 'valid', but train"),
+        ({"rank": 0, "step": 4}, "the step of train must be 0 to 3, got 4"),
+        ({"rank": 0, "step": -1}, "must be 0 to 3, got -1"),
+        ({"rank": 0, "index": 4}, "the index must be 0 to 3, got 4"),
+        ({"rank": 0, "stream": "valid"}, "the stream must be train, got 'valid'"),
         ({"rank": None, "step": 0}, "the rank is required"),
     ],
 )
@@ -135,10 +135,10 @@ def test_a_question_that_has_no_answer_is_refused(tmp_path, question, message):
 def test_samples_and_datasets_that_are_not_there_are_refused():
     plan = plan_of({"train": document_source([12])})
     for sample in (-1, 12):
-        with pytest.raises(UsageError, match="is not 0 to 11"):
+        with pytest.raises(UsageError, match="must be 0 to 11"):
             find_sample(plan, "train", sample)
     for dataset in (-1, 1):
-        with pytest.raises(UsageError, match=r"dataset .* is not 0 to 0"):
+        with pytest.raises(UsageError, match="dataset must be 0 to 0, got "):
             find_dataset_sample(plan, "train", dataset, 0)
 
 

@@ -362,7 +362,7 @@ def test_more_inputs_than_a_manifest_can_list_are_refused_at_once(tmp_path, corp
     parameters = job_of(corpus, str(tmp_path / "out")).parameters
     few = [CorpusFile(f"{n:06d}.jsonl", 1, 1, "jsonl", "none") for n in range(50_000)]
     assert len(make_plan(few, tokenizer, parameters).inputs) == 50_000
-    with pytest.raises(UsageError, match="manifest can list"):
+    with pytest.raises(UsageError, match="too many for the manifest"):
         make_plan(few * 4, tokenizer, parameters)
 
 
@@ -372,7 +372,7 @@ def test_an_input_among_the_outputs_is_refused(tmp_path, name):
     path = write_jsonl(tmp_path / name, [{"text": "a"}])
     (tmp_path / "link.jsonl").symlink_to(path)
     for named in (path, str(tmp_path / "link.jsonl")):
-        with pytest.raises(UsageError, match="would write"):
+        with pytest.raises(UsageError, match="would be overwritten"):
             run_tokenize(named, str(tmp_path / "out"), force=True)
 
 

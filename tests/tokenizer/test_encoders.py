@@ -79,7 +79,7 @@ def test_the_eod_of_bytes_is_shown():
 
 @pytest.mark.parametrize("wrong", [257, -1, 2**40])
 def test_an_id_of_another_tokenizer_is_named(wrong):
-    with pytest.raises(TokenizerError, match=f"the token id {wrong} .* whose largest is 256"):
+    with pytest.raises(TokenizerError, match=f"the token id {wrong} .* whose largest id is 256"):
         decode(load_tokenizer(None), [1, wrong])
 
 

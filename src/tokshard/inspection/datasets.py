@@ -222,13 +222,15 @@ def inspect_document(
     """Return one document; see :class:`~tokshard.inspection.options.InspectOptions`.
 
     Raises:
-        UsageError: There is no such document.
-        InputError: The tokenizer is not the one that the dataset was made with.
+        UsageError: The document does not exist.
+        InputError: The dataset was encoded with another tokenizer.
     """
     dataset = IndexedDataset(path_prefix, multimodal=multimodal)
     count = dataset.document_count
     if not -count <= document < count:
-        raise UsageError(f"{path_prefix} has no document {document}: it has {count} documents, from 0")
+        raise UsageError(
+            f"{path_prefix} has no document {document}: it has {count} documents, numbered from 0"
+        )
     number = document % count
     tokens = tuple(int(token) for token in dataset.document_tokens(number))
     first, stop = (int(edge) for edge in dataset.document_indices[number : number + 2])
@@ -281,9 +283,9 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
     tokenizer = load_tokenizer(argument, need_eod=False)
     if recorded is not None and recorded.sha256 != tokenizer.sha256:
         raise InputError(
-            f"{path_prefix} was made with another tokenizer than {argument}: their SHA-256 are "
+            f"{path_prefix} was encoded with another tokenizer than {argument}: their SHA-256 digests are "
             f"{recorded.sha256} and {tokenizer.sha256}",
-            hint="pass the tokenizer that the dataset was made with",
+            hint="pass the tokenizer that the dataset was encoded with",
         )
     return tokenizer
 

@@ -124,7 +124,7 @@ class SourceStatistics:
     """Draws of a blend from one dataset."""
 
     dataset_path: Annotated[str, Key("dataset_path", "The dataset, as the job names it.")]
-    weight: Annotated[float, Key("weight", "Share of the samples that was asked for.", minimum=0, maximum=1)]
+    weight: Annotated[float, Key("weight", "Share of the samples that was requested.", minimum=0, maximum=1)]
     draws: Annotated[int, Key("draws", "Its samples in the blend.", minimum=0)]
     share: Annotated[float, Key("share", "Share of the samples that it has.", minimum=0, maximum=1)]
     weight_error: Annotated[
@@ -239,7 +239,7 @@ def inspect_index(path: str) -> IndexSummary:
     directory, name = os.path.split(path)
     named = entries_of(directory, [name])
     if not named:
-        raise InputError(f"{path} is not named as a file of a cached index")
+        raise InputError(f"{path} is not the name of a cached index file")
     entry, found = named[0], examine(named[0])
     whole = found.condition == "complete"
     condition, detail = _dataset_condition(found)

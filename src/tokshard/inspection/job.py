@@ -162,7 +162,7 @@ def write_inspection_page(
     path, options = os.fspath(path), _options(options)
     if options.questions:
         raise UsageError(
-            f"a page shows the whole product, but --{options.questions[0]} shows a part",
+            f"--html shows the whole product, and excludes --{options.questions[0]}",
             hint=f"leave out --{options.questions[0]}",
         )
     to_verify = None if verify is None else VerifyOptions(options.path, verify, tokenizer=options.tokenizer)
@@ -254,7 +254,9 @@ def _frequencies(summary: DatasetSummary, options: InspectOptions, limit: int) -
 
 def _check_target(path: str) -> None:
     if os.path.isdir(path) or not os.path.basename(path) or "\0" in path:
-        raise UsageError(f"{path!r} cannot be the name of a page", hint="for example --html report.html")
+        raise UsageError(
+            f"--html must be a file name, got {path!r}", hint="for example, pass --html report.html"
+        )
     try:
         with open(path, "rb") as file:
             start = file.read(len(MARK))
@@ -264,5 +266,5 @@ def _check_target(path: str) -> None:
         raise StorageError("read", path, error) from error
     if start != MARK.encode():
         raise OutputExistsError(
-            f"{path} is there, and is no page that tokshard has written", hint="give another name"
+            f"{path} exists and was not written by tokshard", hint="pass another name to --html"
         )

@@ -77,6 +77,6 @@ class InspectOptions:
         if not (colon and dataset.isdecimal() and sample.isdecimal()):
             raise UsageError(
                 f"--dataset-sample must be D:N, got {self.dataset_sample!r}",
-                hint="for example --dataset-sample 0:1234",
+                hint="for example, pass --dataset-sample 0:1234",
             )
         return int(dataset), int(sample)

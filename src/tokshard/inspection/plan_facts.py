@@ -66,10 +66,10 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
         ("samples", f"{count(reads)} planned, {count(stream.source.total)} in the data"),
         ("steps", f"{count(assignment.steps)} with a global batch size of {count(sizes[0])}{growing}"),
         (
-            "on each rank",
+            "each rank",
             (
                 f"{counted(assignment.samples_per_rank, 'sample')} in micro-batches of "
-                f"{assignment.micro_batch_size}; {count(assignment.ranks)} data-parallel ranks"
+                f"{assignment.micro_batch_size}"
             ),
         ),
         *Composition.of(stream).lines(),
@@ -332,7 +332,7 @@ def _rank_groups(plan: Plan, *, boundaries: bool) -> Table:
 
 
 def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
-    """Return the description of a rank, and of the samples that were asked for."""
+    """Return the description of a rank, and of the requested samples."""
     place = summary.coordinates
     facts: Facts = [
         ("rank", f"{count(summary.rank)} of {count(summary.world_size)}"),

@@ -130,7 +130,7 @@ class RankSummary(Document):
     coordinates: Annotated[Coordinates, Key("coordinates", "Coordinates of the rank.")]
     streams: Annotated[dict[str, RankStream], Key("streams", "Streams, as in the manifest of the rank.")]
     stream: Annotated[str, Key("stream", "Stream of the places.")]
-    step: Annotated[int | None, Key("step", "Step that was asked for.", minimum=0)]
+    step: Annotated[int | None, Key("step", "Requested step.", minimum=0)]
     places: Annotated[
         tuple[SamplePlace, ...], Key("places", "Samples of that step in order, or of one index.")
     ]
@@ -162,11 +162,11 @@ def inspect_rank(
     local = np.empty(0, dtype=np.int64)
     if step is not None:
         if not 0 <= step < assignment.steps:
-            raise UsageError(f"step {step} is not 0 to {assignment.steps - 1}, the steps of {stream}")
+            raise UsageError(f"the step of {stream} must be 0 to {assignment.steps - 1}, got {step}")
         local = np.arange(assignment.first_local(step), assignment.first_local(step + 1), dtype=np.int64)
     if index is not None:
         if not 0 <= index < assignment.samples_per_rank:
-            raise UsageError(f"index {index} is not 0 to {assignment.samples_per_rank - 1}")
+            raise UsageError(f"the index must be 0 to {assignment.samples_per_rank - 1}, got {index}")
         local = np.array([index], dtype=np.int64)
     entry = RankEntry.of(plan, rank)
     return RankSummary(
@@ -209,7 +209,7 @@ def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = Non
     """
     found = _stream(plan, stream)
     if not 0 <= sample < found.source.total:
-        raise UsageError(f"sample {sample} is not 0 to {found.source.total - 1}, the samples of {stream}")
+        raise UsageError(f"the sample of {stream} must be 0 to {found.source.total - 1}, got {sample}")
     chosen = found.assignment.epoch_ranges[0].first_epoch if epoch is None else epoch
     ids = np.array([sample], dtype=np.int64)
     try:
@@ -232,13 +232,13 @@ def find_dataset_sample(plan: Plan, stream: str, dataset: int, dataset_sample: i
     """
     source = _stream(plan, stream).source
     if not 0 <= dataset < len(source.datasets):
-        raise UsageError(f"dataset {dataset} is not 0 to {len(source.datasets) - 1}")
+        raise UsageError(f"the dataset must be 0 to {len(source.datasets) - 1}, got {dataset}")
     reference = source.datasets[dataset]
     place = dataset_sample - reference.first
     if not 0 <= place < reference.samples:
         last = reference.first + reference.samples - 1
         raise UsageError(
-            f"{dataset_sample} is not {reference.first} to {last}, the samples of {reference.prefix}"
+            f"the sample of {reference.prefix} must be {reference.first} to {last}, got {dataset_sample}"
         )
     if source.order is None:
         return (int(source.bounds[dataset]) + place,)
@@ -332,7 +332,7 @@ def _place(stream: Stream, sample: int, epoch: int, read_by: tuple[int, int] | N
 
 def _stream(plan: Plan, name: str) -> Stream:
     if name not in plan.streams:
-        raise UsageError(f"the plan has no stream {name!r}, but {', '.join(plan.streams)}")
+        raise UsageError(f"the stream must be {' or '.join(plan.streams)}, got {name!r}")
     return plan.streams[name]
 
 

@@ -33,7 +33,7 @@ _LONGEST_TABLE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The steps that make a stream, in their fixed order: pack, blend, shuffle, bucket, shard.
+    """The steps that compose a stream, in their order: samples, blend, shuffle, bucketing, assignment.
 
     It describes the first epoch that is read; a plan that continues another one begins with the rest of an
     epoch.
@@ -80,50 +80,54 @@ class Composition:
             _transform(transform) for transform in self.transforms if not isinstance(transform, Bucketing)
         ]
         return (
-            ("pack", self._pack()),
+            ("sample", self._sample()),
             ("blend", self._blend()),
             ("shuffle", ", then ".join(others) or "none"),
-            ("bucket", f"{_transform(buckets[0])} by {self.sort_key}" if buckets else "none"),
-            ("shard", f"{self.mode}, tail {self.tail}: {_layout(self.layout)}"),
+            *([("bucketing", f"{_transform(buckets[0])}, sorted by {self.sort_key}")] if buckets else []),
+            ("assignment", f"{self.mode}: {_layout(self.layout)}; tail {self.tail}"),
         )
 
-    def _pack(self) -> str:
+    def _sample(self) -> str:
         if self.sequence_length is None:
-            return "none: samples are documents"
+            return "one document"
         extra = " (+1 for the last label)" if self.extra_token else ""
-        return f"samples of {count(self.sequence_length)} tokens{extra}, from the datasets' sample indexes"
+        return f"{count(self.sequence_length)} tokens{extra}, from the sample indexes of the datasets"
 
     def _blend(self) -> str:
         if self.blend is not None:
             datasets = counted(self.datasets, "dataset")
-            return f"{count(self.samples)} samples of {datasets}, in the order of blend {self.blend}"
-        noun = "dataset" if self.datasets == 1 else "datasets, one after the other"
+            return f"{count(self.samples)} samples of {datasets}, in the order of {self.blend}"
+        noun = "dataset" if self.datasets == 1 else "datasets, concatenated"
         return f"none: {count(self.samples)} samples of {count(self.datasets)} {noun}"
 
 
 def _transform(transform: Transform) -> str:
     if isinstance(transform, TorchPermutation):
-        each = "all" if transform.blocks == 1 else f"each of {transform.blocks} blocks of"
-        return f"{each} {transform.length} permuted by {transform.algorithm}, seeded by the epoch"
+        each = "all" if transform.blocks == 1 else f"each of {count(transform.blocks)} blocks of"
+        return f"{each} {count(transform.length)} permuted by {transform.algorithm}, seeded by the epoch"
     if isinstance(transform, Selection):
         intervals = counted(transform.kept.starts.size, "interval")
         return f"remaining: {count(transform.samples)} of {count(transform.of)} samples ({intervals})"
     if isinstance(transform, ConsumptionOrder):
-        return "the order in which the earlier ranks would have read"
+        return "the reading order of the continued plan"
     each_epoch = ", different in each epoch" if transform.per_epoch else ", the same in each epoch"
     seeded = f"{transform.algorithm}, seed {transform.seed}{each_epoch}"
     if isinstance(transform, Shuffle):
-        window = "all" if transform.window >= transform.samples else f"windows of {transform.window}"
+        window = (
+            "all"
+            if transform.window >= transform.samples
+            else f"windows of {count(transform.window)} samples"
+        )
         return f"{window} shuffled by {seeded}"
     if isinstance(transform, ShardShuffle):
-        return f"{len(transform.sizes)} shards in the order of {seeded}"
-    return f"windows of {transform.buffer} in packs of {transform.pack} by {seeded}"
+        return f"{counted(len(transform.sizes), 'dataset')} in random order by {seeded}"
+    return f"windows of {count(transform.buffer)} samples in packs of {count(transform.pack)} by {seeded}"
 
 
 def _layout(layout: Layout) -> str:
-    size = f"{layout.width} in turn" if isinstance(layout, Striped) else f"runs of {layout.run}"
-    each = count(layout.samples_per_rank or 0)
-    return f"{count(layout.samples)} positions over {counted(layout.ranks, 'rank')} by {size}, {each} each"
+    runs = f"{count(layout.width)} in turn" if isinstance(layout, Striped) else f"runs of {count(layout.run)}"
+    samples, each = counted(layout.samples, "sample"), count(layout.samples_per_rank or 0)
+    return f"{samples} over {counted(layout.ranks, 'data-parallel rank')}, {runs}, {each} per rank"
 
 
 @dataclass(frozen=True, slots=True)

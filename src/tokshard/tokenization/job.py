@@ -279,7 +279,7 @@ def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: Tok
     listed_bytes = len(dump_json([encode(source) for source in inputs]))
     if listed_bytes + _RESULT_BYTES_OF_INPUT * len(inputs) > _MAX_INPUTS_BYTES:
         raise UsageError(
-            f"{len(inputs)} inputs are more than one dataset's manifest can list",
+            f"{len(inputs):,} inputs are too many for the manifest of one dataset",
             hint="make several datasets and merge them: tokshard merge A B -o OUT",
         )
     return BuildPlan(inputs=inputs, tokenizer=tokenizer.identity, options=parameters)
@@ -313,7 +313,7 @@ def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence
             path = fs.realpath(file.path)
             if path in outputs or path.startswith(sidecars):
                 raise UsageError(
-                    f"the input {file.path} is one of the files that the run would write",
+                    f"the input {file.path} would be overwritten by the output",
                     hint="choose another --output",
                 )
 

@@ -81,11 +81,11 @@ class TokenizeOptions:
         _check_at_least("max-document-bytes", self.max_document_bytes, 1)
         _check_at_least("unit-size", self.unit_bytes, 1)
         if self.max_errors is not None and self.on_error != "skip":
-            raise UsageError("--max-errors has a meaning only with --on-error skip")
+            raise UsageError("--max-errors requires --on-error skip")
         self._check_fields()
         if not self.input_names:
             raise UsageError(
-                "INPUT is required", hint="name files, globs, directories, @list.txt or - for stdin"
+                "INPUT is required", hint="pass files, globs, directories, @list.txt, or - for stdin"
             )
         _ = self.prefix
 
@@ -136,13 +136,13 @@ class TokenizeOptions:
         first, *others = self.input_names
         if others or first == "-" or first.startswith("@") or os.path.isdir(first):
             raise UsageError(
-                "several inputs, lists, directories and stdin have no name to give to the output",
+                "several inputs, a list, a directory or stdin have no name for the output",
                 hint="pass --output PREFIX",
             )
         name = os.path.basename(first)
         stem = name.split(".", 1)[0] if not name.startswith(".") else ""
         if not stem or any(character in stem for character in "*?["):
-            raise UsageError(f"no output name can be made of {first!r}", hint="pass --output PREFIX")
+            raise UsageError(f"cannot derive an output name from {first!r}", hint="pass --output PREFIX")
         return stem
 
     def output_prefixes(self, prefix: str) -> tuple[str, ...]:
@@ -163,9 +163,9 @@ class TokenizeOptions:
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UsageError(f"--{option} {value!r} is none of {', '.join(choices)}")
+        raise UsageError(f"--{option} must be {', '.join(choices)}, got {value!r}")
 
 
 def _check_at_least(option: str, value: int | None, least: int) -> None:
     if value is not None and value < least:
-        raise UsageError(f"--{option} {value} is less than {least}")
+        raise UsageError(f"--{option} must be at least {least}, got {value}")

@@ -115,6 +115,6 @@ def _check_range(ids: NDArray[np.uint32], dtype: np.dtype[np.generic]) -> None:
     largest = int(ids.max(initial=0))
     if largest > limit:
         raise IntegrityError(
-            f"the tokenizer gave the token id {largest}, but {dtype} holds at most {limit}",
+            f"the tokenizer returned the token id {largest}, but the largest {dtype} is {limit}",
             hint="use --dtype int32",
         )

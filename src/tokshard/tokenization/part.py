@@ -266,7 +266,7 @@ class PartReader:
     def chunks(self, stream: str) -> Iterator[memoryview]:
         """Yield a stream in pieces of at most 1 MiB, and check its digest at the end.
 
-        Each piece is valid until the next is asked for: they share one buffer, which stays in the cache.
+        Each piece is valid until the next is requested: they share one buffer, which stays in the cache.
 
         Raises:
             IntegrityError: The stream is not what was written.
@@ -314,13 +314,13 @@ class PartReader:
         size = os.fstat(self._descriptor).st_size
         tail = os.pread(self._descriptor, _TAIL.size, max(0, size - _TAIL.size))
         if len(tail) != _TAIL.size:
-            raise ValueError("too short")
+            raise ValueError("it is too short")
         length, digest, magic = _TAIL.unpack(tail)
         if magic != _MAGIC or length > size - _TAIL.size:
-            raise ValueError("no footer")
+            raise ValueError("the footer is missing")
         content = os.pread(self._descriptor, length, size - _TAIL.size - length)
         if bytes.fromhex(content_digest(content)) != digest:
-            raise ValueError("a damaged footer")
+            raise ValueError("the footer is damaged")
         return PartFooter.from_bytes(content, self.path)
 
 

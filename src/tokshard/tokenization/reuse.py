@@ -266,4 +266,4 @@ def _range_chunks(path: str, begin: int, size: int) -> Iterator[bytes]:
             size -= len(chunk)
             yield chunk
     if size:
-        raise IntegrityError(f"{path} is {size} bytes shorter than its journal says", path=path)
+        raise IntegrityError(f"{path} is {size} bytes shorter than its journal records", path=path)

@@ -163,7 +163,7 @@ def _read(path: str) -> bytes:
         if status.st_size > MAX_DEFINITION_BYTES:
             raise TokenizerError(
                 f"the tokenizer {path} has {status.st_size} bytes, more than {MAX_DEFINITION_BYTES}",
-                hint="this is not a tokenizer's file",
+                hint="pass a tokenizer.json, NAME.tiktoken or NAME.model",
             )
         with open(path, "rb") as file:
             return file.read()
@@ -186,7 +186,7 @@ def parse_object(content: bytes, path: str) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise TokenizerError(
             f"the tokenizer's file {path} is not JSON: {error}",
-            hint="give a tokenizer.json, its directory, NAME.tiktoken or NAME.model",
+            hint="pass a tokenizer.json, its directory, NAME.tiktoken or NAME.model",
         ) from error
     finally:
         if collects:
@@ -229,7 +229,7 @@ def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int]
     if not isinstance(model, dict):
         raise TokenizerError(
             f"{path} has no model: it is not a tokenizer.json",
-            hint="tokenizer.json lies beside tokenizer_config.json and config.json; give its directory",
+            hint="pass the directory that contains both tokenizer.json and this file",
         )
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict) and set(map(type, vocabulary.values())) <= {int}:
@@ -243,7 +243,7 @@ def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int]
             pass
     raise TokenizerError(
         f"the field model.vocab of {path} is not a vocabulary",
-        hint="the file is damaged, or not a tokenizer.json: get it again",
+        hint="fetch the file again: it is damaged, or not a tokenizer.json",
     )
 
 
@@ -279,7 +279,7 @@ def tiktoken_ranks(definition: bytes, path: str) -> dict[bytes, int]:
         except (ValueError, binascii.Error) as error:
             raise TokenizerError(
                 f"{path}:{number} is not a base64 string and an id: {line[:40]!r}",
-                hint="the file is damaged, or not a tiktoken file: get it again",
+                hint="fetch the file again: it is damaged, or not a tiktoken file",
             ) from error
     if not ranks:
         raise TokenizerError(f"the tiktoken file {path} is empty")
@@ -290,9 +290,9 @@ def _tiktoken_vocabulary(definition: bytes, path: str) -> _Vocabulary:
     name = os.path.basename(path).removesuffix(".tiktoken")
     if name not in TIKTOKEN_ENCODINGS:
         raise TokenizerError(
-            f"the name of the tiktoken file {path} is not that of a known encoding",
-            hint=f"known are {', '.join(TIKTOKEN_ENCODINGS)}: the file does not hold the pattern that "
-            "splits text, so its name must tell",
+            f"unknown tiktoken encoding: {path}",
+            hint=f"rename the file to one of {', '.join(TIKTOKEN_ENCODINGS)} (.tiktoken): the name selects "
+            "the pattern that splits text",
         )
     special = TIKTOKEN_ENCODINGS[name].special_tokens
     ranks = tiktoken_ranks(definition, path)
@@ -313,7 +313,7 @@ def sentencepiece_processor(definition: bytes, path: str) -> Any:
     except RuntimeError as error:
         raise TokenizerError(
             f"{path} is not a SentencePiece model",
-            hint="a tokenizer.json of the same model serves as well; tiktoken files must end in .tiktoken",
+            hint="pass a tokenizer.json of the same model; names of tiktoken files must end in .tiktoken",
         ) from error
     return processor
 
@@ -393,7 +393,7 @@ def _named_eod(ids: Mapping[str, int], wanted: str, path: str) -> tuple[int, str
         f"the tokenizer {path} has no token {wanted!r} (from --eod)",
         hint=f"it has {', '.join(close)}"
         if close
-        else "give a token's text as the vocabulary has it, or an id",
+        else "pass the text of a token of the vocabulary, or an id",
     )
 
 

@@ -113,8 +113,8 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     if plain and not 0 <= min(plain) <= max(plain) <= tokenizer.max_token_id:
         wrong = next(index for index in plain if not 0 <= index <= tokenizer.max_token_id)
         raise TokenizerError(
-            f"the token id {wrong} is not one of the tokenizer's, whose largest is {tokenizer.max_token_id}",
-            hint="the data were made with another tokenizer",
+            f"the token id {wrong} is not in the tokenizer, whose largest id is {tokenizer.max_token_id}",
+            hint="pass the tokenizer that the data was encoded with",
         )
     if tokenizer.kind == "bytes":
         pieces = (BYTES_EOD.encode() if index == BYTES_EOD_ID else bytes((index,)) for index in plain)

@@ -91,5 +91,5 @@ def test_another_output_is_not_replaced_without_force(inputs: list[str], bucket:
 
 
 def test_the_tasks_need_a_common_local_directory(inputs: list[str], bucket: Bucket):
-    with pytest.raises(UsageError, match="the tasks need a common directory to build s3://"):
+    with pytest.raises(UsageError, match="the tasks require a shared directory in which s3://"):
         run_array_task(inputs, f"{bucket.url}/out/x", task=ArrayTask(0, 2))

@@ -373,7 +373,7 @@ def test_a_missing_bucket_is_found_before_the_work(bucket: Bucket, corpus: Path)
 
 def test_an_input_is_not_overwritten_by_its_own_output(bucket: Bucket):
     url = bucket.put("out/web.bin", b'{"text": "a"}\n')
-    with pytest.raises(UsageError, match="is one of the files that the run would write"):
+    with pytest.raises(UsageError, match="would be overwritten by the output"):
         run_tokenize(url, f"{bucket.url}/out/web", force=True)
 
 

@@ -300,8 +300,8 @@ def test_an_output_of_another_plan_is_replaced_only_by_force(corpus):
 @pytest.mark.parametrize(
     ("inputs", "options", "message"),
     [
-        (["-"], {}, "a pipe can be read once"),
-        (["a.jsonl"], {"resume": False}, "--no-resume would throw away what other tasks have finished"),
+        (["-"], {}, "a pipe can be read only once"),
+        (["a.jsonl"], {"resume": False}, "--no-resume would remove the finished units of other tasks"),
         (["a.jsonl"], {"local_dir": "s"}, "--local-dir"),
     ],
 )

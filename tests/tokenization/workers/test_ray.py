@@ -149,8 +149,9 @@ def test_an_input_that_is_another_one_on_the_node_is_said(tmp_path):
         ((answer, _),) = encode_on_node(task.arguments(), Path(TOKENIZER).read_bytes())
         found.append(str(error_from_json(answer["error"])))
     assert "bytes on the node" in found[0]
-    assert "where the run began" in found[0]
-    assert f"{work.paths[1]} is not there on the node" in found[1]
+    assert "on the node that started the run" in found[0]
+    assert found[1].startswith("input not found on the node ")
+    assert f": {work.paths[1]}" in found[1]
 
 
 def test_what_was_whole_at_the_end_of_a_stopped_run_is_kept(tmp_path):

@@ -95,18 +95,18 @@ def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
     job = prepare_job(options, files)
     if not job.plan.is_repeatable:
         raise UsageError(
-            "a pipe can be read once, by one process: its units cannot be dealt to tasks",
-            hint="write it to a file that all tasks see",
+            "a pipe can be read only once, by one process: its units cannot be assigned to tasks",
+            hint="write it to a file that all tasks can read",
         )
     if not options.resume:
         raise UsageError(
-            "--no-resume would throw away what other tasks have finished",
-            hint="leave it out; units of other inputs or options are not used",
+            "--no-resume would remove the finished units of other tasks",
+            hint="leave it out: units of other inputs or options are not reused",
         )
     if job.delivery is not None and options.local_dir is None:
         raise UsageError(
-            f"the tasks need a common directory to build {job.delivery.url} in before it is uploaded",
-            hint="name a directory that all of them see: --local-dir DIR",
+            f"the tasks require a shared directory in which {job.delivery.url} is built before its upload",
+            hint="pass --local-dir DIR, a directory that all tasks share",
         )
     return job
 
@@ -172,7 +172,7 @@ class _Attempt:
         if holder is None or self._looks == 0:
             return None
         if self._looks == _LOOKS_IN_SILENCE:
-            self._progress.message(f"waiting for {holder.process}, which looks at what is finished")
+            self._progress.message(f"waiting for {holder.process}, which checks the finished units")
         earlier = self._workspace.earlier_plan()
         if earlier is not None and earlier != self._job.plan:
             raise error
@@ -279,7 +279,7 @@ def _check_finished(job: TokenizeJob, tasks: int | None) -> None:
     if not missing:
         return
     again = None
-    hint = "run the tasks again, all of them or any number; --tasks N says which of N are concerned"
+    hint = "run the tasks again, with any number of tasks; --tasks N lists the unfinished ones of N tasks"
     if tasks is not None:
         assignment = UnitAssignment(job.files, tasks, job.options.unit_bytes)
         again = tuple(sorted(set[int]().union(*(units.tasks(assignment) for units in missing))))

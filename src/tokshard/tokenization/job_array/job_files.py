@@ -34,16 +34,18 @@ def array_job_file(options: TokenizeOptions, array: ArrayOptions, command: Seque
         UsageError: The command cannot be run in tasks.
     """
     if options.workers is None:
-        raise UsageError("--emit needs to know how many cores a task gets", hint="for example --workers 8")
+        raise UsageError(
+            "--emit requires --workers, the number of cores per task", hint="for example, pass --workers 8"
+        )
     if "-" in options.input_names:
         raise UsageError(
-            "standard input can be read once, by one process: its units cannot be dealt to tasks",
-            hint="write it to a file that all tasks see",
+            "standard input can be read only once, by one process: its units cannot be assigned to tasks",
+            hint="write it to a file that all tasks can read",
         )
     if is_remote(options.prefix) and options.local_dir is None:
         raise UsageError(
-            f"the tasks need a common directory to build {options.prefix} in before it is uploaded",
-            hint="name a directory that all of them see: --local-dir DIR",
+            f"the tasks require a shared directory in which {options.prefix} is built before its upload",
+            hint="pass --local-dir DIR, a directory that all tasks share",
         )
     job = _ArrayJob(
         command=tuple(command),
@@ -91,8 +93,8 @@ def _slurm_script(job: _ArrayJob) -> str:
 #SBATCH --requeue
 #SBATCH --open-mode=append
 
-# Each task encodes its share of the units; the last to end puts the output together.
-# Submit this file again to go on after failures: finished units are kept, and --array may be another.
+# Each task encodes its share of the units; the last task to finish assembles the output.
+# Submit this file again after failures: finished units are kept, and the range of --array may change.
 cd {shlex.quote(job.directory)} || exit
 exec {command}
 """
@@ -101,8 +103,8 @@ exec {command}
 def _kubernetes_manifest(job: _ArrayJob, image: str) -> str:
     command = "\n".join(f"            - {_yaml(_unexpanded(word))}" for word in job.task_command)
     directory = _yaml(job.directory)
-    return f"""# Each task encodes its share of the units; the last to end puts the output together.
-# The volume must show the inputs and the output under the same paths as here.
+    return f"""# Each task encodes its share of the units; the last task to finish assembles the output.
+# The volume must contain the inputs and the output under the same paths as on this machine.
 apiVersion: batch/v1
 kind: Job
 metadata:
@@ -134,7 +136,7 @@ spec:
       volumes:
         - name: data
           persistentVolumeClaim:
-            claimName: {_CLAIM}  # put the name of your claim here
+            claimName: {_CLAIM}  # replace with the name of your claim
 """
 
 

@@ -52,23 +52,23 @@ class ArrayOptions:
     def __post_init__(self) -> None:
         if self.array_task is not None and (self.finish or self.emit is not None):
             raise UsageError(
-                "--array-task encodes a share; --finish and --emit are for runs that encode nothing",
+                "--array-task excludes --finish and --emit",
                 hint="leave out one of them",
             )
         if self.finish and self.emit is not None:
-            raise UsageError("--emit prints a job file and --finish puts parts together: leave out one")
+            raise UsageError("--emit and --finish exclude each other")
         if self.finish is False and self.array_task is None and self.emit is None:
-            raise UsageError("--no-finish has a meaning only with --array-task or --emit")
+            raise UsageError("--no-finish requires --array-task or --emit")
         if self.emit is not None and self.tasks is None:
-            raise UsageError("--emit needs the number of tasks", hint="for example --tasks 64")
+            raise UsageError(
+                "--emit requires --tasks, the number of tasks", hint="for example, pass --tasks 64"
+            )
         if self.tasks is not None and self.tasks < 1:
             raise UsageError(f"--tasks must be at least 1, got {self.tasks}")
         if self.tasks is not None and self.emit is None and not self.finish:
-            raise UsageError(
-                "--tasks has a meaning only with --emit or --finish; a task says --array-task I/N"
-            )
+            raise UsageError("--tasks requires --emit or --finish; for one task, pass --array-task I/N")
         if self.image is not None and self.emit != "k8s":
-            raise UsageError("--image has a meaning only with --emit k8s")
+            raise UsageError("--image requires --emit k8s")
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ class ArrayTask:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise UsageError(f"--array-task {self}: there is at least one task", hint=_EXAMPLE)
+            raise UsageError(f"--array-task {self}: the number of tasks must be at least 1", hint=_EXAMPLE)
         if not 0 <= self.index < self.count:
             raise UsageError(
                 f"--array-task {self}: tasks are numbered from 0, the last is {self.count - 1}/{self.count}",
-                hint="number the array from 0: --array=0-7 of Slurm, for example",
+                hint="number the array from 0, for example with Slurm's --array=0-7",
             )
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class ArrayTask:
         """
         found = re.fullmatch(rf"([0-9]{{1,9}}|{_AUTO})/([0-9]{{1,9}})|{_AUTO}", text)
         if found is None:
-            raise UsageError(f"--array-task {text!r} is none of I/N, auto and auto/N", hint=_EXAMPLE)
+            raise UsageError(f"--array-task must be I/N, auto or auto/N, got {text!r}", hint=_EXAMPLE)
         count = int(found[2]) if found[2] else None
         if found[1] and found[1] != _AUTO and count is not None:
             return cls(int(found[1]), count)
@@ -134,8 +134,8 @@ def _from_environment(environment: Mapping[str, str], count: int | None) -> tupl
             return index, _number(environment, count_name) if count is None else count
     names = ", ".join([_SLURM_ARRAY, *(name for name, _ in _RANKS)])
     raise UsageError(
-        f"--array-task auto: no scheduler has said which task this is; none of {names} is set",
-        hint=f"say it yourself, {_EXAMPLE}",
+        f"--array-task auto: cannot determine the task number, because none of {names} is set",
+        hint=f"pass the numbers, {_EXAMPLE}",
     )
 
 
@@ -150,8 +150,9 @@ def _from_slurm_array(environment: Mapping[str, str], count: int | None) -> tupl
     if step < 1 or first + step * (tasks - 1) != last or (task_id - first) % step:
         raise UsageError(
             f"--array-task auto: the ids of this Slurm array are not evenly spaced ({tasks} of them from "
-            f"{first} to {last}), so task {task_id} cannot know which of them it is",
-            hint="submit a range: what is finished is skipped; or --array-task auto/N takes the id for I",
+            f"{first} to {last}), so the number of task {task_id} is unknown",
+            hint="submit a range (finished units are skipped), or pass --array-task auto/N, which uses the "
+            "id as I",
         )
     return (task_id - first) // step, tasks
 
@@ -160,9 +161,9 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment.get(name, "")
     if not re.fullmatch("[0-9]{1,9}", text):
         raise UsageError(
-            f"--array-task auto: {name} is {text!r}, which is no number"
+            f"--array-task auto: {name} is {text!r}, which is not a number"
             if text
-            else f"--array-task auto: {name} is not set, so nobody says how many tasks there are",
-            hint="say how many: --array-task auto/N",
+            else f"--array-task auto: {name} is not set, so the number of tasks is unknown",
+            hint="pass --array-task auto/N",
         )
     return int(text)

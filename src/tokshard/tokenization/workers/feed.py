@@ -103,8 +103,8 @@ class Feed:
         for file in self.files:
             if file.size_bytes is None:
                 raise UsageError(
-                    f"the input {file.path} can be read only by this process, not by others on a cluster",
-                    hint="save it to a file that they can read, and name that",
+                    f"the input {file.path} can be read only by this process, not by other nodes",
+                    hint="save it to a file that all nodes can read, and pass that file",
                 )
         self._leaves_streams = True
 

@@ -106,7 +106,7 @@ class _ForkServer:
 
     def _fork(self, number: int, descriptors: list[int]) -> None:
         if self._encoder is None:
-            raise RuntimeError("a worker was asked for before there was a specification")
+            raise RuntimeError("a worker was requested before the specification was sent")
         if not descriptors:  # there was no room for one
             self._send({"refused": os.strerror(errno.EMFILE)})
             return

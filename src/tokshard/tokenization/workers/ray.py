@@ -355,11 +355,12 @@ def _check_input(path: str, size_bytes: int, host: str) -> None:
     try:
         found = os.stat(path).st_size
     except FileNotFoundError:
-        raise InputError(f"the input {path} is not there on the node {host}", hint=_HINT_INPUTS) from None
+        raise InputError(f"input not found on the node {host}: {path}", hint=_HINT_INPUTS) from None
     except OSError as error:
         raise InputError(f"cannot read {path} on the node {host}: {error.strerror}") from error
     if found != size_bytes:
         raise InputError(
-            f"the input {path} has {found} bytes on the node {host}, but {size_bytes} where the run began",
+            f"the input {path} has {found} bytes on the node {host}, but {size_bytes} on the node that "
+            "started the run",
             hint=_HINT_INPUTS,
         )
