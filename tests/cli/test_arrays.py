@@ -48,9 +48,7 @@ def test_a_job_array_from_the_first_task_to_the_output():
     assert done.json["missing"] == [{"input": STORIES, "units": [0, 2], "open_from": None}]
     assert "tasks" not in done.json
     again = run(*COMMON, "--array-task", "1/2").stdout
-    assert again.startswith(
-        "task 1 of 2: 0 units encoded, 0 documents, 0 tokens\nreused: 2 units from an earlier run\n"
-    )
+    assert again.startswith("task 1 of 2: 0 units encoded, 0 documents, 0 tokens\nreused: 2 units\n")
     done = run(*COMMON, "--array-task", "0/2")
     assert done.stdout.startswith("task 0 of 2: 2 units encoded, ")
     assert "x.bin, .idx: 430 documents" in done.stdout

@@ -29,20 +29,20 @@ def test_a_miss_names_the_field_that_differs(workshop):
     done = tokshard("doctor", *JOB, *WEB, cwd=workshop)
     assert (done.returncode, done.stderr) == (1, "")
     assert "job: 8 processes, 8 data-parallel ranks, batches of 8, samples of 16 tokens" in done.stdout
-    assert "asks for: train 80, valid 24, test 8 samples" in done.stdout
+    assert "requests: train 80, valid 24, test 8 samples" in done.stdout
     assert "train: one dataset, " in done.stdout
     assert "cache files, by the names of Megatron 0.19, 0.18:" in done.stdout
     assert re.search(
         r"^  missing  valid of data/web\n +cache/[0-9a-f]{32}-GPTDataset-valid-\*$", done.stdout, re.MULTILINE
     )
-    assert "num_samples: 24 is looked up, 25 is there" in done.stdout
+    assert "num_samples: job 24, cache 25" in done.stdout
     assert re.search(r"^  fresh    train of data/web$", done.stdout, re.MULTILINE)
     assert (
         "warning: cache-missing: the job will build 1 of 2 sets of files (valid of data/web)" in done.stdout
     )
     assert run(*BUILD, "--num-samples", "80,24").returncode == 0
     healthy = run("doctor", *JOB, *WEB)
-    assert (healthy.returncode, "the job will find everything" in healthy.stdout) == (0, True)
+    assert (healthy.returncode, "no problems found: the job will find its " in healthy.stdout) == (0, True)
 
 
 def test_the_command_comes_as_words_a_text_a_file_or_by_stdin(workshop):
@@ -64,7 +64,7 @@ def test_the_version_may_be_told(workshop):
     done = run("doctor", "--megatron", "0.16", *JOB, *WEB)
     assert done.returncode == 1
     assert "by the names of Megatron 0.16:" in done.stdout
-    assert "tokenizer.chat_template: null is looked up" in done.stdout
+    assert "tokenizer.chat_template: job null, cache " in done.stdout
     like = next((workshop / "cache").glob("*-train-description.txt"))
     assert run("doctor", "--like", like, *JOB[:-4], *WEB).returncode == 0
     two = run("doctor", "--megatron", "0.16", "--like", like, *JOB, *WEB)
@@ -122,7 +122,6 @@ def test_what_a_pasted_script_is_given_later_is_a_note(workshop):
         assert done.returncode == 0, done.stdout
         assert "note: unknown-arguments: not set in the text: $@, ${MORE[@]};" in done.stdout
         assert done.stdout.endswith(
-            "by the arguments that are seen the job will find everything, and nothing about its data looks "
-            "wrong\n"
+            "no problems in the visible arguments: the job will find its 2 cached indexes\n"
         )
     assert run("doctor", "--json", "launch.sh").json["arguments"]["data_path"] == ["data/web"]

@@ -87,10 +87,10 @@ def test_messages_say_how_much_is_reused_and_how_much_is_kept(corpus):
     attempt(corpus, *UNIT, code=3)
     attempt(corpus, "--unit-size", "300", code=3)
     done = tokshard("tokenize", corpus, *UNIT, "--on-error", "skip")
-    assert "11 finished units of an earlier run are reused" in done.stderr
+    assert "reusing 11 finished units" in done.stderr
     assert "7 finished units of other options or inputs (" in done.stderr
     assert "are kept until the output is published" in done.stderr
-    assert "reused: 11 of 12 units from an earlier run" in done.stdout
+    assert "reused: 11 of 12 units" in done.stdout
     assert "removed: 7 units of other options or inputs (" in done.stdout
 
 

@@ -101,8 +101,9 @@ def _show(report: DoctorReport) -> None:
         if finding.hint:
             terminal.say(f"  hint: {terminal.safe(finding.hint)}")
     if report.is_healthy:
-        seen = "by the arguments that are seen " if report.launch.unseen else ""
-        terminal.say(f"{seen}the job will find everything, and nothing about its data looks wrong")
+        seen = "in the visible arguments" if report.launch.unseen else "found"
+        indexes = terminal.counted(len(report.lookups), "cached index", "cached indexes")
+        terminal.say(f"no problems {seen}: the job will find its {indexes}")
 
 
 _ORDER = {"error": 0, "warning": 1, "note": 2}
@@ -119,25 +120,25 @@ def _show_job(report: DoctorReport) -> None:
         parts.append(f"batches of {terminal.count(launch.batch_size)}")
     if launch.sequence_length is not None:
         parts.append(f"samples of {terminal.count(launch.sequence_length)} tokens")
-    terminal.say(f"job: {', '.join(parts) or 'nothing is known of it'}")
+    terminal.say(f"job: {', '.join(parts) or 'unknown'}")
     if sizes is not None:
         asked = (f"{name} {_number(getattr(sizes, name))}" for name in ("train", "valid", "test"))
-        terminal.say(f"asks for: {', '.join(asked)} samples")
+        terminal.say(f"requests: {', '.join(asked)} samples")
 
 
 def _show_lookup(lookup: CacheLookup) -> None:
-    state = lookup.condition or "not known"
+    state = lookup.condition or "unknown"
     reason = "" if state in {"fresh", "missing"} else f": it {terminal.safe(lookup.detail)}"
     terminal.say(f"  {state:<8} {lookup.split} of {terminal.safe(lookup.name)}{reason}")
     terminal.say(f"           {terminal.safe(lookup.stem)}-*")
     nearest = lookup.nearest
     if nearest is None:
         return
-    terminal.say(f"           nearest that is there: {terminal.safe(os.path.basename(nearest.path))}")
+    terminal.say(f"           most similar entry: {terminal.safe(os.path.basename(nearest.path))}")
     for found in nearest.differences[:_SHOWN_DIFFERENCES]:
         terminal.say(
-            f"             {terminal.safe(found.field)}: {_value(found.wanted)} is looked up, "
-            f"{_value(found.found)} is there"
+            f"             {terminal.safe(found.field)}: job {_value(found.wanted)}, "
+            f"cache {_value(found.found)}"
         )
     if len(nearest.differences) > _SHOWN_DIFFERENCES:
         terminal.say(f"             and {len(nearest.differences) - _SHOWN_DIFFERENCES} more")

@@ -123,7 +123,7 @@ def _show_task(report: ArrayTaskReport) -> None:
         units, documents = counted(report.units, "unit"), counted(report.documents, "document")
         facts = [(name, f"{units} encoded, {documents}, {counted(report.tokens, 'token')}")]
         if report.units_reused:
-            facts.append(("reused", f"{counted(report.units_reused, 'unit')} from an earlier run"))
+            facts.append(("reused", counted(report.units_reused, "unit")))
         rendering.outcome(facts)
     if report.state == "encoded":
         rendering.outcome([("time", duration(report.seconds))])
@@ -445,7 +445,7 @@ def _show_report(report: TokenizeReport) -> None:
     if not report.up_to_date:
         if report.units_reused:
             units = f"{count(report.units_reused)} of {counted(report.units, 'unit')}"
-            facts.append(("reused", f"{units} from an earlier run"))
+            facts.append(("reused", units))
         if report.bytes_of_other_options:
             units = counted(report.units_of_other_options, "unit")
             size = terminal.size(report.bytes_of_other_options)

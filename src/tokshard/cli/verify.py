@@ -91,12 +91,12 @@ def verify(
         options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers)
         report = tokshard.verify(options, progress=run.progress)
         run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
-        run.show(report, _show)
+        run.show(report, lambda report: _show(report, options))
         if not report.is_sound:
             run.found_problems()
 
 
-def _show(report: VerifyReport) -> None:
+def _show(report: VerifyReport, options: VerifyOptions) -> None:
     for product in report.products:
         _show_product(product)
     problems = sum(finding.is_problem for finding in report.findings)
@@ -106,6 +106,8 @@ def _show(report: VerifyReport) -> None:
         f"{found}: level {report.level}{part}, {counted(len(report.products), 'product')} verified, "
         f"{size(report.bytes_read)} read in {duration(report.seconds)}"
     )
+    if not options.recursive and {product.kind for product in report.products} == {"plan"}:
+        rendering.line(f"next: tokshard verify --recursive {options.path} (also its indexes and datasets)")
 
 
 def _show_product(product: VerifiedProduct) -> None:

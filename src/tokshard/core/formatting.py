@@ -210,9 +210,11 @@ def duration(seconds: float) -> str:
     """Return a time span in readable units.
 
     Example:
-        >>> duration(0.42), duration(75), duration(7384)
-        ('0.42 s', '1 min 15 s', '2 h 03 min')
+        >>> duration(0.000042), duration(0.42), duration(75), duration(7384)
+        ('42 µs', '0.42 s', '1 min 15 s', '2 h 03 min')
     """
+    if 0 < seconds < 0.001:
+        return f"{seconds * 1e6:.3g} µs"
     if seconds < 60:
         return f"{seconds:.3g} s"
     if seconds < 3600:

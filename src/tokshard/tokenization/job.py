@@ -331,5 +331,5 @@ def _choose_encoder(
             )
         return EncoderDecision("fast", None)
     if reason is None and content_bytes(files) <= FIRST_BYTES:
-        reason = f"the corpus is smaller than {size(FIRST_BYTES)}, so both encoders would encode all of it"
+        reason = f"used for inputs smaller than {size(FIRST_BYTES)}"
     return EncoderDecision("reference" if reason else "fast", reason)

@@ -158,7 +158,7 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
 
 def _reuse_messages(reused: int, kept: KeptUnits) -> Iterator[str]:
     if reused:
-        yield f"{counted(reused, 'finished unit')} of an earlier run {'is' if reused == 1 else 'are'} reused"
+        yield f"reusing {counted(reused, 'finished unit')}"
     if kept.size_bytes:
         yield (
             f"{counted(kept.units, 'finished unit')} of other options or inputs ({size(kept.size_bytes)}) "
