@@ -91,7 +91,7 @@ def test_disk_reads_are_counted_and_listed(here):
     ("arguments", "message"),
     [
         (["-o", "plan2"], "--from requires --consumed-samples"),
-        (["--consumed-samples", 41, "-o", "plan2"], "must end a step"),
+        (["--consumed-samples", 41, "-o", "plan2"], "must be at the end of a step"),
         (["--consumed-samples", 400, "-o", "plan2"], "at most 96"),
         (["--consumed-samples", 40, "--shuffle", "samples", "-o", "plan2"], "--shuffle cannot be changed"),
         (["mix", "--consumed-samples", 40, "-o", "plan2"], "SOURCE cannot be changed"),

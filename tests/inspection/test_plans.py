@@ -198,7 +198,7 @@ def test_options_that_exclude_each_other_are_refused(questions, message):
 
 def test_options_that_have_no_meaning_for_a_product_are_refused(tmp_path):
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
-    with pytest.raises(UsageError, match="--document is for datasets"):
+    with pytest.raises(UsageError, match="--document requires a dataset"):
         inspect(InspectOptions(tmp_path, document=0))
 
 

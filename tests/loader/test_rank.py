@@ -277,7 +277,7 @@ def test_other_plans_states_are_refused(blend, tmp_path):
             open_plan(single, 0).load_state_dict(wrong)
     # In the middle of a step of the other world, where its gradients cannot be cut.
     other = plan_for(directory, source=source, topology=Topology(3), batch=24)
-    with pytest.raises(UsageError, match="must end a step"):
+    with pytest.raises(UsageError, match="must be at the end of a step"):
         open_plan(other, 0).load_state_dict(state | {"consumed_samples": 12})
 
 

@@ -86,7 +86,7 @@ def follows(schedule, theirs, world, start=0):
         sizes = [(timeline.batch_size(step), timeline.micro_batches(step)) for step in range(len(steps))]
         assert sizes == [step[1:] for step in steps]
     if len(steps) < STEPS:
-        with pytest.raises(UsageError, match="is not divisible"):
+        with pytest.raises(UsageError, match="must be divisible"):
             schedule.timeline(world.group, start, steps=len(steps) + 1)
     return len(steps) == STEPS
 

@@ -192,7 +192,9 @@ def test_batches_grow_and_every_rank_takes_as_many_steps():
 
 
 def test_too_many_steps_are_refused_with_the_numbers():
-    with pytest.raises(UsageError, match=r"20 steps are left in an epoch of 60 samples .* not 21") as caught:
+    with pytest.raises(
+        UsageError, match=r"20 steps are left in an epoch of 60 samples .* fewer than the required 21"
+    ) as caught:
         planned(60, ranks=3, steps=21)
     assert "--epochs" in caught.value.hint
     assert planned(60, ranks=3, steps=21, epochs=2).assignment.steps == 21
@@ -203,7 +205,7 @@ def test_too_many_steps_are_refused_with_the_numbers():
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({"micro_batch_size": 2, "batch": 8}, r"batch of 8 .* 2 x 3 = 6"),
+        ({"micro_batch_size": 2, "batch": 8}, r"2 x 3 = 6, got 8"),
         ({"batch": 61 * 3}, "60 samples are fewer than one batch of 183"),
         ({"tail": "error", "batch": 9}, "6 remain"),
         ({"tail": "keep"}, "all ranks must read the same number of samples"),
@@ -450,7 +452,7 @@ def test_blocks_shuffle_within_blocks_of_the_shard_order():
         (lambda: layout_of("single", 5, World(3, 2)), "5 samples are fewer than one batch of 6"),
         (lambda: layout_of("cyclic", 50, World(3, 2), tail="pad"), "requires --tail drop .*, got pad"),
         (lambda: layout_of("full-validation", 5, World(3, 2)), "requires a batch of 1 sample per rank"),
-        (lambda: World(3, 2, 16), "the batch of 16 samples is not divisible .* = 2 x 3 = 6"),
+        (lambda: World(3, 2, 16), "the global batch size must be divisible .* = 2 x 3 = 6, got 16"),
         (lambda: World(0, 2), "must be at least 1, got 0 and"),
         (lambda: shuffle_links("all", 10, 0), "none, shards, samples, blocks"),
         (lambda: shuffle_links("shards", 10, 0, shard_sizes=(4, 5)), "must have 10 samples in total, got 9"),

@@ -139,7 +139,7 @@ def test_ramps_that_do_not_rise_evenly_are_usage_errors(numbers):
 
 def test_a_count_within_a_step_is_no_boundary():
     timeline = BatchSchedule.constant(16).timeline(8, 32)
-    with pytest.raises(UsageError, match="must end a step, got 40: step 0 starts at 32"):
+    with pytest.raises(UsageError, match="must be at the end of a step, got 40: step 0 starts at 32"):
         timeline.boundary(40)
     with pytest.raises(UsageError, match="must be at least"):
         timeline.boundary(16)

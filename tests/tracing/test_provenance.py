@@ -154,7 +154,7 @@ def test_a_rejected_record_and_a_line_past_the_end_are_told_apart():
     size = os.path.getsize("a.jsonl")
     assert resolve("out", f"a.jsonl@{size}")[2] == f"a.jsonl has {size} bytes of text"
     assert resolve("out", f"a.jsonl@{lines[5].offset + 1}")[2].startswith("no record begins at byte")
-    assert "no dataset is known to be made from b.jsonl" in resolve("out", "b.jsonl:1")[2]
+    assert "no dataset lists b.jsonl as an input" in resolve("out", "b.jsonl:1")[2]
     count = sum(line.text is not None for line in lines)
     assert resolve("out", f"out#{count}")[2] == f"out has {count} documents, from 0"
     assert resolve("out", f"out.idx#{count - 1}") == ("found", [count - 1], None)

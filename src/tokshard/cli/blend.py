@@ -70,8 +70,8 @@ def blend(
         list[str] | None,
         typer.Argument(
             metavar="[[WEIGHT] PREFIX...]",
-            help="Weights and path prefixes of datasets in turn, prefixes alone, a recipe.toml, a .json of "
-            "Megatron's with splits, or @file of words.",
+            help="Alternating weights and path prefixes, path prefixes only, a recipe.toml, a JSON file "
+            "as for Megatron's --per-split-data-args-path, or @FILE with such words.",
             show_default=False,
         ),
     ] = None,
@@ -175,7 +175,7 @@ def blend(
         bool,
         switch(
             "--own-seeds",
-            help="Give each mention of a dataset its own seed; Megatron cannot read the result.",
+            help="Give each occurrence of a dataset its own seed; Megatron cannot read the result.",
             group=_MIXTURE,
         ),
     ] = BlendOptions.own_seeds,

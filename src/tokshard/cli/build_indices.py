@@ -78,7 +78,7 @@ def build_indices(
         number(
             "--surplus",
             metavar="FRACTION",
-            help="Build this much more, as Megatron does for a dataset of a blend "
+            help="Build this fraction more samples, as Megatron does for a dataset of a blend "
             f"({megatron_defaults.SURPLUS}).",
             default=f"{BuildIndicesOptions.surplus:g}",
             group=options.SIZE,

@@ -82,7 +82,7 @@ Surplus = Annotated[
     declarations.number(
         "--surplus",
         metavar="FRACTION",
-        help="Build this much more of each dataset than the blend draws, as Megatron's "
+        help="Build this fraction more samples of each dataset than the blend draws, as Megatron's "
         "--mid-level-dataset-surplus does.",
         default=str(megatron_defaults.SURPLUS),
         group=SIZE,
@@ -185,7 +185,7 @@ TokenizerModel = Annotated[
     declarations.text(
         "--tokenizer-model",
         metavar="PATH",
-        help="Name the job's tokenizer model exactly as the job does. Requires --megatron.",
+        help="Set the job's tokenizer model, written exactly as in the job. Requires --megatron.",
         group=NAMES,
     ),
 ]

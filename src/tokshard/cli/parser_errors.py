@@ -49,6 +49,8 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 def _unknown_option(name: str, command: Any, path: str) -> UsageError:
     if megatron_options.applies_to(command.name, name):
         hint = "pass --preset megatron for the options of Megatron's preprocess_data.py"
+    elif name[1:].isdecimal():
+        hint = "pass a positive number"
     else:
         known = [each for option in _options(command) for each in names_of(option)]
         wide = "--help" if getattr(command, "common", None) is None else "--help-all"

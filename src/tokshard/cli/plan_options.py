@@ -99,7 +99,7 @@ PathAs = Annotated[
     text(
         "--path-as",
         metavar="LOCAL=TRAINING",
-        help="Read data that an index names TRAINING from LOCAL.",
+        help="Read data from LOCAL if an index records it under TRAINING.",
         group=_DATA,
     ),
 ]
@@ -244,7 +244,7 @@ Mode = Annotated[
     choice(
         Literal["single", "cyclic", "contiguous", "sequential", "chunked"],
         "--mode",
-        help="Assign samples to data-parallel ranks in this pattern.",
+        help="Assign samples to data-parallel ranks in this pattern; single is Megatron's.",
         group=_ORDER,
     ),
 ]
@@ -383,7 +383,7 @@ SimulateStream = Annotated[
     text("--simulate-stream", metavar="STREAM", help="Simulate or stage this stream.", group=_LOOK_AHEAD),
 ]
 RanksPerNode = Annotated[
-    int, count("--ranks-per-node", help="Place N neighboring ranks on each node.", group=_LOOK_AHEAD)
+    int, count("--ranks-per-node", help="Place N consecutive ranks on each node.", group=_LOOK_AHEAD)
 ]
 Bandwidth = Annotated[
     int | None,

@@ -299,7 +299,7 @@ def tokenize(
         bool,
         switch(
             "--discard-work",
-            help="Remove the unfinished work of the output, of all inputs and options, and stop.",
+            help="Remove all unfinished work of this output, for any inputs and options, and stop.",
             group=RUN,
         ),
     ] = False,

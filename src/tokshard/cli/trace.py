@@ -78,7 +78,7 @@ def trace(
         text(
             "--path-as",
             metavar="LOCAL=TRAINING",
-            help="Read data that an index names TRAINING from LOCAL.",
+            help="Read data from LOCAL if an index records it under TRAINING.",
             group=_THROUGH,
         ),
     ] = None,
@@ -94,7 +94,7 @@ def trace(
         declarations.count("--rank", help="Trace only the samples of rank N of the job.", group=_CONTENTS),
     ] = TraceOptions.rank,
     sample: Annotated[
-        int | None, declarations.count("--sample", help="Trace sample N, from 0.", group=_CONTENTS)
+        int | None, declarations.count("--sample", help="Trace sample N, counted from 0.", group=_CONTENTS)
     ] = TraceOptions.sample,
     document: Annotated[
         int | None,

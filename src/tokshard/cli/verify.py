@@ -65,7 +65,7 @@ def verify(
         ),
     ] = VerifyOptions.recursive,
     adopt: Annotated[
-        bool, switch("--adopt", help="Write a manifest for sound datasets of other programs.")
+        bool, switch("--adopt", help="Write a manifest for valid datasets that other programs wrote.")
     ] = VerifyOptions.adopt,
     workers: Annotated[
         int | None, declarations.integer("--workers", help="Use N threads.", default="all cores")

@@ -248,12 +248,13 @@ def require_files(path_prefix: str) -> None:
     missing = [path for path in (idx_path(path_prefix), bin_path(path_prefix)) if not exists(path)]
     if not missing:
         return
-    hint = None
     meant = strip_data_suffix(path_prefix)
     if meant != path_prefix and IndexedDataset.exists(meant):
         hint = f"pass the path prefix: {meant}"
     elif len(missing) == 1:
         hint = "finish the run that builds the dataset, or copy both files again"
+    else:
+        hint = "pass the path prefix of a .bin and .idx pair, without the suffixes"
     raise MissingFileError(
         f"dataset not found: {path_prefix} ({' and '.join(missing)} missing)", path=missing[0], hint=hint
     )

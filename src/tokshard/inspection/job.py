@@ -184,8 +184,8 @@ def _recognized(options: InspectOptions) -> Recognized:
     for name in options.questions:
         fits = found.kind in {"plan", "rank"} if name in _PLAN_OPTIONS else found.kind == "dataset"
         if not fits:
-            wanted = "plans" if name in _PLAN_OPTIONS else "datasets"
-            raise UsageError(f"--{name} is for {wanted}, but {path} is a {_KINDS[found.kind]}")
+            wanted = "plan" if name in _PLAN_OPTIONS else "dataset"
+            raise UsageError(f"--{name} requires a {wanted}, got {path} ({_KINDS[found.kind]})")
     return found
 
 

@@ -73,8 +73,9 @@ class World:
             )
         if self.batch < 0 or self.batch % self.group:
             raise UsageError(
-                f"the batch of {self.batch} samples is not divisible by micro batch size x data-parallel "
-                f"size = {self.micro_batch_size} x {self.ranks} = {self.group}"
+                f"the global batch size must be divisible by micro batch size x data-parallel size = "
+                f"{self.micro_batch_size} x {self.ranks} = {self.group}, got {self.batch}",
+                hint=f"pass a multiple of {self.group}, or another micro batch size or data-parallel size",
             )
 
     @property
@@ -452,8 +453,9 @@ def _assignment(
     if steps > available or not steps:
         epochs = "an epoch" if whole.epochs == 1 else f"{whole.epochs} epochs"
         raise UsageError(
-            f"{available} steps are left in {epochs} of {whole.order.samples} samples after {consumed} "
-            f"consumed ones (batches of {schedule.size_at(consumed)}), not {request.steps or 'any'}",
+            f"{available:,} steps are left in {epochs} of {whole.order.samples:,} samples after {consumed:,} "
+            f"consumed samples (global batch size {schedule.size_at(consumed)}), "
+            f"fewer than the required {request.steps or 1:,}",
             hint="pass more --epochs or fewer --steps, or build a larger blend",
         )
     return Assignment(passes, size, schedule, steps, consumed, skipped)

@@ -229,7 +229,8 @@ def read_rank(
         directory = os.path.dirname(given)
     if rank is None:
         raise UsageError(
-            f"the rank is required: {given} is the plan of all ranks", hint="pass for example rank=0"
+            f"the rank is required: {given} is the plan of all ranks",
+            hint="pass for example --rank 0, or rank=0 in Python",
         )
     plan = read_plan(os.path.join(directory, PLAN_NAME), roots=roots)
     check_rank(plan, rank)

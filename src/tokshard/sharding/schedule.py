@@ -86,8 +86,9 @@ class Timeline:
         before = int(self.consumed(np.array([step]))[0])
         if before != consumed:
             raise UsageError(
-                f"consumed samples must end a step, got {consumed}: step {step} starts at {before} and "
-                f"has {self.batch_size(step)} samples"
+                f"consumed samples must be at the end of a step, got {consumed}: step {step} starts at "
+                f"{before} and has {self.batch_size(step)} samples",
+                hint=f"use {before} or {before + self.batch_size(step)} consumed samples",
             )
         return step
 

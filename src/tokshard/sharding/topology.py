@@ -113,14 +113,16 @@ class Topology:
         if self.world_size % model:
             raise UsageError(
                 f"the world size must be divisible by tensor x pipeline x context = "
-                f"{self.tensor} x {self.pipeline} x {self.context} = {model}, got {self.world_size}"
+                f"{self.tensor} x {self.pipeline} x {self.context} = {model}, got {self.world_size}",
+                hint=f"pass a multiple of {model} to --world-size, or change the parallel sizes",
             )
         expert_model = self._expert_tensor * self.expert * self.pipeline
         if self.world_size % expert_model:
             raise UsageError(
                 "the world size must be divisible by expert tensor x expert x pipeline "
                 f"= {self._expert_tensor} x {self.expert} x {self.pipeline} = {expert_model}, "
-                f"got {self.world_size}"
+                f"got {self.world_size}",
+                hint=f"pass a multiple of {expert_model} to --world-size, or change the parallel sizes",
             )
 
     def _check_order(self) -> None:
@@ -128,7 +130,7 @@ class Topology:
         if len(set(names)) != len(names) or not set(names) <= set(DIMENSIONS):
             raise UsageError(
                 f"the order must consist of {', '.join(DIMENSIONS)}, each at most once, got {self.order!r}",
-                hint=f"pass for example {DEFAULT_ORDER}",
+                hint=f"pass for example --order {DEFAULT_ORDER}",
             )
         for name, size in [*self._sizes().items(), *self._expert_sizes().items()]:
             if size > 1 and name not in names:
@@ -138,7 +140,7 @@ class Topology:
             raise UsageError(
                 f"with the order {self.order!r}, dense and expert layers need the same data-parallel size, "
                 f"got {self.data_parallel} and {self._expert_data_parallel}",
-                hint="put pp last",
+                hint="pass an --order that ends with pp",
             )
         if self._pipeline_stride(self._sizes()) != self._pipeline_stride(self._expert_sizes()):
             raise UsageError(f"with the order {self.order!r} expert layers would have other pipeline groups")

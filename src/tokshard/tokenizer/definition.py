@@ -384,14 +384,14 @@ def _named_eod(ids: Mapping[str, int], wanted: str, path: str) -> tuple[int, str
                 return index, token
         raise TokenizerError(
             f"the tokenizer {path} has no token with the id {wanted} (from --eod)",
-            hint=f"the largest id is {max(ids.values(), default=-1)}",
+            hint=f"pass an id of the vocabulary; the largest is {max(ids.values(), default=-1)}",
         )
     if wanted in ids:
         return ids[wanted], wanted
     close = [name for name in KNOWN_EODS if name in ids]
     raise TokenizerError(
         f"the tokenizer {path} has no token {wanted!r} (from --eod)",
-        hint=f"it has {', '.join(close)}"
+        hint="pass " + " or ".join(f"--eod '{name}'" for name in close)
         if close
         else "pass the text of a token of the vocabulary, or an id",
     )

@@ -72,6 +72,6 @@ def _mismatch(
         f"the fast encoder and the reference disagree in {where}, at token {first} of the text "
         f"{text[:_SHOWN_CHARACTERS]!r}: {fast[first : first + 4].tolist()} instead of "
         f"{slow[first : first + 4].tolist()}",
-        hint="run the same command with --encoder reference: it redoes what the fast encoder made; "
+        hint="run the same command with --encoder reference, which replaces the work of the fast encoder; "
         "please report this text",
     )

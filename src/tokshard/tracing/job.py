@@ -466,7 +466,7 @@ class _Resolver:
             return f"{item.path} is none of the {len(self._datasets)} datasets, nor merged into one"
         known = [self._provenance_of(prefix) for prefix in self._datasets]
         silent = sum(provenance is None or provenance.is_silent for provenance in known)
-        detail = f"no dataset is known to be made from {item.path}"
+        detail = f"no dataset lists {item.path} as an input"
         if silent:
             detail += f"; {silent} of {len(known)} were made by another program, from unknown inputs"
         return detail

@@ -126,7 +126,7 @@ class TraceOptions:
         possible = _THROUGH[self.query]
         if len(given) != 1 or given[0][0] not in possible:
             raise UsageError(
-                f"--{self.query} requires one of {', '.join(f'--{kind}' for kind in possible)}, got "
+                f"--{self.query} requires {' or '.join(f'--{kind}' for kind in possible)}, got "
                 f"{' and '.join(f'--{kind}' for kind, _ in given) or 'none'}"
             )
         return given[0]

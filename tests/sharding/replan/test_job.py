@@ -160,11 +160,11 @@ def test_steps_that_were_asked_for_are_not_exceeded():
 
 def test_consumed_samples_that_end_no_step_are_refused():
     plan = plan_of(source_of(1000), 4, batch=8)
-    with pytest.raises(UsageError, match="must end a step"):
+    with pytest.raises(UsageError, match="must be at the end of a step"):
         continued(plan, 84, 2)
     with pytest.raises(UsageError, match=r"at most 1000, .* got 1008"):
         continued(plan, 1008, 2)
-    with pytest.raises(UsageError, match="not divisible"):
+    with pytest.raises(UsageError, match="must be divisible"):
         continued(plan, 80, 3)
     with pytest.raises(UsageError, match="are fewer than one batch of"):
         continued(plan, 1000, 2)

@@ -183,7 +183,7 @@ def check_together(inputs: Sequence[MergeInput]) -> None:
             raise InputError(
                 f"all inputs must have the same dtype, got {first.header.dtype.name} ({first.prefix}) and "
                 f"{other.header.dtype.name} ({other.prefix})",
-                hint="tokenize one of them again",
+                hint="tokenize again with the same --dtype for all, such as --dtype int32",
             )
     total = sum(dataset.bin_bytes for dataset in inputs)
     if total > MAX_POINTER_BYTES:

@@ -139,7 +139,7 @@ def _of_recipe(text: str, source: SampleSource, stream: str) -> Weights:
         if reference is None:
             raise UsageError(
                 f"the plan does not read {mixture_source.prefix}, and a new source requires an index",
-                hint=f"{_BUILD}",
+                hint=_BUILD,
             )
         pairs.append((_all_samples(reference), weight))
     return tuple(pairs)

@@ -15,7 +15,7 @@ TASKS_VARIABLE = "TOKSHARD_ARRAY_TASKS"
 Scheduler = Literal["slurm", "k8s"]
 
 _AUTO = "auto"
-_EXAMPLE = "for example --array-task 0/8"
+_EXAMPLE = "pass for example --array-task 0/8"
 # The number of a task, and the number of tasks, which not every scheduler tells.
 _RANKS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
