@@ -227,7 +227,7 @@ def test_what_cannot_be_planned_is_refused_with_the_numbers(request_, message):
 
 def test_a_blend_has_no_shards_to_shuffle_but_blocks():
     source = index_source(50, datasets=2, blended=True)
-    with pytest.raises(UsageError, match="a blend mixes its datasets"):
+    with pytest.raises(UsageError, match="the samples of a blend are already mixed"):
         planned(source=source, shuffle="shards")
     assert np.unique(everything(planned(source=source, ranks=2, shuffle="blocks", block=7))).size == 100
 

@@ -273,7 +273,7 @@ def test_a_changed_file_is_noticed_when_it_is_opened(tmp_path):
     with pytest.raises(IntegrityError, match=r"had 1540 bytes and now has 1542"):
         reference.open_dataset()
     path.unlink()
-    with pytest.raises(MissingFileError, match="the plan reads it") as caught:
+    with pytest.raises(MissingFileError, match="file of the plan not found") as caught:
         reference.open_dataset()
     assert "roots" in caught.value.hint
 

@@ -152,11 +152,11 @@ def test_a_rejected_record_and_a_line_past_the_end_are_told_apart():
         assert detail == f"the record in line {bad.number} was rejected: field-type"
     assert resolve("out", "a.jsonl:901") == ("not-found", [], "a.jsonl has 900 lines")
     size = os.path.getsize("a.jsonl")
-    assert resolve("out", f"a.jsonl@{size}")[2] == f"a.jsonl has {size} bytes of text"
+    assert resolve("out", f"a.jsonl@{size}")[2] == f"a.jsonl has {size:,} bytes of text"
     assert resolve("out", f"a.jsonl@{lines[5].offset + 1}")[2].startswith("no record begins at byte")
     assert "no dataset lists b.jsonl as an input" in resolve("out", "b.jsonl:1")[2]
     count = sum(line.text is not None for line in lines)
-    assert resolve("out", f"out#{count}")[2] == f"out has {count} documents, from 0"
+    assert resolve("out", f"out#{count}")[2] == f"out has {count} documents, numbered from 0"
     assert resolve("out", f"out.idx#{count - 1}") == ("found", [count - 1], None)
 
 
@@ -188,7 +188,8 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     assert resolve("merged", f"a.jsonl:{good.number}") == ("found", [3], None)
     assert resolve("merged", "foreign#2") == ("found", [2], None)
     assert resolve("merged", "foreign#3") == ("not-found", [], "foreign has 3 documents")
-    assert resolve("merged", "absent#0")[2] == "absent is none of the 1 datasets, nor merged into one"
+    unknown = "absent is not in the 1 dataset searched, and was not merged into any of them"
+    assert resolve("merged", "absent#0")[2] == unknown
 
 
 def test_an_adopted_dataset_has_documents_and_no_lines():
@@ -199,7 +200,7 @@ def test_an_adopted_dataset_has_documents_and_no_lines():
     origins = provenance.origins(np.array([0, count - 1]))
     assert [origin.item for origin in origins] == ["foreign#0", f"foreign#{count - 1}"]
     assert resolve("foreign", f"foreign#{count - 1}") == ("found", [count - 1], None)
-    assert "1 of 1 were made by another program" in resolve("foreign", "a.jsonl:1")[2]
+    assert "inputs unknown for 1 of 1 dataset" in resolve("foreign", "a.jsonl:1")[2]
     merge(MergeOptions(["foreign"], "merged"))
     assert resolve("merged", f"foreign#{count - 1}") == ("found", [count - 1], None)
 
@@ -229,7 +230,7 @@ def test_a_foreign_dataset_says_that_nothing_is_known_of_it():
     found = trace_document(open_dataset("foreign"), 0)
     assert (found.origin, found.text, found.tokens, found.sequences) == (None, None, 3, 2)
     assert "no manifest" in found.detail
-    assert "1 of 1 were made by another program" in resolve("foreign", "a.jsonl:1")[2]
+    assert "inputs unknown for 1 of 1 dataset" in resolve("foreign", "a.jsonl:1")[2]
     with pytest.raises(UsageError, match="document must be from 0 to 1"):
         trace_document(open_dataset("foreign"), 2)
     with pytest.raises(MissingFileError):

@@ -296,15 +296,15 @@ def position_of(
 
 def _check_same_order(state: LoaderState, own: LoaderState) -> None:
     if own.order is None or state.order is None:
-        difference = "only in mode single is the order of samples the same for every world size"
+        difference = "the order of samples is independent of the world size only in mode single"
     elif (state.order, state.order_start) != (own.order, own.order_start):
         difference = "the plans do not read the same samples in the same order"
     elif state.epoch_samples != own.epoch_samples and state.consumed_samples - own.order_start > min(
         state.epoch_samples[0], own.epoch_samples[0]
     ):
         difference = (
-            f"the first epoch, which is over, had {state.epoch_samples[0]} samples there and "
-            f"{own.epoch_samples[0]} here"
+            f"the first epoch is complete and had {state.epoch_samples[0]} samples in that plan, but has "
+            f"{own.epoch_samples[0]} in this one"
         )
     else:
         return

@@ -12,7 +12,7 @@ from tokshard.loader.rank import RankLoader
 TensorBatch = dict[str, Any]
 """A micro-batch of tensors."""
 
-_HINT = "use tokshard.loader.torch.data_loader(loader, num_workers=...), and no sampler of your own"
+_HINT = "use tokshard.loader.torch.data_loader(loader, num_workers=...) without another sampler"
 
 
 def to_tensors(batch: MicroBatch) -> TensorBatch:

@@ -123,8 +123,10 @@ class PlanWarning:
         if self.code == "document-padding":
             return f"the documents of {self.stream} must be padded to multiples of {self.multiple} tokens"
         if self.code == "changed-dataset":
-            return f"{self.path_prefix} has changed since the plan read it: it is read from its start"
-        return "the new blend is read in its own order, without bucketing"
+            return (
+                f"{self.path_prefix} has changed since the earlier plan read it, and is read from its start"
+            )
+        return "the new blend is read in blend order, without bucketing"
 
 
 @dataclass(frozen=True, slots=True)

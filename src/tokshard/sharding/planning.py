@@ -334,7 +334,7 @@ def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     return plan_shards(sources, options.topology(), options.request(options.batch_sizes.schedule(length)))
 
 
-_FROM = "to continue with another world size, pass shard-plan --from PLAN --consumed-samples N"
+_FROM = "to continue with another world size, run shard-plan --from PLAN --consumed-samples N"
 
 
 def plan_shards(sources: Mapping[str, SampleSource], topology: Topology, request: PlanRequest) -> Plan:
@@ -432,7 +432,7 @@ def sample_order(source: SampleSource, world: World, request: StreamRequest) -> 
 def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
     sizes = None if source.order is not None else tuple(dataset.samples for dataset in source.datasets)
     if shuffle == "shards" and (sizes is None or len(sizes) == 1):
-        what = "a blend mixes its datasets" if sizes is None else "there is only one dataset"
+        what = "the samples of a blend are already mixed" if sizes is None else "only one dataset was given"
         raise UsageError(
             f"--shuffle shards requires several datasets: {what}",
             hint="pass --shuffle samples or --shuffle blocks, or several datasets",

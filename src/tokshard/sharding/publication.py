@@ -79,7 +79,7 @@ def write_plan(
         contents: dict[str, bytes]
         if packed:
             manifests = PackedManifests(plan.plan_id, "plan.json", entries)
-            hint = "leave out --packed: each rank then has a file of its own"
+            hint = "omit --packed to write one manifest file per rank"
             contents = {PACKED_NAME: dump_readable_json(manifests.to_json(), PACKED_NAME, hint=hint)}
         else:
             contents = {

@@ -45,7 +45,7 @@ BLOCK_BYTES = 4096
 _NO_FINGERPRINT = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
 _HINT = "run shard-plan again, or restore the file"
-_MOVED_HINT = "map the old directory to the new one if the data has moved (roots)"
+_MOVED_HINT = "if the data has moved, map the old directory to the new one (roots)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class FileFingerprint:
             MissingFileError: There is no such file.
             StorageError: It cannot be read.
         """
-        return cls._of(_opened(path, f"{path} is not there"))
+        return cls._of(_opened(path, f"file not found: {path}"))
 
     @classmethod
     def of_npy(cls, array: NDArray[Any]) -> Self:
@@ -104,7 +104,7 @@ class FileFingerprint:
             IntegrityError: It is another one.
             StorageError: It cannot be read.
         """
-        file = _opened(path, f"{path} is not there, but the plan reads it", hint=_MOVED_HINT)
+        file = _opened(path, f"file of the plan not found: {path}", hint=_MOVED_HINT)
         if file.size_bytes != self.size_bytes:
             raise IntegrityError(
                 f"{path} has changed since the plan was built: it had {self.size_bytes} bytes "

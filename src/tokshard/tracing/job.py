@@ -169,8 +169,9 @@ def open_plan(path: str, moved: PathMapping | None = None) -> TracedData:
         streams[name] = TracedStream(name, stream.source, stages, stream)
         if others:
             warnings.append(
-                f"reads of {name} before {stages[0].assignment.consumed_samples} consumed samples are not "
-                f"searched: {counted(others, 'earlier plan')} read another blend; trace through these"
+                f"reads of {name} before {stages[0].assignment.consumed_samples} consumed samples were not "
+                f"searched: {counted(others, 'earlier plan')} read a different blend; trace "
+                f"{'that plan' if others == 1 else 'those plans'} separately"
             )
     return TracedData("plan", path, streams, _datasets(streams), plan, tuple(warnings))
 
@@ -403,7 +404,7 @@ def _traced_item(
     if not any(document.tokens for document in mine):
         detail = "the document has no tokens"
     elif not reads:
-        detail = "nothing reads the document"
+        detail = "the document is never read"
     seen = any(read.seen for read in reads) if with_seen else None
     return TracedItem(text, "read" if reads else "unread", detail, seen, mine)
 
@@ -453,7 +454,7 @@ class _Resolver:
     def _numbered(self, item: TraceItem, prefixes: list[str]) -> _ResolvedItem:
         count = self.table(prefixes[0]).document_count
         if item.number >= count:
-            return _ResolvedItem(item, (), f"{item.path} has {count} documents, from 0")
+            return _ResolvedItem(item, (), f"{item.path} has {counted(count, 'document')}, numbered from 0")
         return _ResolvedItem(item, tuple((prefix, item.number) for prefix in prefixes))
 
     def _provenance_of(self, prefix: str) -> Provenance | None:
@@ -463,10 +464,12 @@ class _Resolver:
 
     def _unknown(self, item: TraceItem) -> str:
         if item.kind == "document":
-            return f"{item.path} is none of the {len(self._datasets)} datasets, nor merged into one"
+            searched = counted(len(self._datasets), "dataset")
+            return f"{item.path} is not in the {searched} searched, and was not merged into any of them"
         known = [self._provenance_of(prefix) for prefix in self._datasets]
         silent = sum(provenance is None or provenance.is_silent for provenance in known)
         detail = f"no dataset lists {item.path} as an input"
         if silent:
-            detail += f"; {silent} of {len(known)} were made by another program, from unknown inputs"
+            datasets = counted(len(known), "dataset")
+            detail += f"; inputs unknown for {silent} of {datasets} (built by another program)"
         return detail

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from tokshard.core.formatting import counted
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.dataset.manifest import (
     INDEXED,
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-NO_MANIFEST = "the dataset has no manifest: another program made it, and its inputs are unknown"
-_FOREIGN = "another program made the dataset that the document was in first, and its inputs are unknown"
-_NO_PROVENANCE = "the dataset was made without provenance"
+NO_MANIFEST = "the dataset has no manifest: another program built it, and its inputs are unknown"
+_FOREIGN = "the document comes from a merged dataset that another program built; its inputs are unknown"
+_NO_PROVENANCE = "the dataset was built without provenance"
 _JSONL = "jsonl"
 _NEWLINE = 10
 
@@ -163,7 +164,7 @@ class Provenance:
             return DocumentOrigin(path, kind, detail=_NO_PROVENANCE)
         starts = self._line_starts(unit, path)
         if starts is None:
-            detail = "the line is unknown: there are blank lines, and the input is missing or changed"
+            detail = "the line is unknown: the input has blank lines, and it is missing or has changed"
             return DocumentOrigin(path, kind, offset=begin, detail=detail)
         return DocumentOrigin(
             path, kind, line=_line_at(starts, begin) + int(units.first_line[unit]), offset=begin
@@ -177,19 +178,19 @@ class Provenance:
         if item.kind == "line" or entry.format != _JSONL:
             line, lines = item.number - (item.kind == "line"), self._units.lines_of_input(table)
             if line >= lines:
-                return ItemMatch(None, f"{item.path} has {lines} lines")
+                return ItemMatch(None, f"{item.path} has {counted(lines, 'line')}")
             unit = table.start + _last_from(self._units.first_line[table], line)
             return self._at_line(unit, line - int(self._units.first_line[unit]), item, entry.path)
         if self._begins is None:
-            return ItemMatch(None, f"{_NO_PROVENANCE}: name the line, not the byte")
+            return ItemMatch(None, f"{_NO_PROVENANCE}: use FILE:LINE instead of FILE@OFFSET")
         size = self._units.bytes_of_input(table)
         if item.number >= size:
-            return ItemMatch(None, f"{item.path} has {size} bytes of text")
+            return ItemMatch(None, f"{item.path} has {counted(size, 'byte')} of text")
         return self._at_byte(table.start + _last_from(self._units.first_byte[table], item.number), item)
 
     def _numbered(self, table: slice, item: TraceItem, entry: InputRecord) -> ItemMatch:
         if item.number >= entry.documents:
-            return ItemMatch(None, f"{item.path} has {entry.documents} documents")
+            return ItemMatch(None, f"{item.path} has {counted(entry.documents, 'document')}")
         return ItemMatch(int(self._units.first_document[table.start]) + item.number)
 
     def _at_line(self, unit: int, line: int, item: TraceItem, path: str) -> ItemMatch:
@@ -200,15 +201,17 @@ class Provenance:
         if self._units.blank_lines[unit] == 0:
             return ItemMatch(int(self._units.first_document[unit]) + line - before)
         if self._begins is None:
-            return ItemMatch(None, f"{_NO_PROVENANCE}, and the input has blank lines: its lines are unknown")
+            return ItemMatch(
+                None, f"{_NO_PROVENANCE}, and the input has blank lines, so its line numbers are unknown"
+            )
         starts = self._line_starts(unit, path)
         if starts is None:
             starts = self._line_starts(unit, item.path)
         if starts is None:
             return ItemMatch(
                 None,
-                f"lines cannot be counted: there are blank ones, and {item.path} is missing or changed; "
-                "name the byte instead: FILE@OFFSET",
+                f"cannot count lines: the input has blank lines, and {item.path} is missing or has changed; "
+                "use FILE@OFFSET instead",
             )
         document = self._beginning_at(unit, int(starts[line]))
         return ItemMatch(None, f"line {item.number} is blank") if document is None else ItemMatch(document)

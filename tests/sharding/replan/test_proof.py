@@ -81,7 +81,7 @@ def test_other_samples_than_the_unread_ones_are_found(assignment, expected):
     found = with_train(after, assignment)
     assert codes(found) == expected
     if assignment.epoch_ranges[0].order.ids(np.array([0]), 0)[0] < 96:
-        assert any("was read before" in finding.message for finding in verify_replan(found, deep=True))
+        assert any("had already been read" in finding.message for finding in verify_replan(found, deep=True))
 
 
 def test_an_epoch_that_is_read_again_is_found(after):

@@ -239,13 +239,13 @@ def continuation_problems(stopped: Assignment, step: int, after: Assignment) -> 
     epoch = remainder.epoch
     if after.consumed_samples != stopped.consumed_after(step):
         before = stopped.consumed_after(step)
-        yield "not-continued", f"it begins at {after.consumed_samples} consumed samples, not {before}"
+        yield "not-continued", f"it starts at {after.consumed_samples} consumed samples instead of {before}"
     if not is_partition([remainder.seen, remainder.unread], remainder.samples):
-        yield "read-twice", f"the samples of epoch {epoch} are not each either read or unread"
+        yield "read-twice", f"every sample of epoch {epoch} must be either read or unread, and not both"
     whole = after.epoch_ranges
     if whole[0].first_epoch == epoch:
         if not _is_rest(stopped, step, remainder, whole[0].order):
-            yield "read-twice", f"the order of epoch {epoch} is not that of its unread samples"
+            yield "read-twice", f"the order of epoch {epoch} differs from the order of its unread samples"
         if whole[0].epochs == 1:
             whole = whole[1:]
     for epoch_range in whole:
@@ -264,7 +264,7 @@ def continuation_problems(stopped: Assignment, step: int, after: Assignment) -> 
         ):
             yield (
                 "read-twice",
-                f"epoch {epoch_range.first_epoch} is not a whole one that was still to be read",
+                f"epoch {epoch_range.first_epoch} is not a complete unread epoch",
             )
 
 
@@ -293,10 +293,10 @@ def _remainder_problems(stream: Stream, stops: Sequence[StoppedStream], *, deep:
     before = count_before(stops[:-1], last.assignment, last.step)
     proof = prove_remainder(last.assignment, last.step, after, Locator(stream.source), before, key_of)
     if proof != last.proof:
-        yield "wrong-count", f"the proof says {last.proof.total}, but counted are {proof.total}"
+        yield "wrong-count", f"the proof records {last.proof.total}, but the count is {proof.total}"
     for number, count in enumerate(proof.sources):
         if not count.adds_up:
-            yield "wrong-count", f"dataset {number} does not add up: {count}"
+            yield "wrong-count", f"the counts of dataset {number} do not add up: {count}"
     if deep and after.epoch_ranges[0].first_epoch == proof.epoch:
         yield from _planned_problems(last.assignment, last.step, after, key_of)
 
@@ -311,13 +311,13 @@ def _planned_problems(
     for positions in _read_positions(after).blocks():
         ids = epoch_range.order.ids(positions, epoch, key_of)
         if not np.array_equal(epoch_range.order.positions(ids, epoch, key_of), positions):
-            yield "read-twice", "a sample is at two positions of the order"
+            yield "read-twice", "a sample is at two positions in the order"
             return
         steps = stopped.locate(ids, epoch, key_of).step
         known = order.positions(ids, epoch, key_of) >= 0
         wrong = np.flatnonzero(~known | ((steps >= 0) & (steps < step)))
         if wrong.size:
-            yield "read-twice", f"sample {int(ids[wrong[0]])} was read before the plan continued"
+            yield "read-twice", f"sample {int(ids[wrong[0]])} had already been read by an earlier plan"
             return
 
 
@@ -330,15 +330,15 @@ def _draw_problems(
     locator = Locator(stream.source)
     progress, table = open_start(stream.source, stop.reweighting)
     if stream.assignment.samples_per_rank * stream.assignment.ranks != stream.source.total:
-        yield "wrong-count", "the steps do not read every sample of the blend once"
+        yield "wrong-count", "the steps do not read every sample of the blend exactly once"
     yield from _repeated(locator, progress, table)
     proof = prove_draws(locator, progress, table)
     if proof != stop.proof or not all(count.adds_up and count.unread >= 0 for count in proof.sources):
-        yield "wrong-count", f"the proof says {stop.proof.total}, but counted are {proof.total}"
+        yield "wrong-count", f"the proof records {stop.proof.total}, but the count is {proof.total}"
     if parent is not None:
         known = source_progress_of(parent, stop.step, stops[:-1])
         if not _continues_progress(known, parent.source, progress, stream.source):
-            yield "wrong-progress", "the unread samples are not those that the plan before it has left"
+            yield "wrong-progress", "the unread samples differ from those that the previous plan left unread"
 
 
 def _repeated(
