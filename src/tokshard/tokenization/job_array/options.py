@@ -135,7 +135,7 @@ def _from_environment(environment: Mapping[str, str], count: int | None) -> tupl
     names = ", ".join([_SLURM_ARRAY, *(name for name, _ in _RANKS)])
     raise UsageError(
         f"--array-task auto: cannot determine the task number, because none of {names} is set",
-        hint=f"pass the numbers, {_EXAMPLE}",
+        hint=_EXAMPLE,
     )
 
 
