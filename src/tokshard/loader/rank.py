@@ -122,8 +122,8 @@ class RankLoader:
             **settings: See the class.
 
         Raises:
-            UsageError: There is no such rank or stream, or an option does not fit.
-            MissingFileError: There is no plan.
+            UsageError: The rank or the stream does not exist, or an option does not fit.
+            MissingFileError: The plan was not found.
             IntegrityError: The plan is damaged, or was changed.
         """
         loader = cls(*read_rank(path, rank, roots=roots), **settings)
@@ -182,7 +182,7 @@ class RankLoader:
         """Return the numbers of the micro-batches of a step.
 
         Raises:
-            IndexError: There is no such step.
+            IndexError: The step does not exist.
         """
         return self._schedule.of_step(step)
 
@@ -193,7 +193,7 @@ class RankLoader:
 
         Raises:
             IndexError: There is no such micro-batch; negative numbers do not count from the end.
-            MissingFileError, IntegrityError: A file is not there, or not the one of the plan.
+            MissingFileError, IntegrityError: A file is missing or has changed.
         """
         reader = self._own()
         return reader.read(reader.schedule.micro_batch(number), number)
@@ -207,8 +207,8 @@ class RankLoader:
                 less than one by one.
 
         Raises:
-            IndexError: There is no such step or micro-batch.
-            MissingFileError, IntegrityError: A file is not there, or not the one of the plan.
+            IndexError: The step or the micro-batch does not exist.
+            MissingFileError, IntegrityError: A file is missing or has changed.
         """
         numbers = self.micro_batches(step)
         if micro_batch is not None:

@@ -201,7 +201,7 @@ class Assignment:
             int64 of shape ``(count,)``.
 
         Raises:
-            IndexError: There is no such rank, or an index is negative or past the end.
+            IndexError: The rank does not exist, or an index is negative or past the end.
             UsageError: The order needs sort keys (``key_of``: ids to keys).
         """
         if not 0 <= rank < self.ranks:

@@ -91,7 +91,7 @@ class DatasetSnapshots:
         """Return a dataset as it is now.
 
         Raises:
-            MissingFileError: One or both of its files are not there.
+            MissingFileError: One or both files of the dataset are missing.
             IntegrityError: It contradicts itself.
             InputError: It was changed while it was looked at.
         """

@@ -101,7 +101,7 @@ class ExtentReader:
             ids: int64 of shape ``(n,)``.
 
         Raises:
-            MissingFileError, IntegrityError: A file is not there or has changed.
+            MissingFileError, IntegrityError: A file is missing or has changed.
         """
         datasets, samples = self._locator.locate(ids)
         parts = []
@@ -230,8 +230,8 @@ def simulate_plan(
         progress: Receives the activity.
 
     Raises:
-        UsageError: There is no such stream.
-        MissingFileError, IntegrityError: A file is not there or has changed.
+        UsageError: The stream does not exist.
+        MissingFileError, IntegrityError: A file is missing or has changed.
     """
     options = options or SimulateOptions()
     plan = plan if isinstance(plan, Plan) else read_plan(plan)
@@ -265,7 +265,7 @@ class Simulation:
         nodes: For each node the data-parallel ranks of those of its ranks that read, once for each rank.
 
     Raises:
-        UsageError: There is no such stream.
+        UsageError: The stream does not exist.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class Simulation:
         """Yield the reads of each step from ``first`` to ``stop - 1``.
 
         Raises:
-            MissingFileError, IntegrityError: A file is not there or has changed.
+            MissingFileError, IntegrityError: A file is missing or has changed.
         """
         for step in range(first, min(stop, self.stream.assignment.steps)):
             yield self._step(step)

@@ -34,7 +34,7 @@ class SourceCount:
         int,
         Key(
             "unread",
-            "Samples that nobody reads, because they do not fill a batch or the steps end before.",
+            "Samples that no rank reads, because they do not fill a batch or the steps end before.",
             minimum=0,
         ),
     ]
@@ -139,7 +139,7 @@ class StoppedStream:
         UsageError: The plan has no such step, or other samples are consumed after it.
     """
 
-    assignment: Annotated[Assignment, Key("assignment", "What the stopped plan was reading.")]
+    assignment: Annotated[Assignment, Key("assignment", "Samples that the stopped plan was reading.")]
     step: Annotated[int, Key("step", "Steps that were taken.", minimum=0)]
     consumed_samples: Annotated[
         int, Key("consumed_samples", "Samples consumed after these steps, over all ranks.", minimum=0)

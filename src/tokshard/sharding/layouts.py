@@ -84,7 +84,7 @@ class Striped:
         """Return the positions of ``count`` local indices from ``first`` on: int64 of shape ``(count,)``.
 
         Raises:
-            IndexError: There is no such rank, or an index is negative or past the end.
+            IndexError: The rank does not exist, or an index is negative or past the end.
         """
         return _positions(self, rank, first, count)
 
@@ -179,7 +179,7 @@ class Blocked:
         """Return the positions of ``count`` local indices from ``first`` on: int64 of shape ``(count,)``.
 
         Raises:
-            IndexError: There is no such rank, or an index is negative or past the end.
+            IndexError: The rank does not exist, or an index is negative or past the end.
         """
         return _positions(self, rank, first, count)
 

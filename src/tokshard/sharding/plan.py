@@ -141,7 +141,7 @@ class Plan(Document):
         streams: By name: ``"train"``, ``"valid"`` or ``"valid.0"``, ``"valid.1"``, ..., ``"test"``.
         options: The requested options, for information.
         history: The plans that this one continues, oldest first.
-        warnings: What its user should know.
+        warnings: Warnings about the plan.
 
     Raises:
         UsageError: The parts do not fit, or a given ``plan_id`` is not theirs.
@@ -159,7 +159,7 @@ class Plan(Document):
     history: Annotated[
         tuple[StoppedPlan, ...], Key("history", "Plans that this one continues, oldest first.")
     ] = ()
-    warnings: Annotated[tuple[PlanWarning, ...], Key("warnings", "What its user should know.")] = ()
+    warnings: Annotated[tuple[PlanWarning, ...], Key("warnings", "Warnings about the plan.")] = ()
 
     def __repr__(self) -> str:
         streams = ", ".join(
@@ -249,7 +249,7 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
 
     Raises:
         UsageError: It is named by a URL.
-        MissingFileError: There is no plan.
+        MissingFileError: The plan was not found.
         IntegrityError: It is damaged, was changed, or is another version's.
     """
     file = os.fspath(path)

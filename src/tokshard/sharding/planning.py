@@ -111,7 +111,7 @@ def shuffle_links(
         per_epoch: Whether each epoch has its own order.
 
     Raises:
-        UsageError: There is no such shuffle, or the shards do not add up.
+        UsageError: The shuffle is unknown, or the shards do not add up.
     """
     if kind not in SHUFFLES:
         raise UsageError(f"shuffle must be one of {', '.join(SHUFFLES)}, got {kind!r}")
@@ -277,7 +277,7 @@ def shard_plan(
     Raises:
         UsageError: Batches, the sequence length or the steps do not fit the ranks or the samples.
         InputError, MissingFileError, IntegrityError: The data does not exist, or does not fit together.
-        OutputExistsError: There is another plan.
+        OutputExistsError: The directory holds another plan.
         StorageError: The disk is full or broken.
 
     Example::

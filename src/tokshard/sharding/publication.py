@@ -66,7 +66,7 @@ def write_plan(
         UsageError: A file would be too large to be read back.
         MissingFileError, IntegrityError: Files of a re-weighted blend belong into the directory, but do not
             exist or differ: :func:`tokshard.replan` writes them.
-        OutputExistsError: There is another plan.
+        OutputExistsError: The directory holds another plan.
         LockedError: Another process is writing a plan there.
         StorageError: The disk is full or broken. There is no plan then, or the old one.
     """

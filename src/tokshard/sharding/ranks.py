@@ -120,7 +120,7 @@ class RankEntry:
         """Return what a rank reads of a plan, without byte ranges, which only the data tells.
 
         Raises:
-            UsageError: There is no such rank.
+            UsageError: The rank does not exist.
         """
         check_rank(plan, rank)
         place = plan.topology.coordinates(rank)
@@ -171,7 +171,7 @@ class PackedManifests(Document):
 
     plan_id: Annotated[str, _PLAN_ID]
     plan: Annotated[Literal["plan.json"], _PLAN]
-    ranks: Annotated[tuple[RankEntry, ...], Key("ranks", "What each rank reads, by rank.")]
+    ranks: Annotated[tuple[RankEntry, ...], Key("ranks", "Samples that each rank reads, by rank.")]
 
 
 def rank_name(rank: int) -> str:

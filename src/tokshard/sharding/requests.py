@@ -28,7 +28,7 @@ class StreamRequest:
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
         seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
         block: The samples of a block of the shuffle ``blocks``.
-        per_epoch: Whether each epoch has a shuffle of its own.
+        per_epoch: Whether each epoch is shuffled differently.
         sharded: In mode ``cyclic``, whether each rank has its own block of the samples.
         equal_counts: In mode ``cyclic`` without sharding, whether to cut a ragged end, where Megatron's
             ranks would take different numbers of batches, instead of refusing it.
@@ -54,7 +54,7 @@ class StreamRequest:
     block: Annotated[int, Key("shuffle_block", "Samples of a block of the shuffle by blocks.", minimum=1)] = (
         DEFAULT_BLOCK
     )
-    per_epoch: Annotated[bool, Key("shuffle_per_epoch", "Whether each epoch has a shuffle of its own.")] = (
+    per_epoch: Annotated[bool, Key("shuffle_per_epoch", "Whether each epoch is shuffled differently.")] = (
         False
     )
     sharded: Annotated[

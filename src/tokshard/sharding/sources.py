@@ -68,8 +68,8 @@ class FileFingerprint:
         """Return the stamp of a file as it is now.
 
         Raises:
-            MissingFileError: There is no such file.
-            StorageError: It cannot be read.
+            MissingFileError: The file was not found.
+            StorageError: The file cannot be read.
         """
         return cls._of(_opened(path, f"file not found: {path}"))
 
@@ -100,9 +100,9 @@ class FileFingerprint:
         """Check that a file is the one that was stamped.
 
         Raises:
-            MissingFileError: There is no such file.
-            IntegrityError: It is another one.
-            StorageError: It cannot be read.
+            MissingFileError: The file was not found.
+            IntegrityError: The file has changed.
+            StorageError: The file cannot be read.
         """
         file = _opened(path, f"file of the plan not found: {path}", hint=_MOVED_HINT)
         if file.size_bytes != self.size_bytes:

@@ -93,8 +93,8 @@ def stage_plan(plan: Plan | str | os.PathLike[str], options: StagingOptions) -> 
         options: Which steps, and where the lists go; see :func:`write_lists`.
 
     Raises:
-        UsageError: There is no such stream or step, or a path cannot be listed.
-        MissingFileError, IntegrityError: A file is not there or has changed.
+        UsageError: The stream or the step does not exist, or a path cannot be listed.
+        MissingFileError, IntegrityError: A file is missing or has changed.
         StorageError: The disk is full or broken.
     """
     plan = plan if isinstance(plan, Plan) else read_plan(plan)
@@ -110,8 +110,8 @@ def find_files(
     """Return the files that each node reads in steps ``first`` to ``stop - 1``.
 
     Raises:
-        UsageError: There is no such stream, or no such step.
-        MissingFileError, IntegrityError: A file is not there or has changed.
+        UsageError: The stream or the step does not exist.
+        MissingFileError, IntegrityError: A file is missing or has changed.
     """
     simulation = Simulation(plan, stream, ranks_per_node=ranks_per_node)
     stop = min(stop, simulation.stream.assignment.steps)

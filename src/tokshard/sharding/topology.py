@@ -174,7 +174,7 @@ class Topology:
         """Return a rank's place in the grid.
 
         Raises:
-            IndexError: There is no such rank.
+            IndexError: The rank does not exist.
         """
         places = self._places(rank, self._sizes())
         return Coordinates(places["tp"], places["cp"], places["dp"], places["pp"])
@@ -183,7 +183,7 @@ class Topology:
         """Return a rank's place in the grid of expert layers.
 
         Raises:
-            IndexError: There is no such rank.
+            IndexError: The rank does not exist.
         """
         places = self._places(rank, self._expert_sizes())
         return ExpertCoordinates(places["tp"], places["ep"], places["dp"], places["pp"])
@@ -197,7 +197,7 @@ class Topology:
         boundaries in every stage, also in the middle ones.
 
         Raises:
-            IndexError: There is no such rank.
+            IndexError: The rank does not exist.
         """
         place = self.coordinates(rank)
         if place.tp:

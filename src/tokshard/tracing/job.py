@@ -62,7 +62,7 @@ def trace(options: TraceOptions, *, progress: Progress | None = None) -> TraceRe
     Raises:
         UsageError: There is no such stream, step, rank, sample or document.
         InputError: A dataset was changed meanwhile, or the list cannot be read.
-        MissingFileError: A file is not there.
+        MissingFileError: A file is missing.
         IntegrityError: A file is damaged, or has changed since the plan was made.
     """
     with reporting(progress) as listener:
@@ -159,8 +159,8 @@ def open_plan(path: str, moved: PathMapping | None = None) -> TracedData:
     """Read a plan to trace through; no data is opened.
 
     Raises:
-        MissingFileError: There is no plan.
-        IntegrityError: It is damaged.
+        MissingFileError: The plan was not found.
+        IntegrityError: The plan is damaged.
     """
     plan = read_plan(path, roots=dict(moved or ()))
     streams, warnings = {}, []
@@ -206,7 +206,7 @@ def open_dataset(path: str) -> TracedData:
     """Open a dataset to trace through.
 
     Raises:
-        MissingFileError: One or both of its files are not there.
+        MissingFileError: One or both files of the dataset are missing.
         IntegrityError: Its manifest is damaged.
     """
     prefix = strip_data_suffix(path)
@@ -238,7 +238,7 @@ def trace_document(data: TracedData, document: int, *, tokenizer: str | None = N
     """Return the record and the text of a document of a dataset.
 
     Raises:
-        UsageError: There is no such document.
+        UsageError: The document does not exist.
         InputError: A dataset was changed meanwhile.
     """
     prefix, multimodal = next(iter(data.datasets.items()))
@@ -267,7 +267,7 @@ def trace_sample(
     """Return the contents of a sample of a blend, an index or a plan.
 
     Raises:
-        UsageError: There is no such stream or sample.
+        UsageError: The stream or the sample does not exist.
         InputError: A dataset was changed meanwhile.
     """
     traced = data.stream(stream)
@@ -334,7 +334,7 @@ def trace_items(
     the one stream that is named; without a plan, samples are taken to be consumed in their order.
 
     Raises:
-        UsageError: There is no such stream.
+        UsageError: The stream does not exist.
         InputError: A dataset was changed meanwhile.
         MissingFileError: A file of a dataset or of an index is not there.
         IntegrityError: An index does not fit its dataset, or something has changed since the plan was made.

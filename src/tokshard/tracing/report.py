@@ -28,7 +28,7 @@ DatasetSample = Annotated[
 ]
 Row = Annotated[int | None, Key("row", "Row in the micro-batch.", minimum=0)]
 MicroBatch = Annotated[int | None, Key("micro_batch", "Micro-batch of the step.", minimum=0)]
-Kind = Annotated[TraceKind, Key("kind", "What was traced through.")]
+Kind = Annotated[TraceKind, Key("kind", "Kind of input that was traced through.")]
 Path = Annotated[str, Key("path", "Path of the plan, blend, index or dataset.")]
 
 
@@ -258,7 +258,7 @@ class TraceReadsReport(Document):
         tuple[RankReaders, ...],
         Key("ranks", "For each data-parallel rank that reads any of it, the ranks of the job."),
     ]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "What was not searched, and why.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Reads that were not searched, with the reason.")]
     items: Annotated[tuple[TracedItem, ...], Key("items", "The items, in the order of the options.")]
 
     @property

@@ -75,7 +75,7 @@ def replan(
             fit, with the numbers.
         MissingFileError, IntegrityError: A file that is needed is not there or has changed, or the plan
             is damaged.
-        OutputExistsError: There is another plan.
+        OutputExistsError: The directory holds another plan.
         StorageError: The disk is full or broken.
 
     Example::

@@ -44,7 +44,7 @@ class Remainder:
                 first step of an epoch nothing is kept: another world lays out the whole epoch again.
 
         Raises:
-            IndexError: There is no such step.
+            IndexError: The step does not exist.
             UsageError: The order cannot be kept: see :class:`~tokshard.sharding.order.ConsumptionOrder`.
 
         Example:

@@ -331,7 +331,7 @@ def open_start(
     """Return the progress of the sources before the first sample of a re-weighted blend, and its epochs.
 
     Raises:
-        MissingFileError: A file is not there.
+        MissingFileError: A file is missing.
         IntegrityError: A file has changed, or its rows contradict each other.
     """
     files = source.order
