@@ -107,7 +107,7 @@ def test_identifiers_are_read_in_their_order(tmp_path):
     path.write_text(json.dumps(wanted, indent=1))
     found = read_identifiers(str(path))
     assert list(found.items()) == list(wanted.items())
-    with pytest.raises(MissingFileError, match="there is no file of tokenizer identifiers at"):
+    with pytest.raises(MissingFileError, match="file of tokenizer identifiers not found"):
         read_identifiers(str(tmp_path / "none.json"))
 
 

@@ -244,7 +244,7 @@ class BlendDocument(Document):
 
     @property
     def seed(self) -> int:
-        """The seed of all shuffles whose source has none of its own."""
+        """The seed of all shuffles whose source has no separate seed."""
         return self.builder.seed
 
     @property

@@ -104,7 +104,7 @@ def emit_megatron_words(plan: BlendPlan) -> str:
     """Return the content of a file for Megatron's ``--data-args-path``: the words of ``--data-path``.
 
     Raises:
-        UsageError: Each split has sources of its own, for which there is no such file; a prefix has white
+        UsageError: Each split has separate sources, for which there is no such file; a prefix has white
             space in it, where Megatron would cut it; or as for :func:`emit_megatron_args`.
     """
     if plan.recipe.mixture is None:

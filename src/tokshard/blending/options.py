@@ -38,7 +38,7 @@ class BuilderConfig:
         sizes: The samples requested in each split; None for one epoch. The training size may be None,
             too, if the recipe determines it (tokens, epochs).
         tokenizer: The tokenizer's identifiers, which enter the hashes.
-        split: The split string; not used where each split has sources of its own.
+        split: The split string; not used if each split has separate sources.
         seed: The seed of all shuffles.
         surplus: The samples built of each source beyond those that its weight asks for, as a fraction.
         extra_token: Whether each sample has one token more, so that every token has its next as label.

@@ -222,7 +222,7 @@ class BlendRecipe:
 
 
 def with_own_seeds(recipe: BlendRecipe, seed: int) -> BlendRecipe:
-    """Return the recipe with a seed of its own for each repetition of a dataset: seed + 1, seed + 2, ...
+    """Return the recipe with a separate seed for each repetition of a dataset: seed + 1, seed + 2, ...
 
     Args:
         recipe: A recipe in which a mixture may name a dataset several times, in whatever spelling.

@@ -393,7 +393,7 @@ def parse_stages(text: str | None) -> tuple[int, ...]:
     """Return the pipeline stages of ``--mtp-stages``.
 
     Raises:
-        UsageError: It is no list of numbers.
+        UsageError: The text is not a list of numbers.
     """
     try:
         return tuple(int(word) for word in (text or "").split(",") if word)

@@ -71,7 +71,7 @@ class GPTDatasetDescription(_DescribedIndex):
     Attributes:
         dataset_path: The path prefix exactly as the training job gives it.
         num_samples: The samples asked for, or None for one epoch.
-        split: The split string, or None where each split has datasets of its own.
+        split: The split string, or None if each split has its own datasets.
         split_matrix: The shares, as in :meth:`tokshard.gpt_index.splits.Split.matrix_json`.
 
     Example:

@@ -127,13 +127,13 @@ def read_identifiers(path: str) -> dict[str, Any]:
 
     Raises:
         MissingFileError: There is no such file.
-        InputError: It is no JSON object, or it is a whole description of a cache.
+        InputError: The file is not a JSON object, or it is a whole description of a cache.
     """
     try:
         found = read_json_object(path)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(
-            f"there is no file of tokenizer identifiers at {path}", path=path, hint=_OTHER_WAYS
+            f"file of tokenizer identifiers not found: {path}", path=path, hint=_OTHER_WAYS
         ) from None
     except IntegrityError as error:
         raise InputError(error.message, hint=_OTHER_WAYS) from error

@@ -317,7 +317,7 @@ def _description_facts(described: dict[str, Any]) -> Facts:
         ("requested", "one epoch" if wanted is None else counted(wanted, "sample")),
         ("sequence", f"{count(described['sequence_length'])} tokens"),
         ("seed", described["random_seed"]),
-        ("split by", "datasets of its own" if split is None else split),
+        ("split by", "separate datasets" if split is None else split),
     ]
     if not tokenizer:
         return [*facts, ("tokenizer", "none")]

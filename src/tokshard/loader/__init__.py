@@ -1,4 +1,4 @@
-"""What training imports: the micro-batches of a rank, with numpy alone."""
+"""The runtime reader for training jobs: the micro-batches of a rank, with numpy only."""
 
 from __future__ import annotations
 

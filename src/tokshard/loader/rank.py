@@ -145,7 +145,7 @@ class RankLoader:
     def clone(self) -> RankLoader:
         """Return another loader that stands where this one does, and shares the open files with it.
 
-        Each chunk of a virtual pipeline has an iterator of its own, all at the same position.
+        Each chunk of a virtual pipeline has its own iterator, all at the same position.
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -307,7 +307,7 @@ class RankLoader:
         """Return where the loader stands, as plain values.
 
         Args:
-            position: Another position, for who counts by himself.
+            position: Another position, if the caller counts the samples itself.
         """
         return self._state(self._position if position is None else position).to_json()
 

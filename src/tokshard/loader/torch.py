@@ -33,7 +33,7 @@ class PlanDataset:
     """The micro-batches of a rank by their numbers: a map-style dataset.
 
     It answers the numbers of :class:`PlanSampler` alone. Any other sampler would pick and order for a second
-    time what the plan has dealt out: a ``DistributedSampler`` on top gives every rank a part of its part.
+    time what the plan has assigned: a ``DistributedSampler`` on top gives every rank a part of its part.
 
     Args:
         loader: The rank's loader.
@@ -88,7 +88,7 @@ class PlanSampler:
 
 
 class PlanDataLoader:
-    """A torch ``DataLoader`` over a plan, whose state is that of the micro-batches that were handed out.
+    """A torch ``DataLoader`` over a plan, whose state is that of the micro-batches that were returned.
 
     Batches prefetched by workers do not count, so a state saved at any time and loaded with the same or
     another number of workers resumes at the very next micro-batch.

@@ -1,1 +1,1 @@
-"""Which sample each rank reads at each step: topology, schedule, order, plan, replan."""
+"""Plans of the samples that each rank reads at each step: topology, schedule, order, plan, replan."""

@@ -33,7 +33,7 @@ ENDLESS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class EpochRange:
-    """One or more epochs over the same positions, dealt out the same way.
+    """One or more epochs over the same positions with the same assignment.
 
     Attributes:
         order: Positions to sample ids, in each epoch.

@@ -162,8 +162,8 @@ def blend_files(directory: str, hash_text: str, split: str, samples: int) -> Cac
     """Return the arrays of a blend, if they are there and have the shape.
 
     Raises:
-        MissingFileError: One is not there.
-        IntegrityError: One is no whole array, or has another shape.
+        MissingFileError: An array is missing.
+        IntegrityError: An array is truncated, or has another shape.
     """
     files = CachedArrays.at(directory, hash_text, split, "BlendedDataset")
     for name, dtype in (("dataset_index", "int16"), ("dataset_sample_index", "int64")):
@@ -305,7 +305,7 @@ def open_sources(paths: Sequence[str], requested: RequestedSamples) -> dict[str,
 
     Raises:
         UsageError: A path is ambiguous, or the splits cannot be.
-        InputError: Nothing is there, or something has no samples.
+        InputError: A product is missing, or has no samples.
         IntegrityError: What is there does not fit together.
     """
     if not paths:

@@ -1,4 +1,4 @@
-"""Which position of an order each rank reads: two layouts, in stripes and in blocks.
+"""Layouts of an order: the positions that each rank reads, in stripes or in blocks.
 
 A layout deals the positions 0 to ``samples - 1`` of one epoch out to data-parallel ranks. A rank numbers
 what it reads with local indices from 0 on, and micro-batch ``m`` is its local indices ``m * b`` to

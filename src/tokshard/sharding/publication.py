@@ -58,7 +58,7 @@ def write_plan(
 
     Args:
         plan: The plan.
-        directory: Where; it is made where it is absent, and strangers in it are left alone.
+        directory: The directory of the plan, created if missing; files of other programs in it are kept.
         packed: Whether to put the ranks' manifests into one file.
         force: Whether to replace another plan.
 

@@ -194,7 +194,7 @@ def check_partition(layout: Layout) -> tuple[int, int]:
         How many positions are read, and how many are dropped.
 
     Raises:
-        IntegrityError: They do not: a defect of tokshard.
+        IntegrityError: The counts do not add up, which is a defect of tokshard.
     """
     owned = np.array([layout.owned(rank) for rank in range(layout.ranks)], dtype=np.int64)
     read, dropped = int(owned.sum()), layout.dropped().count

@@ -1,4 +1,4 @@
-"""Where a rank stands in the grid of tensor, pipeline, context, expert and data parallelism.
+"""Coordinates of a rank in the grid of tensor, pipeline, context, expert and data parallelism.
 
 Ranks are numbered as in megatron-core's ``RankGenerator``: the order names the dimensions from the fastest
 to the slowest, ``tp-cp-ep-dp-pp`` by default. Dense layers use the grid tp x cp x dp x pp; expert layers lay

@@ -29,7 +29,7 @@ class TokenizeOptions:
         eod: The EOD token or its id; None for the tokenizer's own.
         append_eod: Whether the EOD token is appended to each document.
         special_tokens: Whether the tokenizer's post-processor applies (BOS and so on).
-        fields: The JSON fields or columns to tokenize, each into a dataset of its own. ``meta.text`` is the
+        fields: The JSON fields or columns to tokenize, each into a separate dataset. ``meta.text`` is the
             field ``text`` of the object ``meta``, ``messages.0.content`` a field of the first item of a
             list; in ``meta\.text`` the dot is part of the key.
         name_by_field: Whether the outputs are named ``PREFIX_<field>_document`` even if there is one field.

@@ -193,7 +193,7 @@ def open_samples(
         path_as: Pairs (path here, path in the description of an index).
 
     Raises:
-        InputError: Nothing is there, or something has no samples.
+        InputError: A product is missing, or has no samples.
         IntegrityError: The files contradict each other.
     """
     only = None if split is None else split.partition(".")[0]

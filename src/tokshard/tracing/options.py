@@ -136,7 +136,7 @@ class TraceOptions:
 
         Raises:
             InputError: The list cannot be read, or holds nothing.
-            UsageError: One is no item.
+            UsageError: An item is invalid.
         """
         listed = [] if self.item_list is None else read_items(self.item_list)
         return [parse_item(text) for text in self.items] + listed
@@ -163,7 +163,7 @@ def parse_item(text: str) -> TraceItem:
     """Parse ``FILE:LINE``, ``FILE@OFFSET`` or ``PREFIX#DOCUMENT``.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The text has another form.
 
     Example:
         >>> parse_item("web.jsonl:17").kind, parse_item("out/web#3").number
@@ -184,7 +184,7 @@ def read_items(path: str) -> list[TraceItem]:
 
     Raises:
         InputError: It cannot be read, or holds nothing.
-        UsageError: A line is no item.
+        UsageError: A line is not an item.
     """
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:

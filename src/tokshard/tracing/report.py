@@ -1,4 +1,4 @@
-"""Reports of tracing: what samples and documents consist of, and who reads documents."""
+"""Reports of tracing: what samples and documents consist of, and which samples read documents."""
 
 from __future__ import annotations
 
@@ -184,14 +184,14 @@ class DocumentReads:
 
 @dataclass(frozen=True, slots=True)
 class TracedItem:
-    """A line or document that was looked for, and who reads it."""
+    """A requested line or document, and the samples that read it."""
 
     item: Annotated[str, Key("item", "The item as the user wrote it.")]
     status: Annotated[
         ItemStatus,
         Key(
             "status",
-            "`read`; `unread`: it is a document, and nothing reads it; `found`: it is a document of a "
+            "`read`; `unread`: it is a document that no sample reads; `found`: it is a document of a "
             "dataset, which has no reads; `rejected`: its record was not made a document; `not-found`.",
         ),
     ]

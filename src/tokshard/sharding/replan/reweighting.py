@@ -1,7 +1,7 @@
 """Re-weighted blends: new weights in the middle of a run, each source at its own next unread sample.
 
-The order is written into the directory of the new plan. Beside Megatron's two arrays of a blend there are
-two of our own, under names of the same form, ``{hash}-BlendedDataset-{split}-{array}.npy``::
+The order is written into the directory of the new plan. Besides Megatron's two arrays of a blend there are
+two arrays that Megatron does not have, named alike: ``{hash}-BlendedDataset-{split}-{array}.npy``::
 
     dataset_index         int16 (samples,)   the source of each sample
     dataset_sample_index  int64 (samples,)   its number in the index of the source
