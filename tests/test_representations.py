@@ -92,7 +92,7 @@ def test_a_blend_says_its_splits(made):
 
 def test_an_error_carries_its_hint():
     with pytest.raises(UsageError) as caught:
-        tokshard.VerifyOptions("x", workers=0)
+        tokshard.TokenizeOptions(inputs=())
     assert caught.value.hint
     assert str(caught.value) == caught.value.message
     assert caught.value.__notes__ == [f"hint: {caught.value.hint}"]

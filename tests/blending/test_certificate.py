@@ -149,5 +149,5 @@ def test_many_small_sources_make_a_deviation_above_one():
 def test_draws_out_of_range_are_counted():
     arrays = np.array([0, 1, 0, 0], np.int16), np.array([0, 0, 1, 2])
     assert measure_weight_errors(*arrays, [0.75, 0.25], [2, 1]).out_of_range == 1
-    with pytest.raises(IntegrityError, match="sources"):
+    with pytest.raises(IntegrityError, match="must hold source numbers below 1"):
         measure_weight_errors(*arrays, [1.0], [9])

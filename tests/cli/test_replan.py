@@ -96,7 +96,7 @@ def test_disk_reads_are_counted_and_listed(here):
         (["--consumed-samples", 40, "--shuffle", "samples", "-o", "plan2"], "--shuffle cannot be changed"),
         (["mix", "--consumed-samples", 40, "-o", "plan2"], "SOURCE cannot be changed"),
         (["--consumed-samples", 40, "--seed", 3, "-o", "plan2"], "--seed has no effect"),
-        (["--consumed-samples", 40, "--data-parallel", 3, "-o", "plan2"], "not divisible"),
+        (["--consumed-samples", 40, "--data-parallel", 3, "-o", "plan2"], "must be divisible by"),
         (["--consumed-samples", 40, "--blend", "1 data/books", "-o", "plan2"], "does not read data/books"),
         (["--consumed-samples", 40, "--blend", "mix", "--dry-run", "-o", "plan2"], "--dry-run"),
         (["--consumed-samples", 40, "--staging", "x", "--dry-run", "-o", "plan2"], "--dry-run"),

@@ -150,7 +150,7 @@ def test_a_plan_of_another_mixture_is_traced_from_its_stop_on_and_says_so():
     item = ("--source", "manuals.jsonl:5", "--source", "stories.jsonl:7", "--split", "train", "--json")
     before, mixed, same = (trace("--plan", name, *item).json for name in ("plan", "plan2", "plan3"))
     assert [before["warnings"], same["warnings"]] == [[], []]
-    assert "trace through these" in mixed["warnings"][0]
+    assert "trace that plan separately" in mixed["warnings"][0]
 
     def places(found):
         """Return what a report says of parts of documents and steps, counted from the start."""

@@ -347,7 +347,7 @@ def test_a_plan_does_not_read_data_that_has_changed(here, there, bucket):
     content[0] ^= 1
     bucket.put("data/web.bin", bytes(content))
     forget()
-    with pytest.raises(IntegrityError, match="has changed since the plan was made"):
+    with pytest.raises(IntegrityError, match="has changed since the plan was built"):
         batches(plan)
 
 
