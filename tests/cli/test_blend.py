@@ -236,7 +236,7 @@ def test_an_overrun_is_refused_with_what_works(workshop):
     done = run(*words, "--num-samples", 40, "--surplus", 0, "--dry-run")
     assert done.returncode == 2
     assert "would draw 26 samples of 'data/exact', whose index has 25" in done.stderr
-    surplus = re.search(r"pass --surplus ([\d.e-]+), the smallest that works", done.stderr)[1]
+    surplus = re.search(r"pass --surplus ([\d.e-]+) \(the smallest that works", done.stderr)[1]
     assert run(*words, "--num-samples", 40, "--surplus", surplus, "--dry-run").returncode == 0
 
 

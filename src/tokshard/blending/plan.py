@@ -387,7 +387,7 @@ class _Planner:
         hint = "pass another --num-samples"
         if needed is not None:
             hint = (
-                f"pass --surplus {needed:.6f}, the smallest that works (currently {self._config.surplus:g})"
+                f"pass --surplus {needed:.6f} (the smallest that works; currently {self._config.surplus:g})"
             )
         worst = beyond.index(max(beyond))
         raise UsageError(
