@@ -340,3 +340,42 @@ def test_a_signal_is_128_and_its_number(workshop, name, number):
         f"hint: resume with: tokshard {' '.join(map(str, GOOD[name]))}",
     ]
     assert run(*GOOD[name]).returncode == 0
+
+
+WEAK_REFERENCE = """
+import weakref
+class Thing: pass
+thing = Thing()
+kept = weakref.ref(thing, lambda _: os.kill(os.getpid(), NUMBER))
+del thing
+"""
+NAMED_FIELD = """
+class Field:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), NUMBER)
+class Record:
+    field = Field()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("code", [WEAK_REFERENCE, NAMED_FIELD], ids=["weak-reference", "named-field"])
+def test_a_signal_counts_even_where_python_loses_or_wraps_its_exception(code, number):
+    lines = (
+        "import os, time",
+        "from tokshard.cli import failures",
+        "with failures.reported():",
+        *(f"    {line}" for line in code.replace("NUMBER", str(int(number))).splitlines()),
+        "    time.sleep(60)",
+    )
+    ending = "except typer.Exit as stop:\n    raise SystemExit(stop.exit_code)"
+    program = f"import typer\ntry:\n{_indented(lines)}\n{ending}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert done.returncode == 128 + number, done.stderr
+    assert done.stderr.startswith("error: stopped; finished work is kept\n")
+
+
+def _indented(lines):
+    return "\n".join(f"    {line}" for line in lines)

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Timer, main_thread
 from types import FrameType
 
 import typer
@@ -117,12 +118,34 @@ def _stoppable() -> Iterator[None]:
             signal.signal(each, lambda second, _: os._exit(128 + second))
         raise _Stopped(number)
 
+    def unraisable(lost: sys.UnraisableHookArgs) -> None:
+        # The signal came while Python ran a callback that must not raise (of a weak reference, say).
+        if not isinstance(lost.exc_value, _Stopped):
+            show(lost)
+            return
+        number = lost.exc_value.number
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, stop)
+        Timer(0.01, signal.pthread_kill, (main_thread().ident, number)).start()
+
+    show, sys.unraisablehook = sys.unraisablehook, unraisable
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
-    except _Stopped:
+    except BaseException as error:
+        stopped = _stopped_in(error)
+        if stopped is None or (stopped is not error and as_ours(error) is not None):
+            raise
         previous.clear()  # a second signal ends the process at once until its very end
-        raise
+        raise stopped from None
     finally:
+        sys.unraisablehook = show
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _stopped_in(error: BaseException | None) -> _Stopped | None:
+    # Some code of Python wraps all errors: up to 3.11 the creation of a class, by ``__set_name__``.
+    while error is not None and not isinstance(error, _Stopped):
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return error

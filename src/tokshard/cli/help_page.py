@@ -92,7 +92,7 @@ def page(ctx: Any, *, everything: bool = False) -> str:
     about, _, examples = (command.help or "").partition(_EXAMPLES)
     for paragraph in about.split("\n\n"):
         writer.paragraph(paragraph)
-    options = _options(command)
+    options = options_of(command)
     common = [option for option in options if _is_common(command, option)]
     shown = options if everything else common
     if len(common) == len(options):
@@ -125,7 +125,8 @@ def _arguments(command: Any) -> list[Any]:
     return [each for each in command.params if each.param_type_name == "argument" and not each.hidden]
 
 
-def _options(command: Any) -> list[Any]:
+def options_of(command: Any) -> list[Any]:
+    """Return the visible options of a command, those about messages and help last."""
     found = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
     return sorted(found, key=lambda option: option.rich_help_panel == MESSAGES)
 
@@ -190,7 +191,7 @@ class _Writer:
 
     def usage(self, path: str, command: Any) -> None:
         """Write the line that shows how a command is called."""
-        required = [option for option in _options(command) if option.required]
+        required = [option for option in options_of(command) if option.required]
         words = ["[OPTIONS]", *(f"{option.opts[0]}{_NO_BREAK}{option.metavar}" for option in required)]
         for argument in _arguments(command):
             shown = _argument(argument)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from tokshard.cli import megatron_options
-from tokshard.cli.help_page import names_of
+from tokshard.cli.help_page import names_of, options_of
 from tokshard.errors import UsageError
 
 
@@ -52,7 +52,7 @@ def _unknown_option(name: str, command: Any, path: str) -> UsageError:
     elif name[1:].isdecimal():
         hint = "pass a positive number"
     else:
-        known = [each for option in _options(command) for each in names_of(option)]
+        known = [each for option in options_of(command) for each in names_of(option)]
         wide = "--help" if getattr(command, "common", None) is None else "--help-all"
         found = closest(name, known)
         hint = f"pass {found}" if found else f"run `{path} {wide}` to list the options"
@@ -67,15 +67,11 @@ def _missing(parameter: Any, path: str) -> UsageError:
 
 
 def _bad_value_count(name: str, command: Any) -> UsageError:
-    option = next(each for each in _options(command) if name in names_of(each))
+    option = next(each for each in options_of(command) if name in names_of(each))
     if option.is_flag:
         return UsageError(f"{name} takes no value", hint=f"pass {name} alone")
     values = "a value" if option.nargs == 1 else f"{option.nargs} values"
     return UsageError(f"{name} requires {values}", hint=f"pass {name} {option.metavar}")
-
-
-def _options(command: Any) -> list[Any]:
-    return [each for each in command.params if each.param_type_name == "option" and not each.hidden]
 
 
 def _name(parameter: Any) -> str:

@@ -99,7 +99,7 @@ def values_of(paths: Sequence[FieldPath], records: Iterator[Any]) -> tuple[list[
     """Return the values of each path in all records, without checks of the values.
 
     Raises:
-        LookupError, TypeError: A record lacks a field.
+        LookupError, TypeError: A field is missing from a record.
     """
     if any(len(path.keys) > 1 for path in paths):
         loaded = list(records)
@@ -242,7 +242,7 @@ class TextField(NamedTuple):
 
 
 def missing_column(path: FieldPath, names: Sequence[str], texts: Sequence[str]) -> tuple[str, str]:
-    """Return the sentence and the hint for a column that a table lacks.
+    """Return the sentence and the hint for a column that is missing from a table.
 
     ``names``: all columns. ``texts``: those that hold text.
     """

@@ -253,7 +253,7 @@ def _look_at_documents(
     tally: _Tally, header: IndexHeader, documents: FileColumn, begin: int, end: int
 ) -> None:
     sequences = header.sequence_count
-    # One more at the left, so that each boundary is held against the one before it.
+    # One more at the left, so that each boundary is compared with the one before it.
     left = min(begin, 1)
     piece = documents[begin - left : end]
     steps = np.diff(piece)
