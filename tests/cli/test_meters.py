@@ -175,3 +175,14 @@ def test_without_a_terminal_short_commands_print_no_progress(tmp_path):
     done = tokshard("tokenize", "corpus.jsonl", "-o", "out", "--tokenizer", TOKENIZER, cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+def test_a_meter_ends_in_order_if_a_signal_came_before_its_thread_started(monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    meter = LogMeter()
+    with pytest.raises(KeyboardInterrupt):
+        meter.start("encoding")
+    meter.finish()

@@ -231,7 +231,8 @@ class _RefreshingMeter:
         """End the thread, and remove what is not to stay."""
         if self._thread is not None:
             self._ended.set()
-            self._thread.join()
+            if self._thread.is_alive():  # a signal may have come before it was started
+                self._thread.join()
             self._thread = None
             self._clear()
 

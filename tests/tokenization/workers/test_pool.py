@@ -255,6 +255,20 @@ def test_a_worker_that_dies_in_the_middle_of_a_word_is_dead_when_its_end_is_know
     assert f"worker process {process.pid} was killed by SIGKILL" in worker.death().message
 
 
+def test_a_worker_is_closed_in_order_if_a_signal_came_before_its_thread_started(monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    ours, theirs = socket.socketpair()
+    worker = Worker(0, ours)
+    with theirs, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.listen_to(queue.Queue())
+    worker.close()
+    assert ours.fileno() == -1
+
+
 def test_a_worker_that_does_not_listen_any_more_is_no_error_of_its_own():
     worker, events, process = worker_of("exec 0<&- 1>&-; exit 3")
     worker.note_end(process.pid, process.wait(PATIENCE_SECONDS))

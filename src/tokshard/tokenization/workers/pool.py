@@ -208,7 +208,7 @@ class Worker:
 
     def close(self) -> None:
         """Wait for the listening thread, and close the connection. The process has been ended."""
-        if self._listener is not None:
+        if self._listener is not None and self._listener.is_alive():  # else a signal came before its start
             self._listener.join()
         self._connection.close()
 
