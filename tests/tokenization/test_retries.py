@@ -189,6 +189,39 @@ def test_a_finished_output_of_touched_inputs_is_up_to_date(corpus):
     assert documents("x")[9] == [[*b"DOCUMENT 9", 256]]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([["a", "b"], ["c"]], [["a"], ["b", "c"]]),
+        (["a\nb", "c"], ["a", "b\nc"]),
+        (["a", None], [None, "a"]),
+    ],
+    ids=["documents", "texts", "nulls"],
+)
+def test_a_changed_table_whose_units_have_the_same_digests(before, after, tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+
+    def write(rows, mtime):
+        with pa.ipc.new_file("x.arrow", pa.schema([("text", pa.array(rows).type)])) as file:
+            file.write_table(pa.table({"text": rows}))
+        os.utime("x.arrow", (mtime, mtime))
+        return os.path.getsize("x.arrow")
+
+    write_jsonl(Path("bad.jsonl"), [b"broken"])
+    skip = ("--on-error", "skip")
+    size = write(before, 1)
+    attempt("x.arrow", *skip)
+    attempt("x.arrow", "bad.jsonl", "-o", "y", *skip, "--max-errors", str(before.count(None)), code=3)
+    assert write(after, 2) == size
+    assert "x.arrow: mtime_ns was" in attempt("x.arrow", *skip, code=4)
+    attempt("x.arrow", "bad.jsonl", "-o", "y", *skip)
+    assert pair("y") == clean_pair("x.arrow", *skip)
+    assert (
+        Path("y.tokshard/provenance.bin").read_bytes() == Path("clean/x.tokshard/provenance.bin").read_bytes()
+    )
+
+
 def test_no_resume_starts_over(corpus):
     attempt(corpus, *UNIT, code=3)
     report = attempt(corpus, *UNIT, "--no-resume", "--on-error", "skip")

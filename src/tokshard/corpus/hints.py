@@ -14,8 +14,6 @@ _SKIP = "pass --on-error skip to skip bad records and list them in rejected.json
 _TEXT_NAME = re.compile(r"\.(jsonl?|ndjson|txt|csv|tsv)$", re.IGNORECASE)
 _TABLE_NAME = re.compile(r"\.(csv|tsv)$", re.IGNORECASE)
 _REMOVE_MARKS = r"s/^\xEF\xBB\xBF//"
-# Characters that text files do not contain.
-_REMOVE_MARKS = r"s/^\xEF\xBB\xBF//"
 # Characters that text files do not contain, and bytes that are not UTF-8.
 _BINARY = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]|\\x")
 
