@@ -35,27 +35,7 @@ _SHOWN_DIRECTORIES = 4
 _WORDS = {"found": "reused"}
 
 
-COMMON_OPTIONS = (
-    "--seq-length",
-    "--split",
-    "--seed",
-    "--num-samples",
-    "--epochs",
-    "--train-iters",
-    "--train-samples",
-    "--global-batch-size",
-    "--eval-interval",
-    "--eval-iters",
-    "--like",
-    "--tokenizer-identifiers",
-    "--megatron",
-    "--tokenizer-type",
-    "--tokenizer-model",
-    "--cache-dir",
-    "--assert-hit",
-    "--rebuild",
-    "--workers",
-)
+COMMON_OPTIONS = (*options.INDEXING_OPTIONS, "--epochs", "--assert-hit", "--rebuild", "--workers")
 
 
 def build_indices(

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import typer
@@ -34,7 +34,7 @@ _NO_BREAK = "\x00"
 class Command(TyperCommand):
     """A command with our help."""
 
-    common: frozenset[str] | None = None
+    common: Collection[str] | None = None
     """The names of the options that ``--help`` shows; None for all."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:

@@ -17,6 +17,25 @@ TRAINING = "Number of samples, from the arguments of a Megatron job"
 NAMES = "File names that a Megatron job looks up"
 RUN = "Run"
 
+INDEXING_OPTIONS = (
+    "--seq-length",
+    "--split",
+    "--seed",
+    "--num-samples",
+    "--train-iters",
+    "--train-samples",
+    "--global-batch-size",
+    "--eval-interval",
+    "--eval-iters",
+    "--like",
+    "--tokenizer-identifiers",
+    "--megatron",
+    "--tokenizer-type",
+    "--tokenizer-model",
+    "--cache-dir",
+)
+"""The common options of the commands that build indexes, for their ``COMMON_OPTIONS``."""
+
 THREE_WAYS = (
     "--like DESCRIPTION.txt of that job's cache, --tokenizer-identifiers FILE.json, or --megatron 0.19 "
     "--tokenizer-type HuggingFaceTokenizer --tokenizer-model PATH"
