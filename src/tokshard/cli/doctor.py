@@ -33,9 +33,8 @@ def doctor(
         list[str],
         typer.Argument(
             metavar="LAUNCH...",
-            help="A launch command; or one file that contains it: a script, arguments, a log or JSON; or "
-            "- for "
-            "stdin.",
+            help="A launch command; or one file that contains it: a script, arguments, a log or JSON; "
+            "or - for stdin.",
             show_default=False,
         ),
     ],

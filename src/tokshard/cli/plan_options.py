@@ -200,9 +200,8 @@ StepBatchSizeSchedule = Annotated[
     text(
         "--step-batch-size-schedule",
         metavar="'N:SIZE ...'",
-        help="Read SIZE samples per step once N tokens are consumed (with --documents: N samples), as "
-        "Megatron "
-        "since 0.18.",
+        help="Read SIZE samples per step once N tokens are consumed (with --documents: N samples), "
+        "as Megatron since 0.18.",
         group=_BATCHES,
     ),
 ]
@@ -310,9 +309,8 @@ BucketBy = Annotated[
     choice(
         Literal["length", "sequences", "pieces"],
         "--bucket-by",
-        help="With --bucket-buffer: sort documents by length (tokens) or sequences, indexed samples by "
-        "pieces "
-        "of documents.",
+        help="With --bucket-buffer: sort documents by length (tokens) or sequences, indexed samples "
+        "by pieces of documents.",
         group=_ORDER,
         default="length, or pieces",
     ),
@@ -399,8 +397,7 @@ StagingRemote = Annotated[
         "--staging-remote",
         metavar="URL",
         help="With --staging: also write s5cmd commands; URL is where the store keeps the directory /, "
-        "such as "
-        "s3://bucket/cluster.",
+        "such as s3://bucket/cluster.",
         group=_LOOK_AHEAD,
     ),
 ]

@@ -165,8 +165,7 @@ def tokenize(
         typer.Argument(
             metavar="INPUT...",
             help="JSONL (plain, .gz, .bz2, .xz or .zst), Parquet or Arrow files; also quoted globs, "
-            "directories, "
-            "@list.txt, URLs such as s3://bucket/*.jsonl, or - for stdin.",
+            "directories, @list.txt, URLs such as s3://bucket/*.jsonl, or - for stdin.",
             show_default=False,
         ),
     ] = None,
@@ -214,8 +213,7 @@ def tokenize(
             "--tokenizer",
             metavar="PATH",
             help="Use this tokenizer.json (or its directory), .tiktoken or SentencePiece .model file, a "
-            "URL of "
-            "one, or hf:ORG/NAME.",
+            "URL of one, or hf:ORG/NAME.",
             default="built-in bytes",
             group=_TOKENIZER,
         ),
