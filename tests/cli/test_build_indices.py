@@ -12,7 +12,6 @@ import pytest
 from support.command_line import tokshard
 from support.index_caches import write_dataset
 from support.mixture_data import NAMES, files_of, run, write_mixture
-from tokshard.cli.declarations import parse_count, parse_sizes
 
 BUILD = ("build-indices", "data/web", "--seq-length", 16)
 
@@ -227,12 +226,3 @@ def test_a_missing_sequence_length_and_dataset_are_named(workshop):
     assert (done.returncode, "the sequence length is required" in done.stderr) == (2, True)
     done = run("build-indices", "data/\x1b[31mnone", "--epochs", 1, "--seq-length", 16)
     assert (done.returncode, r"dataset not found: data/\x1b[31mnone" in done.stderr) == (3, True)
-
-
-def test_counts_are_read_as_people_write_them():
-    texts = ["7", "1_000", "1,000", "4k", "2.5M", "10B", "1.5T", "2.0"]
-    assert [parse_count(text) for text in texts] == [7, 1000, 1000, 4000, 2_500_000, 10**10, 15 * 10**11, 2]
-    assert parse_sizes(" 1k , none") == (1000, None, 0)
-    for wrong in ("", "x", "-1", "1.5", "1.5e3", "1MB", "0x10"):
-        with pytest.raises(Exception, match="must be a whole number such as"):
-            parse_count(wrong)

@@ -7,14 +7,15 @@ command names in ``COMMON_OPTIONS``; ``--help-all`` shows all. Without that list
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import typer
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_SIZES = {f"{unit}{end}": scale for unit, scale in (_DECIMAL | _BINARY).items() for end in ("", "b")}
+_COUNTS = {**_DECIMAL, "b": 10**9}
 _PATTERN = re.compile(r"^\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-z]*)\s*$", re.IGNORECASE)
 _LONGEST_METAVAR = 28
 
@@ -29,15 +30,9 @@ def parse_bytes(text: str) -> int:
         >>> parse_bytes("256MB"), parse_bytes("16MiB"), parse_bytes("1_000")
         (256000000, 16777216, 1000)
     """
-    match = _PATTERN.match(str(text))
-    if match:
-        number, unit = match.group(1).replace("_", "").replace(",", ""), match.group(2).lower()
-        scale = {**_DECIMAL, **_BINARY}.get(unit.removesuffix("b"))
-        if scale is not None:
-            value = float(number) * scale if "." in number else int(number) * scale
-            if value == int(value):
-                return int(value)
-    raise typer.BadParameter(f"must be a size such as 64MB, 16MiB or 1000000, got {text!r}")
+    if (value := _scaled(text, _SIZES)) is None:
+        raise typer.BadParameter(f"must be a size such as 64MB, 16MiB or 1000000, got {text!r}")
+    return value
 
 
 def parse_count(text: str) -> int:
@@ -50,14 +45,20 @@ def parse_count(text: str) -> int:
         >>> parse_count("10B"), parse_count("2.5M"), parse_count("1_000")
         (10000000000, 2500000, 1000)
     """
+    if (value := _scaled(text, _COUNTS)) is None:
+        raise typer.BadParameter(f"must be a whole number such as 1000, 2M or 10B, got {text!r}")
+    return value
+
+
+def _scaled(text: str, scales: Mapping[str, int]) -> int | None:
+    # In integers: as floats, 1.001 * 1000 is no whole number.
     match = _PATTERN.match(str(text))
-    scale = _COUNTS.get(match.group(2).lower()) if match else None
-    if match and scale is not None:
-        whole, _, fraction = match.group(1).replace("_", "").replace(",", "").partition(".")
-        parts = int(10 ** len(fraction))
-        if scale % parts == 0 or not int(fraction or "0"):
-            return int(whole) * scale + int(fraction or "0") * scale // parts
-    raise typer.BadParameter(f"must be a whole number such as 1000, 2M or 10B, got {text!r}")
+    scale = scales.get(match.group(2).lower()) if match else None
+    if match is None or scale is None:
+        return None
+    whole, _, fraction = match.group(1).replace("_", "").replace(",", "").partition(".")
+    value, rest = divmod(int(whole + fraction) * scale, 10 ** len(fraction))
+    return None if rest else int(value)
 
 
 def parse_integer(text: str) -> int:
