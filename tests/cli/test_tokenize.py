@@ -218,6 +218,13 @@ def test_a_dot_in_a_json_key_is_part_of_the_key_as_in_megatron(tmp_path):
     assert pair(tmp_path / "p_a.b_document") == pair(tmp_path / "q")
 
 
+def test_json_keys_end_at_a_short_option_as_in_megatron(tmp_path, corpus):
+    done = tokshard("tokenize", "--preset", "megatron", "--input", corpus.name, "--json-keys", "text",
+                    "-o", "p", "--tokenizer-model", TOKENIZER, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "p_text_document.idx").exists()
+
+
 @pytest.mark.parametrize(
     "option", [["--split-sentences"], ["--partitions", "4"], ["--tokenizer-type", "GPT2BPE"]]
 )

@@ -38,7 +38,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
             continue
         values = [value] if separator else []
         wanted = _IGNORED.get(name, 1)
-        while position < len(words) and not words[position].startswith("--"):
+        while position < len(words) and not _is_option(words[position]):
             if len(values) >= wanted and name != "--json-keys":
                 break
             values.append(words[position])
@@ -59,6 +59,10 @@ def _has_preset(words: Sequence[str]) -> bool:
         word == f"--preset={_MEGATRON_PRESET}" or (word == "--preset" and value == _MEGATRON_PRESET)
         for word, value in pairs
     )
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and word != "-"  # alone it is stdin
 
 
 def _tokenizer_type(values: list[str]) -> list[str]:
