@@ -39,7 +39,8 @@ def test_findings_end_with_1_and_all_are_listed(tmp_path):
 def test_notes_alone_end_with_0(tmp_path):
     done = tokshard("verify", bad_datasets.foreign(tmp_path), "--level", "structure")
     assert done.returncode == 0
-    assert "note: unverified: " in done.stdout
+    _, hint = done.stdout.split("note: unverified: ")[1].splitlines()[:2]
+    assert hint.startswith("    hint: run tokshard verify --adopt to write a manifest")
 
 
 def test_json_has_everything(tmp_path):

@@ -10,9 +10,10 @@ import typer
 
 import tokshard
 from tokshard import DoctorOptions
-from tokshard.cli import options, terminal
+from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.options import LogJson
+from tokshard.core.formatting import count, counted
 
 if TYPE_CHECKING:
     from tokshard import CacheLookup, DoctorReport
@@ -81,78 +82,65 @@ def _show(report: DoctorReport) -> None:
     _show_job(report)
     for split in report.splits:
         if not split.sources:
-            terminal.say(f"{split.name}: unknown, see below")
+            rendering.line(f"{split.name}: unknown, see below")
             continue
         kind = _KINDS.get(split.kind, "weighted blend of")
-        count = "" if split.kind == "single" else f" {terminal.count(len(split.sources))} datasets"
-        terminal.say(f"{split.name}: {kind}{count}, {terminal.count(split.samples)} samples")
+        datasets = "" if split.kind == "single" else f" {counted(len(split.sources), 'dataset')}"
+        rendering.line(f"{split.name}: {kind}{datasets}, {count(split.samples)} samples")
     if report.lookups:
-        terminal.say("")
-        terminal.say(f"cache files, by the names of {terminal.safe(report.tokenizer.label)}:")
+        rendering.line()
+        rendering.line(f"cache files, by the names of {report.tokenizer.label}:")
     missing_first = sorted(report.lookups, key=lambda lookup: lookup.condition == "fresh")
     for lookup in missing_first[:_SHOWN_LOOKUPS]:
         _show_lookup(lookup)
     if len(missing_first) > _SHOWN_LOOKUPS:
-        terminal.say(f"  and {len(missing_first) - _SHOWN_LOOKUPS} more (--json lists all)")
-    terminal.say("")
-    for finding in sorted(report.findings, key=lambda found: _ORDER[found.severity]):
-        terminal.say(f"{finding.severity}: {finding.code}: {terminal.safe(finding.message)}")
-        if finding.hint:
-            terminal.say(f"  hint: {terminal.safe(finding.hint)}")
+        rendering.line(f"  and {len(missing_first) - _SHOWN_LOOKUPS} more (--json lists all)")
+    rendering.line()
+    rendering.findings(report.findings)
     if report.is_healthy:
         seen = "in the visible arguments" if report.launch.unseen else "found"
-        indexes = terminal.counted(len(report.lookups), "cached index", "cached indexes")
-        terminal.say(f"no problems {seen}: the job will find its {indexes}")
-
-
-_ORDER = {"error": 0, "warning": 1, "note": 2}
+        indexes = counted(len(report.lookups), "cached index", "cached indexes")
+        rendering.line(f"no problems {seen}: the job will find its {indexes}")
 
 
 def _show_job(report: DoctorReport) -> None:
     launch, sizes = report.launch, report.sizes
     parts = []
     if launch.world_size is not None:
-        parts.append(_plural(launch.world_size, "process", "processes"))
+        parts.append(counted(launch.world_size, "process", "processes"))
     if launch.data_parallel_size is not None:
-        parts.append(_plural(launch.data_parallel_size, "data-parallel rank", "data-parallel ranks"))
+        parts.append(counted(launch.data_parallel_size, "data-parallel rank"))
     if launch.batch_size is not None:
-        parts.append(f"batches of {terminal.count(launch.batch_size)}")
+        parts.append(f"batches of {count(launch.batch_size)}")
     if launch.sequence_length is not None:
-        parts.append(f"samples of {terminal.count(launch.sequence_length)} tokens")
-    terminal.say(f"job: {', '.join(parts) or 'unknown'}")
+        parts.append(f"samples of {count(launch.sequence_length)} tokens")
+    rendering.line(f"job: {', '.join(parts) or 'unknown'}")
     if sizes is not None:
         asked = (f"{name} {_number(getattr(sizes, name))}" for name in ("train", "valid", "test"))
-        terminal.say(f"requests: {', '.join(asked)} samples")
+        rendering.line(f"requests: {', '.join(asked)} samples")
 
 
 def _show_lookup(lookup: CacheLookup) -> None:
     state = lookup.condition or "unknown"
-    reason = "" if state in {"fresh", "missing"} else f": it {terminal.safe(lookup.detail)}"
-    terminal.say(f"  {state:<8} {lookup.split} of {terminal.safe(lookup.name)}{reason}")
-    terminal.say(f"           {terminal.safe(lookup.stem)}-*")
+    reason = "" if state in {"fresh", "missing"} else f": it {lookup.detail}"
+    rendering.line(f"  {state:<8} {lookup.split} of {lookup.name}{reason}")
+    rendering.line(f"           {lookup.stem}-*")
     nearest = lookup.nearest
     if nearest is None:
         return
-    terminal.say(f"           most similar entry: {terminal.safe(os.path.basename(nearest.path))}")
+    rendering.line(f"           most similar entry: {os.path.basename(nearest.path)}")
     for found in nearest.differences[:_SHOWN_DIFFERENCES]:
-        terminal.say(
-            f"             {terminal.safe(found.field)}: job {_value(found.wanted)}, "
-            f"cache {_value(found.found)}"
-        )
+        rendering.line(f"             {found.field}: job {_value(found.wanted)}, cache {_value(found.found)}")
     if len(nearest.differences) > _SHOWN_DIFFERENCES:
-        terminal.say(f"             and {len(nearest.differences) - _SHOWN_DIFFERENCES} more")
+        rendering.line(f"             and {len(nearest.differences) - _SHOWN_DIFFERENCES} more")
 
 
 def _value(value: Any) -> str:
     import json
 
     text = json.dumps(value, ensure_ascii=False)
-    return terminal.safe(text if len(text) <= _SHOWN_VALUE else text[:_SHOWN_VALUE] + "...")
-
-
-def _plural(count: int, singular: str, plural: str) -> str:
-    return f"{terminal.count(count)} {singular if count == 1 else plural}"
+    return text if len(text) <= _SHOWN_VALUE else text[:_SHOWN_VALUE] + "..."
 
 
 def _number(size: int | None) -> str:
-    return "one epoch of" if size is None else terminal.count(size)
+    return "one epoch of" if size is None else count(size)

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from tokshard.core.findings import Finding
 
 _LABEL_CELLS = 12
 _STRIP_LABEL_CELLS = 14
 _BAR_CELLS = 40
 _SMALLEST_BAR = 10
+_SEVERITIES = ("error", "warning", "note")
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -80,6 +82,14 @@ def facts(facts: Facts) -> None:
     cells = max([_LABEL_CELLS, *(len(label) for label, _ in facts)])
     for label, value in facts:
         _say(_text(f"{label:<{cells}} ", "cyan"), _text(value))
+
+
+def findings(findings: Iterable[Finding], indent: str = "") -> None:
+    """Print findings with their hints, errors first."""
+    for found in sorted(findings, key=lambda found: _SEVERITIES.index(found.severity)):
+        line(f"{indent}{found.severity}: {found.code}: {found.message}")
+        if found.hint:
+            line(f"{indent}  hint: {found.hint}")
 
 
 def outcome(facts: Iterable[tuple[str, object]]) -> None:

@@ -16,11 +16,9 @@ from tokshard.core.formatting import count, counted, duration, size
 
 if TYPE_CHECKING:
     from tokshard import VerifiedProduct, VerifyReport
-    from tokshard.core.findings import Finding
 
 Level = Literal["structure", "digest", "deep"]
 
-_ORDER = {"error": 0, "warning": 1, "note": 2}
 _LABEL_CELLS = 12
 
 
@@ -115,17 +113,10 @@ def _show_product(product: VerifiedProduct) -> None:
     counts = [f"{count(value)} {_noun(name, value)}" for name, value in product.counts.items()]
     if counts:
         rendering.line(f"{'':<{_LABEL_CELLS}} {', '.join(counts)}")
-    for finding in sorted(product.findings, key=lambda finding: _ORDER[finding.severity]):
-        _show_finding(finding)
+    rendering.findings(product.findings, "  ")
 
 
 def _noun(name: str, number: int) -> str:
     # Of names such as "inputs_compared".
     words = name.split("_")
     return " ".join(words if number != 1 else [word.removesuffix("s") for word in words])
-
-
-def _show_finding(finding: Finding) -> None:
-    rendering.line(f"  {finding.severity}: {finding.code}: {finding.message}")
-    if finding.hint and finding.is_problem:
-        rendering.line(f"    hint: {finding.hint}")
