@@ -23,7 +23,7 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
-from tokshard.core.formatting import count, counted, duration, percent, shown_path
+from tokshard.core.formatting import count, counted, duration, percent, shown_path, visible
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ def blend(
         run.warn(made.warnings)
         if emit is not None:
             text = tokshard.emit_megatron(made.plan, chosen, emit)
-            terminal.say(text if emit == "megatron-json" else terminal.safe(text))
+            terminal.say(text if emit == "megatron-json" else visible(text))
         else:
             run.show(made, lambda made: _show(made, chosen))
 
@@ -331,34 +331,34 @@ def _show(made: BlendDryRun | BlendReport, options: BlendOptions) -> None:
 
 
 def _show_forecast(split: SplitForecast) -> None:
-    terminal.say(f"{split.name}: {split.kind_name}, {terminal.count(split.samples)} samples")
+    rendering.line(f"{split.name}: {split.kind_name}, {count(split.samples)} samples")
     rows = [
         (
             source.prefix,
             percent(source.weight),
-            terminal.count(source.draws),
-            terminal.count(source.samples),
+            count(source.draws),
+            count(source.samples),
             f"{source.epochs_drawn:.2f}",
-            terminal.count(source.tokens_per_epoch),
+            count(source.tokens_per_epoch),
         )
         for source in split.sources
     ]
     rendering.table(("source", "share", "samples", "in its index", "epochs", "tokens of an epoch"), rows)
-    terminal.say("")
+    rendering.line()
 
 
 def _show_hits(hits: BlendHits) -> None:
     for entry in hits.entries:
-        reason = "" if entry.condition == "fresh" else f": it {terminal.safe(entry.detail)}"
-        name = "the blend" if entry.prefix is None else terminal.safe(entry.prefix)
-        terminal.say(f"{entry.condition:<8} {entry.hash} {entry.split} of {name}{reason}")
+        reason = "" if entry.condition == "fresh" else f": it {entry.detail}"
+        name = "the blend" if entry.prefix is None else entry.prefix
+        rendering.line(f"{entry.condition:<8} {entry.hash} {entry.split} of {name}{reason}")
     fresh = sum(entry.condition == "fresh" for entry in hits.entries)
     rendering.outcome([("fresh", f"{count(fresh)} of {counted(len(hits.entries), 'index', 'indexes')}")])
 
 
 def _show_report(report: BlendReport, options: BlendOptions) -> None:
     rendering.show(tokshard.describe(report.document))
-    terminal.say("")
+    rendering.line()
     actions = Counter(entry.action for entry in report.entries)
     words = {"found": "reused"}
     done = ", ".join(

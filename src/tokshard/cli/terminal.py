@@ -7,24 +7,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from tokshard.core.formatting import count, counted, duration, size, tokenizer_name
-from tokshard.core.formatting import shown_path as path
-from tokshard.core.formatting import visible as safe
 from tokshard.errors import StorageError
-
-__all__ = [
-    "count",
-    "counted",
-    "duration",
-    "open_closed_streams",
-    "path",
-    "safe",
-    "say",
-    "say_json",
-    "size",
-    "tell",
-    "tokenizer_name",
-]
 
 _ENCODING_ERRORS = "backslashreplace"
 

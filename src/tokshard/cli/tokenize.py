@@ -10,9 +10,9 @@ import typer
 
 import tokshard
 from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
-from tokshard.cli import rendering, terminal
+from tokshard.cli import declarations, rendering, terminal
 from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import choice, integer, size, switch, text
+from tokshard.cli.declarations import choice, integer, switch, text
 from tokshard.cli.options import (
     RUN,
     AsJson,
@@ -29,6 +29,7 @@ from tokshard.core.formatting import (
     count,
     counted,
     duration,
+    size,
     throughput,
     tokenizer_name,
     written_dataset,
@@ -266,7 +267,7 @@ def tokenize(
     ] = None,
     max_document_bytes: Annotated[
         int,
-        size(
+        declarations.size(
             "--max-document-bytes",
             help="Reject records larger than SIZE.",
             default=f"{TokenizeOptions.max_document_bytes // 10**6}MB",
@@ -279,7 +280,7 @@ def tokenize(
     ] = None,
     unit_size: Annotated[
         int,
-        size(
+        declarations.size(
             "--unit-size",
             help="Divide inputs into units of work of SIZE input bytes.",
             default=f"{TokenizeOptions.unit_bytes >> 20}MiB",
@@ -428,7 +429,7 @@ def tokenize(
 def _show_discarded(report: DiscardedWork) -> None:
     for path in report.removed:
         rendering.line(f"removed: {path}")
-    units, held = counted(report.units, "finished unit"), terminal.size(report.size_bytes)
+    units, held = counted(report.units, "finished unit"), size(report.size_bytes)
     rendering.line(f"{units} ({held}) removed" if report.removed else "nothing to remove: no unfinished work")
 
 
@@ -446,11 +447,11 @@ def _show_report(report: TokenizeReport) -> None:
             facts.append(("reused", units))
         if report.bytes_of_other_options:
             units = counted(report.units_of_other_options, "unit")
-            size = terminal.size(report.bytes_of_other_options)
-            facts.append(("removed", f"{units} of other options or inputs ({size})"))
+            removed = size(report.bytes_of_other_options)
+            facts.append(("removed", f"{units} of other options or inputs ({removed})"))
         tokens = sum(output.tokens for output in report.outputs)
         speed = throughput(report.seconds, report.content_bytes, tokens)
-        facts.append(("time", f"{terminal.size(report.content_bytes)} of text in {speed}"))
+        facts.append(("time", f"{size(report.content_bytes)} of text in {speed}"))
     rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(first)}")])
 
 
@@ -465,10 +466,10 @@ def _encoder(report: TokenizeReport) -> str:
 
 def _show_dry_run(plan: TokenizeDryRun) -> None:
     total = sum(source.size_bytes or 0 for source in plan.inputs)
-    rendering.line(f"inputs: {count(len(plan.inputs))}, {terminal.size(total)} on disk")
+    rendering.line(f"inputs: {count(len(plan.inputs))}, {size(total)} on disk")
     inputs = []
     for source in plan.inputs:
-        length = "stream" if source.size_bytes is None else terminal.size(source.size_bytes)
+        length = "stream" if source.size_bytes is None else size(source.size_bytes)
         packed = "" if source.compression == "none" else f", {source.compression}"
         inputs.append(f"  {source.path} ({source.format}{packed}, {length})")
     rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
