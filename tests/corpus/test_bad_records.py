@@ -207,7 +207,7 @@ def test_several_fields_stand_or_fall_together(tmp_path):
 
 
 def test_details_name_the_place_and_the_value(tmp_path):
-    lines = [text(b"[1]"), text(b'"\xff"'), text(b'"ab\\udc01"'), b"x" * 31, b'{"text": {}}']
+    lines = [text(b"[1]"), text(b'"\xff"'), text(b'"ab\\udc01"'), b"x" * 31, b'{"text": {}}', b'{"text": "a']
     reading = read_data(b"\n".join(lines) + b"\n", "none", tmp_path, limit=30)
     assert reading.details == [
         'item 0 of field "text" must be a string, got a number',
@@ -215,6 +215,7 @@ def test_details_name_the_place_and_the_value(tmp_path):
         'field "text" contains the lone surrogate U+DC01 at character 2',
         "the line must be at most 30 bytes, got 31",
         'field "text" must be a string or a list of strings, got an object',
+        "invalid JSON: Unterminated string starting at character 9",
     ]
 
 

@@ -28,7 +28,7 @@ def test_equal_plans_do_not_differ():
 
 
 OPTIONS = {
-    "fields": (("title",), "--field was ['text'] and is now ['title']"),
+    "fields": (("title",), "--field was text and is now title"),
     "append_eod": (False, "--append-eod was True and is now False"),
     "eod_id": (7, "--eod was 0 and is now 7"),
     "special_tokens": (True, "--special-tokens was False and is now True"),

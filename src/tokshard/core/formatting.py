@@ -51,16 +51,17 @@ def size(number: float) -> str:
     """Return a number of bytes in decimal units with three digits.
 
     Example:
-        >>> size(999), size(1_234_567), size(5e13)
-        ('999 B', '1.23 MB', '50.0 TB')
+        >>> size(999), size(9_999), size(999_999), size(1_234_567), size(5e13)
+        ('999 B', '10.0 kB', '1.00 MB', '1.23 MB', '50.0 TB')
     """
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if number < 1000 or unit == "TB":
+        if number < 999.5 or unit == "TB":  # 999.5 would be rounded to 1000
             break
         number /= 1000
     if unit == "B":
         return f"{number:.0f} B"
-    return f"{number:.{max(0, 3 - len(str(int(number))))}f} {unit}"
+    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{decimals}f} {unit}"
 
 
 def short_count(number: float) -> str:
@@ -155,13 +156,24 @@ def number_ranges(numbers: Sequence[int], limit: int = 5) -> str:
         >>> number_ranges([0, 1, 2, 3, 6]), number_ranges(range(0, 100, 2))
         ('0-3, 6', '0, 2, 4, 6, 8 and 45 more')
     """
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
+    ranges = consecutive(numbers)
     return listed([f"{first}" if first == last else f"{first}-{last}" for first, last in ranges], limit)
+
+
+def consecutive(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each run of consecutive numbers; ``numbers`` ascend.
+
+    Example:
+        >>> consecutive([0, 1, 2, 3, 6])
+        [(0, 3), (6, 6)]
+    """
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    return runs
 
 
 def short_repr(value: Any) -> str:
@@ -210,10 +222,10 @@ def duration(seconds: float) -> str:
     """Return a time span in readable units.
 
     Example:
-        >>> duration(0.000042), duration(0.42), duration(75), duration(7384)
-        ('42 µs', '0.42 s', '1 min 15 s', '2 h 03 min')
+        >>> duration(0.000042), duration(0.0009999), duration(0.42), duration(75), duration(7384)
+        ('42 µs', '0.001 s', '0.42 s', '1 min 15 s', '2 h 03 min')
     """
-    if 0 < seconds < 0.001:
+    if 0 < seconds < 0.0009995:  # more would be rounded to 1e+03 µs
         return f"{seconds * 1e6:.3g} µs"
     if seconds < 60:
         return f"{seconds:.3g} s"

@@ -167,7 +167,7 @@ def _second_opinion(line: bytes, *, is_cut: bool) -> Any:
     try:
         return _TOLERANT.decode(text)
     except json.JSONDecodeError as error:
-        detail = f"{error.msg} at character {error.pos}"
+        detail = f"{error.msg.removesuffix(' at')} at character {error.pos}"
     except ValueError as error:
         detail = str(error)
     if is_cut:

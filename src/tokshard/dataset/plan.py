@@ -207,7 +207,7 @@ class BuildDifference:
         return self.name.rsplit(": ", 1)[-1]
 
     def __str__(self) -> str:
-        change = f"was {self.was!r} and is now {self.now!r}"
+        change = f"was {_shown(self.was)} and is now {_shown(self.now)}"
         if self.kind == "option":
             return f"--{_OPTIONS.get(self.name, self.name.replace('_', '-'))} {change}"
         if self.kind == "inputs":
@@ -218,6 +218,10 @@ class BuildDifference:
         if self.kind == "tokenizer":
             return f"the tokenizer's {self.name} {change}" if self.name else f"the tokenizer {change}"
         return f"the command {change}"
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else repr(value)
 
 
 def _input_differences(

@@ -136,7 +136,7 @@ class TokenizeOptions:
         first, *others = self.input_names
         if others or first == "-" or first.startswith("@") or os.path.isdir(first):
             raise UsageError(
-                "several inputs, a list, a directory or stdin have no name for the output",
+                "--output is required with several inputs, a list, a directory or stdin",
                 hint="pass --output PREFIX",
             )
         name = os.path.basename(first)

@@ -8,10 +8,10 @@ sees all parts, and nobody who is still at work stands in its way: one of them a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-from tokshard.core.formatting import counted
+from tokshard.core.formatting import consecutive, counted
 from tokshard.core.progress import Progress, reporting
 from tokshard.corpus.files import discover
 from tokshard.dataset.build_run import BuildResult, BuildRun, recover
@@ -296,7 +296,9 @@ def _described(missing: Sequence[MissingUnits]) -> str:
     left = _SHOWN
     places = []
     for entry in missing:
-        runs = [str(first) if first == last else f"{first} to {last}" for first, last in _runs(entry.units)]
+        runs = [
+            str(first) if first == last else f"{first} to {last}" for first, last in consecutive(entry.units)
+        ]
         if entry.open_from is not None:
             runs.append(f"all from {entry.open_from} on")
         if left <= 0:
@@ -316,17 +318,4 @@ def _numbers(tasks: Sequence[int]) -> str:
         >>> _numbers([0, 3, 4, 5])
         '0,3-5'
     """
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in _runs(tasks))
-
-
-def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    first = previous = None
-    for number in numbers:
-        if first is None or previous is None:
-            first = number
-        elif number != previous + 1:
-            yield first, previous
-            first = number
-        previous = number
-    if first is not None and previous is not None:
-        yield first, previous
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in consecutive(tasks))
