@@ -11,7 +11,7 @@ from support.mixture_data import write_mixture
 from support.pages import build
 from support.sample_sources import blend_sources, document_source, index_source
 from tokshard.errors import InputError, UsageError
-from tokshard.inspection.job import inspect
+from tokshard.inspection.job import inspect, write_inspection_page
 from tokshard.inspection.options import InspectOptions
 from tokshard.inspection.plans import (
     PlanSummary,
@@ -29,6 +29,7 @@ from tokshard.sharding.publication import write_plan
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
+from tokshard.testing import write_documents
 
 
 def plan_of(sources, topology=None, **request):
@@ -200,6 +201,13 @@ def test_options_that_have_no_meaning_for_a_product_are_refused(tmp_path):
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
     with pytest.raises(UsageError, match="--document requires a dataset"):
         inspect(InspectOptions(tmp_path, document=0))
+    with pytest.raises(UsageError, match="the rank is required"):
+        inspect(InspectOptions(tmp_path, stream="valid"))
+    with pytest.raises(UsageError, match="--html shows the whole product, and excludes --stream"):
+        write_inspection_page(tmp_path / "page.html", InspectOptions(tmp_path, stream="valid"))
+    write_documents(str(tmp_path / "web"), [[np.arange(3)]])
+    with pytest.raises(UsageError, match=r"--stream requires a plan, got .*web \(indexed dataset\)"):
+        inspect(InspectOptions(tmp_path / "web", stream="valid"))
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ _KINDS = {
     "plan": "shard plan",
     "rank": "rank of a shard plan",
 }
-_PLAN_OPTIONS = {"rank", "step", "index", "sample", "dataset-sample", "epoch"}
+_PLAN_OPTIONS = {"rank", "step", "index", "sample", "dataset-sample", "epoch", "stream"}
 
 
 def inspect(options: str | os.PathLike[str] | InspectOptions, *, progress: Progress | None = None) -> Summary:

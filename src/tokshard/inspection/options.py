@@ -64,8 +64,10 @@ class InspectOptions:
     @property
     def questions(self) -> list[str]:
         """The options that show a part and not the whole, as the command line names them."""
-        names = ("document", "rank", "step", "index", "sample", "dataset_sample", "epoch")
-        return [name.replace("_", "-") for name in names if getattr(self, name) is not None]
+        names = ("document", "rank", "step", "index", "sample", "dataset_sample", "epoch", "stream")
+        return [
+            name.replace("_", "-") for name in names if getattr(self, name) != getattr(InspectOptions, name)
+        ]
 
     def dataset_sample_numbers(self) -> tuple[int, int]:
         """Return the number of the dataset and of the sample that ``dataset_sample`` names.

@@ -22,20 +22,19 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 LOOKED_UP = 1 << 21
-"""Reads that are looked up one by one, in about a second; if there are more, a sample of this many is."""
+"""The most reads that are looked up one by one, which takes about a second."""
 
-_MOST_EPOCHS = 1000
 _CHUNK = 1 << 20
 _MOST_EPOCHS = 1000
-"""The reads of more epochs are looked up, too."""
+"""If a stream reads more epochs, they are not examined one by one: its reads are looked up or sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSamples:
-    """Samples of each dataset that all data-parallel ranks read in all steps.
+    """Number of samples of each dataset that all data-parallel ranks read in all steps.
 
     Attributes:
-        counts: Reads of each dataset, repeated ones counted again.
+        counts: The reads of each dataset; a sample that is read twice counts twice.
         exact: False for an estimate from a random sample of the reads.
     """
 
@@ -50,7 +49,8 @@ class PlannedSamples:
 
 @dataclass(frozen=True, slots=True)
 class _EpochReads:
-    # What all ranks read of one epoch: local indices of the epoch, and of the assignment.
+    # The reads of one epoch by each rank: local indices ``first`` to ``stop`` of the epoch, which begin at
+    # ``start`` in the assignment.
     epoch_range: EpochRange
     epoch: int
     first: int
@@ -63,14 +63,14 @@ class _EpochReads:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it reads every id of the data once, but those that its layout drops."""
+        """True if every id is read once, except those that the layout drops."""
         order, layout = self.epoch_range.order, self.epoch_range.layout
         whole = (self.first, self.stop) == (0, self.epoch_range.per_epoch)
         return whole and order.samples == order.total and not repeats_any(layout)
 
     @property
     def id_range(self) -> tuple[int, int] | None:
-        """The ids that it reads, if they follow each other."""
+        """The range of ids that all ranks read, or None if the ids are not contiguous or may not be."""
         layout, first, stop = self.epoch_range.layout, self.first, self.stop
         if self.epoch_range.order.transforms or not isinstance(layout, Striped):
             return None
@@ -82,15 +82,16 @@ class _EpochReads:
 def count_planned(stream: Stream, *, limit: int = LOOKED_UP) -> PlannedSamples:
     """Count the planned samples of each dataset.
 
-    Whole epochs, and samples that are read in the order of their ids, are counted without looking up single
-    reads: of a blend 2 bytes a sample are read.
+    Whole epochs, and samples read in the order of their ids, are counted without looking up each read; for
+    a blend this reads its ``dataset_index``, 2 bytes per sample. All other reads are looked up one by one.
 
     Args:
         stream: The stream.
-        limit: Number of other reads that are looked up at most; of more, a random sample of this size.
+        limit: The most reads to look up. If there are more, the counts are estimated from a random sample of
+            this size, with the same result at every call.
 
     Raises:
-        TokshardError: The arrays of a blend, or what samples are sorted by, cannot be read.
+        TokshardError: The arrays of a blend, or the lengths that samples are sorted by, cannot be read.
     """
     assignment, source, key_of = stream.assignment, stream.source, stream.open_sort_key()
     ranks = assignment.ranks
@@ -153,7 +154,9 @@ class _DatasetCounts:
             block = self._order[place : min(place + _CHUNK, stop)]
             if block.min() < 0 or block.max() >= self._counts.size:
                 path = self._source.order.path("dataset_index")
-                raise IntegrityError(f"{path} names a dataset that does not exist", path=path)
+                raise IntegrityError(
+                    f"{path} contains the number of a dataset that does not exist", path=path
+                )
             self._counts += times * np.bincount(block, minlength=self._counts.size)
 
 
