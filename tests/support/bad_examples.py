@@ -126,6 +126,7 @@ EXAMPLES = [
     _structure(bad_products.blend_source_changed, "blend-source-changed", "cache-stale"),
     _digest(bad_products.blend_source_damaged, "dataset-damaged"),
     _structure(bad_products.blend_samples, "blend-samples", "cache-shape", "cache-array"),
+    _digest(bad_products.blend_of_cut_index, "cache-array"),
     _deep(bad_products.blend_hash, "blend-hash", "cache-name", "cache-content"),
     _deep(bad_products.blend_order, "blend-order", "cache-content"),
     _deep(bad_products.blend_certificate, "blend-certificate"),

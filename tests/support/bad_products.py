@@ -220,6 +220,12 @@ def blend_samples(directory):
     return path
 
 
+def blend_of_cut_index(directory):
+    path = sound_blend(directory)
+    cut(document(path).splits["train"].sources[1].shuffle_index)
+    return path
+
+
 def blend_hash(directory):
     path = sound_blend(directory)
     file = Path(document(path).splits["train"].order.description)

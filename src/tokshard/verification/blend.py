@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,8 @@ def _examine_source(
     if source.draws > source.samples:
         text = f"{split.name} draws {source.draws} samples of {prefix}, but its index has {source.samples}"
         findings.find("blend-samples", text)
-    with unreadable_found(findings, source.shuffle_index):
+    # A damaged array is a finding of its index.
+    with unreadable_found(findings, source.shuffle_index), suppress(IntegrityError):
         if os.path.isfile(source.shuffle_index):
             samples = read_spec(source.shuffle_index).shape[0]
             if samples != source.samples:
