@@ -222,3 +222,9 @@ def test_what_a_file_is_called_does_not_reach_the_terminal_as_it_is():
         shown = trace("--dataset", "out/evil", *arguments).stdout
         assert "\x1b" not in shown
         assert "\u202e" not in shown
+
+
+def test_a_missing_index_is_an_error_with_a_hint_for_this_command():
+    for option in ("--index", "--blend"):
+        done = trace(option, "out/nowhere", "--sample", "3", code=3)
+        assert "hint: build one with tokshard blend or tokshard build-indices\n" in done.stderr

@@ -42,6 +42,7 @@ def test_a_query_goes_through_one_product(options, query, through):
         ({"plan": "p", "sample": 0, "rank": 0}, "--rank requires --step"),
         ({"plan": "p", "sample": 0, "consumed_samples": 0}, "--consumed-samples requires"),
         ({"plan": "p", "items": ("a:1",), "tokenizer": "t"}, "--tokenizer has no effect"),
+        ({"plan": "p", "sample": 0, "split": "valdi.0"}, "--split must be train, valid, test, or one"),
         ({"plan": "p", "sample": 0, "path_as": (("a", "b"),)}, "--path-as requires --index"),
         ({"blend": "b", "sample": 0, "moved": PathMapping((("a", "b"),))}, "--moved requires --plan"),
     ],

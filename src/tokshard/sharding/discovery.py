@@ -260,12 +260,16 @@ class RequestedSamples:
             training alone.
         path_as: Pairs (path here, path in the description of an index).
         digests: See :class:`~tokshard.sharding.discovery.DatasetSnapshots`.
+        missing_hint: The hint of the error about a path without a blend or index.
     """
 
     documents: bool = False
     split: str | None = None
     path_as: tuple[tuple[str, str], ...] = ()
     digests: bool = True
+    missing_hint: str = (
+        "build one with tokshard blend or tokshard build-indices, or pass --documents to read documents"
+    )
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -437,7 +441,7 @@ def _descriptions(path: str, requested: RequestedSamples) -> dict[str, tuple[str
     raise MissingFileError(
         f"no blend, index or index cache found: {path}",
         path=path,
-        hint="build one with tokshard blend or tokshard build-indices, or pass --documents to read documents",
+        hint=requested.missing_hint,
     )
 
 

@@ -197,7 +197,13 @@ def open_samples(
         IntegrityError: The files contradict each other.
     """
     only = None if split is None else split.partition(".")[0]
-    sources = open_sources([path], RequestedSamples(split=only, path_as=path_as, digests=False))
+    requested = RequestedSamples(
+        split=only,
+        path_as=path_as,
+        digests=False,
+        missing_hint="build one with tokshard blend or tokshard build-indices",
+    )
+    sources = open_sources([path], requested)
     streams = {name: TracedStream(name, source) for name, source in sources.items()}
     return TracedData(kind, path, streams, _datasets(streams))
 

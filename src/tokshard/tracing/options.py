@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, UsageError
+from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.paths import strip_data_suffix
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class TraceOptions:
         for problem, applies in inapplicable.items():
             if applies:
                 raise UsageError(problem)
+        if self.split is not None and self.split.partition(".")[0] not in SPLITS:
+            raise UsageError(
+                f"--split must be {', '.join(SPLITS)}, or one of several such as valid.0, got {self.split!r}"
+            )
         kind, _ = self.through
         if self.path_as and kind != "index":
             raise UsageError("--path-as requires --index", hint="pass --moved OLD=NEW for the data of a plan")
