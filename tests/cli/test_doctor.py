@@ -66,7 +66,8 @@ def test_the_version_may_be_told(workshop):
     assert "by the names of Megatron 0.16:" in done.stdout
     assert "tokenizer.chat_template: job null, cache " in done.stdout
     like = next((workshop / "cache").glob("*-train-description.txt"))
-    assert run("doctor", "--like", like, *JOB[:-4], *WEB).returncode == 0
+    done = run("doctor", "--like", like, *JOB[:-4], *WEB)
+    assert (done.returncode, f"by the names of the tokenizer in {like}:" in done.stdout) == (0, True)
     two = run("doctor", "--megatron", "0.16", "--like", like, *JOB, *WEB)
     assert (two.returncode, "exclude each other" in two.stderr) == (2, True)
 

@@ -8,7 +8,9 @@ import os
 import pytest
 
 from support import bad_datasets, bad_products
+from support.blends import write_dataset
 from support.command_line import json_of, tokshard
+from support.mixture_data import write_mixture
 
 
 @pytest.fixture
@@ -41,6 +43,37 @@ def test_notes_alone_end_with_0(tmp_path):
     assert done.returncode == 0
     _, hint = done.stdout.split("note: unverified: ")[1].splitlines()[:2]
     assert hint.startswith("    hint: run tokshard verify --adopt to write a manifest")
+
+
+def test_the_hint_of_a_blend_with_another_dataset_makes_it_sound(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_mixture(tmp_path)
+    blend = (
+        "blend",
+        "data/web",
+        "data/code",
+        "--seq-length",
+        16,
+        "--split",
+        "1,0,0",
+        "--num-samples",
+        40,
+        "-o",
+        "mix",
+    )
+    assert tokshard(*blend).returncode == 0
+    write_dataset("data/web", [7] * 90)
+    (finding,) = [
+        finding
+        for product in json_of(tokshard("verify", "mix", "--json"))["products"]
+        for finding in product["findings"]
+        if finding["code"] == "blend-source-changed"
+    ]
+    begin = "run tokshard blend again with "
+    assert finding["hint"].startswith(begin)
+    done = tokshard(*blend, *finding["hint"].removeprefix(begin).split())
+    assert done.returncode == 0, done.stderr
+    assert tokshard("verify", "mix").returncode == 0
 
 
 def test_json_has_everything(tmp_path):

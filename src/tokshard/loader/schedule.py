@@ -284,7 +284,7 @@ def position_of(
                 f"the plan starts at {schedule.consumed(0)} consumed samples, but the state is at "
                 f"{state.consumed_samples}",
                 differences=("consumed_samples",),
-                hint=f"run shard-plan again with --consumed-samples {state.consumed_samples}",
+                hint=_continuing(state),
             )
         return 0
     _check_same_order(state, own)
@@ -312,6 +312,12 @@ def _check_same_order(state: LoaderState, own: LoaderState) -> None:
         f"the state at {state.consumed_samples} consumed samples belongs to plan {state.plan_id[:12]}, "
         f"not to {own.plan_id[:12]}: {difference}",
         differences=(difference,),
-        hint=f"build the continuing plan: tokshard shard-plan --from OLD_PLAN "
-        f"--consumed-samples {state.consumed_samples} -o NEW_PLAN",
+        hint=_continuing(state),
+    )
+
+
+def _continuing(state: LoaderState) -> str:
+    return (
+        "build the continuing plan: tokshard shard-plan --from OLD_PLAN "
+        f"--consumed-samples {state.consumed_samples} -o NEW_PLAN"
     )

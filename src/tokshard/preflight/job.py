@@ -282,14 +282,14 @@ def _of_cache(
             "cache-stale",
             "error",
             "the job will read {}, built from other content",
-            "replace them with --rebuild",
+            "replace them: run tokshard build-indices or tokshard blend with --rebuild",
         ),
         (
             "damaged",
             "cache-damaged",
             "error",
             "the job will fail on, or misread, {}",
-            "replace them with --rebuild",
+            "replace them: run tokshard build-indices or tokshard blend with --rebuild",
         ),
         (
             "foreign",

@@ -108,7 +108,7 @@ class TokenizerNames:
         """The source in words."""
         if self.source == "megatron":
             return f"Megatron {', '.join(self.versions)}"
-        return {"file": f"as in {self.path}", "cache": "the cache itself"}.get(
+        return {"file": f"the tokenizer in {self.path}", "cache": "the cache itself"}.get(
             self.source, "no known tokenizer"
         )
 

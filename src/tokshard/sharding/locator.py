@@ -97,7 +97,7 @@ class Locator:
         return IntegrityError(
             f"{path}: {problem}",
             path=path,
-            hint="rebuild the blend with --rebuild, then run shard-plan again",
+            hint="run tokshard blend again with --rebuild, then tokshard shard-plan with --force",
         )
 
 

@@ -289,7 +289,7 @@ def _check_manifest(plan: Plan, rank: int, directory: str, packed: PackedManifes
                 raise MissingFileError(
                     f"rank manifest not found: {path} (rank {rank} of the plan)",
                     path=path,
-                    hint="copy the complete directory of the plan, or run shard-plan again",
+                    hint="copy the complete directory of the plan, or run tokshard shard-plan again",
                 ) from None
             # The plan has just been written in this form.
         else:

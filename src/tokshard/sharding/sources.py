@@ -44,7 +44,7 @@ BLOCK_BYTES = 4096
 # Stands in what ids are computed from, which content is no part of beside the fingerprints of files.
 _NO_FINGERPRINT = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
-_HINT = "run shard-plan again, or restore the file"
+_HINT = "restore the file, or run tokshard shard-plan again with --force"
 _MOVED_HINT = "if the data has moved, map the old directory to the new one (roots)"
 
 

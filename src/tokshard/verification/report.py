@@ -15,8 +15,10 @@ from tokshard.core.findings import Finding, FindingCollector, FindingRule
 from tokshard.verification.options import Level
 
 _COPY = "copy it again from its source, or rebuild it"
-_REMAKE = "rebuild the dataset with --force"
-_REBUILD = "rebuild it with --rebuild"
+_REMAKE = "run tokshard tokenize or tokshard merge again with --force"
+_REBUILD = "run tokshard build-indices or tokshard blend again with --rebuild"
+_REBLEND = "run tokshard blend again with --rebuild --force"
+_REPLAN = "run tokshard shard-plan again with --force"
 
 
 def _error(meaning: str, remedy: str) -> FindingRule:
@@ -109,7 +111,8 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         ),
         # Index caches
         "cache-incomplete": _error(
-            "files of an index are missing: Megatron would rebuild all of them", _REBUILD
+            "files of an index are missing: Megatron would rebuild all of them",
+            "run tokshard build-indices or tokshard blend again",
         ),
         "cache-description": _error("a description cannot be read", _REBUILD),
         "cache-name": _error("a description contradicts the hash in its name", _REBUILD),
@@ -129,19 +132,19 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
             "the next build of the same index removes it",
         ),
         # Blends
-        "blend-damaged": _error("the blend.json cannot be read, or was changed", _REBUILD),
+        "blend-damaged": _error("the blend.json cannot be read, or was changed", _REBLEND),
         "blend-source-missing": _error(
             "a dataset of a blend is missing", "restore it at the path recorded in the blend"
         ),
-        "blend-source-changed": _error("a dataset has changed since it was blended", _REBUILD),
-        "blend-samples": _error("the samples of a source in the blend contradict its index", _REBUILD),
-        "blend-hash": _error("the file names of a blend contradict the hash in its document", _REBUILD),
-        "blend-order": _error("the order of a blend contradicts its weights", _REBUILD),
-        "blend-certificate": _error("a figure of the certificate is wrong", _REBUILD),
+        "blend-source-changed": _error("a dataset has changed since it was blended", _REBLEND),
+        "blend-samples": _error("the samples of a source in the blend contradict its index", _REBLEND),
+        "blend-hash": _error("the file names of a blend contradict the hash in its document", _REBLEND),
+        "blend-order": _error("the order of a blend contradicts its weights", _REBLEND),
+        "blend-certificate": _error("a figure of the certificate is wrong", _REBLEND),
         # Plans
-        "plan-damaged": _error("the plan.json cannot be read, or was changed", "run shard-plan again"),
+        "plan-damaged": _error("the plan.json cannot be read, or was changed", _REPLAN),
         "plan-rank": _error(
-            "the manifest of a rank is damaged, or contradicts the plan", "run shard-plan again"
+            "the manifest of a rank is damaged, or contradicts the plan", "run tokshard shard-plan again"
         ),
         "plan-rank-missing": _error(
             "the manifest of a rank is missing", "copy the complete directory of the plan"
@@ -149,11 +152,9 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "plan-file-missing": _error(
             "a file that the plan reads is missing", "restore it at the path recorded in the plan"
         ),
-        "plan-file-changed": _error("a file has changed since the plan was built", "run shard-plan again"),
-        "plan-proof": _error(
-            "the proof that the plan continues another one is invalid", "run shard-plan again"
-        ),
-        "plan-coverage": _error("over all ranks, samples are lost or read twice", "run shard-plan again"),
+        "plan-file-changed": _error("a file has changed since the plan was built", _REPLAN),
+        "plan-proof": _error("the proof that the plan continues another one is invalid", _REPLAN),
+        "plan-coverage": _error("over all ranks, samples are lost or read twice", _REPLAN),
     }
 )
 
