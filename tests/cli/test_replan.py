@@ -101,6 +101,10 @@ def test_disk_reads_are_counted_and_listed(here):
         (["--consumed-samples", 40, "--blend", "mix", "--dry-run", "-o", "plan2"], "--dry-run"),
         (["--consumed-samples", 40, "--staging", "x", "--dry-run", "-o", "plan2"], "--dry-run"),
         (["--consumed-samples", 40, "--bandwidth", "1GB", "-o", "plan2"], "--simulate"),
+        (
+            ["--consumed-samples", 40, "--simulate-steps", 3, "-o", "plan2"],
+            "--simulate-steps requires --simulate or --staging\nhint: leave out --simulate-steps",
+        ),
         (["--consumed-samples", 40, "--staging-remote", "s3://b", "-o", "plan2"], "--staging"),
     ],
 )

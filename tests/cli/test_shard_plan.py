@@ -104,6 +104,7 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
             2,
             "--mode must be single, cyclic, contiguous, sequential or chunked, got",
         ),
+        (["--data-parallel", 2, "--ranks-per-node", 4], 2, "requires --simulate or --staging"),
         (["--data-parallel", 2, "--mtp-stages", "a"], 2, "--mtp-stages must be a list of numbers, got 'a'"),
         (["--data-parallel", 2, "--split", "none"], 2, "got 'none'"),
         (["--data-parallel", 2, "--rampup-batch-size", 2, 2, 20], 2, "requires --global-batch-size"),

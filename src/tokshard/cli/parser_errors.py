@@ -23,7 +23,7 @@ def explained(error: Any) -> UsageError:
             return _missing(error.param, path)
         case "BadParameter":
             return UsageError(
-                f"{_name(error.param)} {error.message}", hint=f"run `{path} --help` for its options"
+                f"{name_of(error.param)} {error.message}", hint=f"run `{path} --help` for its options"
             )
         case "BadOptionUsage" if command is not None:
             return _bad_value_count(error.option_name, command)
@@ -46,6 +46,13 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return names[found[0]] if found else None
 
 
+def name_of(parameter: Any) -> str:
+    """Return the name of an option or argument in messages."""
+    if parameter.param_type_name == "option":
+        return str(parameter.opts[0])
+    return str(parameter.metavar).removesuffix("...").strip("[]")
+
+
 def _unknown_option(name: str, command: Any, path: str) -> UsageError:
     if megatron_options.applies_to(command.name, name):
         hint = "pass --preset megatron for the options of Megatron's preprocess_data.py"
@@ -60,7 +67,7 @@ def _unknown_option(name: str, command: Any, path: str) -> UsageError:
 
 
 def _missing(parameter: Any, path: str) -> UsageError:
-    name = _name(parameter)
+    name = name_of(parameter)
     if parameter.param_type_name == "option":
         return UsageError(f"{name} is required", hint=f"pass {name} {parameter.metavar}")
     return UsageError(f"{name} is required", hint=f"run `{path} --help` for examples")
@@ -72,9 +79,3 @@ def _bad_value_count(name: str, command: Any) -> UsageError:
         return UsageError(f"{name} takes no value", hint=f"pass {name} alone")
     values = "a value" if option.nargs == 1 else f"{option.nargs} values"
     return UsageError(f"{name} requires {values}", hint=f"pass {name} {option.metavar}")
-
-
-def _name(parameter: Any) -> str:
-    if parameter.param_type_name == "option":
-        return str(parameter.opts[0])
-    return str(parameter.metavar).removesuffix("...").strip("[]")

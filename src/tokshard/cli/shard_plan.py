@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
@@ -123,7 +123,9 @@ def shard_plan(
             remote=staging_remote,
             dry_run=dry_run,
         )
-        given = Given.of(ctx)
+        given = Given(ctx)
+        if not simulate and staging is None:
+            given.refuse(_LOOK_AHEAD, "requires --simulate or --staging")
         if from_plan is not None:
             mapping = PathMapping.of(options.parse_moved(moved))
             replanning = replan_options(from_plan, given, blend, mapping)
@@ -139,7 +141,7 @@ def shard_plan(
                     progress=run.progress,
                 )
         else:
-            given.refuse(ONLY_FROM, "requires --from")
+            given.refuse(_ONLY_FROM, "requires --from")
             planning = ShardPlanOptions(
                 sources=tuple(sources or ()),
                 output=output,
@@ -269,23 +271,23 @@ def look_ahead(
     return LookAhead(simulated if simulate else None, staging)
 
 
-_FIXED = {
-    "sources": "SOURCE",
-    "documents": "--documents",
-    "split": "--split",
-    "path_as": "--path-as",
-    "digests": "--digests",
-    "epochs": "--epochs",
-    "equal_counts": "--equal-counts",
-    "shuffle": "--shuffle",
-    "shuffle_block": "--shuffle-block",
-    "shuffle_per_epoch": "--shuffle-per-epoch",
-    "bucket_buffer": "--bucket-buffer",
-    "bucket_pack": "--bucket-pack",
-    "bucket_by": "--bucket-by",
-    "document_boundaries": "--document-boundaries",
-    "full_validation": "--full-validation",
-}
+_FIXED = (
+    "sources",
+    "documents",
+    "split",
+    "path_as",
+    "digests",
+    "epochs",
+    "equal_counts",
+    "shuffle",
+    "shuffle_block",
+    "shuffle_per_epoch",
+    "bucket_buffer",
+    "bucket_pack",
+    "bucket_by",
+    "document_boundaries",
+    "full_validation",
+)
 """Options that a plan has from the one that it continues."""
 
 _SAME_NAME = (
@@ -312,45 +314,40 @@ _SAME_NAME = (
 )
 """Options that are called the same here and in :class:`tokshard.ReplanOptions`."""
 
-ONLY_FROM = {"blend": "--blend", "moved": "--moved"}
-"""Options that have a meaning with ``--from`` only."""
+_ONLY_FROM = ("blend", "moved")
+"""Options that require ``--from``."""
+
+_LOOK_AHEAD = ("simulate_steps", "simulate_stream", "ranks_per_node")
+"""Options that require ``--simulate`` or ``--staging``."""
 
 
 class Given:
-    """The options of a command line, and which of them were given.
+    """The options that the user of a running command has passed, by the names of their parameters."""
 
-    Args:
-        values: All options by the names of their parameters.
-        is_given: Tells of a name whether the user has given it.
-    """
-
-    def __init__(self, values: dict[str, Any], is_given: Callable[[str], bool]) -> None:
-        self._values = values
-        self._is_given = is_given
-
-    @classmethod
-    def of(cls, ctx: typer.Context) -> Self:
-        """Return the options of a running command."""
-
-        def is_given(name: str) -> bool:
+    def __init__(self, ctx: typer.Context) -> None:
+        self._command = ctx.command
+        self._values: dict[str, Any] = {}
+        for name, value in ctx.params.items():
             source = ctx.get_parameter_source(name)
-            return source is not None and source.name not in {"DEFAULT", "DEFAULT_MAP"}
-
-        return cls(ctx.params, is_given)
+            if source is not None and source.name not in {"DEFAULT", "DEFAULT_MAP"}:
+                self._values[name] = value
 
     def value(self, name: str) -> Any:
-        """Return an option; None where it was not given."""
-        return self._values[name] if self._is_given(name) else None
+        """Return an option, or None if it was not passed."""
+        return self._values.get(name)
 
-    def refuse(self, names: dict[str, str], reason: str) -> None:
-        """Refuse options that have no meaning.
+    def refuse(self, names: Iterable[str], reason: str) -> None:
+        """Refuse options that do not apply.
 
         Raises:
-            UsageError: One of them was given.
+            UsageError: One of them was passed.
         """
-        for name, option in names.items():
-            if self._is_given(name):
-                raise UsageError(f"{option} {reason}")
+        for name in names:
+            if name in self._values:
+                from tokshard.cli.parser_errors import name_of
+
+                option = name_of(next(each for each in self._command.params if each.name == name))
+                raise UsageError(f"{option} {reason}", hint=f"leave out {option}")
 
 
 def replan_options(path: str, given: Given, blend: str | None, moved: PathMapping) -> ReplanOptions:
@@ -359,7 +356,7 @@ def replan_options(path: str, given: Given, blend: str | None, moved: PathMappin
     Raises:
         UsageError: The consumed samples are not given, or an option does not apply.
     """
-    given.refuse(_FIXED, "cannot be changed with --from: the plan continues with what it has")
+    given.refuse(_FIXED, "cannot be changed with --from: the continued plan determines it")
     if blend is None and given.value("seed") is not None:
         raise UsageError("--seed has no effect with --from unless --blend begins new source epochs")
     if blend is not None and given.value("dry_run"):
