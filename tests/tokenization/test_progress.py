@@ -60,7 +60,11 @@ def test_every_batch_advances_the_progress_to_its_total(tmp_path, kind, unit_byt
     report = run_tokenize(
         path, str(tmp_path / "out"), tokenizer=TOKENIZER, unit_bytes=unit_bytes, progress=recorded
     )
-    assert list(recorded.activities)[:2] == ["scanning inputs", "loading the tokenizer"]
+    assert list(recorded.activities)[:3] == [
+        "scanning inputs",
+        "loading the tokenizer",
+        "checking earlier work",
+    ]
     total, resumed, updates = recorded.activities["encoding"]
     assert (total, resumed) == (report.input_bytes, 0)
     for name in ("bytes_done", "documents", "tokens"):

@@ -75,6 +75,7 @@ def tokenize(
 
             listener.start("loading the tokenizer")
             job = prepare_job(options, files)
+            listener.start("checking earlier work")  # reads inputs whose modification time has changed
             result = job.build.up_to_date(job.workspace)
             if result is None:
                 with job.locked(), BuildRun(job.build, job.workspace) as run:

@@ -93,6 +93,7 @@ def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
     files = discover(options.input_names)
     progress.start("loading the tokenizer")
     job = prepare_job(options, files)
+    progress.start("checking earlier work")
     if not job.plan.is_repeatable:
         raise UsageError(
             "a pipe can be read only once, by one process: its units cannot be assigned to tasks",
