@@ -235,6 +235,14 @@ def test_the_preset_refuses_what_it_cannot_equal(tmp_path, corpus, option):
     assert "hint:" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--json-keys", "--output-prefix", "--tokenizer-type", "--log-interval"])
+def test_the_preset_names_megatrons_option_without_a_value(corpus, option):
+    for rest in ([], ["--append-eod"]):
+        done = tokshard("tokenize", "--preset", "megatron", "--input", corpus, option, *rest)
+        assert done.returncode == 2
+        assert done.stderr == f"error: {option} requires a value\nhint: pass {option} VALUE\n"
+
+
 def test_megatrons_spellings_need_the_preset(corpus):
     assert tokshard("tokenize", "--input", corpus).returncode == 2
 

@@ -9,8 +9,9 @@ from tokshard.errors import UsageError
 _COMMAND = "tokenize"
 _MEGATRON_PRESET = "megatron"
 
-# Options of preprocess_data.py that have no effect here, with the number of values of each.
-_IGNORED = {"--log-interval": 1, "--keep-sequential-samples": 0}
+# Options of preprocess_data.py that have no effect here, and those that take no value.
+_IGNORED = {"--log-interval", "--keep-sequential-samples"}
+_SWITCHES = {"--split-sentences", "--keep-sequential-samples"}
 
 
 def translate(arguments: Sequence[str]) -> list[str]:
@@ -19,7 +20,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
     Only ``tokenize`` with ``--preset megatron`` is changed; everything else is returned as it is.
 
     Raises:
-        UsageError: An option of preprocess_data.py is not supported.
+        UsageError: An option of preprocess_data.py is not supported, or has no value.
 
     Example:
         >>> translate(["tokenize", "--preset=megatron", "--json-keys", "a", "b"])
@@ -37,12 +38,12 @@ def translate(arguments: Sequence[str]) -> list[str]:
             result.append(words[position - 1])
             continue
         values = [value] if separator else []
-        wanted = _IGNORED.get(name, 1)
-        while position < len(words) and not _is_option(words[position]):
-            if len(values) >= wanted and name != "--json-keys":
-                break
+        most = 0 if name in _SWITCHES else len(words) if name == "--json-keys" else 1
+        while len(values) < most and position < len(words) and not _is_option(words[position]):
             values.append(words[position])
             position += 1
+        if most and not values:
+            raise UsageError(f"{name} requires a value", hint=f"pass {name} VALUE")
         if name in _TRANSLATIONS:
             result += _TRANSLATIONS[name](values)
     return result
@@ -50,7 +51,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
 
 def applies_to(command: str, option: str) -> bool:
     """Return whether a command takes an option with ``--preset megatron`` only."""
-    return command == _COMMAND and option in {**_TRANSLATIONS, **_IGNORED}
+    return command == _COMMAND and (option in _TRANSLATIONS or option in _IGNORED)
 
 
 def _has_preset(words: Sequence[str]) -> bool:
@@ -62,7 +63,7 @@ def _has_preset(words: Sequence[str]) -> bool:
 
 
 def _is_option(word: str) -> bool:
-    return word.startswith("-") and word != "-"  # alone it is stdin
+    return word.startswith("-") and word != "-" and not word[1:].isdecimal()  # not stdin, not -1
 
 
 def _tokenizer_type(values: list[str]) -> list[str]:
