@@ -86,7 +86,7 @@ class Certificate:
     draws_out_of_range: Annotated[
         int, Key("draws_out_of_range", "Draws of samples that a source does not have.", minimum=0)
     ]
-    arithmetic: Annotated[str, Key("arithmetic", "How lags are computed.", pattern="[a-z-]+")]
+    arithmetic: Annotated[str, Key("arithmetic", "Arithmetic of the lags.", pattern="[a-z-]+")]
     sources: Annotated[tuple[SourceCertificate, ...], Key("sources", "One for each source, in order.")]
 
 
@@ -248,7 +248,7 @@ def measure_weight_errors(
 
 @dataclass(frozen=True, slots=True)
 class SourceCoverage:
-    """What the first samples of an index show of a dataset. Documents without tokens are not counted.
+    """Documents of a dataset that the first samples of an index read; empty documents are not counted.
 
     Attributes:
         documents: The entries of the split that have tokens: what Megatron calls documents here are

@@ -140,7 +140,7 @@ class BlendSplit:
     samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
     order: Annotated[BlendOrderFiles | None, Key("order", "Order of a blend; null for a single source.")]
     sources: Annotated[tuple[BlendSource, ...], Key("sources", "Sources, in the order of their numbers.")]
-    certificate: Annotated[Certificate, Key("certificate", "What the files hold, as it was measured.")]
+    certificate: Annotated[Certificate, Key("certificate", "Figures measured from the index files.")]
     name: Annotated[str, NotStored()] = ""
 
     def __post_init__(self) -> None:
@@ -185,7 +185,9 @@ class BlendDocument(Document):
     recipe: Annotated[BlendRecipe, Key("recipe", "Recipe as it was given.")]
     resolved: Annotated[
         tuple[BlendWeights | None, ...],
-        Key("resolved", "What Megatron is given, for all splits or for each of train, valid and test."),
+        Key(
+            "resolved", "Weights as passed to Megatron, for all splits or for each of train, valid and test."
+        ),
     ]
     builder: Annotated[BuilderConfig, Key("builder", "Parameters of Megatron's dataset builder.")]
     cache_directory: Annotated[
@@ -249,7 +251,7 @@ class BlendDocument(Document):
 
     @property
     def extra_token(self) -> bool:
-        """Whether each sample has one token more, so that every token has its next as label."""
+        """True if a sample has one more token, so that each token has the next one as its label."""
         return self.builder.extra_token
 
     def write(self) -> None:

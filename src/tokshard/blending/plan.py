@@ -143,7 +143,7 @@ class BlendPlan:
 
     @property
     def has_own_seeds(self) -> bool:
-        """Whether a source has a seed of its own, which Megatron cannot be given."""
+        """True if a source has its own seed, which Megatron cannot reproduce."""
         return any(request.seed != self.config.seed for request in self.requests)
 
 

@@ -95,9 +95,7 @@ class Mixture:
     """
 
     sources: Annotated[tuple[Source, ...], Key("sources", "Sources, in the order that decides ties.")]
-    unit: Annotated[Unit, Key("unit", "What the weights count: shares of the samples, or tokens.")] = (
-        "samples"
-    )
+    unit: Annotated[Unit, Key("unit", "Unit of the weights: shares of the samples, or tokens.")] = "samples"
     temperature: Annotated[
         float, Key("temperature", "The weights are taken to the power of 1/temperature.")
     ] = 1.0
@@ -126,7 +124,7 @@ class Mixture:
 
     @property
     def is_plain(self) -> bool:
-        """Whether Megatron means the same by these prefixes and weights: nothing has to be computed."""
+        """True if Megatron reads these prefixes and weights unchanged: no weight has to be computed."""
         capped = any(source.max_epochs is not None for source in self.sources)
         return self.unit == "samples" and self.temperature == 1.0 and not capped and self.epochs is None
 

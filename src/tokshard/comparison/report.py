@@ -137,7 +137,7 @@ class DiffReport(Document):
 
     SCHEMA = "tokshard.diff/1"
 
-    kind: Annotated[ProductKind, Key("kind", "What both are.")]
+    kind: Annotated[ProductKind, Key("kind", "Kind of A and B: plan, blend or cache.")]
     reads_same: Annotated[
         bool, Key("reads_same", "Whether both read the same samples in the same order, as far as compared.")
     ]

@@ -1,4 +1,4 @@
-"""How often each token occurs in a dataset: the most and the least frequent ones."""
+"""Token frequencies of a dataset: the most and the least frequent tokens."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _CURVE_POINTS = 128
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """How often a token occurs.
+    """Number of occurrences of a token.
 
     Attributes:
         id: The token.
-        count: How often it occurs, in what was counted.
-        text: What it decodes to alone; None without a tokenizer.
+        count: Its occurrences among the counted tokens.
+        text: Its text when decoded alone; None without a tokenizer.
     """
 
     id: int
@@ -45,13 +45,13 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class TokenFrequencies:
-    """How often tokens occur in a dataset.
+    """Token frequencies of a dataset.
 
     Attributes:
         tokens: The tokens of the dataset.
-        counted: How many of them were counted.
-        distinct: How many different tokens there are among these.
-        vocabulary: The tokens of the tokenizer, where they are known.
+        counted: The number of them that were counted.
+        distinct: The number of different tokens among these.
+        vocabulary: The vocabulary size of the tokenizer, if known.
         outside: Counted tokens that are below 0 or not below :data:`COUNTED_IDS`, which are in no other
             figure.
         head: The most frequent tokens, most frequent first.

@@ -1,7 +1,7 @@
 """Elements of HTML and SVG, as a tree.
 
-A plain ``str`` is text from data: what HTML would read as markup is escaped, and control characters and bidi
-marks are made visible. Only :class:`Markup` is markup.
+A plain ``str`` is text from data: markup in it is escaped, and control characters and bidi marks are made
+visible. Only :class:`Markup` is markup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EMPTY = {"meta", "rect", "line", "path", "circle", "col", "br"}
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """A piece of a page that is markup already."""
+    """Markup that is not escaped again."""
 
     text: str
 
@@ -30,7 +30,7 @@ Child = str | Markup | None
 
 
 def text(value: object) -> Markup:
-    """Return a text from data as markup that shows it, whatever it holds."""
+    """Return a text from data as escaped markup."""
     return Markup(html.escape(visible(value), quote=True))
 
 
@@ -39,12 +39,12 @@ def tag(name: str, /, *children: Child, **attributes: object) -> Markup:
 
     Args:
         name: The element.
-        children: What it holds; None is left out.
+        children: Its content; None is left out.
         attributes: Its attributes: ``class_`` is ``class``, ``view_box`` stays as SVG spells it
             (``viewBox``), other underscores are hyphens. None is left out.
 
     Raises:
-        ValueError: A name is none. Names never come from data.
+        ValueError: The name of the element or of an attribute is invalid. Pass no names from data.
 
     Example:
         >>> str(tag("p", "a <b> & \x1b", tag("b", "bold"), title='"'))
@@ -54,14 +54,14 @@ def tag(name: str, /, *children: Child, **attributes: object) -> Markup:
         f' {_attribute(key)}="{text(value)}"' for key, value in attributes.items() if value is not None
     )
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no name of an element")
+        raise ValueError(f"{name!r} is not an element name")
     if name in _EMPTY:
         return Markup(f"<{opening}/>" if name != "meta" else f"<{opening}>")
     return Markup(f"<{opening}>{join(*children)}</{name}>")
 
 
 def join(*children: Child) -> Markup:
-    """Return pieces one after the other."""
+    """Concatenate pieces."""
     return Markup("".join(_child(child) for child in children))
 
 
@@ -76,5 +76,5 @@ def _attribute(key: str) -> str:
         "_", "-"
     )
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no name of an attribute")
+        raise ValueError(f"{name!r} is not an attribute name")
     return name

@@ -29,7 +29,7 @@ from tokshard.version import __version__
 MARK = (
     '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="tokshard '
 )
-"""How every page begins; a file that begins otherwise is none of ours."""
+"""The first bytes of every page; tokshard replaces only files that begin with them."""
 
 
 _STYLE = """
@@ -167,10 +167,10 @@ _WIDE_COLUMNS = 5
 def page(
     title: str, subtitle: str, sections: Sequence[Section], verification: VerifyReport | None = None
 ) -> str:
-    """Return a page.
+    """Return a page as HTML.
 
-    It needs nothing but itself, and cannot get at anything else: its policy forbids every script and every
-    request, and allows the one style sheet by its digest.
+    It is self-contained: its content security policy forbids scripts and requests, and allows its style sheet
+    by digest.
     """
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

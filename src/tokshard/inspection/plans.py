@@ -144,7 +144,9 @@ class PlanSampleSummary(Document):
 
     plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
     stream: Annotated[str, Key("stream", "The stream.")]
-    places: Annotated[tuple[SamplePlace, ...], Key("places", "Where each comes from and goes to.")]
+    places: Annotated[
+        tuple[SamplePlace, ...], Key("places", "Dataset, rank and step of each read of the sample.")
+    ]
 
 
 def inspect_rank(

@@ -143,9 +143,9 @@ class RankLoader:
         return f"RankLoader(plan={plan!r}, {place}, step={self.step} of {self.steps})"
 
     def clone(self) -> RankLoader:
-        """Return another loader that stands where this one does, and shares the open files with it.
+        """Return another loader at the same position, which shares the open files.
 
-        Each chunk of a virtual pipeline has its own iterator, all at the same position.
+        For virtual pipelines: each model chunk has its own iterator over the same micro-batches.
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -161,12 +161,12 @@ class RankLoader:
 
     @property
     def assignment(self) -> Assignment:
-        """The rank and step of each sample."""
+        """The assignment of samples to data-parallel ranks and steps."""
         return self._schedule.assignment
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that the rank reads, of :data:`tokshard.sharding.topology.FIELDS`; often nothing."""
+        """The fields that the rank reads, of :data:`tokshard.sharding.topology.FIELDS`; may be empty."""
         return self._reader.assembly.fields
 
     @property
@@ -189,7 +189,7 @@ class RankLoader:
     # Reading anything.
 
     def __getitem__(self, number: int) -> MicroBatch:
-        """Return a micro-batch by its number through all steps.
+        """Return a micro-batch by its number, counted over all steps.
 
         Raises:
             IndexError: There is no such micro-batch; negative numbers do not count from the end.
@@ -199,12 +199,12 @@ class RankLoader:
         return reader.read(reader.schedule.micro_batch(number), number)
 
     def batch(self, step: int, micro_batch: int | None = None) -> MicroBatch:
-        """Return what the rank reads in a step.
+        """Return the samples that the rank reads in a step.
 
         Args:
             step: 0 to ``steps - 1``.
-            micro_batch: The number of one micro-batch of the step; None for all of them as one, which costs
-                less than one by one.
+            micro_batch: The number of one micro-batch of the step; None for all of them as one batch,
+                which is faster than one by one.
 
         Raises:
             IndexError: The step or the micro-batch does not exist.
@@ -243,7 +243,7 @@ class RankLoader:
         return batch
 
     def read_ahead(self, number: int) -> None:
-        """Ask the kernel, in a thread, for the micro-batches after one that is about to be read."""
+        """Start reading ahead, in a thread, the micro-batches after one that is about to be read."""
         self._own()
         self._readahead.follow(number)
 
@@ -253,7 +253,7 @@ class RankLoader:
         Skipping 0 at the end counts as reaching it: the next iteration starts over.
 
         Raises:
-            UsageError: There are not as many left.
+            UsageError: Fewer micro-batches remain.
         """
         if not 0 <= count <= len(self) - self._position:
             raise UsageError(f"cannot skip {count} micro-batches: {len(self) - self._position} remain")
@@ -262,17 +262,17 @@ class RankLoader:
 
     @property
     def position(self) -> int:
-        """The number of the micro-batch that comes next."""
+        """The number of the next micro-batch."""
         return self._position
 
     @property
     def step(self) -> int:
-        """The step that comes next, or is under way; the number of steps at the end."""
+        """The step of the next micro-batch; at the end, the number of steps."""
         return self._schedule.step(self._position)
 
     @property
     def consumed_samples(self) -> int:
-        """The samples that all ranks have consumed, also before this plan, if all stand as this one."""
+        """The samples that all ranks have consumed at this position, including those before this plan."""
         return self._schedule.consumed(self._position)
 
     @property
@@ -284,11 +284,11 @@ class RankLoader:
         """Go back to the start of a step.
 
         Args:
-            steps: How many steps before the one that is under way; 0 is the start of that one. None is the
+            steps: The number of steps before the current one; 0 is the start of the current step, None the
                 start of the plan.
 
         Raises:
-            UsageError: The plan does not go back that far.
+            UsageError: Fewer steps precede the current one.
         """
         back = self.step if steps is None else steps
         if not 0 <= back <= self.step:
@@ -296,7 +296,7 @@ class RankLoader:
         self._stand(self._schedule.start_of_step(self.step - back))
 
     def seek(self, consumed_samples: int) -> None:
-        """Go to where all ranks together have consumed a number of samples, as Megatron counts them.
+        """Move to the position at which all ranks have consumed a number of samples, as Megatron counts them.
 
         Raises:
             UsageError: No micro-batch starts there, or the plan does not reach it.
@@ -304,10 +304,10 @@ class RankLoader:
         self._stand(self._schedule.at(consumed_samples))
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Return where the loader stands, as plain values.
+        """Return the position as a dictionary of JSON values.
 
         Args:
-            position: Another position, if the caller counts the samples itself.
+            position: The number of the next micro-batch, if the caller counts them; None for the current one.
         """
         return self._state(self._position if position is None else position).to_json()
 
@@ -319,13 +319,13 @@ class RankLoader:
 
         Raises:
             ResumeMismatchError: The state is that of another plan or stream.
-            UsageError: The state is none, or no step of this plan starts there.
+            UsageError: The state is invalid, or no step of this plan starts there.
         """
         there = LoaderState.of_dict(state)
         self._stand(position_of(there, self._state(self._position), self._schedule, self.plan.history))
 
     def close(self) -> None:
-        """Close the files; they are opened again when something is read."""
+        """Close the files; the next read opens them again."""
         self._reader.close()
 
     def _state(self, position: int) -> LoaderState:

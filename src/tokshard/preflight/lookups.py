@@ -86,7 +86,7 @@ class CacheLookup:
 
     @property
     def will_be_found(self) -> bool:
-        """Whether Megatron will take the files: it only asks whether they exist."""
+        """True if Megatron will use the files: it only checks that they exist."""
         return all(map(os.path.isfile, self.files))
 
 

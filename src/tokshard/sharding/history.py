@@ -147,7 +147,7 @@ class StoppedStream:
     proof: Annotated[StreamProof, Key("proof", "Samples counted when the next plan was made.")]
     reweighting: Annotated[
         Reweighting | None,
-        Key("reweighting", "How the next plan's blend was made; null where it reads the same samples."),
+        Key("reweighting", "Weights of the next plan's new blend; null if it reads the same samples."),
     ] = None
 
     def __post_init__(self) -> None:

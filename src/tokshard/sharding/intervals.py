@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK = 1 << 20
-"""How many members are looked at together: some tens of megabytes."""
+"""Members that are processed together, in some tens of megabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 Repeat = Literal["last", "first"]
-"""What is read again where a rank has too few: ``last``, the last sample (of the rank's block, where it has
-one, else of all); ``first``, the rank's own from its first one on."""
+"""The samples that pad a rank with too few: ``last``, the last sample of the rank's block, or of all samples
+if ranks have no blocks; ``first``, the rank's own samples from its first one on."""
 
 
 @dataclass(frozen=True, slots=True)

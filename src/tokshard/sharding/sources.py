@@ -7,9 +7,9 @@ documents of one or more datasets, the shards.
 
 Every file that a plan reads has a fingerprint: its size and the SHA-256 of eight blocks of 4 KiB that are
 spread evenly over it, the first and the last byte among them (``tokshard.fingerprint/1``). That takes eight
-small reads, so every rank can check every file that it opens, however large it is; a file that was made
-anew differs in it, while a few flipped bits in the middle need not: ``tokshard verify --level digest``
-reads files whole.
+small reads, so every rank can check every file that it opens, however large it is; a file that was rebuilt
+has another fingerprint, but a few flipped bits may not change it: ``tokshard verify --level digest`` reads
+files completely.
 """
 
 from __future__ import annotations

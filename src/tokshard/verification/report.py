@@ -169,29 +169,31 @@ class VerifiedProduct:
     kind: Annotated[ProductKind, Key("kind", "dataset, index (of a cache), blend, plan or rank.")]
     path: Annotated[str, Key("path", "The path prefix of a dataset; the main file of other products.")]
     is_sound: Annotated[bool, Key("sound", "Whether there are no findings but notes.")]
-    counts: Annotated[dict[str, int], Key("counts", "What was counted on the way, by name.")]
-    findings: Annotated[tuple[Finding, ...], Key("findings", "In the order of the checks.")]
+    counts: Annotated[dict[str, int], Key("counts", "Counts, by name.")]
+    findings: Annotated[tuple[Finding, ...], Key("findings", "Findings, in the order of the checks.")]
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Document):
-    """What a verification has found."""
+    """Report of a verification."""
 
     SCHEMA = "tokshard.verify/1"
 
-    path: Annotated[str, Key("path", "What was to be verified.")]
-    level: Annotated[Level, Key("level", "How thoroughly: each level includes those before it.")]
+    path: Annotated[str, Key("path", "Path that was passed.")]
+    level: Annotated[Level, Key("level", "Level: each one includes those before it.")]
     subset_percent: Annotated[
         float | None, Key("subset_percent", "Share of the pieces whose digests were checked; null for all.")
     ]
     is_sound: Annotated[bool, Key("sound", "Whether there are no findings but notes.")]
     bytes_read: Annotated[int, Key("bytes_read", "Bytes that were read.", minimum=0)]
-    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
-    products: Annotated[tuple[VerifiedProduct, ...], Key("products", "From datasets to plans.")]
+    seconds: Annotated[float, Key("seconds", "Duration in seconds.", minimum=0)]
+    products: Annotated[
+        tuple[VerifiedProduct, ...], Key("products", "Verified products, from datasets to plans.")
+    ]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Everything that was found."""
+        """The findings of all products."""
         return tuple(finding for product in self.products for finding in product.findings)
 
 
@@ -203,9 +205,9 @@ class ProductFindings(FindingCollector):
         self.kind = kind
 
     def find_changed(self) -> None:
-        """Find that another program has changed the product: earlier findings may be about no one state."""
+        """Replace all findings by one: another program changed the product during the verification."""
         self.findings.clear()
-        self.find("changed", f"{self.path} was changed while it was looked at")
+        self.find("changed", f"{self.path} was changed during the verification")
 
     def close(self) -> VerifiedProduct:
         """Return the verified product."""
