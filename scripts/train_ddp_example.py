@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train a small GPT with torch's DistributedDataParallel from a plan of tokshard, kill it, and go on.
+"""Train a small GPT with torch's DistributedDataParallel from a plan of tokshard, kill it, and resume.
 
     scripts/train_ddp_example.py [DIRECTORY]      everything below, on the CPU, in about half a minute
 

@@ -1,4 +1,4 @@
-"""What `bench tokenize` compares with, each run as a program.
+"""Programs that `scripts/bench tokenize` compares with.
 
     encoders.py NAME PROCESSES TOKENIZER INPUT [OUTPUT DTYPE]
 

@@ -1,4 +1,4 @@
-"""What one command takes: seconds, processor time, memory of all its processes, files and bytes written."""
+"""Cost of one command: time, CPU time, memory of all its processes, files and bytes written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TICK_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a command took.
+    """Cost of a command.
 
     Attributes:
         seconds: From its start to its end.
@@ -37,14 +37,14 @@ class Footprint:
 
 
 def take(command: list[str], output: Path | None = None) -> Footprint:
-    """Run a command in processes of its own; what it writes is removed before.
+    """Run a command and measure it. The output directory is emptied first.
 
     Memory is looked at a hundred times a second. The peak of its largest process is what the kernel
     recorded, which begins with the size of the calling process: that should be small.
 
     Args:
         command: The argument vector.
-        output: The directory that it writes to; None where it writes nothing.
+        output: The directory that it writes to; None if it writes nothing.
     """
     if output is not None:
         shutil.rmtree(output, ignore_errors=True)
@@ -80,7 +80,7 @@ def take(command: list[str], output: Path | None = None) -> Footprint:
 
 
 def tree(process: int) -> list[int]:
-    """Return a process and all that come of it."""
+    """Return a process and all its descendants."""
     found = [process]
     for pid in found:
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""scripts/bench replan: how long it takes to go on from a plan, in another world and with other weights.
+"""scripts/bench replan: time to continue a plan with another number of ranks and with other weights.
 
-A made-up blend of two datasets and a plan of 64 ranks are written to a temporary directory; half of it
-counts as read. All commands run whole, in a process of their own, in turn, several rounds; the table has
-the medians of time and the largest peak memory, mapped files included.
+A synthetic blend of two datasets and a plan of 64 ranks are written to a temporary directory; half of its
+samples count as consumed. All commands run whole, in a process of their own, in turn, several rounds; the
+table has the medians of time and the largest peak memory, mapped files included.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ tracing.write_world(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
 
 
 def contenders(directory: Path, consumed: int, samples: int) -> list[Contender]:
-    """Return the ways to go on, and to look at where that led."""
+    """Return the commands that continue the plan, and those that verify and compare the results."""
     plan, world, weights = (str(directory / name) for name in ("plan", "world", "weights"))
     blend = f"0.3 {directory / 'data0'} 0.7 {directory / 'data1'}"
-    going_on = ["shard-plan", "--from", plan, "--consumed-samples", str(consumed), "--packed", "--quiet"]
+    replan = ["shard-plan", "--from", plan, "--consumed-samples", str(consumed), "--packed", "--quiet"]
 
     def command(name: str, *words: str, output: str | None = None) -> Contender:
         before = partial(shutil.rmtree, output, ignore_errors=True) if output else lambda: None
@@ -46,8 +46,8 @@ def contenders(directory: Path, consumed: int, samples: int) -> list[Contender]:
     differing = command("diff other weights", "diff", plan, weights, "--quiet")
     differing.command = ["sh", "-c", '"$@" || [ $? = 1 ]', "sh", *differing.command]  # 1: samples differ
     return [
-        command("another world", *going_on, "--data-parallel", str(RANKS), "-o", world, output=world),
-        command("other weights", *going_on, "--blend", blend, "-o", weights, output=weights),
+        command("another world", *replan, "--data-parallel", str(RANKS), "-o", world, output=world),
+        command("other weights", *replan, "--blend", blend, "-o", weights, output=weights),
         command("verify another world", "verify", world, "--level", "deep", "--quiet"),
         command("verify other weights", "verify", weights, "--level", "deep", "--quiet"),
         command("diff another world", "diff", plan, world, "--quiet"),
@@ -56,7 +56,7 @@ def contenders(directory: Path, consumed: int, samples: int) -> list[Contender]:
 
 
 def main(arguments: list[str]) -> None:
-    """Make the world, go on from its plan, and print seconds and memory."""
+    """Write the blend and the plan, continue the plan, and print seconds and memory."""
     parser = argparse.ArgumentParser(prog="scripts/bench replan", description=__doc__)
     parser.add_argument("--samples", type=int, default=SAMPLES, help="samples of the blend, about")
     parser.add_argument("--rounds", type=int, default=3)

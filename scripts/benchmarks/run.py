@@ -1,4 +1,4 @@
-"""Dispatches to the benchmark that is named."""
+"""Dispatcher of scripts/bench."""
 
 from __future__ import annotations
 

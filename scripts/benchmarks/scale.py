@@ -1,9 +1,9 @@
-"""scripts/bench scale: what each stage costs for each document, token, sample and rank, and how that grows.
+"""scripts/bench scale: cost of each stage per document, token, sample and rank, and its growth.
 
-Every command runs whole, in a process of its own, at sizes that are powers of ten apart. The data is made
-up: indexes and sizes of files are real, tokens are holes in the .bin files, and text is sample_data again
-and again (--text gives other files). Commands of less than two seconds run three times; the median counts.
-With --write the table goes into a page, and what the page computes from it is computed anew.
+Every command runs whole, in a process of its own, at sizes that are powers of ten apart. The data is
+synthetic: indexes and file sizes are real, .bin files are sparse, and the text is sample_data, repeated
+(--text sets other files). Commands of less than two seconds run three times; the median counts.
+--write writes the table into a page and updates the values that the page computes from it.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print every measurement as JSON")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table into this page")
     parser.add_argument(
-        "--sums", type=Path, metavar="PAGE", help="measure nothing: compute a page's sums anew"
+        "--sums", type=Path, metavar="PAGE", help="measure nothing: update the computed values of a page"
     )
     return parser.parse_args(arguments)
 

@@ -1,6 +1,6 @@
-"""Made-up data of any size for scripts/bench scale: everything is there but the values of tokens.
+"""Synthetic data of any size for scripts/bench scale: everything except the values of tokens.
 
-Run as a program, so that what is made does not count as memory of the benchmark:
+Run as a program, so that its memory does not count as memory of the benchmark:
 scaledata.py FUNCTION DIRECTORY SIZE.
 """
 

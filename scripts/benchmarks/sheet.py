@@ -66,7 +66,7 @@ def with_results(page: str, results: Results, where: str) -> str:
 
 
 def recompute(page: str) -> str:
-    """Return a page with all sheets computed anew from what is given and measured in it."""
+    """Return a page with all sheets recomputed from its given and measured values."""
     known: dict[str, Row] = _measured(page)
     lines = page.split("\n")
     header: list[str] | None = None

@@ -1,4 +1,4 @@
-"""How long the command line and the library take to start."""
+"""scripts/bench startup: startup time of the command line and of the library."""
 
 from __future__ import annotations
 

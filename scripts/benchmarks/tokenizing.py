@@ -1,4 +1,4 @@
-"""tokshard tokenize against the bare encoders, an unsafe trial, and what Megatron's preprocessing does."""
+"""scripts/bench tokenize: tokshard tokenize against bare encoders, unchecked threads and a process pool."""
 
 from __future__ import annotations
 

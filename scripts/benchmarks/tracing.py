@@ -1,6 +1,6 @@
-"""How long a backward trace takes over a made-up dataset of 100 million documents.
+"""scripts/bench trace: time of a trace from records to reads, over 100 million synthetic documents.
 
-Everything but the tokens is there: the index of 100 million documents of 1 to 999 tokens, the provenance,
+Everything but the tokens is written: the index of 100 million documents of 1 to 999 tokens, the provenance,
 the three arrays of its samples, a blend with a second dataset, and a plan of 64 ranks. The command is run
 whole, in a process of its own; the first run of each finds the files as the machine has left them.
 """

@@ -22,7 +22,7 @@ TOKSHARD = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
 
 
 def contenders(prefix: str) -> list[Contender]:
-    """Return everybody who looks at one dataset."""
+    """Return the commands that read one dataset."""
     files = [f"{prefix}.bin", f"{prefix}.idx"]
     size = sum(map(os.path.getsize, files))
     found = [Contender(READING, ["sh", "-c", 'cat "$@" > /dev/null', "sh", *files], size)]

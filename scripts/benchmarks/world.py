@@ -1,17 +1,20 @@
-"""scripts/bench world DIRECTORY: made-up datasets for a blend of trillions of tokens, in little space.
+"""scripts/bench world DIRECTORY: synthetic datasets for a blend of trillions of tokens, in little disk space.
 
-One dataset and its index are made; the others are hard links to them under other names, which tokshard
-takes for what they are: datasets of equal content. The .bin file is a hole. What to run on them is printed.
+One dataset and its index are written; the others are hard links to them under other names. The .bin file is
+sparse. Prints the commands that blend the datasets and plan 10,000 ranks. With --run, runs them and prints
+their time and memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from footprint import take
 from scaledata import spread_lengths
 
 from tracing import write_pair
@@ -23,6 +26,7 @@ BLEND = """tokshard blend @words.txt --seq-length {length} --split 1,0,0 --num-s
     --cache-dir cache -o mix"""
 PLAN = """tokshard shard-plan mix --world-size 10000 --tensor-parallel 8 --pipeline-parallel 5 \\
     --micro-batch-size 1 --global-batch-size 2000 --packed --simulate --ranks-per-node 8 -o plan"""
+NO_SIMULATION = PLAN.replace(" --simulate --ranks-per-node 8", "")
 
 
 def names(count: int) -> list[str]:
@@ -68,11 +72,12 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Make the datasets and print the commands."""
+    """Create the datasets; print the commands, and run them with --run."""
     parser = argparse.ArgumentParser(prog="scripts/bench world", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--tokens", type=float, default=15e12)
     parser.add_argument("--datasets", type=int, default=64)
+    parser.add_argument("--run", action="store_true", help="run the commands; print their time and memory")
     options = parser.parse_args(arguments)
     (options.directory / "data").mkdir(parents=True)
     os.chdir(options.directory)
@@ -83,4 +88,24 @@ def main(arguments: list[str]) -> None:
     link(names(options.datasets), samples, mixture)
     Path("words.txt").write_text(" ".join(mixture))
     print(f"{options.datasets} datasets of {documents:,} documents and {tokens:,} tokens each")
-    print(BLEND.format(length=SEQUENCE_LENGTH, samples=samples), PLAN, sep="\n")
+    blend = BLEND.format(length=SEQUENCE_LENGTH, samples=samples)
+    print(f"cd {Path.cwd()}", blend, PLAN, sep="\n")
+    if options.run:
+        run(blend)
+
+
+def run(blend: str) -> None:
+    """Run the commands in the current directory; print seconds, CPU seconds and own memory of each."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    print(f"{'command':<36}{'s':>9}{'CPU s':>9}{'own MB':>9}")
+    for name, command in (
+        ("blend", blend),
+        ("plan and simulate", PLAN),
+        ("plan --no-digests and simulate", f"{PLAN} --no-digests --force"),
+        ("plan --no-digests", f"{NO_SIMULATION} --no-digests --force"),
+    ):
+        found = take(["sh", "-c", command])
+        print(
+            f"{name:<36}{found.seconds:>9.1f}{found.cpu_seconds:>9.1f}{found.own_bytes / 1e6:>9.0f}",
+            flush=True,
+        )
