@@ -63,7 +63,7 @@ class PublicationRecord(Document):
         tuple[str, ...] | None,
         Key(
             "suffixes",
-            "What follows the run's path prefix in that of each output; absent if nothing does.",
+            "Suffix of each output's path prefix after the run's; absent if all are empty.",
             omit_none=True,
         ),
     ] = None

@@ -48,8 +48,8 @@ def tokenize(
 
     Args:
         options: The options.
-        executor: Where to encode; by default worker processes, or this process for small inputs.
-        progress: Gets the progress.
+        executor: The executor; by default worker processes, or this process for small inputs.
+        progress: Receives the progress.
 
     Raises:
         UsageError: An option does not fit the inputs or the tokenizer.

@@ -265,15 +265,15 @@ def _coverage_refusal(definition: dict[str, Any]) -> str | None:
     steps = _flat(definition.get("pre_tokenizer"), "pretokenizers")
     if any(step["type"] == "ByteLevel" for step in steps):
         covered = all(character in vocabulary for character in byte_alphabet())
-        return None if covered else "a byte-level vocabulary that lacks bytes"
+        return None if covered else "a byte-level vocabulary without all 256 bytes"
     unknown = model.get("unk_token")
     substitutes = {f"<0x{byte:02X}>" for byte in range(256)}
     if model.get("byte_fallback", False):
         if not substitutes <= vocabulary.keys():
-            return "a byte fallback that lacks bytes"
+            return "a byte fallback without all 256 bytes"
     elif not isinstance(unknown, str) or unknown not in vocabulary:
         return "a vocabulary with neither bytes nor an unknown token"
-    # Substitutes for characters that the vocabulary lacks are merged only by tokenizers.
+    # Substitutes for characters missing from the vocabulary are merged only by tokenizers.
     substitutes.add(unknown or "")
     for merge in model["merges"]:
         if not substitutes.isdisjoint(merge.split(" ") if isinstance(merge, str) else merge):

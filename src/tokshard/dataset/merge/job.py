@@ -82,9 +82,9 @@ class MergeDryRun(Document):
 def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeReport:
     """Concatenate datasets, as Megatron's ``IndexedDatasetBuilder.add_index`` does.
 
-        The bytes of ``OUTPUT.bin`` and ``OUTPUT.idx`` are identical to Megatron's for the same inputs in the
-        same order. All inputs are checked before anything is written. Memory does not depend on the
-        size of the inputs. Digests, counts and provenance are merged into ``OUTPUT.tokshard/``.
+    The bytes of ``OUTPUT.bin`` and ``OUTPUT.idx`` are identical to Megatron's for the same inputs in the
+    same order. All inputs are checked before anything is written. Memory does not depend on the
+    size of the inputs. Digests, counts and provenance are merged into ``OUTPUT.tokshard/``.
 
     Args:
         options: The inputs, the output and the options.

@@ -55,7 +55,7 @@ def tokenize_array_task(
             inputs or options.
         task: The task.
         finish: Whether the task that finds all units finished assembles and publishes the output.
-        executor: Where to encode; by default worker processes, or this process for a small shard.
+        executor: The executor; by default worker processes, or this process for a small shard.
         progress: Gets the progress.
 
     Raises:
@@ -102,7 +102,7 @@ def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
     if not options.resume:
         raise UsageError(
             "--no-resume would remove the finished units of other tasks",
-            hint="leave it out: units of other inputs or options are not reused",
+            hint="omit --no-resume: units of other inputs or options are not reused",
         )
     if job.delivery is not None and options.local_dir is None:
         raise UsageError(
@@ -186,7 +186,7 @@ class _Attempt:
             produced = _finish(self._job, self._task.count, self._progress, is_complete=True)
         except LockedError:
             return None
-        return None if produced.up_to_date else produced  # somebody was quicker
+        return None if produced.up_to_date else produced  # another task published first
 
     def _report(
         self,

@@ -170,7 +170,7 @@ class WorkStatus:
                 yield MissingUnits(number, file.path, missing, open_from)
 
     def is_complete(self) -> bool:
-        """Tell whether every unit has a part. Most often some lack one, which the names tell at once."""
+        """Return whether every unit has a part; footers are read only if no file is missing."""
         return all(
             next(self.missing(read_footers=read_footers), None) is None for read_footers in (False, True)
         )
