@@ -15,7 +15,7 @@ from tokshard.cli.meters import make_meter
 from tokshard.core.progress import Progress
 
 FOUND_PROBLEMS = 1
-"""The exit code of a command that did its work and found what it looks for."""
+"""The exit code of a command that succeeded and found problems or differences."""
 
 
 class Report(Protocol):

@@ -1,6 +1,6 @@
 """The JSON documents of the command line itself: errors and events.
 
-Imported only where one is written: a command that is not asked for JSON starts without the codec.
+Imported only where one is written: a command without JSON output starts without the codec.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MissingUnitsDetail:
         int | None,
         Key(
             "open_from",
-            "The first unit that may exist or not, of a compressed input that nobody has read to its end.",
+            "In a compressed input that was not read to its end: the first unit that may not exist.",
             minimum=0,
         ),
     ]
@@ -33,8 +33,8 @@ class Problem:
     """An error, in a document or an event."""
 
     error: Annotated[str, Key("error", "The class of the error in `tokshard.errors`, or that of a bug.")]
-    message: Annotated[str, Key("message", "One sentence that names what, where and the value.")]
-    hint: Annotated[str | None, Key("hint", "What to do next.")]
+    message: Annotated[str, Key("message", "One sentence with the file, position and value concerned.")]
+    hint: Annotated[str | None, Key("hint", "Instruction for the user.")]
     exit_code: Annotated[int, Key("exit_code", "The exit code of the command.", minimum=1, maximum=255)]
     path: Annotated[str | None, Key("path", "The file.", omit_none=True)] = None
     line: Annotated[int | None, Key("line", "The line or row, from 1.", minimum=1, omit_none=True)] = None
@@ -45,7 +45,7 @@ class Problem:
     field: Annotated[str | None, Key("field", "The field of a format.", omit_none=True)] = None
     differences: Annotated[
         tuple[str, ...] | None,
-        Key("differences", "What differs from the run that cannot be resumed.", omit_none=True),
+        Key("differences", "Differences from the run that cannot be resumed.", omit_none=True),
     ] = None
     missing: Annotated[
         tuple[MissingUnitsDetail, ...] | None,
@@ -65,7 +65,7 @@ class ErrorReport(Problem, Document):
 
 
 def details_of(error: TokshardError) -> dict[str, Any]:
-    """Return everything that an error says, as the fields of a :class:`Problem`."""
+    """Return an error as the fields of a :class:`Problem`."""
     value: dict[str, Any] = {
         "error": type(error).__name__,
         "message": error.message,
@@ -89,9 +89,9 @@ class Event(Document):
     SCHEMA = "tokshard.event/1"
 
     time: Annotated[str, Key("time", "UTC.", pattern=r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z")]
-    seconds: Annotated[float, Key("seconds", "Since the command began to work.", minimum=0)]
+    seconds: Annotated[float, Key("seconds", "Seconds since the command started.", minimum=0)]
     command: Annotated[str, Key("command", "The command, for example `merge`.")]
-    pid: Annotated[int, Key("pid", "Its process, which tells runs in one log apart.", minimum=1)]
+    pid: Annotated[int, Key("pid", "Process id, which distinguishes concurrent runs in one log.", minimum=1)]
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,14 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Progressed(Event):
-    """Totals of an activity: at its begin, at most once a second, and at its end."""
+    """Totals of an activity: at its start, at most once a second, and at its end."""
 
     TAG = ("event", "progress")
 
-    activity: Annotated[str, Key("activity", "The activity, for example `encoding`; a text for people.")]
-    bytes_total: Annotated[int | None, Key("bytes_total", "The last `bytes_done`, if known.", minimum=0)]
+    activity: Annotated[str, Key("activity", "The activity, for example `encoding`; for display only.")]
+    bytes_total: Annotated[
+        int | None, Key("bytes_total", "The expected final `bytes_done`, if known.", minimum=0)
+    ]
     bytes_done: Annotated[
         int, Key("bytes_done", "Bytes of the work that are done, earlier runs included.", minimum=0)
     ]
@@ -122,7 +124,7 @@ class Progressed(Event):
 
 @dataclass(frozen=True)
 class Message(Event):
-    """Something to know that is no warning, for example that the run waits for another."""
+    """A message that is not a warning, for example that the run waits for another."""
 
     TAG = ("event", "message")
 

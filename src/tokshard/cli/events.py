@@ -1,4 +1,4 @@
-"""The event log of ``--log-json``: what a long command is doing, one JSON object a line."""
+"""The event log of ``--log-json``: the progress and outcome of a command, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ class EventLog:
         self._sink.write(json.dumps(event.to_json()))
 
     def warnings(self, texts: Iterable[str]) -> None:
-        """Write warnings; the command tells them to the user itself."""
+        """Write warnings; the command itself prints them."""
         for text in texts:
             self.write("warning", message=text)
 
     def following(self, meter: Progress) -> Progress:
-        """Return a listener who tells everything to ``meter`` and writes events of it."""
+        """Return a listener that passes everything to ``meter`` and writes events."""
         return meter if self._sink is None else _Following(self, meter)
 
 
@@ -148,14 +148,14 @@ class _Following:
 
 @contextmanager
 def recorded(target: str | None, command: str) -> Iterator[EventLog]:
-    """Record the block as one run of a command: how it starts, and how it ends.
+    """Record the block as one run of a command, from its start to its outcome.
 
     Args:
         target: The value of ``--log-json``: a file, ``-`` for stderr, None for no log.
         command: The command.
 
     Raises:
-        OutputExistsError: There is a file that is no event log.
+        OutputExistsError: The file exists and is not an event log.
         StorageError: It cannot be opened.
     """
     sink: Sink | None = None

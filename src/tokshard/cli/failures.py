@@ -44,7 +44,7 @@ def reported(*, as_json: bool = False) -> Iterator[None]:
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for JSON, be it a good one or not.
+    """Return whether a command line, valid or not, has the option ``--json``.
 
     Example:
         >>> wants_json(["inspect", "web", "--json"]), wants_json(["inspect", "--", "--json"])
@@ -55,7 +55,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def as_ours(error: BaseException) -> TokshardError | None:
-    """Return what an error is in our words; None for a reader of our output who left, and for a bug."""
+    """Return an error as a :class:`TokshardError`; None for a closed pipe and for a bug."""
     if isinstance(error, TokshardError):
         return error
     if isinstance(error, KeyboardInterrupt):

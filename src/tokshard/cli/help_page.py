@@ -1,6 +1,6 @@
 """Help of commands: plain text that fits the terminal, with the common options first.
 
-Nothing of its look comes from the option parser, which only knows what the options are.
+The option parser provides the options; this module alone decides on the layout.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class CommandGroup(TyperGroup):
         self.params += help_page.help_options()
 
     def summaries(self) -> dict[str, str]:
-        """Return what each command does."""
+        """Return the summary of each command."""
         return {name: entry.summary for name, entry in (COMMANDS | _ABOUT).items()}
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of the class above
@@ -181,7 +181,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Take what stands before a subcommand."""
+    """Parse the options before the subcommand."""
 
 
 def main() -> None:

@@ -299,7 +299,7 @@ def parse_path_as(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
     """Return the pairs (path here, path at training time) of ``--path-as``.
 
     Raises:
-        UsageError: One of them is no such pair.
+        UsageError: The form of a pair is invalid.
 
     Example:
         >>> parse_path_as(["out=/data/v1"])
@@ -312,7 +312,7 @@ def parse_moved(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
     """Return the pairs (old path, new path) of ``--moved``.
 
     Raises:
-        UsageError: One of them is no such pair.
+        UsageError: The form of a pair is invalid.
     """
     return _parse_pairs("--moved", "OLD=NEW", "/scratch/data=/mnt/data", pairs)
 
@@ -339,10 +339,10 @@ def ray_options(
     *,
     workers: int | None,
 ) -> RayOptions | None:
-    """Return which Ray cluster to use; None for this machine.
+    """Return the options of the Ray cluster, or None to run on this machine.
 
     Raises:
-        UsageError: A value is invalid, or is for a cluster that is not used.
+        UsageError: A value is invalid, or requires ``--executor ray``.
     """
     given = {"--ray-address": address, "--ray-cpus-per-task": cpus_per_task, "--ray-retries": retries}
     if executor == "local":

@@ -1,4 +1,4 @@
-"""What shard-plan prints of a plan besides its description: proofs, simulated reads, staging lists."""
+"""Views of shard-plan besides the description of the plan: proofs, simulated reads, staging lists."""
 
 from __future__ import annotations
 

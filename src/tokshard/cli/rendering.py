@@ -44,7 +44,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def width() -> int:
-    """Return how many characters a line has: those of the terminal, or 100."""
+    """Return the number of characters in a line: that of the terminal, or 100."""
     return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
@@ -63,7 +63,7 @@ def lines(texts: Sequence[object], limit: int, more: str = "and {rest} more") ->
 
     Args:
         texts: The lines.
-        limit: How many are printed.
+        limit: The largest number of lines to print.
         more: The line for the rest, with ``{rest}``.
     """
     for text in texts[:limit]:
@@ -73,7 +73,7 @@ def lines(texts: Sequence[object], limit: int, more: str = "and {rest} more") ->
 
 
 def heading(text: str, detail: str = "") -> None:
-    """Print what the lines below are about."""
+    """Print a title and a detail behind it."""
     _say(_text(text, "bold"), *([_text(f"  {detail}", "dim")] if detail else []))
 
 

@@ -225,7 +225,7 @@ def _show(report: ShardPlanReport, output: str, looking: LookAhead) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LookAhead:
-    """What to simulate and to stage; None for nothing."""
+    """Options of the simulation and of the staging lists; None where one was not requested."""
 
     simulate: SimulateOptions | None
     staging: StagingOptions | None
@@ -252,7 +252,7 @@ def look_ahead(
     """Return the options of a simulation and of staging lists.
 
     Raises:
-        UsageError: They do not fit together.
+        UsageError: An option requires, or excludes, another one.
     """
     if dry_run and directory is not None:
         raise UsageError("--dry-run and --staging exclude each other", hint="leave out one of them")
@@ -351,10 +351,10 @@ class Given:
 
 
 def replan_options(path: str, given: Given, blend: str | None, moved: PathMapping) -> ReplanOptions:
-    """Return the options of a plan that continues another one; what is not given stays as it is there.
+    """Return the options of a plan that continues another one; options not passed keep its values.
 
     Raises:
-        UsageError: The consumed samples are not given, or an option does not apply.
+        UsageError: ``--consumed-samples`` was not passed, or an option does not apply.
     """
     given.refuse(_FIXED, "cannot be changed with --from: the continued plan determines it")
     if blend is None and given.value("seed") is not None:

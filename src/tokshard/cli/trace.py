@@ -13,7 +13,7 @@ from tokshard.cli import declarations, options, rendering, terminal
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import switch, text
 from tokshard.cli.help_page import MESSAGES
-from tokshard.core.formatting import count, counted, shown_path, visible
+from tokshard.core.formatting import count, counted, listed, shown_path, visible
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 
@@ -312,9 +312,7 @@ def _origin(origin: DocumentOrigin | None) -> str:
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
-    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks, _SHOWN_RANKS)}"
 
 
 def _print_csv(report: TraceReadsReport) -> None:

@@ -37,7 +37,7 @@ def verify(
             Level,
             "--level",
             help="Check sizes, headers, counts and index entries (structure), also all bytes against "
-            "recorded digests (digest), or also what the bytes mean (deep).",
+            "recorded digests (digest), or also the content: tokens, documents and inputs (deep).",
         ),
     ] = VerifyOptions.level,
     subset: Annotated[
