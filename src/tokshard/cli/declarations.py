@@ -16,7 +16,9 @@ _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZES = {f"{unit}{end}": scale for unit, scale in (_DECIMAL | _BINARY).items() for end in ("", "b")}
 _COUNTS = {**_DECIMAL, "b": 10**9}
-_PATTERN = re.compile(r"^\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-z]*)\s*$", re.IGNORECASE)
+# A comma separates thousands only: "1,2" is a list, which no option with a number takes.
+_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?"
+_PATTERN = re.compile(rf"^\s*({_NUMBER})\s*([a-z]*)\s*$", re.IGNORECASE)
 _LONGEST_METAVAR = 28
 
 
