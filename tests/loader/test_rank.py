@@ -143,6 +143,15 @@ def test_a_state_saved_at_any_position_resumes_there(blend, name):
     assert_same_after_restore(open_plan(path, 0, readahead=0))
 
 
+def test_a_state_of_a_position_beyond_the_plan_is_refused(blend):
+    loader = open_plan(planned(blend, "growing", 3), 1)
+    end = len(loader)
+    assert loader.state_dict(end)["consumed_samples"] == loader.assignment.samples_per_rank * 3
+    for position in (-1, end + 1):
+        with pytest.raises(UsageError, match=f"position must be from 0 to {end}, got {position}"):
+            loader.state_dict(position)
+
+
 def test_counts_follow_the_reading(blend):
     loader = open_plan(planned(blend, "growing", 3), 1)
     expected = [(0, 0), (0, 6), (1, 12), (1, 18), (2, 24), (2, 30), (2, 36), (2, 42), (3, 48)]

@@ -254,13 +254,13 @@ def _capped(mixture: Mixture, wanted: Sequence[float], caps: Sequence[int | None
             cap if cap is None or not over else cap - over for cap, over in zip(lowered, excess, strict=True)
         ]
     most = ", ".join(
-        f"{source.prefix!r} {cap}"
+        f"{source.prefix!r} {cap:,}"
         for source, cap in zip(mixture.sources, caps, strict=True)
         if cap is not None
     )
     raise UsageError(
         f"the mixture cannot have {size:,} samples: the caps of its sources are {most}",
-        hint="pass a smaller --num-samples, or raise max_epochs",
+        hint="pass a smaller --num-samples, or raise --max-epochs (max_epochs in a recipe)",
     )
 
 

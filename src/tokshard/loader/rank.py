@@ -308,7 +308,12 @@ class RankLoader:
 
         Args:
             position: The number of the next micro-batch, if the caller counts them; None for the current one.
+
+        Raises:
+            UsageError: The position is not from 0 to the number of micro-batches.
         """
+        if position is not None and not 0 <= position <= len(self):
+            raise UsageError(f"position must be from 0 to {len(self)}, got {position}")
         return self._state(self._position if position is None else position).to_json()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
