@@ -86,7 +86,7 @@ MicroBatch = dict[str, "NDArray[Any]"]
 Allocator = Callable[[tuple[int, ...], "DTypeLike"], "NDArray[Any]"]
 
 NO_DOCUMENT = -1
-"""Stands in ``document_ids`` for padding."""
+"""The value of padding in ``document_ids``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ class RawSamples:
 
 
 class SampleAssembly:
-    """Makes micro-batches of samples of one length; what it makes depends on its arguments alone.
+    """Assembler of micro-batches from samples of one length; a pure function of its arguments.
 
     Args:
         sequence_length: The tokens of a sample.
@@ -258,11 +258,11 @@ def _names(fields: tuple[str, ...], options: BatchOptions) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DocumentAssembly:
-    """Makes micro-batches of documents; a pure function of them.
+    """Assembler of micro-batches from documents; a pure function of its arguments.
 
-    A document of n tokens takes n places: the label of each is the next, and the last has none. A
+    A document of n tokens takes n positions: the label of each is the next token, and the last has none. A
     micro-batch is as long as its longest document, rounded up to the multiple that the options and context
-    parallelism ask for. All ranks that see the same documents come to the same length.
+    parallelism require. All ranks that read the same documents get the same length.
 
     Attributes:
         fields: What the rank reads, of :data:`tokshard.sharding.topology.FIELDS`.

@@ -1,4 +1,4 @@
-"""Memory of micro-batches that is used again once nobody looks at it any more.
+"""Memory of micro-batches that is reused once no array refers to it.
 
 A micro-batch is close to a megabyte, which ``malloc`` gives back to the system as soon as it is free and
 asks for again at the next one: hundreds of page faults, which can cost more than all other work. So the
@@ -23,7 +23,7 @@ _ALIGNMENT = 64
 
 
 class Memory:
-    """Hands out blocks, and takes back those that are not referred to any more. Threads may share it.
+    """Allocator of memory blocks, which are reused once no array refers to them. Threads may share it.
 
     Example:
         >>> memory = Memory()
@@ -46,8 +46,8 @@ class Memory:
         """Return the memory of one micro-batch.
 
         Args:
-            size_bytes: What all of its arrays need, about: those for which there is no room left are
-                allocated by themselves.
+            size_bytes: The approximate size of all its arrays; arrays that do not fit are allocated
+                separately.
         """
         try:
             block = self._free.pop()
@@ -62,7 +62,7 @@ class Memory:
 
 
 class Arena:
-    """A block, of which arrays are taken one after the other, not initialised."""
+    """A block from which uninitialized arrays are allocated one after the other."""
 
     def __init__(self, block: NDArray[np.uint8]) -> None:
         self._block = block
@@ -70,7 +70,7 @@ class Arena:
         self._used = 0
 
     def new(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array of the block, or of its own where the block is full."""
+        """Return an uninitialized array from the block, or a separate one if the block is full."""
         first, last = self._used, self._used + math.prod(shape) * np.dtype(dtype).itemsize
         if last > self._size_bytes:
             return np.empty(shape, dtype)

@@ -46,13 +46,13 @@ class Shard:
         self._is_remote = is_remote(dataset.path_prefix)
 
     def read_ahead(self, samples: NDArray[np.int64]) -> None:
-        """Say that the tokens of some samples will be read soon: to the kernel, or to a remote file."""
+        """Prefetch the tokens of samples: into the page cache, or from the object store."""
         firsts, sizes = self.extents(samples)
         for first_byte, size_bytes in zip(firsts.tolist(), sizes.tolist(), strict=True):
             self._file.prefetch(first_byte, size_bytes)
 
     def expect(self, samples: NDArray[np.int64]) -> None:
-        """Have the tokens of samples that are read now fetched side by side, if they are remote."""
+        """Start fetching the tokens of samples concurrently if the dataset is remote."""
         if self._is_remote:
             self.read_ahead(samples)
 
@@ -133,7 +133,7 @@ class OpenShards(OpenCache[int, Shard]):
 
 
 class Readahead:
-    """Keeps some micro-batches ahead of the reader. The thread starts when it is first needed.
+    """Thread that prefetches micro-batches ahead of the reader. It starts when it is first needed.
 
     It is woken for several micro-batches at once, when half of those ahead are left: waking it costs more
     than its work. Whatever goes wrong ahead is left to happen again, and to be reported, when it is read.
@@ -184,7 +184,7 @@ def _work(ranges: SimpleQueue[range | None], advise: Callable[[range], None]) ->
 
 
 class MicroBatchReader:
-    """Reads and assembles the micro-batches of one rank. Safe to share between threads.
+    """Reader and assembler of the micro-batches of one rank. Threads may share it.
 
     Args:
         source: The samples.
@@ -236,7 +236,7 @@ class MicroBatchReader:
         return assembly.micro_batch(RawSamples(self._tokens(selected), selected.datasets), self._memory)
 
     def advise(self, numbers: range) -> None:
-        """Tell the kernel what micro-batches will read, and open their datasets if they may be open yet."""
+        """Prefetch micro-batches, and open their datasets if the limit of open datasets allows it."""
         if not self.assembly.fields:
             return
         size = self.schedule.assignment.micro_batch_size

@@ -93,7 +93,7 @@ class DatasetSnapshots:
         Raises:
             MissingFileError: One or both files of the dataset are missing.
             IntegrityError: It contradicts itself.
-            InputError: It was changed while it was looked at.
+            InputError: It changed while it was read.
         """
         if prefix not in self._known:
             with unchanged([prefix]):
@@ -290,7 +290,7 @@ class RequestedSamples:
         return names
 
     def includes(self, name: str) -> bool:
-        """Tell whether a stream is requested: ``"valid.1"`` is where ``"valid"`` is."""
+        """Return True if a stream is requested: ``"valid.1"`` is if ``"valid"`` is."""
         return self.names is None or name.partition(".")[0] in self.names
 
 

@@ -79,7 +79,7 @@ class Extents:
 
 
 class ExtentReader:
-    """Finds the extents of any samples of a source. Indexes and ``.idx`` files are mapped when needed.
+    """Finder of the byte extents of samples of a source. Indexes and ``.idx`` files are mapped when needed.
 
     Args:
         source: The samples.

@@ -26,7 +26,7 @@ _WORTH_THREADS_BYTES = 4 << 20
 
 
 class CountingRunner:
-    """Runs pieces of work, many times, and counts the bytes that all of them read.
+    """Runner of pieces of work on threads, which counts the bytes that they read.
 
     Args:
         workers: The largest number of threads; None for one for each core that this process may use.
