@@ -54,6 +54,13 @@ def test_a_wrong_field_costs_nothing_and_leaves_nothing(tmp_path, monkeypatch):
     assert pair("content") == clean_pair("content.jsonl", "--field", "content")
 
 
+def test_a_wrong_field_of_records_that_are_skipped_leaves_nothing(corpus):
+    """The rejected records of a large corpus would fill the disk until the output is published."""
+    wrong = attempt(corpus, *UNIT, "--field", "body", "--on-error", "skip", code=3)
+    assert "every record was rejected" in wrong
+    assert os.listdir() == ["corpus.jsonl"]
+
+
 def test_a_mended_record_keeps_the_units_before_it(corpus):
     attempt(corpus, *UNIT, code=3)
     mend()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from tokshard.core.codec import encode
@@ -21,11 +22,17 @@ from tokshard.errors import IntegrityError, UsageError
 from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.files import remove_tree, tree_bytes
 from tokshard.storage.lock import WriterLock
-from tokshard.tokenization.assembly import ErrorPolicy
+from tokshard.tokenization.assembly import ErrorPolicy, read_assembled
 from tokshard.tokenization.encoder import EncoderName, EncodingSpec
 from tokshard.tokenization.options import DtypeChoice, TokenizeOptions
 from tokshard.tokenization.part import PartReader, UnitKey, part_headers
-from tokshard.tokenization.reuse import finished_units, fitting_units, has_same_content, keep_only
+from tokshard.tokenization.reuse import (
+    ALL_ENCODERS,
+    finished_units,
+    fitting_units,
+    has_same_content,
+    keep_only,
+)
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal
 from tokshard.tokenizer.equivalence import FIRST_BYTES
@@ -75,8 +82,14 @@ class Workspace(WorkDirectory):
         return False
 
     def has_finished_work(self) -> bool:
-        """Tell whether a unit is finished."""
-        return WorkDirectory.has_finished_work(self) or any(part_headers(self.parts))
+        """Return whether a finished unit has documents: units of rejected records need no encoding."""
+        assembled = (
+            unit.header for units, _ in read_assembled(self.directory, ALL_ENCODERS) for unit in units
+        )
+        try:
+            return any(header.counts.documents for header in chain(assembled, part_headers(self.parts)))
+        except IntegrityError:  # of another version of tokshard
+            return True
 
     def units_of_other_plans(self) -> KeptUnits:
         """Return the number of finished units of other plans, and their size."""
