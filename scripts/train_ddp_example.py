@@ -5,12 +5,11 @@
 
 1. Tokenizes the sample data, blends it and plans it for 2 ranks.
 2. Trains with 2 processes, as ``torchrun`` starts them, and kills them with SIGKILL in the middle.
-3. Plans what is unread since the last checkpoint for 1 rank, and goes on with one process.
-4. Checks what the ranks wrote down: that they read what was planned, nothing twice and nothing never, that
-   their gradients were equal at every step, and that the loss fell.
+3. Plans the samples that are unread since the last checkpoint for 1 rank, and resumes with one process.
+4. Checks the logs of the ranks: every planned sample was read exactly once, gradients were equal at every
+   step, and the loss fell.
 
-Copy ``train``: it is all that a training script of your own needs. It asks for nothing but tokshard, numpy
-and torch. Started by hand it is
+Copy ``train`` into your own training script. It needs only tokshard, numpy and torch. To start it by hand:
 
     torchrun --nproc-per-node 2 scripts/train_ddp_example.py train PLAN CHECKPOINT LOGS
 """
