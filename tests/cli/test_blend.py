@@ -268,6 +268,7 @@ def test_an_overrun_is_refused_with_what_works(workshop):
         (["0.5", "data/web", "data/code"], 2, "Megatron would read '0.5' as a path prefix"),
         (["--train", "'data/web"], 2, "into words"),
         (["recipe.toml", "-o", "mix"], 3, "recipe not found: recipe.toml"),
+        (["70%", "data/web", "30%", "data/code"], 2, "a weight must be a plain number, got '70%'"),
         (["1", "data/web", "--seq-length", "16", "-o", "mix"], 2, "the number of samples is required"),
         (
             ["a", "--num-samples", "1", "--train-iters", "1", "--global-batch-size", "1"],

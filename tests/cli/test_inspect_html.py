@@ -38,7 +38,7 @@ def check_screen(text):
 def test_every_product_has_a_screen_json_and_a_page(products, tmp_path, kind):
     page = tmp_path / "page.html"
     done = tokshard("inspect", products[kind], "--html", page)
-    assert (done.returncode, done.stderr) == (0, f"{page} is written\n")
+    assert (done.returncode, done.stderr) == (0, f"written: {page}\n")
     check_screen(done.stdout)
     # rich would have taken [red] for a colour, and left it out.
     assert (

@@ -274,12 +274,17 @@ def check_prefix(prefix: str) -> None:
     """Check that a prefix is one that every form of a recipe can say and Megatron reads as it is.
 
     Raises:
-        UsageError: It is empty, has spaces around it or a NUL in it, or reads as a number.
+        UsageError: It is empty, has spaces around it or a NUL in it, or reads as a number or a percentage.
     """
     if not prefix.strip():
         raise UsageError("the path prefix of a source must not be empty")
     if prefix != prefix.strip() or "\0" in prefix:
         raise UsageError(f"invalid path prefix {prefix!r}: it has leading or trailing spaces or a NUL")
+    if prefix.endswith("%") and reads_as_number(prefix[:-1]):
+        raise UsageError(
+            f"a weight must be a plain number, got {prefix!r}",
+            hint=f"pass {prefix[:-1]} (weights are relative), or ./{prefix} for a dataset of that name",
+        )
     if reads_as_number(prefix):
         raise UsageError(
             f"Megatron would read the path prefix {prefix!r} as a weight",

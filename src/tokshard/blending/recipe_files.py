@@ -167,7 +167,7 @@ def read_recipe(path: str) -> BlendRecipe:
         InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
         UsageError: Its content is invalid.
     """
-    return parse_recipe(read_text(path, "recipe"), path)
+    return parse_recipe(read_text(path, "recipe", hint=_EXAMPLE), path)
 
 
 def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:

@@ -124,4 +124,4 @@ def inspect(
         else:
             rendering.show(tokshard.describe(options, progress=run.progress))
         if html is not None:
-            rendering.tell(f"{html} is written")
+            rendering.tell(f"written: {html}")

@@ -243,7 +243,8 @@ def _range_span(stream: Stream, part: SampleRange, bounds: list[int]) -> Span:
 
 
 def _ids(first: int, stop: int, total: int, color: int, prefix: str) -> Span:
-    title = f"samples {count(first)} to {count(stop - 1)} of {prefix}"
+    samples = f"samples {count(first)} to {count(stop - 1)}" if first < stop else "no samples"
+    title = f"{samples} of {prefix}"
     return Span(first / max(total, 1), stop / max(total, 1), title, color)
 
 

@@ -342,8 +342,9 @@ class Bucketing:
     def __post_init__(self) -> None:
         if self.samples < 1 or self.pack < 1 or self.buffer < 1 or self.buffer % self.pack:
             raise UsageError(
-                f"the bucketing buffer of {self.buffer} samples is not a positive multiple of the pack of "
-                f"{self.pack}"
+                f"the bucketing buffer must be a positive multiple of {self.pack} samples (its pack), "
+                f"got {self.buffer}",
+                hint="pass another --bucket-buffer or --bucket-pack",
             )
 
     def forward(self, positions: Integers, epoch: int, key_of: KeyOf) -> Integers:

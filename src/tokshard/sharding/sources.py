@@ -45,7 +45,7 @@ BLOCK_BYTES = 4096
 _NO_FINGERPRINT = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
 _HINT = "restore the file, or run tokshard shard-plan again with --force"
-_MOVED_HINT = "if the data has moved, map the old directory to the new one (roots)"
+_MOVED_HINT = "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) or roots={OLD: NEW} (Python)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,14 @@ def read_small_file(path: str, kind: str = "file", *, hint: str | None = None) -
     return content
 
 
-def read_text(path: str, kind: str = "file") -> str:
+def read_text(path: str, kind: str = "file", *, hint: str | None = None) -> str:
     """Return the text of a file in UTF-8; see :func:`read_small_file`.
 
     Raises:
         InputError: It is not UTF-8.
     """
     try:
-        return read_small_file(path, kind).decode("utf-8")
+        return read_small_file(path, kind, hint=hint).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} must be UTF-8: {error.reason} at byte {error.start}") from error
 
