@@ -211,5 +211,5 @@ def test_only_the_windows_asked_for_are_looked_at():
 
 @pytest.mark.parametrize(("buffer", "pack"), [(10, 4), (0, 4), (8, 0)])
 def test_a_buffer_that_is_no_multiple_of_the_pack_is_refused(buffer, pack):
-    with pytest.raises(UsageError, match=f"buffer of {buffer} samples"):
+    with pytest.raises(UsageError, match=f"got a buffer of {buffer} samples and a pack of {pack}"):
         Bucketing(100, buffer, pack, seed=0)

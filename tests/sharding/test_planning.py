@@ -213,7 +213,10 @@ def test_too_many_steps_are_refused_with_the_numbers():
         ({"mode": "random"}, "mode must be one of"),
         ({"shuffle": "all"}, "shuffle must be one of"),
         ({"shuffle": "shards"}, "only one dataset"),
-        ({"bucket_buffer": 10}, "must be a positive multiple of 3 samples .its pack., got 10"),
+        (
+            {"bucket_buffer": 10},
+            "must be a positive multiple of the pack, got a buffer of 10 samples and a pack of 3",
+        ),
         ({"bucket_pack": 3}, "bucketing requires --bucket-buffer"),
         ({"bucket_buffer": 12, "sort_key": "color"}, "do not support the sort key 'color'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),

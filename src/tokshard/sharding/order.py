@@ -342,8 +342,8 @@ class Bucketing:
     def __post_init__(self) -> None:
         if self.samples < 1 or self.pack < 1 or self.buffer < 1 or self.buffer % self.pack:
             raise UsageError(
-                f"the bucketing buffer must be a positive multiple of {self.pack} samples (its pack), "
-                f"got {self.buffer}",
+                f"the bucketing buffer must be a positive multiple of the pack, got a buffer of "
+                f"{self.buffer} samples and a pack of {self.pack}",
                 hint="pass another --bucket-buffer or --bucket-pack",
             )
 
