@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.tokenizer_definitions import added, characters, definition_of, probe, published, written
-from tokshard.dataset.plan import TokenizerIdentity
+from tokshard.core.codec import decode, encode
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import MissingExtraError, TokenizerError
-from tokshard.tokenizer import definition as module
-from tokshard.tokenizer.definition import KNOWN_EODS, added_token_ids, load_tokenizer
+from tokshard.tokenizer import files as module
+from tokshard.tokenizer.definition import load_tokenizer
+from tokshard.tokenizer.eod import KNOWN_EODS
+from tokshard.tokenizer.huggingface import added_token_ids
 
 SMALL = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
 
@@ -134,7 +137,7 @@ def test_the_identity_depends_on_content_alone(tmp_path, monkeypatch):
     fourth = load_tokenizer(".")
 
     assert first.identity == second.identity == third.identity == fourth.identity
-    assert TokenizerIdentity(**json.loads(json.dumps(asdict(first.identity)))) == first.identity
+    assert decode(TokenizerIdentity, json.loads(json.dumps(encode(first.identity))), "") == first.identity
     assert str(tmp_path) not in json.dumps(asdict(first.identity))
     assert first.sha256 == hashlib.sha256(first.definition).hexdigest()
 
@@ -142,15 +145,19 @@ def test_the_identity_depends_on_content_alone(tmp_path, monkeypatch):
 def test_other_content_or_eod_is_another_identity(tmp_path):
     first = written(tmp_path, small("</s>"))
     assert load_tokenizer(first.path, eod="a").identity != first.identity
-    path = write(tmp_path / "spaced.json", json.dumps(small("</s>"), indent=1))
-    assert load_tokenizer(path).identity != first.identity
+    spaced = load_tokenizer(write(tmp_path / "spaced.json", json.dumps(small("</s>"), indent=1)))
+    assert spaced.identity == first.identity  # only its file is another
+    assert spaced.sha256 != first.sha256
+    assert load_tokenizer(write(tmp_path / "more.json", small("</s>", "c"))).identity != first.identity
     assert load_tokenizer(None).identity != first.identity
 
 
 def test_a_tokenizer_is_frozen():
     with pytest.raises(AttributeError):
-        load_tokenizer(None).eod_id = 3
-    assert "definition" not in repr(load_tokenizer(None))
+        load_tokenizer(None).identity.eod_id = 3
+    with pytest.raises(AttributeError):
+        load_tokenizer(None).path = "x"
+    assert "UTF-8 bytes" not in repr(load_tokenizer(None))
 
 
 # The end-of-document token
@@ -431,7 +438,7 @@ def test_tokenizers_of_the_hub_from_its_cache(tmp_path):
 
     assert first[0]["eod_token"] == "<end>"
     assert first[1].endswith(f"snapshots/{'1' * 40}/tokenizer.json")
-    assert second == [asdict(local.identity), local.path]
+    assert second == [json.loads(json.dumps(asdict(local.identity))), local.path]
     assert "cannot download the tokenizer hf:acme/absent" in absent[0]
     assert "cannot download the tokenizer hf:a/b/c" in wrong[0]
     assert "download tokenizer.json" in wrong[1]

@@ -25,7 +25,7 @@ from support.tokenizer_definitions import (
     written,
 )
 from tokshard.errors import MissingExtraError, TokenizerError
-from tokshard.tokenizer.definition import GPT2_PATTERN, TIKTOKEN_ENCODINGS, load_tokenizer, tiktoken_ranks
+from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import (
     EncodedBatch,
     _spliced,
@@ -36,6 +36,7 @@ from tokshard.tokenizer.encoders import (
     token_text,
 )
 from tokshard.tokenizer.structure import FastEncoderRefusedError
+from tokshard.tokenizer.tiktoken_files import GPT2_PATTERN, TIKTOKEN_ENCODINGS, tiktoken_ranks
 
 ragged = st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=4), max_size=8)
 

@@ -25,7 +25,6 @@ from support.tokenizer_definitions import (
     written,
 )
 from tokshard.tokenizer import structure
-from tokshard.tokenizer.definition import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
 from tokshard.tokenizer.structure import (
     DISPUTED_CHARACTER,
@@ -34,6 +33,7 @@ from tokshard.tokenizer.structure import (
     byte_alphabet,
     refusal,
 )
+from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 
 PROBE_SIZE = len(probe()["model"]["vocab"])
 CHARACTERS_SIZE = len(characters()["model"]["vocab"])

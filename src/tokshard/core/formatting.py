@@ -235,7 +235,7 @@ def duration(seconds: float) -> str:
 
 
 class NamedTokenizer(Protocol):
-    """The identity of a tokenizer, see :class:`tokshard.dataset.plan.TokenizerIdentity`."""
+    """The identity of a tokenizer, see :class:`tokshard.dataset.tokenizer_identity.TokenizerIdentity`."""
 
     @property
     def kind(self) -> str:
@@ -246,8 +246,8 @@ class NamedTokenizer(Protocol):
         """The name of the encoding, if the file alone does not define it."""
 
     @property
-    def sha256(self) -> str:
-        """SHA-256 of the tokenizer file."""
+    def digest(self) -> str:
+        """The digest of its definition."""
 
 
 def tokenizer_name(identity: NamedTokenizer | None) -> str:
@@ -257,7 +257,7 @@ def tokenizer_name(identity: NamedTokenizer | None) -> str:
     """
     if identity is None:
         return "unknown or mixed"
-    parts = (identity.kind, identity.name, identity.sha256[:12])
+    parts = (identity.kind, identity.name, identity.digest[:12])
     return visible(" ".join(str(part) for part in parts if part))
 
 

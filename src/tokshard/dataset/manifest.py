@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
-from tokshard.dataset.plan import BuildParameters, Compression, TokenizerIdentity
+from tokshard.dataset.plan import BuildParameters, Compression
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import FileRecord, identity_digest

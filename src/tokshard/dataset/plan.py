@@ -11,28 +11,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
 from tokshard.core.formatting import listed
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
 
 TextFormat = Literal["jsonl", "parquet", "arrow"]
 Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
-TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece"]
 
 _SHOWN_INPUTS = 3
 # Command line options whose name differs from the parameter.
 _OPTIONS = {"fields": "field", "eod_id": "eod", "unit_bytes": "unit-size"}
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerIdentity:
-    """The identity of a tokenizer, independent of the location of its files."""
-
-    kind: Annotated[TokenizerKind, Key("kind", "Library that runs it.")]
-    name: Annotated[str | None, Key("name", "Name of the encoding, if the file alone does not define it.")]
-    sha256: Annotated[str, Key("sha256", "SHA-256 of the tokenizer file.", pattern=SHA256)]
-    vocab_size: Annotated[int, Key("vocab_size", "Tokens, added ones included.", minimum=0)]
-    max_token_id: Annotated[int, Key("max_token_id", "The largest token id.", minimum=-1)]
-    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token.", minimum=0)]
-    eod_token: Annotated[str | None, Key("eod_token", "The text of the EOD token.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ def neutral_identifiers(prefix: str) -> dict[str, Any]:
 
     manifest = read_manifest(prefix)
     identity = manifest.tokenizer if manifest is not None else None
-    return {"class": NEUTRAL, **({"kind": identity.kind, "sha256": identity.sha256} if identity else {})}
+    return {"class": NEUTRAL, **({"kind": identity.kind, "sha256": identity.digest} if identity else {})}
 
 
 def check_path_as(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> None:

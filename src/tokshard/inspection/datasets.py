@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tokshard.core.codec import Document, Key
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
-from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import InputError, MissingExtraError, TokenizerError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 from tokshard.tokenization.job import choose_dtype
-from tokshard.tokenizer.definition import Tokenizer, load_tokenizer, reopen_tokenizer
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import decode, fast_encoder_refusal
 
 if TYPE_CHECKING:
@@ -281,10 +281,11 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
     if argument is None:
         return _recorded_tokenizer(manifest)
     tokenizer = load_tokenizer(argument, need_eod=False)
-    if recorded is not None and recorded.sha256 != tokenizer.sha256:
+    comparison = compare_definitions(recorded, tokenizer.identity)
+    if comparison.verdict == "different":
         raise InputError(
-            f"{path_prefix} was encoded with another tokenizer than {argument}: their SHA-256 digests are "
-            f"{recorded.sha256} and {tokenizer.sha256}",
+            f"{path_prefix} was encoded with another tokenizer than {argument}: "
+            f"{', '.join(comparison.details)}",
             hint="pass the tokenizer that the dataset was encoded with",
         )
     return tokenizer
@@ -297,7 +298,9 @@ def _recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
     if manifest.tokenizer.kind != "bytes" and path is None:
         return None
     try:
-        tokenizer = reopen_tokenizer(path, manifest.tokenizer)
+        tokenizer = load_tokenizer(path, need_eod=False)
+        if compare_definitions(manifest.tokenizer, tokenizer.identity).verdict == "different":
+            return None
         decode(tokenizer, [])  # loads its library
     except (TokenizerError, MissingExtraError):
         return None

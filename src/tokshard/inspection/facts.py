@@ -210,7 +210,7 @@ def describe_tokenizer(summary: TokenizerSummary) -> list[Section]:
         ("dtype", summary.dtype),
         ("EOD", eod),
         ("encoder", f"{summary.encoder}{detail}"),
-        ("sha256", identity.sha256),
+        ("definition", f"SHA-256 {identity.digest}"),
     ]
     return [Section(SUMMARY_TITLE, [FactList(facts)])]
 

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+from tokshard.core.codec import decode, encode
 from tokshard.corpus.batch import DocumentBatch
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.rejection import RejectedRecord
 from tokshard.corpus.units import LineUnit, Unit, unit_from_json
-from tokshard.dataset.plan import TokenizerIdentity
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
 from tokshard.tokenization.packing import PackedDocuments, pack_documents
 from tokshard.tokenization.part import (
@@ -40,12 +41,14 @@ class EncodingSpec:
     """Everything besides the unit itself that determines a part's bytes. It crosses processes as JSON.
 
     Attributes:
-        tokenizer: Local path of the tokenizer, or None for the built-in one.
+        tokenizer: Local path of a file with its definition, or None for the built-in one.
+        tokenizer_sha256: SHA-256 of that definition.
         fallback: Whether the reference encoder may serve if the fast one refuses the tokenizer.
         max_rejected: A unit stops after more rejected records than this; None for no limit.
     """
 
     tokenizer: str | None
+    tokenizer_sha256: str
     tokenizer_identity: TokenizerIdentity
     special_tokens: bool
     eod_id: int | None
@@ -60,12 +63,12 @@ class EncodingSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as a message between processes."""
-        return asdict(self)
+        return {**asdict(self), "tokenizer_identity": encode(self.tokenizer_identity)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return what :meth:`to_json` described."""
-        identity = TokenizerIdentity(**value["tokenizer_identity"])
+        identity = decode(TokenizerIdentity, value["tokenizer_identity"], "tokenizer_identity")
         return cls(**{**value, "fields": tuple(value["fields"]), "tokenizer_identity": identity})
 
 
@@ -170,7 +173,7 @@ class UnitEncoder:
         self._spec = spec
         self.parts_directory = parts_directory
         self._dtype = np.dtype(spec.dtype)
-        tokenizer = reopen_tokenizer(spec.tokenizer, spec.tokenizer_identity)
+        tokenizer = reopen_tokenizer(spec.tokenizer, spec.tokenizer_identity, spec.tokenizer_sha256)
         self._reference = _LateReference(tokenizer, special_tokens=spec.special_tokens)
         self._encoder = self._choose_encoder(tokenizer)
 

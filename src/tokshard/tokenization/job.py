@@ -209,6 +209,7 @@ class TokenizeJob:
         options = self.options
         return EncodingSpec(
             tokenizer=self.tokenizer.path,
+            tokenizer_sha256=self.tokenizer.sha256,
             tokenizer_identity=self.tokenizer.identity,
             special_tokens=options.special_tokens,
             eod_id=self.tokenizer.eod_id,

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.manifest import EncoderRecord
-from tokshard.dataset.plan import TextInput, TokenizeParameters, TokenizerIdentity
+from tokshard.dataset.plan import TextInput, TokenizeParameters
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 
 ArrayTaskState = Literal["encoded", "published", "elsewhere", "up-to-date"]
 

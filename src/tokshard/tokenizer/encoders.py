@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer import libraries, metaspace, structure
-from tokshard.tokenizer.definition import (
-    BYTES_EOD,
-    BYTES_EOD_ID,
-    Tokenizer,
-    parse_object,
-    sentencepiece_processor,
-)
+from tokshard.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
+from tokshard.tokenizer.files import parse_object
+from tokshard.tokenizer.sentencepiece_files import sentencepiece_processor
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 if TYPE_CHECKING:

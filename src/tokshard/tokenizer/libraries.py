@@ -16,8 +16,10 @@ from typing import Any
 
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import metaspace, structure
-from tokshard.tokenizer.definition import TIKTOKEN_ENCODINGS, Tokenizer, parse_object, tiktoken_ranks
+from tokshard.tokenizer.definition import Tokenizer
+from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.structure import FastEncoderRefusedError
+from tokshard.tokenizer.tiktoken_files import TIKTOKEN_ENCODINGS, tiktoken_ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer import metaspace
-from tokshard.tokenizer.definition import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, added_token_ids
+from tokshard.tokenizer.huggingface import added_token_ids
+from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 
 # fastokens' regular expressions take this one character for white space; Unicode and the reference do
 # not, since 2013. Texts with it go to the reference where a regular expression splits.

@@ -16,10 +16,10 @@ from tokshard.dataset.manifest import (
     Manifest,
     file_of,
 )
-from tokshard.dataset.plan import TokenizerIdentity
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import RejectionRecord, read_records
 from tokshard.dataset.source import FileTokens, InputFile, open_data
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import IntegrityError, TokshardError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path
@@ -226,12 +226,10 @@ def _tokenizer(
     given = context.tokenizer
     if given is None:
         return load_tokenizer(None) if identity is not None and identity.kind == "bytes" else None
-    recorded = identity.sha256 if identity is not None else None
-    if recorded is not None and recorded != given.sha256:
-        text = (
-            f"{prefix} was encoded with another tokenizer than {given.argument}: SHA-256 "
-            f"{recorded} and {given.sha256}"
-        )
+    comparison = compare_definitions(identity, given.identity)
+    if comparison.verdict == "different":
+        details = ", ".join(comparison.details)
+        text = f"{prefix} was encoded with another tokenizer than {given.argument}: {details}"
         findings.find("tokenizer-other", text)
     return given
 

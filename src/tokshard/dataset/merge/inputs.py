@@ -12,9 +12,10 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.index_file import IndexColumns, read_header
 from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
-from tokshard.dataset.plan import DatasetInput, TokenizerIdentity
+from tokshard.dataset.plan import DatasetInput
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import bin_path, idx_path

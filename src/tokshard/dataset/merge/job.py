@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
 from tokshard.core.codec import XXH3_128, Document, Key
@@ -14,13 +14,13 @@ from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec, OutputS
 from tokshard.dataset.merge.inputs import MergeInput, check_together, common, expand, named_twice, read_input
 from tokshard.dataset.merge.options import MergeOptions
 from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, stage
-from tokshard.dataset.plan import BuildPlan, MergeParameters, TokenizerIdentity
+from tokshard.dataset.plan import BuildPlan, MergeParameters
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import InputError
 from tokshard.storage.fs import refuse_remote
 
 _SHOWN_NAMES = 3
-_SHOWN_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,22 +200,11 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
 def _tokenizer_mismatch(inputs: Sequence[MergeInput]) -> str | None:
     known = [(dataset.prefix, dataset.tokenizer) for dataset in inputs if dataset.tokenizer]
     for prefix, tokenizer in known[1:]:
-        first, other = asdict(known[0][1]), asdict(tokenizer)
-        differing = [
-            f"{name} {_short(first[name])} and {_short(other[name])}"
-            for name in first
-            if name != "name" and first[name] != other[name]
-        ]
-        if differing:
-            return (
-                f"{known[0][0]} and {prefix} were encoded with different tokenizers: {', '.join(differing)}"
-            )
+        comparison = compare(known[0][1], tokenizer)
+        if comparison.verdict == "different":
+            details = ", ".join(comparison.details)
+            return f"{known[0][0]} and {prefix} were encoded with different tokenizers: {details}"
     return None
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return f"{text[:_SHOWN_CHARACTERS]}..." if len(text) > _SHOWN_CHARACTERS else text
 
 
 def _warnings(inputs: Sequence[MergeInput]) -> tuple[str, ...]:

@@ -1,0 +1,161 @@
+"""The canonical form of a tokenizer's definition: equal for all files that give the same ids by design.
+
+Files of one tokenizer differ when they are saved again: merges are pairs or strings, defaults are written or
+left out, older names of options return as newer ones, and keys change places. Parts that change no id
+(decoders, truncation, padding, offsets) are left out. What remains is compared by its digest.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+from tokshard.tokenizer.huggingface import added_token_ids, template_ids
+
+# Defaults of `tokenizers`, by type of component: a missing key means the same as this value.
+_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "BPE": {
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    },
+    "Unigram": {"unk_id": None, "byte_fallback": False},
+    "WordPiece": {
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+    },
+    "WordLevel": {"unk_token": "<unk>"},
+    "ByteLevel": {"add_prefix_space": True, "use_regex": True},
+    "Metaspace": {"replacement": "\N{LOWER ONE EIGHTH BLOCK}", "prepend_scheme": "always", "split": True},
+    "Split": {"invert": False},
+    "Digits": {"individual_digits": False},
+    "Punctuation": {"behavior": "Isolated"},
+    "BertNormalizer": {
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    },
+    "Strip": {"strip_left": True, "strip_right": True},
+}
+_WITHOUT_EFFECT: Final = {"trim_offsets", "str_rep"}
+_PARTS_OF_SEQUENCES: Final = ("normalizers", "pretokenizers")
+_FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def huggingface_digest(parsed: dict[str, Any]) -> str:
+    """Return the SHA-256 of the canonical form of a parsed ``tokenizer.json``.
+
+    Example:
+        >>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}}
+        >>> old, new = {"merges": ["a b"]}, {"merges": [["a", "b"]], "byte_fallback": False}
+        >>> huggingface_digest({"model": model | old}) == huggingface_digest({"model": model | new})
+        True
+    """
+    template = template_ids(parsed.get("post_processor"))
+    processor = parsed.get("post_processor") if template is None else [list(ids) for ids in template]
+    return _digest(
+        {
+            "kind": "huggingface",
+            "model": _model(parsed["model"]),
+            "added_tokens": _added_tokens(parsed),
+            "normalizer": _component(parsed.get("normalizer")),
+            "pre_tokenizer": _component(parsed.get("pre_tokenizer")),
+            "post_processor": processor,
+        }
+    )
+
+
+def tiktoken_digest(ranks: Mapping[bytes, int], pattern: str, special_tokens: Mapping[str, int]) -> str:
+    """Return the SHA-256 of the canonical form of a tiktoken encoding."""
+    listed = sorted((rank, base64.b64encode(token).decode()) for token, rank in ranks.items())
+    special = dict(special_tokens)
+    return _digest({"kind": "tiktoken", "ranks": listed, "pattern": pattern, "special_tokens": special})
+
+
+def content_digest(kind: str, content: bytes, **settings: Any) -> str:
+    """Return the SHA-256 of a definition that has one form only, and of settings from other files."""
+    return _digest({"kind": kind, "content": sha256(content).hexdigest(), **settings})
+
+
+def _digest(value: dict[str, Any]) -> str:
+    import orjson
+
+    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()
+
+
+def _model(model: dict[str, Any]) -> dict[str, Any]:
+    kind = model.get("type") or _model_type(model)
+    plain = {key: value for key, value in model.items() if key not in ("type", "vocab", "merges")}
+    if kind == "BPE":
+        for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+            plain[name] = plain.get(name) or None
+    result = {"type": kind, **_without_defaults(kind, plain)}
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        vocabulary = sorted(vocabulary.items(), key=lambda item: item[1])
+    result["vocab"] = vocabulary
+    merges = model.get("merges")
+    if merges is not None:
+        result["merges"] = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    return result
+
+
+def _model_type(model: dict[str, Any]) -> str:
+    # The oldest files name no type; the library tries them in this order.
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
+
+
+def _added_tokens(parsed: dict[str, Any]) -> list[list[Any]]:
+    model = parsed["model"]
+    tokens = [token for token in parsed.get("added_tokens") or [] if token.get("content")]
+    vocabulary = model.get("vocab") or {}
+    if isinstance(vocabulary, list):
+        vocabulary = {piece[0]: index for index, piece in enumerate(vocabulary)}
+    ids = added_token_ids(vocabulary, len(model.get("vocab") or ()), [token["content"] for token in tokens])
+    flags = {token["content"]: [bool(token.get(flag)) for flag in _FLAGS] for token in tokens}
+    return sorted([index, content, *flags[content]] for content, index in ids.items())
+
+
+def _component(part: Any) -> Any:
+    parts = list(_flat(part))
+    return parts[0] if len(parts) == 1 else parts or None
+
+
+def _flat(part: Any) -> Iterator[Any]:
+    if not isinstance(part, dict):
+        if part is not None:
+            yield part
+        return
+    if part.get("type") == "Sequence":
+        for inner in _of_sequence(part):
+            yield from _flat(inner)
+        return
+    kind = str(part.get("type"))
+    plain = {key: value for key, value in part.items() if key not in _WITHOUT_EFFECT and key != "type"}
+    if kind == "Metaspace" and (prefix := plain.pop("add_prefix_space", None)) is not None:
+        plain.setdefault("prepend_scheme", "always" if prefix else "never")
+    yield {"type": kind, **_without_defaults(kind, plain)}
+
+
+def _of_sequence(part: dict[str, Any]) -> Iterable[Any]:
+    for name in _PARTS_OF_SEQUENCES:
+        if isinstance(part.get(name), list):
+            return list(part[name])
+    return [{"type": "Sequence?", **{key: value for key, value in part.items() if key != "type"}}]
+
+
+def _without_defaults(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    defaults = _DEFAULTS.get(kind, {})
+    return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}

@@ -1,0 +1,133 @@
+"""The definition in a ``tokenizer.json``, as the library `tokenizers` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tokshard.errors import TokenizerError
+from tokshard.tokenizer.vocabulary import Vocabulary
+
+
+def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
+    """Return the vocabulary of a parsed ``tokenizer.json``; raise TokenizerError if it is none."""
+    model_ids, model_size = _model_vocabulary(parsed, path)
+    added = added_token_ids(model_ids, model_size, _added_contents(parsed, path))
+    # Not the number of names: Unigram models count pieces that repeat.
+    size = model_size + len(added.keys() - model_ids.keys())
+    prefix, suffix = template_ids(parsed.get("post_processor")) or (None, None)
+    return Vocabulary({**model_ids, **added}, added, size, prefix_ids=prefix, suffix_ids=suffix)
+
+
+def template_ids(post_processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the ids that a post-processor adds before and after each text; None if it is not understood.
+
+    Example:
+        >>> template_ids({"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]})
+        ((1,), (2,))
+        >>> template_ids(None)
+        ((), ())
+    """
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    for part in _processors(post_processor):
+        match part:
+            case {"type": "ByteLevel"}:
+                continue
+            case {"type": "BertProcessing" | "RobertaProcessing", "sep": [_, int(sep)], "cls": [_, int(cls)]}:
+                before, after = (cls,), (sep,)
+            case {"type": "TemplateProcessing", "single": list(single), "special_tokens": dict(named)}:
+                if (found := _ids_of_template(single, named)) is None:
+                    return None
+                before, after = found
+            case _:
+                return None
+        prefix, suffix = (*before, *prefix), (*suffix, *after)
+    return prefix, suffix
+
+
+def _processors(part: Any) -> Iterator[Any]:
+    match part:
+        case None:
+            return
+        case {"type": "Sequence", "processors": list(parts)}:
+            for inner in parts:
+                yield from _processors(inner)
+        case _:
+            yield part
+
+
+def _ids_of_template(
+    single: list[Any], named: dict[str, Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    sides: tuple[list[int], list[int]] = ([], [])
+    side = 0
+    for piece in single:
+        match piece:
+            case {"Sequence": {"id": "A"}} if side == 0:
+                side = 1
+            case {"SpecialToken": {"id": str(name)}}:
+                match named.get(name):
+                    case {"ids": list(ids)} if set(map(type, ids)) <= {int}:
+                        sides[side].extend(ids)
+                    case _:
+                        return None
+            case _:
+                return None
+    return (tuple(sides[0]), tuple(sides[1])) if side else None
+
+
+def _added_contents(parsed: dict[str, Any], path: str) -> list[str]:
+    tokens = parsed.get("added_tokens") or []
+    if isinstance(tokens, list) and all(isinstance(token, dict) for token in tokens):
+        contents = [token.get("content") for token in tokens]
+        if set(map(type, contents)) <= {str}:
+            return contents
+    raise TokenizerError(f"the field added_tokens of {path} is not a list of tokens")
+
+
+def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int], int]:
+    model = parsed.get("model")
+    if not isinstance(model, dict):
+        raise TokenizerError(
+            f"{path} has no model: it is not a tokenizer.json",
+            hint="pass the directory that contains both tokenizer.json and this file",
+        )
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict) and set(map(type, vocabulary.values())) <= {int}:
+        if vocabulary and not 0 <= min(vocabulary.values()) <= max(vocabulary.values()) < 2**32:
+            raise TokenizerError(f"the vocabulary of {path} has ids that are not unsigned 32-bit numbers")
+        return vocabulary, len(vocabulary)
+    if isinstance(vocabulary, list):  # Unigram: pieces with their scores, whose places are their ids
+        try:
+            return {piece: index for index, (piece, _) in enumerate(vocabulary)}, len(vocabulary)
+        except (TypeError, ValueError):
+            pass
+    raise TokenizerError(
+        f"the field model.vocab of {path} is not a vocabulary",
+        hint="fetch the file again: it is damaged, or not a tokenizer.json",
+    )
+
+
+def added_token_ids(
+    vocabulary: Mapping[str, int], vocabulary_size: int, contents: Iterable[str]
+) -> dict[str, int]:
+    """Return the ids that ``tokenizers`` gives to added tokens, which are not those that the file names.
+
+    A token that the model has keeps the model's id. The others are numbered on from the model's size, in
+    the order of the file, whatever ids the file states.
+
+    Example:
+        >>> added_token_ids({"a": 0, "b": 1}, 2, ["<x>", "b", "<y>"])
+        {'<x>': 2, 'b': 1, '<y>': 3}
+    """
+    ids: dict[str, int] = {}
+    following = vocabulary_size
+    for content in contents:
+        if not content or content in ids:
+            continue
+        ids[content] = vocabulary.get(content, following)
+        following += content not in vocabulary
+    return ids

@@ -1,0 +1,29 @@
+"""What is known of a tokenizer's tokens before its library is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a tokenizer.
+
+    Attributes:
+        ids: The id of each token.
+        added: Tokens that are not from the model: the EOD token is searched among them first.
+        size: Number of tokens; not that of the names in ``ids``, where pieces repeat.
+        declared_eod: The EOD token that the tokenizer's files name.
+        name: The encoding, for kinds whose file does not define the tokenizer alone; else None.
+        prefix_ids: Ids before each text with ``--special-tokens`` (BOS); None if the files do not tell.
+        suffix_ids: The same after each text.
+    """
+
+    ids: Mapping[str, int]
+    added: Collection[str]
+    size: int
+    declared_eod: str | None = None
+    name: str | None = None
+    prefix_ids: tuple[int, ...] | None = None
+    suffix_ids: tuple[int, ...] | None = None
