@@ -7,6 +7,7 @@ import pytest
 import tokenizers
 
 from support.tokenizer_definitions import (
+    BYTE_LEVEL,
     GPT2_BYTE_LEVEL,
     added,
     characters,
@@ -100,7 +101,7 @@ def test_what_changes_ids_changes_the_digest(change):
     ("processor", "expected"),
     [
         (None, ((), ())),
-        ({"type": "ByteLevel"}, ((), ())),
+        (BYTE_LEVEL, ((), ())),
         (template("<s>", "A", "</s>", ids={"<s>": [1], "</s>": [2]}), ((1,), (2,))),
         (
             sequence(
@@ -108,7 +109,11 @@ def test_what_changes_ids_changes_the_digest(change):
                 template("<s>", "A", ids={"<s>": [1]}),
                 key="processors",
             ),
-            ((1,), (2,)),
+            None,
+        ),
+        (
+            sequence(template("<s>", "A", ids={"<s>": [1]}), BYTE_LEVEL, key="processors"),
+            ((1,), ()),
         ),
         ({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]}, ((1,), (2,))),
         ({"type": "Other"}, None),

@@ -28,24 +28,22 @@ def template_ids(post_processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]
         >>> template_ids(None)
         ((), ())
     """
-    prefix: tuple[int, ...] = ()
-    suffix: tuple[int, ...] = ()
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    found: tuple[tuple[int, ...], tuple[int, ...]] | None
+    ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for part in _processors(post_processor):
         match part:
             case {"type": "ByteLevel"}:
                 continue
             case {"type": "BertProcessing" | "RobertaProcessing", "sep": [_, int(sep)], "cls": [_, int(cls)]}:
-                before, after = (cls,), (sep,)
+                found = (cls,), (sep,)
             case {"type": "TemplateProcessing", "single": list(single), "special_tokens": dict(named)}:
-                if (found := _ids_of_template(single, named)) is None:
-                    return None
-                before, after = found
+                found = _ids_of_template(single, named)
             case _:
                 return None
-        prefix, suffix = (*before, *prefix), (*suffix, *after)
-    return prefix, suffix
+        if found is None or ids is not None:  # of two processors the library applies only one
+            return None
+        ids = found
+    return ids or ((), ())
 
 
 def _processors(part: Any) -> Iterator[Any]:
