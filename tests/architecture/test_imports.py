@@ -18,6 +18,7 @@ ROOT = Path(tokshard.__file__).parent
 LAYERS = [
     "version",
     "dump_tokenizer_identifiers",
+    "encode_with_transformers",
     "errors",
     "core",
     "storage",
