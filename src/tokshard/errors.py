@@ -15,7 +15,8 @@
     ├── ResumeMismatchError           4   a saved state is of another plan or stream
     ├── LockedError                   5   another process is writing this output
     ├── IntegrityError, ValueError    6   corrupt or inconsistent data
-    │   └── EncoderMismatchError      6   the fast encoder and the reference encoder disagree
+    │   ├── EncoderMismatchError      6   the fast encoder and the reference encoder disagree
+    │   └── TokenizerMismatchError    6   data of different tokenizers would be used together
     ├── StorageError, OSError         7   disk full, I/O error, permission denied, object store failure
     ├── WorkerError                   8   a worker process died or hung
     └── Cancelled                   130   stopped by Ctrl-C or a signal (143 for SIGTERM)
@@ -253,6 +254,10 @@ class IntegrityError(TokshardError, ValueError):
 
 class EncoderMismatchError(IntegrityError):
     """The fast encoder and the reference encoder return different tokens for the same text."""
+
+
+class TokenizerMismatchError(IntegrityError):
+    """Datasets of different tokenizers would be used together, or with a job of another tokenizer."""
 
 
 class StorageError(TokshardError, OSError):

@@ -11,7 +11,7 @@ from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.plan import MergeParameters
-from tokshard.errors import InputError
+from tokshard.errors import TokenizerMismatchError
 from tokshard.inspection.datasets import inspect_dataset, inspect_document
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
@@ -62,9 +62,13 @@ def test_other_tokenizers_are_refused_unless_allowed():
     tokenize(CORPORA[2:], "a")
     tokenize(CORPORA[2:], "b", tokenizer=None)
     with pytest.raises(
-        InputError, match="a and b were encoded with different tokenizers: kind huggingface and"
-    ):
+        TokenizerMismatchError,
+        match=r"a \(huggingface \w{12}, [\d,]+ tokens\) and b \(bytes \w{12}, 257 tokens\) were encoded with "
+        "different tokenizers: vocabulary sizes",
+    ) as refused:
         merge(MergeOptions(["a", "b"], "out"))
+    assert refused.value.exit_code == 6
+    assert "--allow-tokenizer-mismatch" in refused.value.hint
     report = merge(MergeOptions(["a", "b"], "out", allow_tokenizer_mismatch=True))
     assert report.tokenizer is None
     assert any("different tokenizers" in warning for warning in report.warnings)
@@ -73,10 +77,24 @@ def test_other_tokenizers_are_refused_unless_allowed():
     assert inspect_document("out", 0, tokenizer=TOKENIZER).text
 
 
-def test_another_eod_is_another_tokenizer():
+def test_an_allowed_mismatch_is_recorded_and_repeated():
+    tokenize(CORPORA[2:], "a")
+    tokenize(CORPORA[2:], "b", tokenizer=None)
+    merge(MergeOptions(["a", "b"], "mixed", allow_tokenizer_mismatch=True))
+    (mismatch,) = read_manifest("mixed").tokenizer_mismatches
+    assert (mismatch.kind, mismatch.first.names, mismatch.second.names) == ("tokenizer", ("a",), ("b",))
+    # A merge of it needs no consent again, and repeats it.
+    again = merge(MergeOptions(["mixed", "mixed"], "again"))
+    assert again.tokenizer_mismatches == (mismatch,)
+    assert any(mismatch.message in warning for warning in again.warnings)
+    up_to_date = merge(MergeOptions(["mixed", "mixed"], "again"))
+    assert (up_to_date.up_to_date, up_to_date.warnings) == (True, again.warnings)
+
+
+def test_another_eod_is_refused():
     tokenize(CORPORA[2:], "a")
     tokenize(CORPORA[2:], "b", eod="1")
-    with pytest.raises(InputError, match="different tokenizers: eod_id 0 and 1"):
+    with pytest.raises(TokenizerMismatchError, match="end documents with different EOD tokens: ids 0 and 1"):
         merge(MergeOptions(["a", "b"], "out"))
 
 
@@ -88,7 +106,7 @@ def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
     Path("b.tokshard").rmdir()
     report = merge(MergeOptions(["a", "b"], "out"))
     assert report.warnings == (
-        "b: the tokenizer is unknown and cannot be compared",
+        "the tokenizer of b is unknown and was not compared",
         "b: no provenance, so the output has none",
     )
     assert (report.tokenizer, report.provenance) == (None, False)

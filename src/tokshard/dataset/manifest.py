@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
-from tokshard.dataset.plan import BuildParameters, Compression
+from tokshard.dataset.plan import BuildParameters, Compression, TokenizeParameters
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs, paths
@@ -173,11 +174,32 @@ class Manifest(Document):
             omit_none=True,
         ),
     ] = None
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key(
+            "tokenizer_mismatches",
+            "Mismatches of the tokenizers of the inputs that were allowed; absent if there are none.",
+            omit_none=True,
+        ),
+    ] = None
     seal: Annotated[str, Key(SEAL, "SHA-256 of all other fields.", pattern=SHA256)] = ""
 
     def __post_init__(self) -> None:
         if not self.seal:
             object.__setattr__(self, "seal", seal_of(self.to_json()))
+
+    @property
+    def dataset_tokenizer(self) -> DatasetTokenizer:
+        """The tokenizer of the dataset and how its documents were encoded, as far as they are recorded."""
+        made = self.options
+        return DatasetTokenizer(
+            self.tokenizer,
+            made.append_eod,
+            made.special_tokens if isinstance(made, TokenizeParameters) else None,
+            # A dataset without EOD at the end of documents has no use of the token.
+            None if made.append_eod is False else made.eod_id,
+            self.tokenizer_mismatches,
+        )
 
 
 def seal_of(value: dict[str, Any]) -> str:
@@ -201,6 +223,27 @@ def read_manifest(path_prefix: str) -> Manifest | None:
         return read_document(Manifest, manifest_path(path_prefix))
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def read_dataset_tokenizer(path_prefix: str) -> DatasetTokenizer:
+    """Return the tokenizer of a dataset; all unknown without a manifest of these files.
+
+    Raises:
+        IntegrityError: The manifest is damaged.
+    """
+    manifest = read_manifest(path_prefix)
+    # Another tool may have written new files next to an old manifest.
+    if manifest is None or not _has_sizes(path_prefix, manifest):
+        return DatasetTokenizer()
+    return manifest.dataset_tokenizer
+
+
+def _has_sizes(path_prefix: str, manifest: Manifest) -> bool:
+    sizes = ((paths.bin_path, manifest.files.bin), (paths.idx_path, manifest.files.idx))
+    try:
+        return all(fs.getsize(path(path_prefix)) == record.size_bytes for path, record in sizes)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def file_of(path_prefix: str, name: str) -> str:

@@ -15,7 +15,7 @@ from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.plan import DatasetInput
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import bin_path, idx_path
@@ -123,9 +123,9 @@ class MergeInput:
         }
 
     @property
-    def tokenizer(self) -> TokenizerIdentity | None:
-        """The identity of its tokenizer; None if unknown."""
-        return self.manifest.tokenizer if self.manifest else None
+    def tokenizer(self) -> DatasetTokenizer:
+        """Its tokenizer, as far as it is known."""
+        return self.manifest.dataset_tokenizer if self.manifest else DatasetTokenizer()
 
     @property
     def has_provenance(self) -> bool:

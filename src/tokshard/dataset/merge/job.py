@@ -15,9 +15,9 @@ from tokshard.dataset.merge.inputs import MergeInput, check_together, common, ex
 from tokshard.dataset.merge.options import MergeOptions
 from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, stage
 from tokshard.dataset.plan import BuildPlan, MergeParameters
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
+from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, TokenizerMismatch, agree
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.dataset.workdir import WorkDirectory
-from tokshard.errors import InputError
 from tokshard.storage.fs import refuse_remote
 
 _SHOWN_NAMES = 3
@@ -42,6 +42,10 @@ class MergeReport(Document):
         str, Key("pieces_xxh3_128", "The piecewise digest of the .bin file.", pattern=XXH3_128)
     ]
     tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key("tokenizer_mismatches", "Mismatches of the inputs that were allowed.", omit_none=True),
+    ]
     provenance: Annotated[bool, Key("provenance", "Whether the origin of each document is known.")]
     bytes_resumed: Annotated[
         int, Key("bytes_resumed", "Bytes of tokens copied by an earlier run.", minimum=0)
@@ -75,6 +79,10 @@ class MergeDryRun(Document):
     dtype: Annotated[str, Key("dtype", "The dtype of the tokens.")]
     multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
     tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key("tokenizer_mismatches", "Mismatches of the inputs that were allowed.", omit_none=True),
+    ]
     state: Annotated[OutputState, Key("state", "State that the run would start from.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
 
@@ -94,6 +102,8 @@ def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeRe
         UsageError: The output is among the inputs.
         InputError: An input is missing, or the inputs cannot be merged.
         IntegrityError: An input is damaged or truncated.
+        TokenizerMismatchError: The inputs were encoded with different tokenizers or EOD tokens, and
+            ``allow_tokenizer_mismatch`` is not set.
         OutputExistsError: The output exists and ``force`` is not set.
         LockedError: Another process is writing this output.
         StorageError: A read or write failed. Copied tokens are kept.
@@ -127,6 +137,7 @@ def dry_run_merge(options: MergeOptions) -> MergeDryRun:
         dtype=job.inputs[0].header.dtype.name,
         multimodal=options.multimodal,
         tokenizer=job.spec.plan.tokenizer,
+        tokenizer_mismatches=job.agreement.to_record or None,
         state=job.spec.state(job.work),
         warnings=job.warnings,
     )
@@ -138,6 +149,7 @@ class _Job:
     inputs: tuple[MergeInput, ...]
     spec: BuildSpec
     work: WorkDirectory
+    agreement: TokenizerAgreement
     warnings: tuple[str, ...]
 
 
@@ -149,29 +161,25 @@ def _prepare(options: MergeOptions) -> _Job:
     inputs = tuple(read_input(name, multimodal=options.multimodal) for name in prefixes)
     check_together(inputs)
     check_manifest_size(inputs)
+    agreement = agree([(dataset.prefix, dataset.tokenizer) for dataset in inputs])
+    agreement.require(allowed=options.allow_tokenizer_mismatch)
+    plan = _plan(inputs, options, agreement)
     return _Job(
         options=options,
         inputs=inputs,
-        spec=BuildSpec(
-            plan=_plan(inputs, options), prefixes=(prefix,), resume=options.resume, force=options.force
-        ),
+        spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=options.resume, force=options.force),
         work=WorkDirectory(prefix),
-        warnings=_warnings(inputs),
+        agreement=agreement,
+        warnings=_warnings(inputs, agreement),
     )
 
 
-def _plan(inputs: Sequence[MergeInput], options: MergeOptions) -> BuildPlan:
-    mismatch = _tokenizer_mismatch(inputs)
-    if mismatch and not options.allow_tokenizer_mismatch:
-        raise InputError(
-            mismatch,
-            hint="pass --allow-tokenizer-mismatch to merge them anyway; token ids will mean different text",
-        )
-    known = all(dataset.tokenizer for dataset in inputs) and not mismatch
+def _plan(inputs: Sequence[MergeInput], options: MergeOptions, agreement: TokenizerAgreement) -> BuildPlan:
+    is_one = not agreement.mismatches and not agreement.unchecked
     parameters = [dataset.manifest.options if dataset.manifest else None for dataset in inputs]
     return BuildPlan(
         inputs=tuple(dataset.source for dataset in inputs),
-        tokenizer=inputs[0].tokenizer if known else None,
+        tokenizer=inputs[0].tokenizer.identity if is_one else None,
         options=MergeParameters(
             inputs=tuple(dataset.prefix for dataset in inputs),
             multimodal=options.multimodal,
@@ -190,33 +198,25 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
         copy.close()
     progress.start("writing the index")
     manifest = stage(
-        job.work.directory, job.inputs, copy.digests, job.spec.plan, multimodal=job.options.multimodal
+        job.work.directory,
+        job.inputs,
+        copy.digests,
+        job.spec.plan,
+        multimodal=job.options.multimodal,
+        mismatches=job.agreement.to_record,
     )
     for dataset in job.inputs:
         dataset.check_unchanged()
     return BuildResult((manifest,), copy.resumed_bytes)
 
 
-def _tokenizer_mismatch(inputs: Sequence[MergeInput]) -> str | None:
-    known = [(dataset.prefix, dataset.tokenizer) for dataset in inputs if dataset.tokenizer]
-    for prefix, tokenizer in known[1:]:
-        comparison = compare(known[0][1], tokenizer)
-        if comparison.verdict == "different":
-            details = ", ".join(comparison.details)
-            return f"{known[0][0]} and {prefix} were encoded with different tokenizers: {details}"
-    return None
-
-
-def _warnings(inputs: Sequence[MergeInput]) -> tuple[str, ...]:
+def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tuple[str, ...]:
     found = []
     if twice := named_twice([dataset.prefix for dataset in inputs]):
         found.append(
             f"{listed(twice, _SHOWN_NAMES)}: passed twice, so their documents are in the output twice"
         )
-    if unknown := [dataset.prefix for dataset in inputs if not dataset.tokenizer]:
-        found.append(f"{listed(unknown, _SHOWN_NAMES)}: the tokenizer is unknown and cannot be compared")
-    if mismatch := _tokenizer_mismatch(inputs):
-        found.append(mismatch)
+    found += agreement.warnings
     without = [dataset.prefix for dataset in inputs if not dataset.has_provenance]
     if without and len(without) < len(inputs):
         found.append(f"{listed(without, _SHOWN_NAMES)}: no provenance, so the output has none")
@@ -240,6 +240,7 @@ def _report(job: _Job, result: BuildResult, started: float) -> MergeReport:
         idx_bytes=files.idx.size_bytes,
         pieces_xxh3_128=files.bin.pieces_xxh3_128,
         tokenizer=manifest.tokenizer,
+        tokenizer_mismatches=manifest.tokenizer_mismatches,
         provenance=all(dataset.has_provenance for dataset in job.inputs),
         bytes_resumed=result.resumed,
         up_to_date=result.up_to_date,

@@ -39,6 +39,7 @@ from tokshard.dataset.merge.inputs import MergeInput, common
 from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.records import UnitRecord, read_records, to_line
 from tokshard.dataset.source import InputFile
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.dataset.workdir import (
     DigestingWriter,
     file_chunks,
@@ -183,8 +184,11 @@ def stage(
     plan: BuildPlan,
     *,
     multimodal: bool,
+    mismatches: tuple[TokenizerMismatch, ...],
 ) -> Manifest:
     """Write all files except the tokens into the work directory; return the manifest.
+
+    ``mismatches`` are those of the inputs' tokenizers that were allowed.
 
     Raises:
         IntegrityError: A sidecar file of an input contradicts its manifest.
@@ -210,6 +214,7 @@ def stage(
         inputs=input_records(inputs, digests),
         counts=_counts(inputs),
         tokenizer_path=_tokenizer_path(inputs) if plan.tokenizer is not None else None,
+        tokenizer_mismatches=mismatches or None,
     )
     stage_manifest(directory, 0, manifest)
     return manifest

@@ -1,0 +1,292 @@
+"""Agreement of the tokenizers of datasets that are used together, and of a job that reads them.
+
+Equal token ids of two tokenizers are different text, so data of different tokenizers must not be used
+together unless the user allows it; then each product records the mismatch, and each report repeats it. What
+cannot be compared (an unknown tokenizer, definitions of two libraries) is reported as not checked, never as
+equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated, Literal
+
+from tokshard.core.codec import Key
+from tokshard.core.formatting import counted, listed, percent, tokenizer_name
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
+from tokshard.errors import TokenizerMismatchError
+
+ALLOW_HINT = (
+    "tokenize all of them again with one tokenizer and one --eod, or pass --allow-tokenizer-mismatch to use "
+    "them anyway: equal ids will mean different text"
+)
+_SHOWN_NAMES = 3
+# Many sources must not make many large records.
+_RECORDED_NAMES = 10
+_RECORDED_MISMATCHES = 20
+
+MismatchKind = Literal["tokenizer", "eod", "vocabulary"]
+
+
+@dataclass(frozen=True, slots=True)
+class MismatchSide:
+    """One of the two sides of a mismatch: datasets of one tokenizer, or the job."""
+
+    identity: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown.")]
+    eod_id: Annotated[int | None, Key("eod_id", "EOD token of the documents, if known.", minimum=0)]
+    names: Annotated[
+        tuple[str, ...],
+        Key("names", f"Path prefixes of the datasets, at most {_RECORDED_NAMES}; or the job's tokenizer."),
+    ]
+    count: Annotated[int, Key("count", "Number of datasets; 0 for the job.", minimum=0)]
+
+    @property
+    def label(self) -> str:
+        """The datasets or the job, with the tokenizer."""
+        shown = self.names[:_SHOWN_NAMES]
+        more = f" and {self.count - len(shown):,} more" if self.count > len(shown) else ""
+        name = ", ".join(shown) + more if self.count else f"the job's tokenizer {self.names[0]}"
+        if self.identity is None:
+            return name
+        return f"{name} ({tokenizer_name(self.identity)}, {counted(self.identity.vocab_size, 'token')})"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerMismatch:
+    """Two sides whose tokens do not fit together."""
+
+    kind: Annotated[
+        MismatchKind,
+        Key(
+            "kind",
+            "tokenizer: different tokenizers; eod: the EOD token of one is an ordinary token of the other; "
+            "vocabulary: ids of the first are beyond the vocabulary of the second.",
+        ),
+    ]
+    first: Annotated[MismatchSide, Key("first", "One side.")]
+    second: Annotated[MismatchSide, Key("second", "The other side.")]
+    detail: Annotated[str, Key("detail", "The difference.")]
+
+    @property
+    def message(self) -> str:
+        """One sentence that names both sides with their tokenizers."""
+        first, second = self.first.label, self.second.label
+        if self.kind == "vocabulary":
+            return f"{first} {self.detail}, beyond the vocabulary of {second}"
+        if self.kind == "eod":
+            return f"{first} and {second} end documents with different EOD tokens: {self.detail}"
+        if not self.first.count:
+            return f"{first} is not the tokenizer of {second}: {self.detail}"
+        return f"{first} and {second} were encoded with different tokenizers: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetTokenizer:
+    """The tokenizer of a dataset, and how its documents were encoded; None where unknown.
+
+    Attributes:
+        eod_id: The EOD token that ends documents; None for datasets without.
+        mismatches: Mismatches inside the dataset, which its manifest records.
+    """
+
+    identity: Annotated[
+        TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")
+    ] = None
+    append_eod: Annotated[
+        bool | None, Key("append_eod", "Whether the EOD token ends each document; null if unknown or mixed.")
+    ] = None
+    special_tokens: Annotated[
+        bool | None,
+        Key("special_tokens", "Whether the tokenizer's post-processor was applied; null if unknown."),
+    ] = None
+    eod_id: Annotated[
+        int | None, Key("eod_id", "EOD token that ends documents; null if none or unknown.", minimum=0)
+    ] = None
+    mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key("tokenizer_mismatches", "Mismatches inside the dataset that were allowed.", omit_none=True),
+    ] = None
+
+    @property
+    def adds_special_tokens(self) -> bool | None:
+        """Whether documents have special tokens such as BOS; None if unknown."""
+        if not self.special_tokens or self.identity is None:
+            return self.special_tokens
+        return (self.identity.prefix_ids, self.identity.suffix_ids) != ((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class JobTokenizer:
+    """The tokenizer of the job that will read the datasets.
+
+    Attributes:
+        name: Its name in messages, such as the path that the job uses.
+        identity: Its identity; None if it cannot be read here.
+    """
+
+    name: str
+    identity: TokenizerIdentity | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerAgreement:
+    """The result of :func:`agree`.
+
+    Attributes:
+        mismatches: Pairs of sides that do not fit together.
+        recorded: Mismatches inside datasets that were allowed when they were made.
+        notes: Warnings: tokenizers that were not compared, and documents that end or begin differently.
+        unchecked: The datasets whose tokenizer is unknown, or could not be compared with another one.
+    """
+
+    mismatches: tuple[TokenizerMismatch, ...] = ()
+    recorded: tuple[TokenizerMismatch, ...] = ()
+    notes: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All messages for a user who has allowed the mismatches."""
+        return (*allowed_warnings(self.to_record), *self.notes)
+
+    @property
+    def to_record(self) -> tuple[TokenizerMismatch, ...]:
+        """The mismatches that a product records, its inputs' included; the first ones if there are many."""
+        return tuple(dict.fromkeys((*self.mismatches, *self.recorded)))[:_RECORDED_MISMATCHES]
+
+    def require(self, *, allowed: bool) -> None:
+        """Refuse a mismatch unless it is allowed.
+
+        Raises:
+            TokenizerMismatchError: The datasets must not be used together.
+        """
+        if self.mismatches and not allowed:
+            more = len(self.mismatches) - 1
+            also = f" ({counted(more, 'more mismatch', 'more mismatches')})" if more else ""
+            raise TokenizerMismatchError(self.mismatches[0].message + also, hint=ALLOW_HINT)
+
+
+def allowed_warnings(mismatches: Iterable[TokenizerMismatch] | None) -> tuple[str, ...]:
+    """Return the warnings by which reports repeat mismatches that were allowed."""
+    return tuple(f"allowed by --allow-tokenizer-mismatch: {found.message}" for found in mismatches or ())
+
+
+def agree(
+    datasets: Sequence[tuple[str, DatasetTokenizer]],
+    job: JobTokenizer | None = None,
+    *,
+    shares: Sequence[float] | None = None,
+) -> TokenizerAgreement:
+    """Compare the tokenizers of datasets that are used together, each pair of them, and with the job's.
+
+    Args:
+        datasets: Names and tokenizers; a name may occur more than once.
+        job: The tokenizer of the job, if one was named.
+        shares: The share of the samples of each dataset, for the warnings.
+
+    Example:
+        >>> one = TokenizerIdentity("bytes", None, 257, 256, 256, "<|endoftext|>", "0" * 64)
+        >>> found = agree([("web", DatasetTokenizer(one)), ("code", DatasetTokenizer())])
+        >>> found.mismatches, found.notes
+        ((), ('the tokenizer of code is unknown and was not compared',))
+    """
+    groups = _group(datasets)
+    mismatches: list[TokenizerMismatch] = []
+    unchecked: dict[str, None] = {}
+    reasons: list[str] = []
+    if job is not None and job.identity is not None:
+        side = MismatchSide(job.identity, None, (job.name,), 0)
+        for group in groups:
+            # The job's tokenizer is loaded without the data's --eod.
+            compared = compare_definitions(job.identity, group.identity)
+            if compared.verdict == "different":
+                mismatches.append(_mismatch("tokenizer", side, group.side, compared.details))
+            elif compared.verdict == "not-checked" and group.identity is not None:
+                unchecked |= dict.fromkeys(group.names)
+                reasons.append(
+                    f"{side.label} and {group.side.label} were not compared: {compared.details[0]}"
+                )
+    for first, second in combinations(groups, 2):
+        compared = compare_definitions(first.identity, second.identity)
+        if compared.verdict == "different":
+            mismatches.append(_mismatch("tokenizer", first.side, second.side, compared.details))
+        elif first.eod_id != second.eod_id and None not in (first.eod_id, second.eod_id):
+            mismatches.append(
+                _mismatch("eod", first.side, second.side, (f"ids {first.eod_id} and {second.eod_id}",))
+            )
+        elif compared.verdict == "not-checked" and None not in (first.identity, second.identity):
+            unchecked |= dict.fromkeys((*first.names, *second.names))
+            reasons.append(
+                f"the tokenizers of {first.side.label} and {second.side.label} were not compared: "
+                f"{compared.details[0]}"
+            )
+    unknown = list(dict.fromkeys(name for name, tokenizer in datasets if tokenizer.identity is None))
+    unchecked |= dict.fromkeys(unknown)
+    if unknown and (job is not None or len({name for name, _ in datasets}) > 1):
+        reasons.append(f"the tokenizer of {listed(unknown, _SHOWN_NAMES)} is unknown and was not compared")
+    if job is not None and job.identity is None:
+        reasons.append(f"the job's tokenizer {job.name} cannot be read here and was not compared")
+    return TokenizerAgreement(
+        tuple(mismatches),
+        tuple(dict.fromkeys(found for _, tokenizer in datasets for found in tokenizer.mismatches or ())),
+        (
+            *reasons[:_RECORDED_MISMATCHES],
+            *_policy(
+                datasets,
+                shares,
+                lambda tokenizer: None if tokenizer.append_eod is None else not tokenizer.append_eod,
+                "whose documents end without EOD, unlike those of the others",
+            ),
+            *_policy(
+                datasets,
+                shares,
+                lambda tokenizer: tokenizer.adds_special_tokens,
+                "that were encoded with --special-tokens, unlike the others",
+            ),
+        ),
+        tuple(unchecked),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    identity: TokenizerIdentity | None
+    eod_id: int | None
+    names: tuple[str, ...]
+
+    @property
+    def side(self) -> MismatchSide:
+        return MismatchSide(self.identity, self.eod_id, self.names[:_RECORDED_NAMES], len(self.names))
+
+
+def _group(datasets: Sequence[tuple[str, DatasetTokenizer]]) -> list[_Group]:
+    names: dict[tuple[TokenizerIdentity | None, int | None], dict[str, None]] = {}
+    for name, tokenizer in datasets:
+        names.setdefault((tokenizer.identity, tokenizer.eod_id), {})[name] = None
+    return [_Group(identity, eod_id, tuple(found)) for (identity, eod_id), found in names.items()]
+
+
+def _mismatch(
+    kind: MismatchKind, first: MismatchSide, second: MismatchSide, details: Iterable[str]
+) -> TokenizerMismatch:
+    return TokenizerMismatch(kind, first, second, ", ".join(details))
+
+
+def _policy(
+    datasets: Sequence[tuple[str, DatasetTokenizer]],
+    shares: Sequence[float] | None,
+    has_it: Callable[[DatasetTokenizer], bool | None],
+    which: str,
+) -> list[str]:
+    # One warning if some datasets are known to be encoded so, and others not to be.
+    values = [has_it(tokenizer) for _, tokenizer in datasets]
+    if True not in values or False not in values:
+        return []
+    chosen = [number for number, value in enumerate(values) if value]
+    names = listed(list(dict.fromkeys(datasets[number][0] for number in chosen)), _SHOWN_NAMES)
+    if shares is None:
+        return [f"there are datasets {which}: {names}"]
+    share = percent(sum(shares[number] for number in chosen))
+    return [f"{share} of the samples come from datasets {which}: {names}"]
