@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, agree
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, agree, common_tokenizer
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.errors import TokenizerMismatchError
 
@@ -148,3 +149,28 @@ def test_special_tokens_in_some_datasets_are_a_warning():
             ("code", DatasetTokenizer(one, True, False, 0)),
         ]
         assert bool(agree(named).notes) == warned
+
+
+def test_a_recorded_mismatch_is_accepted_again_and_no_other_one():
+    one, other, third = (DatasetTokenizer(identity(letter)) for letter in "abc")
+    recorded = agree([("web", one), ("code", other)]).to_record
+    again = agree([("code2", other), ("web2", one)]).accepting(recorded)
+    again.require(allowed=False)
+    assert (again.mismatches, again.to_record) == ((), recorded)
+    with pytest.raises(TokenizerMismatchError, match="math"):
+        agree([("web", one), ("code", other), ("math", third)]).accepting(recorded).require(allowed=False)
+    eods = [("web", DatasetTokenizer(one.identity, True, False, eod)) for eod in (0, 1)]
+    with pytest.raises(TokenizerMismatchError, match="different EOD tokens"):
+        agree(eods).accepting(recorded).require(allowed=False)
+
+
+@given(st.lists(tokenizers(), max_size=5))
+def test_a_common_tokenizer_is_that_of_every_dataset(drawn):
+    common = common_tokenizer(drawn)
+    if common is None:
+        return
+    for tokenizer in drawn:
+        assert compare(tokenizer.identity, replace(common.identity, eod_id=None)).verdict == "same"
+        for name in ("append_eod", "special_tokens", "eod_id"):
+            assert getattr(common, name) in (None, getattr(tokenizer, name))
+    assert agree([(str(number), tokenizer) for number, tokenizer in enumerate(drawn)]).unchecked == ()

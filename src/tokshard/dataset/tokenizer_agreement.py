@@ -9,7 +9,7 @@ equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Annotated, Literal
 
@@ -136,15 +136,22 @@ class TokenizerAgreement:
 
     Attributes:
         mismatches: Pairs of sides that do not fit together.
-        recorded: Mismatches inside datasets that were allowed when they were made.
-        notes: Warnings: tokenizers that were not compared, and documents that end or begin differently.
+        recorded: Mismatches that were allowed when the datasets, or products of them, were made.
+        unchecked_notes: Warnings about tokenizers that were not compared.
+        policy_notes: Warnings about documents that end or begin differently.
         unchecked: The datasets whose tokenizer is unknown, or could not be compared with another one.
     """
 
     mismatches: tuple[TokenizerMismatch, ...] = ()
     recorded: tuple[TokenizerMismatch, ...] = ()
-    notes: tuple[str, ...] = ()
+    unchecked_notes: tuple[str, ...] = ()
+    policy_notes: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All warnings except mismatches."""
+        return (*self.unchecked_notes, *self.policy_notes)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -155,6 +162,18 @@ class TokenizerAgreement:
     def to_record(self) -> tuple[TokenizerMismatch, ...]:
         """The mismatches that a product records, its inputs' included; the first ones if there are many."""
         return tuple(dict.fromkeys((*self.mismatches, *self.recorded)))[:_RECORDED_MISMATCHES]
+
+    def accepting(self, recorded: Iterable[TokenizerMismatch]) -> TokenizerAgreement:
+        """Return the agreement in which mismatches that a product records are no longer refused.
+
+        Args:
+            recorded: Mismatches that were allowed; one between the same tokenizers is the same, whatever the
+                datasets are.
+        """
+        earlier = tuple(recorded)
+        allowed = {_pair(found) for found in earlier}
+        new = tuple(found for found in self.mismatches if _pair(found) not in allowed)
+        return replace(self, mismatches=new, recorded=tuple(dict.fromkeys((*earlier, *self.recorded))))
 
     def require(self, *, allowed: bool) -> None:
         """Refuse a mismatch unless it is allowed.
@@ -231,8 +250,8 @@ def agree(
     return TokenizerAgreement(
         tuple(mismatches),
         tuple(dict.fromkeys(found for _, tokenizer in datasets for found in tokenizer.mismatches or ())),
+        tuple(reasons[:_RECORDED_MISMATCHES]),
         (
-            *reasons[:_RECORDED_MISMATCHES],
             *_policy(
                 datasets,
                 shares,
@@ -247,6 +266,37 @@ def agree(
             ),
         ),
         tuple(unchecked),
+    )
+
+
+def common_tokenizer(tokenizers: Sequence[DatasetTokenizer]) -> DatasetTokenizer | None:
+    """Return the tokenizer that all datasets have; None if one is unknown, or not known to be the same.
+
+    Example:
+        >>> one = TokenizerIdentity("bytes", None, 257, 256, 256, "<|endoftext|>", "0" * 64)
+        >>> common_tokenizer([DatasetTokenizer(one, True), DatasetTokenizer(one, False)]).append_eod
+        >>> common_tokenizer([DatasetTokenizer(one), DatasetTokenizer()])
+    """
+    if not tokenizers:
+        return None
+    first = tokenizers[0]
+    if any(compare_definitions(first.identity, other.identity).verdict != "same" for other in tokenizers):
+        return None
+    policies = {(each.append_eod, each.special_tokens, each.eod_id) for each in tokenizers}
+    append_eod, special_tokens, eod_id = (
+        values.pop() if len(values := set(found)) == 1 else None for found in zip(*policies, strict=True)
+    )
+    return DatasetTokenizer(first.identity, append_eod, special_tokens, eod_id)
+
+
+def _pair(mismatch: TokenizerMismatch) -> tuple[MismatchKind, frozenset[tuple[str, int | None]]]:
+    sides = (mismatch.first, mismatch.second)
+    return mismatch.kind, frozenset(
+        (
+            "" if side.identity is None else side.identity.digest,
+            side.eod_id if mismatch.kind == "eod" else None,
+        )
+        for side in sides
     )
 
 
