@@ -15,7 +15,7 @@
     ├── ResumeMismatchError           4   a saved state is of another plan or stream
     ├── LockedError                   5   another process is writing this output
     ├── IntegrityError, ValueError    6   corrupt or inconsistent data
-    │   ├── EncoderMismatchError      6   the fast encoder and the reference encoder disagree
+    │   ├── EncoderMismatchError      6   the fast encoder, or transformers, disagrees with the reference
     │   └── TokenizerMismatchError    6   data of different tokenizers would be used together
     ├── StorageError, OSError         7   disk full, I/O error, permission denied, object store failure
     ├── WorkerError                   8   a worker process died or hung
@@ -36,6 +36,7 @@ EXTRA_PACKAGES = {
     "hub": ("huggingface_hub",),
     "tiktoken": ("tiktoken",),
     "sentencepiece": ("sentencepiece",),
+    "transformers": ("transformers",),
     "torch": ("torch",),
     "ray": ("ray",),
     "remote": ("fsspec", "s3fs"),
@@ -253,7 +254,7 @@ class IntegrityError(TokshardError, ValueError):
 
 
 class EncoderMismatchError(IntegrityError):
-    """The fast encoder and the reference encoder return different tokens for the same text."""
+    """The fast encoder, or transformers, returns other tokens for a text than the reference encoder."""
 
 
 class TokenizerMismatchError(IntegrityError):

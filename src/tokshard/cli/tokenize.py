@@ -247,6 +247,17 @@ def tokenize(
             group=_TOKENIZER,
         ),
     ] = TokenizeOptions.dtype,
+    check_against: Annotated[
+        str | None,
+        text(
+            "--check-against",
+            metavar="COMMAND",
+            help="Encode the first megabyte of the corpus with AutoTokenizer, too, and stop at a difference. "
+            "COMMAND is transformers, or it starts a Python with transformers elsewhere, for example "
+            "/envs/train/bin/python or 'docker run -i IMAGE python'.",
+            group=_TOKENIZER,
+        ),
+    ] = None,
     on_error: Annotated[
         OnError,
         choice(
@@ -387,6 +398,7 @@ def tokenize(
             force=force,
             local_dir=local_dir,
             keep_local=keep_local,
+            check_against=check_against,
         )
         if discard_work:
             run.show(tokshard.discard_work(options), _show_discarded)
@@ -441,6 +453,8 @@ def _show_report(report: TokenizeReport) -> None:
         reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(report.rejected.items()))
         facts.append(("rejected", f"{reasons} (listed in {first}.tokshard/rejected.jsonl)"))
     facts.append(("encoder", _encoder(report)))
+    if report.transformers_check is not None:
+        facts.append(("checked", _checked(report)))
     if not report.up_to_date:
         if report.units_reused:
             units = f"{count(report.units_reused)} of {counted(report.units, 'unit')}"
@@ -464,6 +478,14 @@ def _encoder(report: TokenizeReport) -> str:
     return text + (f" ({report.encoder_reason})" if report.encoder_reason else "")
 
 
+def _checked(report: TokenizeReport | TokenizeDryRun) -> str:
+    check = report.transformers_check
+    if check is None:
+        return ""
+    encoded = f"{counted(check.texts, 'text')} encoded by transformers {check.version}"
+    return f"{encoded} ({check.tokenizer_class}), all equal"
+
+
 def _show_dry_run(plan: TokenizeDryRun) -> None:
     total = sum(source.size_bytes or 0 for source in plan.inputs)
     rendering.line(f"inputs: {count(len(plan.inputs))}, {size(total)} on disk")
@@ -481,3 +503,5 @@ def _show_dry_run(plan: TokenizeDryRun) -> None:
     rendering.line(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD token {eod}")
     reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
     rendering.line(f"encoder: {plan.encoder}{reason}, {counted(plan.workers, 'worker')}")
+    if plan.transformers_check is not None:
+        rendering.line(f"checked: {_checked(plan)}")

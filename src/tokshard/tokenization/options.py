@@ -45,6 +45,9 @@ class TokenizeOptions:
         force: Whether an existing output is replaced.
         local_dir: Where an output with a URL is built before it is uploaded; None for the user's cache.
         keep_local: Whether the local files of an uploaded output are kept.
+        check_against: ``"transformers"``, or a command that starts a Python with transformers elsewhere: the
+            first megabyte of the corpus is encoded with AutoTokenizer first, and a difference is an error;
+            None for no such check.
 
     Raises:
         UsageError: A value is invalid.
@@ -70,6 +73,7 @@ class TokenizeOptions:
     force: bool = False
     local_dir: str | None = None
     keep_local: bool = False
+    check_against: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))

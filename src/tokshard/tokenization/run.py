@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted, size
-from tokshard.core.progress import Progress, ProgressUpdate, reporting
+from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress, reporting
 from tokshard.corpus.files import check_unchanged, content_bytes, discover
 from tokshard.corpus.rejection import top_reasons
 from tokshard.errors import IntegrityError
@@ -56,7 +56,7 @@ def tokenize(
         InputError: An input or the tokenizer cannot be read, or a record is bad.
         OutputExistsError: The output exists, made from other inputs or options; ``force`` replaces it.
         LockedError: Another process writes this output.
-        EncoderMismatchError: The fast encoder differs from the reference.
+        EncoderMismatchError: The fast encoder differs from the reference, or transformers does.
         StorageError: The disk is full or broken. All finished work is kept.
         WorkerError: A worker process died. All finished work is kept.
 
@@ -72,9 +72,10 @@ def tokenize(
         with chosen_executor(executor, content_bytes(files), options) as chosen:
             from tokshard.dataset.build_run import BuildRun
             from tokshard.tokenization.job import prepare_job
+            from tokshard.tokenization.transformers_check import checked
 
             listener.start("loading the tokenizer")
-            job = prepare_job(options, files)
+            job = checked(prepare_job(options, files), listener)
             listener.start("checking earlier work")  # reads inputs whose modification time has changed
             result = job.build.up_to_date(job.workspace)
             if result is None:
@@ -90,8 +91,9 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
     """Return what :func:`tokenize` would do with the same options, without writing anything."""
     from tokshard.tokenization.job import prepare_job
     from tokshard.tokenization.report import TokenizeDryRun
+    from tokshard.tokenization.transformers_check import checked
 
-    job = prepare_job(options, discover(options.input_names))
+    job = checked(prepare_job(options, discover(options.input_names)), SilentProgress())
     return TokenizeDryRun(
         inputs=tuple(file.plan_input() for file in job.files),
         outputs=job.build.destinations,
@@ -99,6 +101,7 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
         options=job.parameters,
         encoder=job.encoder.name,
         encoder_reason=job.encoder.reason,
+        transformers_check=job.transformers_check,
         workers=job.workers,
         state=job.build.state(job.workspace),
         local_dir=job.delivery.directory if job.delivery else None,
@@ -270,6 +273,7 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
         content_bytes=first.counts.content_bytes,
         encoder=first.encoder,
         encoder_reason=_encoder_reason(job, first),
+        transformers_check=job.transformers_check,
         units=first.dataset.units,
         units_reused=result.resumed,
         units_of_other_options=result.kept_units,

@@ -60,18 +60,24 @@ def compare(
             raise _mismatch(texts[index], fast, slow, where)
 
 
+def first_difference(text: str, ids: NDArray[np.integer], expected: NDArray[np.integer]) -> str:
+    """Describe the first difference between two encodings of a text, for an error."""
+    import numpy as np
+
+    shared = min(len(ids), len(expected))
+    differing = np.flatnonzero(ids[:shared] != expected[:shared])
+    first = int(differing[0]) if len(differing) else shared
+    return (
+        f"at token {first} of the text {text[:_SHOWN_CHARACTERS]!r}: {ids[first : first + 4].tolist()} "
+        f"instead of {expected[first : first + 4].tolist()}"
+    )
+
+
 def _mismatch(
     text: str, fast: NDArray[np.uint32], slow: NDArray[np.uint32], where: str
 ) -> EncoderMismatchError:
-    import numpy as np
-
-    shared = min(len(fast), len(slow))
-    differing = np.flatnonzero(fast[:shared] != slow[:shared])
-    first = int(differing[0]) if len(differing) else shared
     return EncoderMismatchError(
-        f"the fast encoder and the reference disagree in {where}, at token {first} of the text "
-        f"{text[:_SHOWN_CHARACTERS]!r}: {fast[first : first + 4].tolist()} instead of "
-        f"{slow[first : first + 4].tolist()}",
+        f"the fast encoder and the reference disagree in {where}, {first_difference(text, fast, slow)}",
         hint="run the same command with --encoder reference, which replaces the work of the fast encoder; "
         "please report this text",
     )
