@@ -71,7 +71,9 @@ def test_the_recorded_tokenizer_is_used_while_it_is_what_it_was(tmp_path):
     )
     show = ("inspect", "x", "--document", "0")
     assert "once upon a time<|endoftext|>" in tokshard(*show, cwd=tmp_path).stdout
-    tokenizer.write_bytes(TOKENIZER.read_bytes() + b" ")
+    tokenizer.write_bytes(TOKENIZER.read_bytes() + b" ")  # saved again: the same definition
+    assert "once upon a time<|endoftext|>" in tokshard(*show, cwd=tmp_path).stdout
+    tokenizer.write_text(json.dumps(other_definition()))
     assert "pass --tokenizer" in tokshard(*show, cwd=tmp_path).stdout
     tokenizer.unlink()
     assert "pass --tokenizer" in tokshard(*show, cwd=tmp_path).stdout
@@ -88,10 +90,19 @@ def test_text_is_shown_harmless(tmp_path):
 
 def test_another_tokenizer_is_refused(dataset, tmp_path):
     other = tmp_path / "tokenizer.json"
-    other.write_text(TOKENIZER.read_text() + " ")
+    other.write_text(json.dumps(other_definition()))
     done = tokshard("inspect", dataset, "--document", "1", "--tokenizer", other)
-    assert done.returncode == 3
+    assert done.returncode == 6
     assert "another tokenizer" in done.stderr
+    assert "definitions " in done.stderr
+
+
+def other_definition():
+    """Return the sample tokenizer with its last two merges swapped."""
+    definition = json.loads(TOKENIZER.read_text())
+    merges = definition["model"]["merges"]
+    merges[-2:] = reversed(merges[-2:])
+    return definition
 
 
 def test_a_dataset_of_another_program(tmp_path):

@@ -101,29 +101,35 @@ def compare(first: TokenizerIdentity | None, second: TokenizerIdentity | None) -
     """
     if first is None or second is None:
         return TokenizerComparison("not-checked", ("the tokenizer is unknown",))
-    details = [
-        f"{what} {was!r} and {now!r}"
-        for what, was, now in (
-            ("vocabulary sizes", first.vocab_size, second.vocab_size),
-            ("largest ids", first.max_token_id, second.max_token_id),
-            ("EOD ids", first.eod_id, second.eod_id),
-        )
-        # A run that appends no EOD token needs none.
-        if was != now and not (what == "EOD ids" and None in (was, now))
-    ]
-    if first.kind == second.kind:
-        digests = (first.definition_sha256, second.definition_sha256)
-        if None not in digests and digests[0] != digests[1]:
-            details.insert(0, f"definitions {_short(digests[0])} and {_short(digests[1])}")
+    properties = [("EOD ids", first.eod_id, second.eod_id)]
+    # A run that appends no EOD token needs none.
+    properties = [] if None in properties[0] else properties
+    equal = _equal_definitions(first, second)
+    if not equal:
+        sizes = ("vocabulary sizes", first.vocab_size, second.vocab_size)
+        properties = [sizes, ("largest ids", first.max_token_id, second.max_token_id), *properties]
+    details = [f"{what} {was} and {now}" for what, was, now in properties if was != now]
+    if equal is False:
+        details.insert(0, f"definitions {first.digest[:12]} and {second.digest[:12]}")
     if details:
         return TokenizerComparison("different", tuple(details))
-    if first.kind != second.kind:
-        return TokenizerComparison(
-            "not-checked", (f"a {first.kind} and a {second.kind} definition cannot be compared",)
-        )
-    if None not in digests or (first.sha256 is not None and first.sha256 == second.sha256):
+    if equal:
         return TokenizerComparison("same")
-    return TokenizerComparison("not-checked", ("an older version of tokshard recorded another digest",))
+    if first.kind != second.kind:
+        reason = f"definitions of {first.kind} and {second.kind} tokenizers cannot be compared"
+    else:
+        reason = "an older version of tokshard recorded another digest"
+    return TokenizerComparison("not-checked", (reason,))
+
+
+def _equal_definitions(first: TokenizerIdentity, second: TokenizerIdentity) -> bool | None:
+    if first.kind != second.kind:
+        return None
+    if first.sha256 is not None and first.sha256 == second.sha256:
+        return True
+    if first.definition_sha256 is None or second.definition_sha256 is None:
+        return None
+    return first.definition_sha256 == second.definition_sha256
 
 
 def compare_definitions(
@@ -133,7 +139,3 @@ def compare_definitions(
     if first is not None and second is not None:
         second = replace(second, eod_id=first.eod_id)
     return compare(first, second)
-
-
-def _short(digest: str | None) -> str:
-    return (digest or "")[:12]

@@ -11,7 +11,7 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
-from tokshard.errors import InputError, MissingExtraError, TokenizerError, UsageError
+from tokshard.errors import MissingExtraError, TokenizerError, TokenizerMismatchError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 from tokshard.tokenization.job import choose_dtype
@@ -223,7 +223,7 @@ def inspect_document(
 
     Raises:
         UsageError: The document does not exist.
-        InputError: The dataset was encoded with another tokenizer.
+        TokenizerMismatchError: The dataset was encoded with another tokenizer.
     """
     dataset = IndexedDataset(path_prefix, multimodal=multimodal)
     count = dataset.document_count
@@ -273,7 +273,7 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
             file is still there.
 
     Raises:
-        InputError: The dataset was made with another one.
+        TokenizerMismatchError: The dataset was made with another one.
         TokenizerError: It cannot be read.
     """
     manifest = read_manifest(path_prefix)
@@ -283,7 +283,7 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
     tokenizer = load_tokenizer(argument, need_eod=False)
     comparison = compare_definitions(recorded, tokenizer.identity)
     if comparison.verdict == "different":
-        raise InputError(
+        raise TokenizerMismatchError(
             f"{path_prefix} was encoded with another tokenizer than {argument}: "
             f"{', '.join(comparison.details)}",
             hint="pass the tokenizer that the dataset was encoded with",
