@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Final
 
 from tokshard.tokenizer.huggingface import added_token_ids, template_ids
@@ -99,13 +100,31 @@ def _model(model: dict[str, Any]) -> dict[str, Any]:
             plain[name] = plain.get(name) or None
     result = {"type": kind, **_without_defaults(kind, plain)}
     vocabulary = model.get("vocab")
-    if isinstance(vocabulary, dict):
-        vocabulary = sorted(vocabulary.items(), key=lambda item: item[1])
-    result["vocab"] = vocabulary
-    merges = model.get("merges")
-    if merges is not None:
-        result["merges"] = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    result["vocab"] = _in_id_order(vocabulary) if isinstance(vocabulary, dict) else vocabulary
+    if (merges := model.get("merges")) is not None:
+        result["merges"] = _flat_merges(merges)
     return result
+
+
+# Both are written without tuples and lists for each token, which would double the time to load a tokenizer.
+
+
+def _in_id_order(vocabulary: dict[str, int]) -> list[Any]:
+    ids = list(vocabulary.values())
+    if ids == list(range(len(ids))):
+        return list(vocabulary)
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    ids.sort()
+    return tokens if ids == list(range(len(ids))) else [tokens, ids]
+
+
+def _flat_merges(merges: Any) -> Any:
+    kinds = set(map(type, merges)) if isinstance(merges, list) else set()
+    if kinds == {str}:  # the older form: two tokens and a space
+        return " ".join(merges).split(" ")
+    if kinds == {list}:
+        return list(chain.from_iterable(merges))
+    return merges
 
 
 def _model_type(model: dict[str, Any]) -> str:
