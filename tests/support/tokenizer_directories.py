@@ -20,16 +20,15 @@ from support.tokenizer_definitions import (
     template,
 )
 from support.tokenizer_definitions import characters as _characters
-from tokshard.tokenizer.definition import CL100K_PATTERN
 
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 DEFINITION, MODEL_CONFIG = "tokenizer.json", "config.json"
 
-LLAMA3_PATTERN = (
+CL100K_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN2_PATTERN = CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 SPACE_MARK = "▁"
 
 
@@ -332,7 +331,7 @@ def gemma():
 
 def llama3():
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|reserved_special_token_0|>"]
-    pre = sequence(split(LLAMA3_PATTERN), byte_level())
+    pre = sequence(split(CL100K_PATTERN), byte_level())
     definition = bytes_with(names, pre=pre, ids_in_vocabulary=False)
     definition["model"]["ignore_merges"] = True
     definition["post_processor"] = sequence(
@@ -356,7 +355,7 @@ def llama3():
 
 def nemotron():
     names = ["<unk>", "<s>", "</s>", "[INST]", "<SPECIAL_10>"]
-    pre = sequence(split(LLAMA3_PATTERN.replace("{1,3}", "")), byte_level())
+    pre = sequence(split(CL100K_PATTERN.replace("{1,3}", "")), byte_level())
     definition = bytes_with(names, pre=pre)
     definition["post_processor"] = bos(definition, "<s>")
     files = llama3()

@@ -3,7 +3,7 @@
 import inspect
 import json
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.tokenizer_definitions import lists_of
@@ -43,8 +43,11 @@ class Transformers:
                 stderr=subprocess.DEVNULL,
                 text=True,
             )
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return {"error": "the process ended"}
         line = self._process.stdout.readline()
         return json.loads(line) if line else {"error": "the process ended"}
 
@@ -83,45 +86,89 @@ def loaded(path, major, *, strict):
     )
 
 
-def judge(directory, path, other):
-    """Compare one written directory; return the verdict."""
-    verdict = Verdict(directory.family, directory.variant, other.major, "equal", len(directory.texts))
+@dataclass
+class Reference:
+    """What a version of transformers answers for a directory; ``ids`` with and without special tokens."""
+
+    version: str
+    error: str = ""
+    facts: dict = field(default_factory=dict)
+    ids: dict = field(default_factory=dict)
+
+
+def reference(directory, path, other):
+    """Return what transformers answers for a written directory."""
     answer = other.ask(directory=str(path))
-    expected = {}
-    if "error" not in answer:
-        for special in SPECIAL:
-            encoded = other.ask(texts=directory.texts, special_tokens=special)
-            if "error" in encoded:
-                answer = encoded
-                break
-            expected[special] = encoded["ids"]
+    if "error" in answer:
+        return Reference(other.major, answer["error"])
+    ids = {}
+    for special in SPECIAL:
+        encoded = other.ask(texts=directory.texts, special_tokens=special)
+        if "error" in encoded:
+            return Reference(other.major, encoded["error"])
+        ids[special] = encoded["ids"]
+    return Reference(other.major, facts=answer["facts"], ids=ids)
+
+
+def judge(directory, path, expected):
+    """Compare tokshard with a reference; return the verdict."""
+    verdict = Verdict(directory.family, directory.variant, expected.version, "equal", len(directory.texts))
     refusal = ""
     try:
-        tokenizer = loaded(path, other.major, strict=True)
+        tokenizer = loaded(path, expected.version, strict=True)
     except TokshardError as error:
         refusal = str(error)
         try:
-            tokenizer = loaded(path, other.major, strict=False)
+            tokenizer = loaded(path, expected.version, strict=False)
         except TokshardError:
             verdict.state, verdict.reason = "refused", refusal
             return verdict
-    if "error" in answer:
+    if expected.error:
         verdict.state = "no reference"
-        verdict.reason = answer["error"].split("\n")[0][:160] + (f" | refused: {refusal}" if refusal else "")
+        verdict.reason = expected.error.split("\n")[0][:160] + (f" | refused: {refusal}" if refusal else "")
         return verdict
-    differences = list(_differences(tokenizer, directory.texts, expected, answer["facts"], verdict))
+    differences = list(_differences(tokenizer, directory.texts, expected, verdict))
+    warned = bool(getattr(tokenizer, "warnings", ()))
     if refusal:
         # Without ``strict`` there must be a warning, or no difference.
-        warned = bool(getattr(tokenizer, "warnings", ()))
         verdict.state = "refused" if warned or not differences else "DIFFERENT"
         verdict.reason = refusal if verdict.state == "refused" else f"not warned: {'; '.join(differences)}"
     elif differences:
-        verdict.state = "warned" if getattr(tokenizer, "warnings", ()) else "DIFFERENT"
+        verdict.state = "DIFFERENT"
         verdict.reason = "; ".join(differences)
+    elif warned:
+        verdict.state, verdict.reason = "warned", "; ".join(map(str, tokenizer.warnings))
     return verdict
 
 
-def _differences(tokenizer, texts, expected, facts, verdict):
+def between(directory, references):
+    """Return what differs between two versions of transformers, in words; empty if nothing does."""
+    first, second = references
+    if first.error or second.error:
+        same = bool(first.error) == bool(second.error)
+        failing = first if first.error else second
+        return (
+            [] if same else [f"transformers {failing.version} fails: {failing.error.split(chr(10))[0][:120]}"]
+        )
+    found = []
+    if first.facts["size"] != second.facts["size"]:
+        found.append(f"size {first.facts['size']} and {second.facts['size']}")
+    if first.facts["eod_id"] != second.facts["eod_id"]:
+        found.append(f"EOD {first.facts['eod_id']} and {second.facts['eod_id']}")
+    for special in SPECIAL:
+        pairs = zip(directory.texts, first.ids[special], second.ids[special], strict=True)
+        wrong = [one for one in pairs if one[1] != one[2]]
+        if wrong:
+            text, before, after = min(wrong, key=lambda one: len(one[0]))
+            name = "with" if special else "without"
+            found.append(
+                f"{len(wrong)} texts {name} special tokens, such as {text!r}: {before[:8]} and {after[:8]}"
+            )
+    return found
+
+
+def _differences(tokenizer, texts, expected, verdict):
+    facts = expected.facts
     if tokenizer.vocab_size != facts["size"]:
         yield f"size {tokenizer.vocab_size} instead of {facts['size']}"
     # Where tokshard knows none, it asks for --eod; where transformers has none, Megatron cannot append one.
@@ -134,13 +181,13 @@ def _differences(tokenizer, texts, expected, facts, verdict):
         except TokshardError as error:
             yield f"{name} special tokens: {error}"
             continue
-        wrong = [place for place, one in enumerate(ids) if one != expected[special][place]]
+        wrong = [place for place, one in enumerate(ids) if one != expected.ids[special][place]]
         verdict.differing = max(verdict.differing, len(wrong))
         if wrong:
             place = min(wrong, key=lambda index: len(texts[index]))
             yield (
                 f"{name} special tokens {len(wrong)} texts, such as {texts[place]!r}: "
-                f"{ids[place][:8]} instead of {expected[special][place][:8]}"
+                f"{ids[place][:8]} instead of {expected.ids[special][place][:8]}"
             )
 
 
