@@ -226,7 +226,7 @@ def test_json_keys_end_at_a_short_option_as_in_megatron(tmp_path, corpus):
 
 
 @pytest.mark.parametrize(
-    "option", [["--split-sentences"], ["--partitions", "4"], ["--tokenizer-type", "GPT2BPE"]]
+    "option", [["--split-sentences"], ["--partitions", "4"], ["--tokenizer-type", "BertWordPieceCase"]]
 )
 def test_the_preset_refuses_what_it_cannot_equal(tmp_path, corpus, option):
     done = tokshard("tokenize", "--preset", "megatron", "--input", corpus, "--output-prefix", "x", *option)

@@ -173,7 +173,7 @@ def test_odd_lines_that_are_fine(line, sequences, ending, codec, tmp_path):
 def test_the_table_has_forty_cases_and_every_reason():
     cases = CASES + CUT_CASES
     assert len({case.name for case in cases}) == len(cases) >= 40
-    assert {case.reason for case in cases} == set(REASONS) - {"corrupt-stream"}
+    assert {case.reason for case in cases} == set(REASONS) - {"corrupt-stream", "token-ids"}
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.errors import InputError, MissingFileError, UsageError
 from tokshard.index_cache.description import GPTDatasetDescription
 from tokshard.index_cache.identifiers import (
     HUGGING_FACE,
-    MEGATRON_VERSIONS,
     NULL,
     megatron_identifiers,
     read_identifiers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -34,6 +35,7 @@ from tokshard.core.formatting import (
     tokenizer_name,
     written_dataset,
 )
+from tokshard.core.megatron_versions import MEGATRON_VERSIONS, known_version
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -347,6 +349,17 @@ def tokenize(
             group=RUN,
         ),
     ] = None,
+    megatron: Annotated[
+        str | None,
+        text(
+            "--megatron",
+            metavar="VERSION",
+            help="With --preset megatron: tokenize as the preprocess_data.py of this Megatron version: "
+            f"{', '.join(MEGATRON_VERSIONS[:-1])} or {MEGATRON_VERSIONS[-1]}.",
+            default=MEGATRON_VERSIONS[-1],
+            group=RUN,
+        ),
+    ] = None,
     array_task: ArrayTaskText = None,
     finish: Finish = None,
     emit: Emit = None,
@@ -375,15 +388,15 @@ def tokenize(
         "tokenize", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
         like_megatron = preset == "megatron"
+        rules = _rules(megatron, like_megatron=like_megatron)
         default_eod = TokenizeOptions.append_eod and not like_megatron
-        default_special = TokenizeOptions.special_tokens or like_megatron
         options = TokenizeOptions(
             inputs=inputs or ("-" if discard_work else ()),
             output=output,
             tokenizer=tokenizer,
             eod=eod,
             append_eod=default_eod if append_eod is None else append_eod,
-            special_tokens=default_special if special_tokens is None else special_tokens,
+            special_tokens=TokenizeOptions.special_tokens if special_tokens is None else special_tokens,
             fields=field or TokenizeOptions.fields,
             name_by_field=like_megatron,
             workers=workers,
@@ -417,7 +430,7 @@ def tokenize(
             terminal.say(tokshard.array_job_file(options, array, command).rstrip())
             return
         if dry_run:
-            run.show(tokshard.dry_run_tokenize(options), _show_dry_run)
+            run.show(tokshard.dry_run_tokenize(options), partial(_show_dry_run, rules=rules))
             return
         if tokenizer is None and not quiet:
             terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
@@ -435,7 +448,16 @@ def tokenize(
             cluster = None if ray is None else tokshard.RayExecutor(ray)
             report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
         run.warn(report.warnings)
-        run.show(report, _show_report)
+        run.show(report, partial(_show_report, rules=rules))
+
+
+def _rules(version: str | None, *, like_megatron: bool) -> str | None:
+    """Return the name of the rules of the preset, for people."""
+    if not like_megatron:
+        if version is not None:
+            raise UsageError("--megatron requires --preset megatron", hint="add --preset megatron")
+        return None
+    return f"the rules of Megatron {known_version(version or MEGATRON_VERSIONS[-1])}"
 
 
 def _show_discarded(report: DiscardedWork) -> None:
@@ -445,13 +467,15 @@ def _show_discarded(report: DiscardedWork) -> None:
     rendering.line(f"{units} ({held}) removed" if report.removed else "nothing to remove: no unfinished work")
 
 
-def _show_report(report: TokenizeReport) -> None:
+def _show_report(report: TokenizeReport, rules: str | None = None) -> None:
     first = report.outputs[0].prefix
     verb = "up to date" if report.up_to_date else "written"
     facts: list[tuple[str, object]] = [(verb, written_dataset(output)) for output in report.outputs]
     if sum(report.rejected.values()):
         reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(report.rejected.items()))
         facts.append(("rejected", f"{reasons} (listed in {first}.tokshard/rejected.jsonl)"))
+    if rules is not None:
+        facts.append(("preset", rules))
     facts.append(("encoder", _encoder(report)))
     if report.transformers_check is not None:
         facts.append(("checked", _checked(report)))
@@ -486,7 +510,7 @@ def _checked(report: TokenizeReport | TokenizeDryRun) -> str:
     return f"{encoded} ({check.tokenizer_class}), all equal"
 
 
-def _show_dry_run(plan: TokenizeDryRun) -> None:
+def _show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
     total = sum(source.size_bytes or 0 for source in plan.inputs)
     rendering.line(f"inputs: {count(len(plan.inputs))}, {size(total)} on disk")
     inputs = []
@@ -501,6 +525,8 @@ def _show_dry_run(plan: TokenizeDryRun) -> None:
     name, vocabulary = tokenizer_name(plan.tokenizer), count(plan.tokenizer.vocab_size)
     dtype, eod = plan.options.dtype, plan.options.eod_id
     rendering.line(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD token {eod}")
+    if rules is not None:
+        rendering.line(f"preset: {rules}")
     reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
     rendering.line(f"encoder: {plan.encoder}{reason}, {counted(plan.workers, 'worker')}")
     if plan.transformers_check is not None:

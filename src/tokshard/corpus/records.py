@@ -16,7 +16,7 @@ from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
 from tokshard.corpus.fields import FieldPath, json_type, quoted, values_of
 from tokshard.corpus.lines import LineBatch, line_batches
-from tokshard.corpus.rejection import UnusableRecordError, check_length, excerpt_of
+from tokshard.corpus.rejection import TextCheck, UnusableRecordError, check_length, check_texts, excerpt_of
 from tokshard.corpus.units import LineUnit, RowUnit
 
 # Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
@@ -42,6 +42,7 @@ def read_documents(
     *,
     batch_bytes: int = BATCH_BYTES,
     max_document_bytes: int = MAX_DOCUMENT_BYTES,
+    check: TextCheck | None = None,
 ) -> Iterator[DocumentBatch]:
     """Yield a unit's documents in batches, in order.
 
@@ -50,6 +51,7 @@ def read_documents(
     ``fields``: distinct names of the text fields (:class:`tokshard.corpus.fields.FieldPath`), at least
     one. A value is a string, or a list of strings: a document of several sequences, or of none.
     ``max_document_bytes``: larger lines (in a table: larger texts) are rejected.
+    ``check``: raises UnusableRecordError for texts that the tokenizer cannot encode.
 
     Raises:
         InputError: The input cannot be read, or a table has no such text column.
@@ -58,12 +60,18 @@ def read_documents(
     if isinstance(unit, RowUnit):
         from tokshard.corpus.tables import read_rows
 
-        return read_rows(unit, fields, batch_bytes=batch_bytes, max_document_bytes=max_document_bytes)
-    return _read_lines(unit, fields, batch_bytes, max_document_bytes)
+        return read_rows(
+            unit, fields, batch_bytes=batch_bytes, max_document_bytes=max_document_bytes, check=check
+        )
+    return _read_lines(unit, fields, batch_bytes, max_document_bytes, check)
 
 
 def _read_lines(
-    unit: LineUnit, fields: Sequence[str], batch_bytes: int, max_document_bytes: int
+    unit: LineUnit,
+    fields: Sequence[str],
+    batch_bytes: int,
+    max_document_bytes: int,
+    check: TextCheck | None,
 ) -> Iterator[DocumentBatch]:
     paths = [FieldPath.parse(field) for field in fields]
     first_line = 1
@@ -73,8 +81,8 @@ def _read_lines(
         if lines and position == 0 and lines[0].startswith(UTF8_BYTE_ORDER_MARK):
             lines[0] = lines[0][len(UTF8_BYTE_ORDER_MARK) :]
         position += len(batch.raw)
-        documents = _plain_documents(batch, paths, max_document_bytes)
-        yield documents or _checked_documents(batch, paths, max_document_bytes, first_line)
+        documents = _plain_documents(batch, paths, max_document_bytes) if check is None else None
+        yield documents or _checked_documents(batch, paths, max_document_bytes, first_line, check)
         first_line += len(lines)
     if unit.stream_error is not None:
         yield _end_of_corrupt_stream(unit, len(fields), first_line)
@@ -98,7 +106,11 @@ def _plain_documents(
 
 
 def _checked_documents(
-    batch: LineBatch, paths: Sequence[FieldPath], max_document_bytes: int, first_line: int
+    batch: LineBatch,
+    paths: Sequence[FieldPath],
+    max_document_bytes: int,
+    first_line: int,
+    check: TextCheck | None,
 ) -> DocumentBatch:
     builder = BatchBuilder(len(paths))
     blank_lines = 0
@@ -110,7 +122,9 @@ def _checked_documents(
             if not line or line.isspace():
                 blank_lines += 1
             else:
-                builder.add(_field_values(line, paths, is_cut=is_cut), offset)
+                values = _field_values(line, paths, is_cut=is_cut)
+                check_texts(values, check)
+                builder.add(values, offset)
         except UnusableRecordError as error:
             builder.reject(offset, first_line + number, error, excerpt_of(line))
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tokshard.core.formatting import count, listed
 from tokshard.errors import BAD_RECORD_EXCERPT_CHARACTERS
+
+TextCheck = Callable[[str], None]
+"""It raises UnusableRecordError for texts that a tokenizer cannot encode."""
 
 _TOP_REASONS = 3
 REASONS: dict[str, str] = {
@@ -23,6 +26,7 @@ REASONS: dict[str, str] = {
     "byte-order-mark": "The line begins with a byte order mark (U+FEFF) and is not the first of the file.",
     "nul-byte": "The line contains NUL bytes, as after a crash of the program or machine that wrote it.",
     "lone-surrogate": "The field contains half of a surrogate pair, which is not a character.",
+    "token-ids": "The text is not token ids of the vocabulary, which a null tokenizer requires.",
     "too-deep": "The line nests arrays and objects too deeply.",
     "too-long": "The record is larger than --max-document-bytes.",
     "corrupt-stream": "The compressed stream is truncated or damaged here; the rest of the input is lost.",
@@ -85,6 +89,15 @@ def check_length(size_bytes: int, max_document_bytes: int, *, what: str) -> None
         raise UnusableRecordError(
             "too-long", f"{what} must be at most {count(max_document_bytes)} bytes, got {count(size_bytes)}"
         )
+
+
+def check_texts(values: Sequence[str | list[str]], check: TextCheck | None) -> None:
+    """Raise UnusableRecordError if the check raises it for a text of a record's fields."""
+    if check is None:
+        return
+    for value in values:
+        for text in [value] if isinstance(value, str) else value:
+            check(text)
 
 
 def excerpt_of(data: bytes) -> str:

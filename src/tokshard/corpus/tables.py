@@ -26,7 +26,7 @@ from tokshard.corpus.fields import (
     quoted,
     usable_value,
 )
-from tokshard.corpus.rejection import UnusableRecordError, check_length, excerpt_of
+from tokshard.corpus.rejection import TextCheck, UnusableRecordError, check_length, check_texts, excerpt_of
 from tokshard.corpus.units import RowUnit
 from tokshard.errors import InputError, MissingExtraError, TokshardError
 from tokshard.storage.paths import is_remote
@@ -68,7 +68,12 @@ def table_groups(path: str, table_format: Format, fields: Sequence[str] = ()) ->
 
 
 def read_rows(
-    unit: RowUnit, fields: Sequence[str], *, batch_bytes: int, max_document_bytes: int
+    unit: RowUnit,
+    fields: Sequence[str],
+    *,
+    batch_bytes: int,
+    max_document_bytes: int,
+    check: TextCheck | None = None,
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of a unit of a table; see :func:`tokshard.corpus.records.read_documents`.
 
@@ -82,7 +87,7 @@ def read_rows(
     with _reading(unit.path), ExitStack() as stack:
         for rows in read(unit, paths, batch_bytes, stack):
             columns = [_checked_column(rows.column(path.keys[0]), path, unit.path) for path in paths]
-            yield _documents(columns, paths, unit.first_row + done, done, max_document_bytes)
+            yield _documents(columns, paths, unit.first_row + done, done, max_document_bytes, check)
             done += rows.num_rows
 
 
@@ -311,10 +316,15 @@ def _inside(column: Any, key: str, name: str, errors: dict[int, UnusableRecordEr
 
 
 def _documents(
-    columns: list[list[Any]], paths: Sequence[FieldPath], first_row: int, done: int, max_document_bytes: int
+    columns: list[list[Any]],
+    paths: Sequence[FieldPath],
+    first_row: int,
+    done: int,
+    max_document_bytes: int,
+    check: TextCheck | None,
 ) -> DocumentBatch:
     count = len(columns[0])
-    is_plain = all(
+    is_plain = check is None and all(
         {str}.issuperset(map(type, column))
         and 4 * max(map(len, column), default=0) * len(paths) <= max_document_bytes
         for column in columns
@@ -328,6 +338,7 @@ def _documents(
             texts = (text for value in usable for text in ([value] if isinstance(value, str) else value))
             size = sum(len(text.encode("utf-8")) for text in texts)
             check_length(size, max_document_bytes, what="the text of the row")
+            check_texts(usable, check)
             builder.add(usable, first_row + row)
         except UnusableRecordError as error:
             builder.reject(first_row + row, done + row + 1, error, _excerpt(values))

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import SHA256, Key
 
-TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece"]
+TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece", "null"]
 
 
 @dataclass(frozen=True, slots=True)

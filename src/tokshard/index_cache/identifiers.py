@@ -9,10 +9,10 @@ tokenizer) its vocabulary size.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.core.megatron_versions import MEGATRON_VERSIONS, known_version
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage.small_files import read_json_object
 
@@ -24,7 +24,6 @@ NEUTRAL = "tokshard"
 
 _DEFAULT_CLASS = "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText"
 _TEXT_CLASS = "megatron.core.tokenizers.text.text_tokenizer.MegatronTokenizerText"
-_RELEASE = re.compile(r"(?:core_)?v?([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
 _OTHER_WAYS = (
     "pass --tokenizer-identifiers FILE (python -m tokshard.dump_tokenizer_identifiers writes it in the "
     "training environment), or --like with a description.txt of that job"
@@ -57,20 +56,18 @@ _NULL_EARLY = {"vocab_size": None}
 # From 0.18 the command line always hands over a pad id, -1 where none is given.
 _NULL_LATE = {"vocab_size": None, "eod_id": None, "pad_id": -1}
 
+_RULES: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    (_DEFAULT_CLASS, _FILES, _NULL_EARLY),  # 0.15
+    (_DEFAULT_CLASS, {**_FILES, **_HUB_BY_ASKING}, _NULL_EARLY),  # 0.16
+    (_DEFAULT_CLASS, {**_FILES, **_HUB}, _NULL_EARLY),  # 0.17
+    (_DEFAULT_CLASS, {**_TEMPLATE, **_FILES, **_HUB}, _NULL_LATE),  # 0.18
+    (_DEFAULT_CLASS, {**_TEMPLATE, **_FILES, **_HUB}, _NULL_LATE),  # 0.19
+    (_TEXT_CLASS, {**_TEMPLATE, **_FILES, **_HUB, "use_gigatoken": False}, _NULL_LATE),  # main
+)
 _PRESETS: dict[str, dict[str, _Preset]] = {
     version: {HUGGING_FACE: _Preset(name, hugging_face), NULL: _Preset(name, null)}
-    for version, name, hugging_face, null in (
-        ("0.15", _DEFAULT_CLASS, _FILES, _NULL_EARLY),
-        ("0.16", _DEFAULT_CLASS, {**_FILES, **_HUB_BY_ASKING}, _NULL_EARLY),
-        ("0.17", _DEFAULT_CLASS, {**_FILES, **_HUB}, _NULL_EARLY),
-        ("0.18", _DEFAULT_CLASS, {**_TEMPLATE, **_FILES, **_HUB}, _NULL_LATE),
-        ("0.19", _DEFAULT_CLASS, {**_TEMPLATE, **_FILES, **_HUB}, _NULL_LATE),
-        ("main-20260822", _TEXT_CLASS, {**_TEMPLATE, **_FILES, **_HUB, "use_gigatoken": False}, _NULL_LATE),
-    )
+    for version, (name, hugging_face, null) in zip(MEGATRON_VERSIONS, _RULES, strict=True)
 }
-
-MEGATRON_VERSIONS = tuple(_PRESETS)
-"""The versions of Megatron that :func:`megatron_identifiers` knows."""
 
 
 def megatron_identifiers(
@@ -79,7 +76,8 @@ def megatron_identifiers(
     """Return the identifiers that a version of Megatron gives a tokenizer.
 
     Args:
-        version: One of :data:`MEGATRON_VERSIONS`, or a patch release of one, as in ``"0.16.1"``.
+        version: One of :data:`tokshard.core.megatron_versions.MEGATRON_VERSIONS`, or a patch release of one,
+            as in ``"0.16.1"``.
         tokenizer_type: ``"HuggingFaceTokenizer"`` or ``"NullTokenizer"``.
         tokenizer_model: The string that the training job gives as ``--tokenizer-model``, unchanged: a
             relative path and an absolute one make different names.
@@ -145,13 +143,7 @@ def read_identifiers(path: str) -> dict[str, Any]:
 
 
 def _preset(version: str, tokenizer_type: str) -> _Preset:
-    release = _RELEASE.fullmatch(version)
-    known = _PRESETS.get(release[1] if release else version)
-    if known is None:
-        raise UsageError(
-            f"the Megatron version must be one of {', '.join(MEGATRON_VERSIONS)}, got {version!r}",
-            hint=_OTHER_WAYS,
-        )
+    known = _PRESETS[known_version(version, hint=_OTHER_WAYS)]
     if tokenizer_type not in known:
         raise UsageError(
             f"--tokenizer-type must be one of {', '.join(known)}, got {tokenizer_type!r}", hint=_OTHER_WAYS

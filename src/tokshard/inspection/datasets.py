@@ -15,7 +15,7 @@ from tokshard.errors import MissingExtraError, TokenizerError, TokenizerMismatch
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 from tokshard.tokenization.job import choose_dtype
-from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer, tokenizer_without_file
 from tokshard.tokenizer.encoders import decode, fast_encoder_refusal
 
 if TYPE_CHECKING:
@@ -294,8 +294,10 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
 def _recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
     if manifest is None or manifest.tokenizer is None:
         return None
+    if (known := tokenizer_without_file(manifest.tokenizer)) is not None:
+        return known
     path = manifest.tokenizer_path
-    if manifest.tokenizer.kind != "bytes" and path is None:
+    if path is None:
         return None
     try:
         tokenizer = load_tokenizer(path, need_eod=False)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from tokshard.blending.plan import SplitPlan
 from tokshard.core.codec import Key
+from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import StorageError, UsageError
 from tokshard.index_cache.build_or_reuse import CacheTarget
@@ -17,7 +18,6 @@ from tokshard.index_cache.description import BlendedDescription, Description, de
 from tokshard.index_cache.entry import CacheEntry, Condition, default_directory
 from tokshard.index_cache.identifiers import (
     HUGGING_FACE,
-    MEGATRON_VERSIONS,
     NEUTRAL,
     NULL,
     megatron_identifiers,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from tokshard.core.codec import decode, encode
 from tokshard.corpus.batch import DocumentBatch
 from tokshard.corpus.records import read_documents
-from tokshard.corpus.rejection import RejectedRecord
+from tokshard.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
 from tokshard.corpus.units import LineUnit, Unit, unit_from_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
@@ -28,6 +28,7 @@ from tokshard.tokenization.part import (
 from tokshard.tokenizer import encoders, equivalence
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.tokenizer.structure import FastEncoderRefusedError
+from tokshard.tokenizer.token_ids import parse_token_ids
 
 if TYPE_CHECKING:
     import numpy as np
@@ -215,7 +216,9 @@ class UnitEncoder:
         first_offset: int | None = None
         path = os.path.join(self.parts_directory, task.key.part_name)
         with PartWriter(path, stream_names(len(spec.fields), offsets=spec.offsets)) as part:
-            for batch in read_documents(unit, spec.fields, max_document_bytes=spec.max_document_bytes):
+            for batch in read_documents(
+                unit, spec.fields, max_document_bytes=spec.max_document_bytes, check=_text_check(spec)
+            ):
                 packed, compared = self._encode_batch(batch, task)
                 added = _counts_of(batch, packed, compared)
                 counts += added
@@ -268,6 +271,20 @@ class UnitEncoder:
                 )
             )
         return fields, compared
+
+
+def _text_check(spec: EncodingSpec) -> TextCheck | None:
+    identity = spec.tokenizer_identity
+    if identity.kind != "null":
+        return None
+
+    def check(text: str) -> None:
+        try:
+            parse_token_ids(text, identity.vocab_size)
+        except ValueError as error:
+            raise UnusableRecordError("token-ids", str(error)) from None
+
+    return check
 
 
 def _counts_of(batch: DocumentBatch, fields: Sequence[PackedDocuments], compared: int) -> UnitCounts:

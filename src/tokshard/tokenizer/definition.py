@@ -19,6 +19,7 @@ from tokshard.tokenizer.huggingface import huggingface_vocabulary
 from tokshard.tokenizer.location import locate_tokenizer
 from tokshard.tokenizer.sentencepiece_files import sentencepiece_vocabulary
 from tokshard.tokenizer.tiktoken_files import TIKTOKEN_ENCODINGS, tiktoken_ranks, tiktoken_vocabulary
+from tokshard.tokenizer.token_ids import NULL_PREFIX, null_eod, null_vocabulary_size
 from tokshard.tokenizer.vocabulary import Vocabulary
 
 BYTES_EOD: Final = "<|endoftext|>"
@@ -78,7 +79,8 @@ def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bo
     Args:
         argument: A ``tokenizer.json`` (or its directory), a ``*.tiktoken`` or SentencePiece ``*.model``
             file, the URL of one of these, ``hf:ID`` or ``hf:ID@revision``; None for the built-in one,
-            whose ids 0 to 255 are the bytes of UTF-8 and 256 is the end of a document.
+            whose ids 0 to 255 are the bytes of UTF-8 and 256 is the end of a document; ``null:N`` for text
+            that consists of token ids below N.
         eod: The end-of-document token: an id, or a token's text. A number is always an id.
         need_eod: Whether it is an error that no EOD can be chosen. A wrong ``eod`` always is.
 
@@ -91,6 +93,8 @@ def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bo
         >>> tokenizer.vocab_size, tokenizer.eod_id
         (257, 256)
     """
+    if argument is not None and argument.startswith(NULL_PREFIX):
+        return _null_tokenizer(argument, eod)
     if argument is None:
         kind: TokenizerKind = "bytes"
         path = None
@@ -125,17 +129,42 @@ def reopen_tokenizer(path: str | None, identity: TokenizerIdentity, sha256: str)
     """Return a tokenizer that another process has loaded, without parsing its file again.
 
     Args:
-        path: A file with its :attr:`Tokenizer.definition`, or None for the built-in one.
+        path: A file with its :attr:`Tokenizer.definition`, or None for the kinds without a file.
         identity: Its identity.
         sha256: The SHA-256 of that file.
 
     Raises:
         TokenizerError: The file cannot be read, or is not the same any more.
     """
-    definition = _BYTES_DEFINITION if path is None else read_file(path)
+    definition = _definition_without_file(identity) if path is None else read_file(path)
     if hashlib.sha256(definition).hexdigest() != sha256:
         raise TokenizerError(f"the tokenizer {path} was changed during the run")
     return Tokenizer(identity.kind, path, path, identity, sha256, definition)
+
+
+def tokenizer_without_file(identity: TokenizerIdentity) -> Tokenizer | None:
+    """Return the tokenizer of an identity if it is of a kind that no file defines; else None."""
+    if identity.kind == "null":
+        return _null_tokenizer(f"{NULL_PREFIX}{identity.vocab_size}", None)
+    return load_tokenizer(None) if identity.kind == "bytes" else None
+
+
+def _null_tokenizer(argument: str, eod: str | None) -> Tokenizer:
+    size = null_vocabulary_size(argument)
+    eod_id = null_eod(eod, size)
+    definition = _null_definition(size)
+    digest = canonical.content_digest("null", definition)
+    identity = TokenizerIdentity("null", None, size, size - 1, eod_id, str(eod_id), digest, (), ())
+    sha256 = hashlib.sha256(definition).hexdigest()
+    return Tokenizer("null", argument, None, identity, sha256, definition)
+
+
+def _definition_without_file(identity: TokenizerIdentity) -> bytes:
+    return _null_definition(identity.vocab_size) if identity.kind == "null" else _BYTES_DEFINITION
+
+
+def _null_definition(size: int) -> bytes:
+    return f"text is token ids below {size}".encode()
 
 
 def _kind_of(path: str) -> TokenizerKind:
@@ -147,6 +176,8 @@ def _kind_of(path: str) -> TokenizerKind:
 def _read(kind: TokenizerKind, definition: bytes, path: str) -> tuple[Vocabulary, str]:
     """Return the vocabulary of a definition, and the digest of its canonical form."""
     match kind:
+        case "null":
+            raise AssertionError("no file defines it")
         case "bytes":
             ids = {f"<0x{value:02X}>": value for value in range(256)} | {BYTES_EOD: BYTES_EOD_ID}
             vocabulary = Vocabulary(ids, (BYTES_EOD,), len(ids), BYTES_EOD)

@@ -18,6 +18,7 @@ from tokshard.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.sentencepiece_files import sentencepiece_processor
 from tokshard.tokenizer.structure import FastEncoderRefusedError
+from tokshard.tokenizer.token_ids import parse_token_ids
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,6 +68,8 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
     match tokenizer.kind:
         case "bytes":
             return _BytesEncoder()
+        case "null":
+            return _NullEncoder(tokenizer.vocab_size)
         case "huggingface":
             return _HuggingFaceEncoder(tokenizer, special_tokens=special_tokens)
         case "tiktoken":
@@ -112,6 +115,8 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
             f"the token id {wrong} is not in the tokenizer, whose largest id is {tokenizer.max_token_id}",
             hint="pass the tokenizer that the data was encoded with",
         )
+    if tokenizer.kind == "null":
+        return " ".join(map(str, plain))
     if tokenizer.kind == "bytes":
         pieces = (BYTES_EOD.encode() if index == BYTES_EOD_ID else bytes((index,)) for index in plain)
         return b"".join(pieces).decode("utf-8", "replace")
@@ -190,6 +195,21 @@ class _BytesEncoder:
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ids = np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32)
         return EncodedBatch(ids, _offsets(lengths))
+
+
+class _NullEncoder:
+    name = "reference"
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def encode(self, texts: list[str]) -> EncodedBatch:
+        import numpy as np
+
+        try:
+            return _batch([np.array(parse_token_ids(text, self._size), np.uint32) for text in texts])
+        except ValueError as error:
+            raise TokenizerError(str(error)) from None
 
 
 class _HuggingFaceEncoder:

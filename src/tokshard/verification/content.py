@@ -23,7 +23,7 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_defin
 from tokshard.errors import IntegrityError, TokshardError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path
-from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.tokenizer.definition import Tokenizer, tokenizer_without_file
 from tokshard.verification.context import VerifyContext
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.inputs import Units, examine_inputs
@@ -225,7 +225,7 @@ def _tokenizer(
 ) -> Tokenizer | None:
     given = context.tokenizer
     if given is None:
-        return load_tokenizer(None) if identity is not None and identity.kind == "bytes" else None
+        return tokenizer_without_file(identity) if identity is not None else None
     comparison = compare_definitions(identity, given.identity)
     if comparison.verdict == "different":
         details = ", ".join(comparison.details)

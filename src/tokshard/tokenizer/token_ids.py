@@ -1,0 +1,75 @@
+"""The null tokenizer, for text that consists of token ids already: ``null:N`` has the ids 0 to N - 1.
+
+It is that of Megatron's NullTokenizer: ids are separated by single spaces, and the last id ends documents
+unless another is chosen. Megatron also stores ids outside the vocabulary; here they are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tokshard.errors import TokenizerError
+
+NULL_PREFIX: Final = "null:"
+_MOST_IDS: Final = 2**31
+_SHOWN_CHARACTERS: Final = 40
+
+
+def null_vocabulary_size(argument: str) -> int:
+    """Return the number of ids of a null tokenizer.
+
+    Raises:
+        TokenizerError: It is not a number that int32 can hold.
+
+    Example:
+        >>> null_vocabulary_size("null:50257")
+        50257
+    """
+    number = argument.removeprefix(NULL_PREFIX)
+    if not number.isdecimal() or not number.isascii() or not 0 < int(number) <= _MOST_IDS:
+        raise TokenizerError(
+            f"the vocabulary size of a null tokenizer must be from 1 to {_MOST_IDS:,}, got {number!r}",
+            hint=f"pass --tokenizer {NULL_PREFIX}N with the number of ids, for example {NULL_PREFIX}50257",
+        )
+    return int(number)
+
+
+def null_eod(wanted: str | None, size: int) -> int:
+    """Return the id that ends documents: the last one unless another is chosen.
+
+    Raises:
+        TokenizerError: It is not in the vocabulary.
+    """
+    if wanted is None:
+        return size - 1
+    if not wanted.isdecimal() or not wanted.isascii() or int(wanted) >= size:
+        raise TokenizerError(
+            f"the EOD token of {NULL_PREFIX}{size} must be an id below {size}, got {wanted!r}",
+            hint="pass --eod ID, or a larger vocabulary size",
+        )
+    return int(wanted)
+
+
+def parse_token_ids(text: str, size: int) -> list[int]:
+    """Return the token ids in a text.
+
+    Raises:
+        ValueError: It is something else, or an id is outside the vocabulary; the message says which.
+
+    Example:
+        >>> parse_token_ids("5 0 17", 50257)
+        [5, 0, 17]
+    """
+    ids = []
+    for word in text.split(" "):
+        try:
+            ids.append(int(word))
+        except ValueError:
+            shown = word[:_SHOWN_CHARACTERS]
+            raise ValueError(
+                f"the text must be token ids separated by single spaces, got {shown!r}"
+            ) from None
+    if not 0 <= min(ids) <= max(ids) < size:
+        wrong = next(each for each in ids if not 0 <= each < size)
+        raise ValueError(f"the token id {wrong} is outside the vocabulary of {size:,} ids")
+    return ids

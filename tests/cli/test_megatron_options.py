@@ -1,0 +1,156 @@
+"""The options of preprocess_data.py in each version of Megatron."""
+
+import pytest
+
+from support.command_line import tokshard
+from tokshard.cli.megatron_options import translate
+from tokshard.core.megatron_versions import MEGATRON_VERSIONS
+from tokshard.errors import UsageError
+
+HUGGING_FACE = ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "m")
+NULL = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "50257")
+SENTENCEPIECE = ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer")
+INCLUDE, EXCLUDE = "--tokenizer-hf-include-special-tokens", "--tokenizer-hf-no-include-special-tokens"
+LEGACY = "--legacy-tokenizer"
+EARLY, LATE = MEGATRON_VERSIONS[:2], MEGATRON_VERSIONS[2:]
+
+
+def translated(version, *words):
+    """Return the words that take the place of Megatron's."""
+    given = ["tokenize", "--preset", "megatron", "--megatron", version]
+    result = translate([*given, *words])
+    assert result[:1] == ["tokenize"]
+    assert result[-4:] == given[1:]
+    assert translate(result) == [
+        result[0],
+        *default_words(version),
+        *result[1:],
+    ]  # a job file has these words
+    return result[1:-4]
+
+
+def default_words(version):
+    return translate(["tokenize", "--preset=megatron", "--megatron", version])[1:-3]
+
+
+SPECIAL_TOKENS = [
+    *((version, (), version in LATE) for version in MEGATRON_VERSIONS),
+    *((version, (INCLUDE,), True) for version in MEGATRON_VERSIONS[1:]),
+    *((version, (EXCLUDE,), False) for version in MEGATRON_VERSIONS),
+    *(
+        (version, (INCLUDE, EXCLUDE), False) for version in LATE
+    ),  # the later option says no, the first nothing
+    *((version, (LEGACY,), True) for version in EARLY),
+]
+
+
+@pytest.mark.parametrize(("version", "options", "included"), SPECIAL_TOKENS)
+def test_special_tokens_of_a_hugging_face_tokenizer(version, options, included):
+    expected = ["--tokenizer", "m", "--special-tokens" if included else "--no-special-tokens"]
+    assert translated(version, *HUGGING_FACE, *options) == expected
+
+
+def test_the_newest_version_is_the_default_and_patch_releases_are_known():
+    newest = translate(["tokenize", "--preset=megatron", *HUGGING_FACE])
+    assert newest[:4] == ["tokenize", *translated(MEGATRON_VERSIONS[-1], *HUGGING_FACE)]
+    for name in ("0.16.1", "v0.16.0", "core_v0.16.1"):
+        assert translated(name, *HUGGING_FACE) == translated("0.16", *HUGGING_FACE)
+    with pytest.raises(UsageError, match=r"the Megatron version must be one of 0\.15, .*, got '0\.14'"):
+        translated("0.14")
+
+
+@pytest.mark.parametrize("version", MEGATRON_VERSIONS)
+@pytest.mark.parametrize("name", SENTENCEPIECE)
+def test_sentencepiece_types_are_the_model_alone(version, name):
+    words = translated(version, "--tokenizer-type", name, "--tokenizer-model", "x.model", "--vocab-size", "9")
+    assert words == ["--tokenizer", "x.model", "--no-special-tokens"]
+
+
+@pytest.mark.parametrize("version", MEGATRON_VERSIONS)
+def test_the_vocabulary_of_a_null_tokenizer(version):
+    if version in MEGATRON_VERSIONS[:3]:  # an EOD token is added
+        assert translated(version, *NULL) == ["--tokenizer", "null:50258", "--no-special-tokens"]
+        return
+    expected = ["--tokenizer", "null:50257", "--eod", "50256", "--no-special-tokens"]
+    assert translated(version, *NULL) == expected
+    assert translated(version, *NULL, "--null-tokenizer-pad-id", "-1") == expected
+    assert "7" in translated(version, *NULL, "--null-tokenizer-eod-id", "7")
+
+
+WITHOUT_EFFECT = (
+    ["--trust-remote-code"],
+    ["--log-interval", "10"],
+    ["--keep-sequential-samples"],
+    ["--keep-newlines", "--lang", "english"],
+    ["--partitions", "1"],
+    ["--padded-vocab-size", "50304", "--vocab-size", "50257", "--vocab-extra-ids", "100"],
+    ["--no-pad-vocab-size"],
+    ["--chat-template", "{{ x }}"],
+    ["--tokenizer-hf-use-fast"],
+    ["--tokenizer-hf-no-use-fast"],
+    ["--workers-to-check", "1", "2", "--max-documents", "3"],
+)
+
+
+@pytest.mark.parametrize("option", WITHOUT_EFFECT)
+def test_options_without_effect_on_the_output_are_ignored(option):
+    assert translated("0.19", *HUGGING_FACE, *option) == translated("0.19", *HUGGING_FACE)
+
+
+REFUSED = {
+    "--legacy-tokenizer": ("0.19", *HUGGING_FACE, LEGACY),
+    INCLUDE: ("0.15", *HUGGING_FACE, INCLUDE),
+    "--null-tokenizer-eod-id": ("0.17", *NULL, "--null-tokenizer-eod-id", "1"),
+    "--tiktoken-special-tokens": ("0.18", *HUGGING_FACE, "--tiktoken-special-tokens", "a"),
+    "--tokenizer-special-tokens": ("0.19", *HUGGING_FACE, "--tokenizer-special-tokens", "<x>"),
+    "--tokenizer-metadata": ("0.19", *HUGGING_FACE, "--tokenizer-metadata", "x.json"),
+    "--use-gigatoken": ("main-20260822", *HUGGING_FACE, "--use-gigatoken"),
+    "--vocab-file": ("0.19", *HUGGING_FACE, "--vocab-file", "x.json"),
+    "--merge-file": ("0.19", *HUGGING_FACE, "--merge-file", "x.txt"),
+    "--find-optimal-num-workers": ("0.19", *HUGGING_FACE, "--find-optimal-num-workers"),
+    "--split-sentences": ("0.19", "--split-sentences"),
+    "--partitions 4": ("0.19", "--partitions", "4"),
+    "--no-tokenizer-sentencepiece-ignore-extra-whitespaces": (
+        "0.19",
+        "--tokenizer-type",
+        "Llama2Tokenizer",
+        "--no-tokenizer-sentencepiece-ignore-extra-whitespaces",
+    ),
+    "--tokenizer-type BertWordPieceLowerCase": ("0.19", "--tokenizer-type", "BertWordPieceLowerCase"),
+    "--tokenizer-type BertWordPieceCase": ("0.19", "--tokenizer-type", "BertWordPieceCase"),
+    "--tokenizer-type MultimodalTokenizer": ("0.19", "--tokenizer-type", "MultimodalTokenizer"),
+    "--tokenizer-type NullMultimodalTokenizer": ("0.19", "--tokenizer-type", "NullMultimodalTokenizer"),
+    "--tokenizer-type SFTTokenizer": ("0.19", "--tokenizer-type", "SFTTokenizer"),
+    "got 'Other'": ("0.19", "--tokenizer-type", "Other"),
+    "--vocab-size": ("0.19", "--tokenizer-type", "NullTokenizer"),
+    "got 'x'": ("0.19", "--tokenizer-type", "NullTokenizer", "--vocab-size", "x"),
+    "--trust-remote-code takes no value": ("0.19", "--trust-remote-code=1"),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_refused_options_are_named_with_an_alternative(text):
+    with pytest.raises(UsageError) as caught:
+        translated(*REFUSED[text])
+    assert text in caught.value.message
+    assert caught.value.hint or "must be an integer" in caught.value.message
+
+
+def test_the_rules_are_shown(tmp_path):
+    (tmp_path / "ids.jsonl").write_text('{"text": "1 2"}\n')
+    words = ["--input", "ids.jsonl", "--output-prefix", "out", *NULL, "--workers", "1"]
+    plan = tokshard(
+        "tokenize", "--preset", "megatron", "--megatron", "0.17", *words, "--dry-run", cwd=tmp_path
+    )
+    assert "\npreset: the rules of Megatron 0.17\n" in plan.stdout
+    done = tokshard("tokenize", "--preset", "megatron", *words, cwd=tmp_path)
+    assert f"\npreset: the rules of Megatron {MEGATRON_VERSIONS[-1]}\n" in done.stdout
+
+
+def test_a_version_needs_the_preset(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    done = tokshard("tokenize", "a.jsonl", "--megatron", "0.19", cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2,
+        "error: --megatron requires --preset megatron",
+    )
