@@ -54,7 +54,7 @@ def parse_token_ids(text: str, size: int) -> list[int]:
     """Return the token ids in a text.
 
     Raises:
-        ValueError: It is something else, or an id is outside the vocabulary; the message says which.
+        ValueError: It is something else, or an id is not in the vocabulary; the message names it.
 
     Example:
         >>> parse_token_ids("5 0 17", 50257)
