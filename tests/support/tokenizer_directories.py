@@ -1,7 +1,7 @@
 """Directories of tokenizers: files as the families publish them, and changes of the files beside them.
 
-A directory is a dictionary from file names to contents: JSON values, or text for other files. Vocabularies
-are small and trained here.
+A directory is a dictionary from file names to contents: JSON values, or text or bytes for other files.
+Vocabularies are small and trained here.
 """
 
 import copy
@@ -29,6 +29,12 @@ CL100K_PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_PATTERN = CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+O200K_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SPACE_MARK = "▁"
 
 
@@ -70,7 +76,10 @@ def _unigram_model():
         vocab_size=700, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
     )
     library.train_from_iterator([*random_texts(3, 1500), *ENGLISH * 5], trainer)
-    return json.loads(library.to_str())["model"]
+    model = json.loads(library.to_str())["model"]
+    # The texts contain the special tokens, too; tokenizers 0.22 and 0.23 count repeated pieces differently.
+    model["vocab"] = [[piece, score] for piece, score in dict(reversed(model["vocab"])).items()][::-1]
+    return model
 
 
 @cache
@@ -84,6 +93,39 @@ def _wordpiece_model():
     trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=800, special_tokens=names, show_progress=False)
     library.train_from_iterator([*random_texts(4, 1500), *ENGLISH * 5], trainer)
     return json.loads(library.to_str())["model"]
+
+
+@cache
+def _sentencepiece_model():
+    """Return a model file as of Llama 2, and the vocabulary and merges that transformers converts it to."""
+    import io
+
+    import sentencepiece
+
+    lines = [line for text in [*random_texts(5, 800), *ENGLISH * 5] for line in text.split("\n") if line]
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([line.replace("\0", "") for line in lines]),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=1000,
+        character_coverage=0.98,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        num_threads=1,
+        minloglevel=2,
+    )
+    model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    ids = {model.id_to_piece(index): index for index in range(model.vocab_size())}
+    merges = []
+    for piece, index in ids.items():
+        halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        local = [pair for pair in halves if pair[0] in ids and pair[1] in ids]
+        local.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        merges += [(model.get_score(index), pair) for pair in local]
+    merges.sort(key=lambda one: one[0], reverse=True)
+    return written.getvalue(), ids, [list(pair) for _, pair in merges]
 
 
 ENGLISH = [
@@ -223,6 +265,35 @@ def llama2_old():
     return files
 
 
+def llama2_model():
+    """With the SentencePiece model from which some settings convert the tokenizer again."""
+    content, vocabulary, merges = _sentencepiece_model()
+    model = {
+        "type": "BPE",
+        "unk_token": "<unk>",
+        "fuse_unk": True,
+        "byte_fallback": True,
+        "vocab": dict(vocabulary),
+        "merges": copy.deepcopy(merges),
+    }
+    definition = definition_of(model, normalizer=copy.deepcopy(PREPEND))
+    definition["added_tokens"] = [added(vocabulary[name], name) for name in ("<unk>", "<s>", "</s>")]
+    definition["post_processor"] = bos(definition, "<s>")
+    files = llama2()
+    files[DEFINITION] = definition
+    files[CONFIG]["added_tokens_decoder"] = decoder_of(definition)
+    files["tokenizer.model"] = content
+    return files
+
+
+def mistral_model():
+    files = llama2_model()
+    files[DEFINITION]["normalizer"] = None
+    files[DEFINITION]["pre_tokenizer"] = metaspace("first")
+    files[MODEL_CONFIG] = {"model_type": "mistral"}
+    return files
+
+
 def codellama():
     names = ["▁<PRE>", "▁<MID>", "▁<SUF>", "▁<EOT>"]
     definition = characters(names, normalizer=copy.deepcopy(PREPEND))
@@ -298,7 +369,7 @@ def yi():
 
 
 def gemma():
-    names = ["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"]
+    names = ["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<mask>"]
     definition = characters(names, normalizer=_replace())
     definition["pre_tokenizer"] = split(" ", "MergedWithPrevious", "String")
     definition["post_processor"] = bos(definition, "<bos>")
@@ -308,7 +379,7 @@ def gemma():
             "add_bos_token": True,
             "add_eos_token": False,
             "added_tokens_decoder": decoder_of(definition),
-            "additional_special_tokens": names[3:],
+            "additional_special_tokens": names[3:5],
             "bos_token": "<bos>",
             "eos_token": "<eos>",
             "pad_token": "<pad>",
@@ -319,7 +390,7 @@ def gemma():
             "tokenizer_class": "GemmaTokenizer",
         },
         MAP: {
-            "additional_special_tokens": names[3:],
+            "additional_special_tokens": names[3:5],
             "bos_token": token("<bos>"),
             "eos_token": token("<eos>"),
             "pad_token": token("<pad>"),
@@ -655,7 +726,7 @@ def bert():
 
 
 def cohere():
-    names = ["<PAD>", "<UNK>", "<BOS_TOKEN>", "<EOS_TOKEN>", "<|START_OF_TURN_TOKEN|>"]
+    names = ["<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<EOS_TOKEN>"]
     pre = sequence({"type": "Digits", "individual_digits": True}, byte_level(use_regex=True))
     definition = bytes_with(names, pre=pre, normalizer={"type": "NFC"})
     definition["post_processor"] = bos(definition, "<BOS_TOKEN>")
@@ -680,6 +751,107 @@ def cohere():
     }
 
 
+def neox():
+    files = olmo()
+    files[CONFIG] = {
+        "add_prefix_space": False,
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+        "tokenizer_class": "GPTNeoXTokenizer",
+    }
+    files[MAP] = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    files[MODEL_CONFIG] = {"model_type": "gpt_neox"}
+    return files
+
+
+def phi2():
+    files = gpt2()
+    definition = files[DEFINITION]
+    runs = [" " * length for length in (4, 3, 2)] + ["\t\t"]
+    size = len(definition["model"]["vocab"])
+    definition["added_tokens"] += [
+        added(size + place, run, special=False, normalized=True) for place, run in enumerate(runs)
+    ]
+    files[CONFIG] = {
+        "add_prefix_space": False,
+        "added_tokens_decoder": decoder_of(definition),
+        **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
+        "return_token_type_ids": False,
+        "tokenizer_class": "CodeGenTokenizer",
+    }
+    files[ADDED] = {run: size + place for place, run in enumerate(runs)}
+    files[MODEL_CONFIG] = {"model_type": "phi"}
+    return files
+
+
+def smollm():
+    """GPT2Tokenizer over a file that splits digits."""
+    files = starcoder()
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
+    definition = bytes_with(names, pre=copy.deepcopy(files[DEFINITION]["pre_tokenizer"]))
+    files[DEFINITION] = definition
+    files[CONFIG].update(
+        added_tokens_decoder=decoder_of(definition),
+        additional_special_tokens=names[1:3],
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|im_end|>",
+        clean_up_tokenization_spaces=False,
+    )
+    files[MAP] = {"bos_token": token("<|im_start|>"), "eos_token": token("<|im_end|>")}
+    files[MODEL_CONFIG] = {"model_type": "llama"}
+    return files
+
+
+def o200k():
+    names = ["<|startoftext|>", "<|endoftext|>", "<|return|>", "<|channel|>"]
+    pre = sequence(split(O200K_PATTERN), byte_level())
+    definition = bytes_with(names, pre=pre, ids_in_vocabulary=False)
+    definition["post_processor"] = template("A", ids={})
+    files = llama3()
+    files[DEFINITION] = definition
+    files[CONFIG].update(
+        added_tokens_decoder=decoder_of(definition),
+        bos_token=names[0],
+        eos_token=names[2],
+        pad_token=names[1],
+        extra_special_tokens={},
+    )
+    files[MAP] = {"bos_token": names[0], "eos_token": token(names[2]), "pad_token": names[1]}
+    files[MODEL_CONFIG] = {"model_type": "gpt_oss"}
+    return files
+
+
+def qwen3():
+    files = qwen2()
+    files[CONFIG].update(add_bos_token=False, chat_template="{{ messages }}", extra_special_tokens={})
+    files[MODEL_CONFIG] = {"model_type": "qwen3"}
+    return files
+
+
+def xlm_roberta():
+    files = t5()
+    definition = files[DEFINITION]
+    vocabulary = definition["model"]["vocab"]
+    names = ["<s>", "<mask>"]
+    for name in names:
+        definition["added_tokens"].append(added(len(vocabulary), name, lstrip=name == "<mask>"))
+        vocabulary.append([name, 0.0])
+    ids = {name: [index] for name, index in ids_of(definition).items() if name in {"<s>", "</s>"}}
+    definition["post_processor"] = template("<s>", "A", "</s>", ids=ids)
+    named = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"}
+    named.update(unk_token="<unk>", pad_token="<pad>", mask_token="<mask>")
+    files[CONFIG] = {
+        **named,
+        "added_tokens_decoder": decoder_of(definition),
+        "tokenizer_class": "XLMRobertaTokenizer",
+    }
+    files[MAP] = {**named, "mask_token": token("<mask>", lstrip=True)}
+    files[MODEL_CONFIG] = {"model_type": "xlm-roberta"}
+    return files
+
+
 FAMILIES = {
     family.__name__: family
     for family in (
@@ -687,6 +859,8 @@ FAMILIES = {
         llama2,
         llama2_metaspace,
         llama2_old,
+        llama2_model,
+        mistral_model,
         codellama,
         mistral,
         phi3,
@@ -706,6 +880,12 @@ FAMILIES = {
         t5,
         bert,
         cohere,
+        neox,
+        phi2,
+        smollm,
+        o200k,
+        qwen3,
+        xlm_roberta,
     )
 }
 
@@ -862,12 +1042,12 @@ def together(*changes):
 VARIANTS = {
     "as published": together(),
     "tokenizer.json alone": without(
-        CONFIG, MAP, ADDED, MODEL_CONFIG, "vocab.json", "merges.txt", "vocab.txt"
+        CONFIG, MAP, ADDED, MODEL_CONFIG, "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model"
     ),
     "no config.json": without(MODEL_CONFIG),
     "no special_tokens_map": without(MAP),
     "no tokenizer_config": without(CONFIG),
-    "no vocabulary files": without("vocab.json", "merges.txt", "vocab.txt"),
+    "no vocabulary files": without("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model"),
     "no added_tokens_decoder": without_decoder,
     "no tokenizer_class": setting(tokenizer_class=...),
     "class unknown": setting(tokenizer_class="NoSuchTokenizer"),
@@ -946,6 +1126,22 @@ VARIANTS = {
     "from_slow": setting(from_slow=True),
     "do_lower_case": setting(do_lower_case=True),
     "do_lower_case off": setting(do_lower_case=False),
+    "strip_accents": setting(strip_accents=True),
+    "tokenize_chinese_chars off": setting(tokenize_chinese_chars=False),
+    "add_prefix_space, legacy off": setting(add_prefix_space=True, legacy=False),
+    "model_type gpt2": model_type("gpt2"),
+    "model_type gemma2": model_type("gemma2"),
+    "model_type bloom": model_type("bloom"),
+    "class in config.json": together(
+        setting(tokenizer_class=...),
+        lambda files: files.update(
+            {MODEL_CONFIG: {"model_type": "llama", "tokenizer_class": "PreTrainedTokenizerFast"}}
+        ),
+    ),
+    "model_specific_special_tokens": setting(model_specific_special_tokens={"x_token": "<|new|>"}),
+    "transformers_version": lambda files: files.setdefault(MODEL_CONFIG, {}).update(
+        transformers_version="4.38.2"
+    ),
     "added tokens normalized in file": definition_decoder(normalized=True),
     "auto_map": setting(auto_map={"AutoTokenizer": ["tokenization_x.XTokenizer", None]}),
 }
@@ -965,8 +1161,10 @@ class Directory:
         path = Path(path)
         path.mkdir(parents=True)
         for name, content in self.files.items():
-            plain = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-            (path / name).write_text(plain, encoding="utf-8")
+            plain = content
+            if not isinstance(content, str | bytes):
+                plain = json.dumps(content, ensure_ascii=False)
+            (path / name).write_bytes(plain if isinstance(plain, bytes) else plain.encode())
         return path
 
 
