@@ -102,7 +102,7 @@ def test_documents_equal_the_definition(tmp_path_factory, records, unit_bytes, a
         kept = [library.encode(text).ids for text in ([value] if isinstance(value, str) else value)]
         kept = [ids for ids in kept if ids]
         if kept and append_eod:
-            kept[-1] = [*kept[-1], library.token_to_id("<|endoftext|>")]
+            kept[-1] = [*kept[-1], library.encode("<|endoftext|>").ids[0]]
         expected.append(kept)
     assert documents(directory / "out") == expected
 

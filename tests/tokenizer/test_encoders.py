@@ -16,6 +16,7 @@ from support.tokenizer_definitions import (
     encode_plainly,
     lists_of,
     metaspace,
+    needs_version_0,
     probe,
     published,
     random_texts,
@@ -173,6 +174,7 @@ def test_a_lone_surrogate_is_an_error_and_harms_no_later_batch(probe_tokenizer):
         assert lists_of(encoder.encode(["before"])) == expected
 
 
+@needs_version_0  # it refuses the file when it loads it
 def test_a_crash_of_the_library_is_an_error(tmp_path, capfd):
     tokenizer = written(tmp_path, probe(post_processor=template("z", "A", ids={"a": [97]})))
     encoder = reference_encoder(tokenizer, special_tokens=True)
@@ -201,9 +203,9 @@ def test_a_proper_subword_prefix_is_not_refused(tmp_path):
 
 
 def test_what_the_library_refuses_is_an_error(tmp_path):
-    tokenizer = written(tmp_path, probe({"type": "ByteLevel"}))
+    tokenizer = written(tmp_path, probe({"type": "Split"}))
     with pytest.raises(
-        TokenizerError, match=r"tokenizers cannot load .*tokenizer\.json: .*missing field"
+        TokenizerError, match=r"tokenizers cannot load .*tokenizer\.json: .*(missing field|has no) `pattern`"
     ) as caught:
         reference_encoder(tokenizer, special_tokens=False)
     assert "damaged" in caught.value.hint

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokshard.errors import TokenizerError
@@ -121,9 +120,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
         pieces = (BYTES_EOD.encode() if index == BYTES_EOD_ID else bytes((index,)) for index in plain)
         return b"".join(pieces).decode("utf-8", "replace")
     library = _library(tokenizer)
-    if tokenizer.kind == "huggingface":
-        return str(library.decode(plain, skip_special_tokens=False))
-    if tokenizer.kind == "sentencepiece":
+    if tokenizer.kind in {"huggingface", "sentencepiece"}:
         return str(library.decode(plain))
     return b"".join(_tiktoken_pieces(library, plain)).decode("utf-8", "replace")
 
@@ -137,7 +134,7 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     text = decode(tokenizer, [token])
     piece = ""
     if tokenizer.kind == "huggingface":
-        piece = _library(tokenizer).id_to_token(token) or ""
+        piece = _library(tokenizer).token(token) or ""
     elif tokenizer.kind == "sentencepiece":
         piece = _library(tokenizer).id_to_piece(token)
     spaced = piece.replace(_PIECE_SPACE, " ")
@@ -220,14 +217,9 @@ class _HuggingFaceEncoder:
         self._special_tokens = special_tokens
 
     def encode(self, texts: list[str]) -> EncodedBatch:
-        import numpy as np
-
         with libraries.panics_as_errors("encode a text"):
-            encodings = self._library.encode_batch_fast(texts, add_special_tokens=self._special_tokens)
-        ids = [encoding.ids for encoding in encodings]
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        flat = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
-        return EncodedBatch(flat, _offsets(lengths))
+            ids, lengths = self._library.encode(texts, special_tokens=self._special_tokens)
+        return EncodedBatch(ids, _offsets(lengths))
 
 
 class _TiktokenEncoder:
@@ -266,7 +258,7 @@ class _FastEncoder:
         self._reference: Encoder | None = None
         loaded = libraries.fast(tokenizer, special_tokens=special_tokens)
         self._library = loaded.library
-        self._pattern = loaded.splits_by_pattern
+        self._disputed = loaded.disputed
         self._domain = None
         if loaded.prepends is not None:
             added = _table(loaded.added_ids, tokenizer.max_token_id)
@@ -294,10 +286,9 @@ class _FastEncoder:
 
         if self._domain is not None:
             return self._domain.outside(texts, encoded.ids, encoded.offsets)
-        if not self._pattern:
+        if self._disputed is None:
             return np.empty(0, np.int64)
-        disputed = (structure.DISPUTED_CHARACTER in text for text in texts)
-        return np.flatnonzero(np.fromiter(disputed, np.bool_, len(texts)))
+        return np.flatnonzero(np.fromiter(map(self._disputed, texts), np.bool_, len(texts)))
 
 
 def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:

@@ -7,7 +7,7 @@ first unit. Its helper thread has ended when it returns.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,9 +15,11 @@ from threading import Thread
 from typing import Any
 
 from tokshard.errors import MissingExtraError, TokenizerError
-from tokshard.tokenizer import metaspace, structure
+from tokshard.tokenizer import huggingface_library, metaspace, structure
 from tokshard.tokenizer.definition import Tokenizer
+from tokshard.tokenizer.disputed import disputed
 from tokshard.tokenizer.files import parse_object
+from tokshard.tokenizer.huggingface_library import LoadedTokenizer
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.tiktoken_files import TIKTOKEN_ENCODINGS, tiktoken_ranks
 
@@ -27,18 +29,19 @@ class FastLibrary:
     """A tokenizer loaded by fastokens, with properties that fastokens does not expose.
 
     Attributes:
+        disputed: Which texts the reference encodes, because of their characters; None if there are none.
         prepends: Whether the Metaspace of the file prepends its mark to texts; None without Metaspace.
     """
 
     library: Any
-    splits_by_pattern: bool
+    disputed: Callable[[str], bool] | None
     added_ids: tuple[int, ...]
     prepends: bool | None
 
 
 # Objects loaded ahead and not used yet, by the SHA-256 of the definition.
 _fast_ahead: dict[tuple[str, bool], FastLibrary] = {}
-_reference_ahead: dict[str, Any] = {}
+_reference_ahead: dict[str, LoadedTokenizer] = {}
 
 
 def load_ahead(path: str, *, special_tokens: bool) -> None:
@@ -80,8 +83,8 @@ def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
     return _Prepared(parse_object(tokenizer.definition, path), special_tokens=special_tokens).load(path)
 
 
-def huggingface(tokenizer: Tokenizer) -> Any:
-    """Return the ``tokenizers`` object of a tokenizer, without truncation and padding."""
+def huggingface(tokenizer: Tokenizer) -> LoadedTokenizer:
+    """Return the tokenizer as loaded by ``tokenizers``, without truncation and padding."""
     if (made := _reference_ahead.pop(tokenizer.sha256, None)) is not None:
         return made
     path = str(tokenizer.path)
@@ -125,7 +128,7 @@ class _Prepared:
 
         simplified = structure.simplified(definition, special_tokens=special_tokens)
         self._text = orjson.dumps(simplified).decode()
-        self._splits_by_pattern = structure.splits_by_pattern(simplified)
+        self._disputed = disputed(simplified)
         self._added_ids = tuple(token["id"] for token in definition.get("added_tokens") or [])
         self._prepends = metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None
 
@@ -144,29 +147,22 @@ class _Prepared:
                 library.encode_batch_flat([" "])  # its tables are built on first use
         except (ValueError, TokenizerError) as error:
             raise FastEncoderRefusedError(f"fastokens cannot load {path}: {error}") from error
-        return FastLibrary(library, self._splits_by_pattern, self._added_ids, self._prepends)
+        return FastLibrary(library, self._disputed, self._added_ids, self._prepends)
 
 
-def _load_huggingface(content: bytes, path: str) -> Any:
-    # The worker processes run in parallel: threads in each would compete with them.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import tokenizers
-
+def _load_huggingface(content: bytes, path: str) -> LoadedTokenizer:
     with panics_as_errors(f"load {path}"):
         try:
-            library = tokenizers.Tokenizer.from_buffer(content)
+            return huggingface_library.load(content)
         except Exception as error:  # the library raises no specific class
             raise TokenizerError(
                 f"tokenizers cannot load {path}: {error}",
-                hint="fetch the file again if it is damaged, or upgrade the library tokenizers",
+                hint="fetch the file again if it is damaged, or install the newest tokenizers below 1",
             ) from error
-    library.no_truncation()
-    library.no_padding()
-    return library
 
 
 def _check_subword_prefix(definition: dict[str, Any], path: str) -> None:
-    # tokenizers 0.23 aborts the process on some merges without the continuing subword prefix.
+    # The library aborts the process on some merges without the continuing subword prefix.
     model = definition["model"]
     prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
     if not isinstance(prefix, str) or not prefix or not isinstance(merges, list):

@@ -8,17 +8,13 @@ the reason, and the reference encoder serves. docs/explanation/exactness.md has 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
 from typing import Any, Final
 
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer import metaspace
+from tokshard.tokenizer.disputed import DISPUTED_CHARACTER, components
 from tokshard.tokenizer.huggingface import added_token_ids
 from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
-
-# fastokens' regular expressions take this one character for white space; Unicode and the reference do
-# not, since 2013. Texts with it go to the reference where a regular expression splits.
-DISPUTED_CHARACTER: Final = "\u180e"
 
 _TOP_KEYS: Final = frozenset(
     {
@@ -135,29 +131,11 @@ def _joined(merges: list[Any]) -> list[Any]:
     return joined if "".join(joined).count(" ") == len(joined) else merges
 
 
-def splits_by_pattern(definition: dict[str, Any]) -> bool:
-    """Tell whether a regular expression of the file splits texts, so that U+180E is in dispute."""
-    return any(
-        part["type"] == "Split" and "Regex" in part["pattern"]
-        for part in _flat(definition.get("pre_tokenizer"), "pretokenizers")
-    )
-
-
 def byte_alphabet() -> list[str]:
     """Return the 256 characters by which byte-level vocabularies write the bytes, in the bytes' order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = iter(range(256, 512))
     return [chr(byte if byte in printable else next(shifted)) for byte in range(256)]
-
-
-def _flat(part: Any, key: str) -> Iterator[dict[str, Any]]:
-    if not isinstance(part, dict):
-        return
-    if part.get("type") != "Sequence":
-        yield part
-        return
-    for inner in part[key]:
-        yield from _flat(inner, key)
 
 
 def _name(part: Any) -> str:
@@ -263,7 +241,7 @@ def _coverage_refusal(definition: dict[str, Any]) -> str | None:
     # Every text must be encodable: what happens otherwise differs between the encoders.
     model = definition["model"]
     vocabulary = model["vocab"]
-    steps = _flat(definition.get("pre_tokenizer"), "pretokenizers")
+    steps = components(definition.get("pre_tokenizer"), "pretokenizers")
     if any(step["type"] == "ByteLevel" for step in steps):
         covered = all(character in vocabulary for character in byte_alphabet())
         return None if covered else "a byte-level vocabulary without all 256 bytes"
