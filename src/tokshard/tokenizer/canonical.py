@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Final
 
 from tokshard.tokenizer.huggingface import added_token_ids, template_ids
+from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
 
 # Defaults of `tokenizers`, by type of component: a missing key means the same as this value.
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -74,11 +75,19 @@ def huggingface_digest(parsed: dict[str, Any]) -> str:
     )
 
 
-def tiktoken_digest(ranks: Mapping[bytes, int], pattern: str, special_tokens: Mapping[str, int]) -> str:
+def tiktoken_digest(encoding: TiktokenEncoding) -> str:
     """Return the SHA-256 of the canonical form of a tiktoken encoding."""
-    listed = sorted((rank, base64.b64encode(token).decode()) for token, rank in ranks.items())
-    special = dict(special_tokens)
-    return _digest({"kind": "tiktoken", "ranks": listed, "pattern": pattern, "special_tokens": special})
+    form: dict[str, Any] = {
+        "kind": "tiktoken",
+        "ranks": sorted((rank, base64.b64encode(token).decode()) for token, rank in encoding.ranks.items()),
+        "pattern": encoding.pattern,
+        "special_tokens": dict(encoding.special_tokens),
+    }
+    if encoding.special_text:
+        form["special_text"] = True
+    if encoding.normal_form is not None:
+        form["normal_form"] = encoding.normal_form
+    return _digest(form)
 
 
 def content_digest(kind: str, content: bytes, **settings: Any) -> str:

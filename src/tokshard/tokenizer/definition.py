@@ -7,18 +7,25 @@ library for ``tokenizer.json`` files (a vocabulary of 150,000 tokens takes about
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
+from tokshard.core.strict_json import dump_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
 from tokshard.errors import TokenizerError
+from tokshard.storage import syscalls
+from tokshard.storage.files import write_atomically
+from tokshard.storage.paths import user_cache_directory
 from tokshard.tokenizer import canonical
 from tokshard.tokenizer.eod import choose_eod, declared_eod
-from tokshard.tokenizer.files import parse_object, read_file
+from tokshard.tokenizer.files import as_object, conversion_hint, parse_json, read_file, read_settings
+from tokshard.tokenizer.gpt2_files import difference_from_gpt2, gpt2_definition
 from tokshard.tokenizer.huggingface import huggingface_vocabulary
-from tokshard.tokenizer.location import locate_tokenizer
-from tokshard.tokenizer.sentencepiece_files import sentencepiece_vocabulary
-from tokshard.tokenizer.tiktoken_files import TIKTOKEN_ENCODINGS, tiktoken_ranks, tiktoken_vocabulary
+from tokshard.tokenizer.location import Location, locate_tokenizer
+from tokshard.tokenizer.sentencepiece_files import difference_from_llama, sentencepiece_vocabulary
+from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings, encoding_of_json, encoding_of_lines
 from tokshard.tokenizer.token_ids import NULL_PREFIX, null_eod, null_vocabulary_size
 from tokshard.tokenizer.vocabulary import Vocabulary
 
@@ -72,17 +79,57 @@ class Tokenizer:
         """The text of the EOD token, if one was chosen."""
         return self.identity.eod_token
 
+    @property
+    def defines_special_tokens(self) -> bool:
+        """Whether it is known which ids ``--special-tokens`` adds to a text (perhaps none)."""
+        return self.kind == "huggingface" or self.identity.prefix_ids is not None
 
-def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bool = True) -> Tokenizer:
+    def definition_path(self) -> str | None:
+        """Return a local file that contains ``definition``; None for the built-in one.
+
+        Raises:
+            StorageError: The definition cannot be written to the user's cache, where it is unless the file
+                at ``path`` contains it.
+        """
+        if self.path is None or read_file(self.path) == self.definition:
+            return self.path
+        directory = os.path.join(user_cache_directory(), "tokenizers")
+        path = os.path.join(directory, f"{self.sha256}.json")
+        if not os.path.exists(path) or read_file(path) != self.definition:
+            syscalls.make_directory(directory)
+            write_atomically(path, self.definition)
+        return path
+
+    def like(self, identity: TokenizerIdentity | None) -> Tokenizer:
+        """Return it with the settings that an identity records, if it is the file of a TikTokenizer."""
+        settings = TikTokenizerSettings.of_encoding(identity.name if identity is not None else None)
+        if settings is None or settings == TikTokenizerSettings.of_encoding(self.name):
+            return self
+        if TikTokenizerSettings.of_encoding(self.name) is None:
+            return self
+        return load_tokenizer(self.argument, eod=self.eod_token, need_eod=False, tiktoken=settings)
+
+
+def load_tokenizer(
+    argument: str | None,
+    *,
+    eod: str | None = None,
+    need_eod: bool = True,
+    merges: str | None = None,
+    tiktoken: TikTokenizerSettings | None = None,
+) -> Tokenizer:
     """Find a tokenizer and read what it is.
 
     Args:
-        argument: A ``tokenizer.json`` (or its directory), a ``*.tiktoken`` or SentencePiece ``*.model``
-            file, the URL of one of these, ``hf:ID`` or ``hf:ID@revision``; None for the built-in one,
-            whose ids 0 to 255 are the bytes of UTF-8 and 256 is the end of a document; ``null:N`` for text
-            that consists of token ids below N.
+        argument: One of the files in docs/reference/tokenizers.md or its directory, the URL of one of
+            these, ``hf:ID`` or ``hf:ID@revision``; None for the built-in one, whose ids 0 to 255 are the
+            bytes of UTF-8 and 256 is the end of a document; ``null:N`` for text that consists of token ids
+            below N.
         eod: The end-of-document token: an id, or a token's text. A number is always an id.
         need_eod: Whether it is an error that no EOD can be chosen. A wrong ``eod`` always is.
+        merges: The path of the ``merges.txt`` that belongs to the ``vocab.json`` at ``argument``; by default
+            the one beside it.
+        tiktoken: How to read the file of a TikTokenizer; None for Megatron's defaults.
 
     Raises:
         TokenizerError: The file cannot be read or used, or the EOD cannot be chosen.
@@ -95,34 +142,31 @@ def load_tokenizer(argument: str | None, *, eod: str | None = None, need_eod: bo
     """
     if argument is not None and argument.startswith(NULL_PREFIX):
         return _null_tokenizer(argument, eod)
+    path = None
     if argument is None:
-        kind: TokenizerKind = "bytes"
-        path = None
-        definition = _BYTES_DEFINITION
-        beside: tuple[str, ...] = ()
+        read = _built_in()
     else:
-        source = locate_tokenizer(argument)
-        path, beside = source.definition, source.beside
-        kind = _kind_of(path)
-        definition = read_file(path)
+        source = locate_tokenizer(argument) if merges is None else Location(argument, (), merges)
+        path = source.definition
+        read = _read(source, tiktoken)
     place = path or "the built-in tokenizer"
-    vocabulary, digest = _read(kind, definition, place)
-    if kind == "huggingface" and eod is None:
-        vocabulary = replace(vocabulary, declared_eod=declared_eod(beside))
+    vocabulary = read.vocabulary
+    if read.kind == "huggingface" and eod is None:
+        vocabulary = replace(vocabulary, declared_eod=declared_eod(source.beside))
     eod_id, eod_token = choose_eod(vocabulary, eod, place, need_eod=need_eod)
     identity = TokenizerIdentity(
-        kind=kind,
+        kind=read.kind,
         name=vocabulary.name,
         vocab_size=vocabulary.size,
         max_token_id=max(vocabulary.ids.values(), default=-1),
         eod_id=eod_id,
         eod_token=eod_token,
-        definition_sha256=digest,
+        definition_sha256=read.digest,
         prefix_ids=vocabulary.prefix_ids,
         suffix_ids=vocabulary.suffix_ids,
     )
-    sha256 = hashlib.sha256(definition).hexdigest()
-    return Tokenizer(kind, argument, path, identity, sha256, definition)
+    sha256 = hashlib.sha256(read.definition).hexdigest()
+    return Tokenizer(read.kind, argument, path, identity, sha256, read.definition)
 
 
 def reopen_tokenizer(path: str | None, identity: TokenizerIdentity, sha256: str) -> Tokenizer:
@@ -167,28 +211,61 @@ def _null_definition(size: int) -> bytes:
     return f"text is token ids below {size}".encode()
 
 
-def _kind_of(path: str) -> TokenizerKind:
-    if path.endswith(".tiktoken"):
-        return "tiktoken"
-    return "sentencepiece" if path.endswith(".model") else "huggingface"
+@dataclass(frozen=True, slots=True)
+class _Read:
+    kind: TokenizerKind
+    vocabulary: Vocabulary
+    digest: str  # of the canonical form
+    definition: bytes
 
 
-def _read(kind: TokenizerKind, definition: bytes, path: str) -> tuple[Vocabulary, str]:
-    """Return the vocabulary of a definition, and the digest of its canonical form."""
-    match kind:
-        case "null":
-            raise AssertionError("no file defines it")
-        case "bytes":
-            ids = {f"<0x{value:02X}>": value for value in range(256)} | {BYTES_EOD: BYTES_EOD_ID}
-            vocabulary = Vocabulary(ids, (BYTES_EOD,), len(ids), BYTES_EOD)
-            return vocabulary, canonical.content_digest(kind, definition)
-        case "tiktoken":
-            vocabulary = tiktoken_vocabulary(definition, path)
-            encoding = TIKTOKEN_ENCODINGS[str(vocabulary.name)]
-            ranks = tiktoken_ranks(definition, path)
-            return vocabulary, canonical.tiktoken_digest(ranks, encoding.pattern, encoding.special_tokens)
-        case "sentencepiece":
-            return sentencepiece_vocabulary(definition, path), canonical.content_digest(kind, definition)
-        case "huggingface":
-            parsed = parse_object(definition, path)
-            return huggingface_vocabulary(parsed, path), canonical.huggingface_digest(parsed)
+def _built_in() -> _Read:
+    ids = {f"<0x{value:02X}>": value for value in range(256)} | {BYTES_EOD: BYTES_EOD_ID}
+    vocabulary = Vocabulary(ids, (BYTES_EOD,), len(ids), BYTES_EOD)
+    digest = canonical.content_digest("bytes", _BYTES_DEFINITION)
+    return _Read("bytes", vocabulary, digest, _BYTES_DEFINITION)
+
+
+def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> _Read:
+    path = source.definition
+    if source.merges is not None:
+        parsed = gpt2_definition(path, source.merges)
+        if source.directory is not None:
+            settings = read_settings(source.beside)
+            _refuse_difference(source.directory, settings, path, difference_from_gpt2(settings))
+        return _huggingface(parsed, dump_json(parsed), path)
+    content = read_file(path)
+    encoding = encoding_of_lines(content, path)
+    if encoding is None and path.endswith(".model"):
+        return _sentencepiece(source, content)
+    if encoding is None:
+        parsed = parse_json(content, path)
+        encoding = encoding_of_json(parsed, path, tiktoken)
+        if encoding is None:
+            return _huggingface(as_object(parsed, path), content, path)
+    return _Read("tiktoken", encoding.vocabulary, canonical.tiktoken_digest(encoding), content)
+
+
+def _huggingface(parsed: Any, content: bytes, path: str) -> _Read:
+    vocabulary = huggingface_vocabulary(parsed, path)
+    return _Read("huggingface", vocabulary, canonical.huggingface_digest(parsed), content)
+
+
+def _sentencepiece(source: Location, content: bytes) -> _Read:
+    path = source.definition
+    settings = read_settings(source.beside)
+    vocabulary = sentencepiece_vocabulary(content, path, settings)
+    if source.directory is not None:
+        difference = difference_from_llama(vocabulary, settings)
+        _refuse_difference(source.directory, settings, path, difference)
+    return _Read("sentencepiece", vocabulary, canonical.content_digest("sentencepiece", content), content)
+
+
+def _refuse_difference(
+    directory: str, settings: Mapping[str, Any], path: str, difference: str | None
+) -> None:
+    if difference is not None:
+        raise TokenizerError(
+            f"cannot read the directory {directory} as AutoTokenizer does: {difference}",
+            hint=f"{conversion_hint(directory, settings)}; or pass {path} to use the file alone",
+        )

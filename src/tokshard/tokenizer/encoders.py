@@ -6,6 +6,7 @@ batch); readers of a corpus reject them before.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ from tokshard.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.sentencepiece_files import sentencepiece_processor
 from tokshard.tokenizer.structure import FastEncoderRefusedError
+from tokshard.tokenizer.tiktoken_files import TiktokenEncoding, encoding_of_name
 from tokshard.tokenizer.token_ids import parse_token_ids
 
 if TYPE_CHECKING:
@@ -53,12 +55,13 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
     most 10,000 words (older reports of memory growth are about versions without that bound).
 
     Text that spells a special token becomes that token with tokenizer.json files, as in the library and in
-    Megatron. It stays ordinary text with tiktoken, whose ``encode_ordinary`` this is: its ``encode`` refuses
-    such text unless told otherwise, and Megatron registers no special tokens. SentencePiece decides by its
-    model (control symbols are never found in text), and the built-in tokenizer knows no special text.
+    Megatron. With tiktoken it depends on the encoding, see :attr:`TiktokenEncoding.special_text`: it stays
+    ordinary text with OpenAI's encodings (``encode_ordinary``), Llama 3 and tekken.json, as in the code of
+    their authors. SentencePiece decides by its model (control symbols are never found in text), and the
+    built-in tokenizer knows no special text.
 
-    ``special_tokens``: whether the post-processor of a tokenizer.json applies (BOS and so on). The
-    other kinds have none.
+    ``special_tokens``: whether the post-processor of a tokenizer.json applies (BOS and so on), or the ids
+    that the identity of another tokenizer names are added to each text.
 
     Raises:
         TokenizerError: The library refuses the tokenizer.
@@ -72,9 +75,9 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
         case "huggingface":
             return _HuggingFaceEncoder(tokenizer, special_tokens=special_tokens)
         case "tiktoken":
-            return _TiktokenEncoder(tokenizer)
+            return _TiktokenEncoder(tokenizer, special_tokens=special_tokens)
         case "sentencepiece":
-            return _SentencePieceEncoder(tokenizer)
+            return _SentencePieceEncoder(tokenizer, special_tokens=special_tokens)
 
 
 def fast_encoder(tokenizer: Tokenizer, *, special_tokens: bool, checked: bool = False) -> Encoder:
@@ -151,8 +154,12 @@ def _library(tokenizer: Tokenizer) -> Any:
     if tokenizer.kind == "huggingface":
         return libraries.huggingface(tokenizer)
     if tokenizer.kind == "tiktoken":
-        return libraries.tiktoken(tokenizer)
+        return libraries.tiktoken(_encoding(tokenizer), str(tokenizer.path))
     return sentencepiece_processor(tokenizer.definition, str(tokenizer.path))
+
+
+def _encoding(tokenizer: Tokenizer) -> TiktokenEncoding:
+    return encoding_of_name(tokenizer.definition, str(tokenizer.name), str(tokenizer.path))
 
 
 def _tiktoken_pieces(library: Any, ids: Iterable[int]) -> Iterator[bytes]:
@@ -222,28 +229,54 @@ class _HuggingFaceEncoder:
         return EncodedBatch(ids, _offsets(lengths))
 
 
+class _Template:
+    """The ids before and after each text, for libraries that do not add them."""
+
+    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
+        identity = tokenizer.identity
+        self._prefix = (special_tokens and identity.prefix_ids) or ()
+        self._suffix = (special_tokens and identity.suffix_ids) or ()
+
+    def applied(self, ids: list[NDArray[np.uint32]]) -> list[NDArray[np.uint32]]:
+        import numpy as np
+
+        if not self._prefix and not self._suffix:
+            return ids
+        prefix, suffix = np.array(self._prefix, np.uint32), np.array(self._suffix, np.uint32)
+        return [np.concatenate((prefix, each, suffix)) for each in ids]
+
+
 class _TiktokenEncoder:
     name = "reference"
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._library = libraries.tiktoken(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
+        encoding = _encoding(tokenizer)
+        self._library = libraries.tiktoken(encoding, str(tokenizer.path))
+        self._allowed: Any = "all" if encoding.special_text else set()
+        self._normal_form = encoding.normal_form
+        self._template = _Template(tokenizer, special_tokens=special_tokens)
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         encode = self._library.encode_to_numpy
+        if self._normal_form is not None:
+            texts = [unicodedata.normalize(self._normal_form, text) for text in texts]
         with libraries.panics_as_errors("encode a text"):
-            return _batch([encode(text, disallowed_special=()) for text in texts])
+            ids = [encode(text, allowed_special=self._allowed, disallowed_special=()) for text in texts]
+        return _batch(self._template.applied(ids))
 
 
 class _SentencePieceEncoder:
     name = "reference"
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
         self._library = sentencepiece_processor(tokenizer.definition, str(tokenizer.path))
+        self._template = _Template(tokenizer, special_tokens=special_tokens)
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         import numpy as np
 
-        return _batch([np.array(ids, np.uint32) for ids in self._library.encode(texts, num_threads=1)])
+        ids = [np.array(each, np.uint32) for each in self._library.encode(texts, num_threads=1)]
+        return _batch(self._template.applied(ids))
 
 
 # The fast encoder

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import stat
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tokshard.errors import TokenizerError
+
+ACCEPTED_FILES: Final = (
+    "a tokenizer.json, its directory, vocab.json with merges.txt, NAME.tiktoken, NAME.model, tekken.json or "
+    "hf:ORGANIZATION/NAME"
+)
+"""What a tokenizer can be loaded from, for hints; docs/reference/tokenizers.md has the details."""
 
 MAX_DEFINITION_BYTES: Final = 512 << 20  # the largest published file has 35 MB; more is a wrong file
 
@@ -21,34 +29,75 @@ def read_file(path: str) -> bytes:
         if status.st_size > MAX_DEFINITION_BYTES:
             raise TokenizerError(
                 f"the tokenizer {path} has {status.st_size} bytes, more than {MAX_DEFINITION_BYTES}",
-                hint="pass a tokenizer.json, NAME.tiktoken or NAME.model",
+                hint=f"pass {ACCEPTED_FILES}",
             )
         with open(path, "rb") as file:
             return file.read()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise TokenizerError(
             f"cannot read the tokenizer {path!r}: {getattr(error, 'strerror', error)}",
-            hint="pass a tokenizer.json, its directory, NAME.tiktoken, NAME.model or hf:ID",
+            hint=f"pass {ACCEPTED_FILES}",
         ) from error
+
+
+def read_settings(paths: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of the JSON objects beside a tokenizer; the first file that has a field counts.
+
+    The tokens of ``added_tokens.json`` are the field ``added_tokens``.
+    """
+    settings: dict[str, Any] = {}
+    for path in paths:
+        fields = parse_object(read_file(path), path)
+        if os.path.basename(path) == "added_tokens.json":
+            fields = {"added_tokens": fields}
+        settings = fields | {key: value for key, value in settings.items() if value is not None}
+    return settings
+
+
+def token_text(token: Any) -> str | None:
+    """Return the text of a token, as the files beside a tokenizer name it; None if it is none."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def conversion_hint(directory: str, settings: Mapping[str, Any]) -> str:
+    """Return the hint to save the tokenizer of a directory as a ``tokenizer.json``."""
+    own_code = ", trust_remote_code=True" if settings.get("auto_map") else ""
+    name = directory.removeprefix("hf:")
+    program = (
+        "from transformers import AutoTokenizer; "
+        f"AutoTokenizer.from_pretrained({name!r}{own_code}).save_pretrained('converted')"
+    )
+    return f"convert it, and pass the new directory: python -c {shlex.quote(program)}"
 
 
 def parse_object(content: bytes, path: str) -> dict[str, Any]:
     """Parse a JSON object of a tokenizer's files; raise TokenizerError if it is none."""
+    return as_object(parse_json(content, path), path)
+
+
+def as_object(value: Any, path: str) -> dict[str, Any]:
+    """Return the parsed content of a file; raise TokenizerError if it is not a JSON object."""
+    if not isinstance(value, dict):
+        raise TokenizerError(f"the tokenizer's file {path} is not a JSON object")
+    return value
+
+
+def parse_json(content: bytes, path: str) -> Any:
+    """Parse a tokenizer's file; raise TokenizerError if it is not JSON."""
     import orjson
 
     # Half of the time would go to collecting garbage among the small lists of merges, which are none.
     collects = gc.isenabled()
     gc.disable()
     try:
-        value = orjson.loads(content)
+        return orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise TokenizerError(
             f"the tokenizer's file {path} is not JSON: {error}",
-            hint="pass a tokenizer.json, its directory, NAME.tiktoken or NAME.model",
+            hint=f"pass {ACCEPTED_FILES}",
         ) from error
     finally:
         if collects:
             gc.enable()
-    if not isinstance(value, dict):
-        raise TokenizerError(f"the tokenizer's file {path} is not a JSON object")
-    return value

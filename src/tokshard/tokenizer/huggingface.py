@@ -91,7 +91,9 @@ def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int]
     if not isinstance(model, dict):
         raise TokenizerError(
             f"{path} has no model: it is not a tokenizer.json",
-            hint="pass the directory that contains both tokenizer.json and this file",
+            hint="pass --vocab-file VOCAB --merge-file MERGES, or a directory with vocab.json and merges.txt"
+            if path.endswith("vocab.json")
+            else "pass the directory that contains both tokenizer.json and this file",
         )
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict) and set(map(type, vocabulary.values())) <= {int}:

@@ -21,7 +21,7 @@ from tokshard.tokenizer.disputed import disputed
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.huggingface_library import LoadedTokenizer
 from tokshard.tokenizer.structure import FastEncoderRefusedError
-from tokshard.tokenizer.tiktoken_files import TIKTOKEN_ENCODINGS, tiktoken_ranks
+from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +92,22 @@ def huggingface(tokenizer: Tokenizer) -> LoadedTokenizer:
     return _load_huggingface(tokenizer.definition, path)
 
 
-def tiktoken(tokenizer: Tokenizer) -> Any:
-    """Return the ``tiktoken`` object of a tokenizer."""
+def tiktoken(encoding: TiktokenEncoding, path: str) -> Any:
+    """Return the ``tiktoken`` object of an encoding, which was read from ``path``."""
     try:
         import tiktoken as library
     except ImportError as error:
-        raise MissingExtraError(f"the tiktoken tokenizer {tokenizer.path}", "tiktoken") from error
-    encoding = TIKTOKEN_ENCODINGS[str(tokenizer.name)]
-    with panics_as_errors(f"load {tokenizer.path}"):
+        raise MissingExtraError(f"the tiktoken tokenizer {path}", "tiktoken") from error
+    with panics_as_errors(f"load {path}"):
         try:
             return library.Encoding(
-                str(tokenizer.name),
+                encoding.name,
                 pat_str=encoding.pattern,
-                mergeable_ranks=tiktoken_ranks(tokenizer.definition, str(tokenizer.path)),
+                mergeable_ranks=dict(encoding.ranks),
                 special_tokens=dict(encoding.special_tokens),
             )
         except (ValueError, OverflowError) as error:
-            raise TokenizerError(f"tiktoken cannot load {tokenizer.path}: {error}") from error
+            raise TokenizerError(f"tiktoken cannot load {path}: {error}") from error
 
 
 @contextmanager

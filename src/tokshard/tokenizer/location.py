@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokshard.core.formatting import visible
@@ -12,9 +13,17 @@ from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
+from tokshard.tokenizer.files import ACCEPTED_FILES, conversion_hint, read_settings
 
 _DEFINITION = "tokenizer.json"
+_VOCABULARY, _MERGES = "vocab.json", "merges.txt"
+# The definitions that a directory can have; the first that exists is used.
+_DEFINITIONS = (_DEFINITION, _VOCABULARY, "tokenizer.model", "tekken.json", "qwen.tiktoken")
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
+# Files that tell how AutoTokenizer reads a directory without a tokenizer.json.
+_BESIDE_OTHERS = (*_BESIDE, "added_tokens.json", "config.json")
+# Vocabularies that only classes of transformers read.
+_SLOW = ("vocab.txt", _VOCABULARY, "spiece.model", "sentencepiece.bpe.model", "source.spm")
 _CACHE_NAME = "tokenizers"
 # The name of a repository on the Hub, with or without a revision.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
@@ -26,11 +35,15 @@ class Location:
     """Local files of a tokenizer.
 
     Attributes:
-        beside: The existing files in the same directory that may name its special tokens.
+        beside: The existing files in the same directory that tell how transformers reads it.
+        merges: The ``merges.txt`` of a ``vocab.json``; None for other definitions.
+        directory: The directory, URL or repository that the user named; None if it was a file.
     """
 
     definition: str
     beside: tuple[str, ...]
+    merges: str | None = None
+    directory: str | None = None
 
 
 def locate_tokenizer(argument: str) -> Location:
@@ -46,48 +59,85 @@ def locate_tokenizer(argument: str) -> Location:
     return _from_store(argument) if is_remote(argument) else _from_disk(argument)
 
 
+def _location(fetch: Callable[[str], str | None], name: str | None, directory: str | None) -> Location | None:
+    """Return the files of a definition; None if there is none.
+
+    Args:
+        fetch: Returns the local path of a file by its name, or None if there is none.
+        name: The definition; None for the first that exists.
+        directory: See :class:`Location`.
+    """
+    for candidate in _DEFINITIONS if name is None else (name,):
+        definition = fetch(candidate)
+        if definition is None:
+            continue
+        merges = None
+        if candidate.endswith(_VOCABULARY):
+            merges = fetch(candidate.removesuffix(_VOCABULARY) + _MERGES)
+            if merges is None and name is None:
+                continue
+        has_own = candidate == _DEFINITION
+        found = [fetch(other) for other in (_BESIDE if has_own else _BESIDE_OTHERS) if other != candidate]
+        return Location(definition, tuple(path for path in found if path is not None), merges, directory)
+    return None
+
+
 def _from_disk(argument: str) -> Location:
-    directory = argument if os.path.isdir(argument) else os.path.dirname(argument)
-    path = argument
-    if os.path.isdir(argument):
-        path = os.path.join(argument, _DEFINITION)
-        if not os.path.exists(path):
-            raise TokenizerError(
-                f"tokenizer.json not found in the directory {argument}",
-                hint="pass the file of the tokenizer: tokenizer.json, NAME.tiktoken or NAME.model",
-            )
-    elif not os.path.lexists(argument):
+    is_directory = os.path.isdir(argument)
+    directory, name = (argument, None) if is_directory else os.path.split(argument)
+    if not is_directory and not os.path.lexists(argument):
         raise TokenizerError(
             f"tokenizer not found: {visible(argument)}", hint=_hint_for_missing(argument, directory)
         )
-    beside = (os.path.join(directory, name) for name in _BESIDE)
-    return Location(path, tuple(file for file in beside if os.path.exists(file)))
+
+    def fetch(file: str) -> str | None:
+        path = argument if file == name else os.path.join(directory, file)
+        return path if os.path.lexists(path) else None
+
+    found = _location(fetch, name, argument if is_directory else None)
+    if found is None:
+        # Names such as gpt2-vocab.json and gpt2-merges.txt
+        names = [each for each in sorted(os.listdir(directory)) if each.endswith("-" + _VOCABULARY)]
+        pairs = [pair for each in names if (pair := _location(fetch, each, argument)) and pair.merges]
+        found = pairs[0] if len(pairs) == 1 else None
+    if found is None:
+        raise TokenizerError(
+            f"tokenizer.json not found in the directory {argument}", hint=_hint_for_directory(argument)
+        )
+    return found
+
+
+def _hint_for_directory(directory: str) -> str:
+    names = os.listdir(directory)
+    beside = [os.path.join(directory, name) for name in _BESIDE_OTHERS if name in names]
+    if beside or any(name in names for name in _SLOW):
+        return conversion_hint(directory, read_settings(beside))
+    return f"pass {ACCEPTED_FILES}"
 
 
 def _hint_for_missing(argument: str, directory: str) -> str:
     if _HUB_NAME.fullmatch(argument) and not _FILE_NAME.search(argument) and not os.path.isdir(directory):
         return f"pass hf:{argument} to load the tokenizer from the Hugging Face Hub"
-    return "pass a tokenizer.json, its directory, NAME.tiktoken, NAME.model or hf:ORGANIZATION/NAME"
+    return f"pass {ACCEPTED_FILES}"
 
 
 def _from_store(url: str) -> Location:
-    if objects.is_directory(url):
-        url = f"{url.rstrip('/')}/{_DEFINITION}"
-    base, _, name = url.rpartition("/")
-    try:
-        definition = _copy(url)
-    except MissingFileError as error:
+    is_directory = objects.is_directory(url)
+    base, _, name = (url.rstrip("/"), "", None) if is_directory else url.rpartition("/")
+
+    def fetch(file: str) -> str | None:
+        try:
+            return _copy(f"{base}/{file}")
+        except MissingFileError:
+            return None
+
+    found = _location(fetch, name, url if is_directory else None)
+    if found is None:
         raise TokenizerError(
             f"tokenizer not found: {url}",
-            hint="pass the URL of a tokenizer.json or of its directory",
-        ) from error
-    beside = []
-    for other in _BESIDE if name == _DEFINITION else ():
-        try:
-            beside.append(_copy(f"{base}/{other}"))
-        except MissingFileError:
-            continue
-    return Location(definition, tuple(beside))
+            hint="pass the URL of a tokenizer.json, of another tokenizer file, or of its directory",
+        )
+    return found
 
 
 def _copy(url: str) -> str:
@@ -110,24 +160,28 @@ def _from_hub(name: str) -> Location:
         raise MissingExtraError(f"the tokenizer hf:{name}", "hub") from error
     repository, _, revision = name.partition("@")
 
-    def fetch(file: str) -> str:
-        return huggingface_hub.hf_hub_download(repository, file, revision=revision or None)
+    absent: list[Exception] = []
+
+    def fetch(file: str) -> str | None:
+        try:
+            path: str = huggingface_hub.hf_hub_download(repository, file, revision=revision or None)
+        except EntryNotFoundError as error:
+            # A file that is not in the cache may still exist on the Hub, except in offline mode.
+            local = isinstance(error, LocalEntryNotFoundError)
+            if local and not huggingface_hub.constants.HF_HUB_OFFLINE:
+                raise
+            absent.append(error)
+            return None
+        return path
 
     try:
-        definition = fetch(_DEFINITION)
-        beside = []
-        for file in _BESIDE:
-            try:
-                beside.append(fetch(file))
-            except EntryNotFoundError as error:
-                # A file that is not in the cache may still exist on the Hub, except in offline mode.
-                local = isinstance(error, LocalEntryNotFoundError)
-                if local and not huggingface_hub.constants.HF_HUB_OFFLINE:
-                    raise
+        found = _location(fetch, None, f"hf:{name}")
+        if found is None:
+            raise absent[0]
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n", 1)[0]
         raise TokenizerError(
             f"cannot download the tokenizer hf:{name}: {reason}",
             hint="check the name and the access rights, or download tokenizer.json and pass its path",
         ) from error
-    return Location(definition, tuple(beside))
+    return found

@@ -1,11 +1,18 @@
-"""SentencePiece models."""
+"""SentencePiece models: their tokens, and what the files beside one change."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from tokshard.errors import MissingExtraError, TokenizerError
+from tokshard.tokenizer.files import token_text
 from tokshard.tokenizer.vocabulary import Vocabulary
+
+# The classes of transformers that encode a text as the model does, and add BOS. Others change ids.
+_LLAMA_CLASSES: Final = ("LlamaTokenizer", "LlamaTokenizerFast")
+_LLAMA_MODELS: Final = ("llama", "mistral", "mixtral")
+_SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def sentencepiece_processor(definition: bytes, path: str) -> Any:
@@ -25,10 +32,85 @@ def sentencepiece_processor(definition: bytes, path: str) -> Any:
     return processor
 
 
-def sentencepiece_vocabulary(definition: bytes, path: str) -> Vocabulary:
-    """Return the vocabulary of a SentencePiece model."""
+def sentencepiece_vocabulary(definition: bytes, path: str, settings: Mapping[str, Any]) -> Vocabulary:
+    """Return the vocabulary of a SentencePiece model.
+
+    Args:
+        definition: The content of its file.
+        path: The file, for messages.
+        settings: The fields of ``tokenizer_config.json`` beside it, those of ``config.json`` and
+            ``special_tokens_map.json`` where it has none of the same name.
+    """
     processor = sentencepiece_processor(definition, path)
     ids = {processor.id_to_piece(index): index for index in range(processor.vocab_size())}
     eos = processor.eos_id()
-    declared = processor.id_to_piece(eos) if eos >= 0 else None
-    return Vocabulary(ids, (), processor.vocab_size(), declared)
+    declared = token_text(settings.get("eos_token"))
+    if declared not in ids:
+        declared = processor.id_to_piece(eos) if eos >= 0 else None
+    prefix, suffix = _template(processor, ids, settings) or (None, None)
+    return Vocabulary(ids, (), processor.vocab_size(), declared, prefix_ids=prefix, suffix_ids=suffix)
+
+
+def _template(
+    processor: Any, ids: Mapping[str, int], settings: Mapping[str, Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    # The defaults are those of LlamaTokenizer of transformers 4.
+    if foreign_class(settings) is not None:
+        return None
+    sides: list[tuple[int, ...]] = []
+    for switch, default, name, own in (
+        ("add_bos_token", True, "bos_token", processor.bos_id()),
+        ("add_eos_token", False, "eos_token", processor.eos_id()),
+    ):
+        adds = settings.get(switch)
+        if not (default if adds is None else adds):
+            sides.append(())
+            continue
+        index = ids.get(token_text(settings.get(name)) or "", own)
+        if index < 0:
+            return None
+        sides.append((index,))
+    return sides[0], sides[1]
+
+
+def foreign_class(settings: Mapping[str, Any]) -> str | None:
+    """Return the tokenizer class or model type that the settings name, if it is not one of Llama's."""
+    if settings.get("auto_map"):
+        return "a class of its own (auto_map)"
+    name = settings.get("tokenizer_class")
+    if name is not None:
+        return None if name in _LLAMA_CLASSES else str(name)
+    model = settings.get("model_type")
+    return None if model is None or model in _LLAMA_MODELS else str(model)
+
+
+def difference_from_llama(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> str | None:
+    """Return why AutoTokenizer encodes otherwise than a model in the same directory, or None.
+
+    It compares with transformers 4, whose LlamaTokenizer encodes all texts in the same way, except those
+    that spell a special token.
+    """
+    if (name := foreign_class(settings)) is not None:
+        return f"it is made for {name}"
+    for key, expected in (("legacy", True), ("add_prefix_space", True), ("sp_model_kwargs", {})):
+        if settings.get(key) not in (None, expected):
+            return f"it sets {key} to {settings[key]!r}"
+    for name, token in _added_tokens(settings):
+        if token not in vocabulary.ids:
+            return f"it adds the token {token!r} ({name})"
+    return None
+
+
+def _added_tokens(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    # Each with the name of its field.
+    tokens = [(name, token_text(settings.get(name))) for name in _SPECIAL]
+    listed = settings.get("additional_special_tokens")
+    if isinstance(listed, list):
+        tokens += [("additional_special_tokens", token_text(item)) for item in listed]
+    decoder = settings.get("added_tokens_decoder")
+    if isinstance(decoder, dict):
+        tokens += [("added_tokens_decoder", token_text(item)) for item in decoder.values()]
+    added = settings.get("added_tokens")
+    if isinstance(added, dict):
+        tokens += [("added_tokens.json", str(text)) for text in added]
+    return [(name, text) for name, text in tokens if text is not None]

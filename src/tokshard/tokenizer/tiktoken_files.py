@@ -1,22 +1,135 @@
-"""Encodings of the library `tiktoken`: their files, patterns and special tokens."""
+"""Encodings of the library `tiktoken`: their files, patterns and special tokens.
+
+Four forms of files define one: NAME.tiktoken and the tokenizer.model of Llama 3 (lines of bytes in base64
+and their rank), Mistral's tekken.json, and the JSON of Megatron's TikTokenizer (lists of ranks). Only
+tekken.json contains the pattern that splits text; for the others the name of the encoding selects it.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Self
 
 from tokshard.errors import TokenizerError
+from tokshard.tokenizer.files import parse_json
 from tokshard.tokenizer.vocabulary import Vocabulary
 
-_EOD: Final = "<|endoftext|>"
+_RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
+
+
+@dataclass(frozen=True, slots=True)
+class TiktokenEncoding:
+    """An encoding.
+
+    Attributes:
+        name: Its name, by which another process reads the same file.
+        pattern: Regular expression that splits text.
+        special_tokens: The ids of the special tokens.
+        eod: The special token that ends documents.
+        ranks: The ids of all other tokens.
+        prefix_ids: Ids before each text with ``--special-tokens``; None if its library defines none.
+        special_text: Whether text that spells a special token becomes this token.
+        normal_form: The Unicode normal form to which text is converted, or None.
+    """
+
+    name: str
+    pattern: str
+    special_tokens: Mapping[str, int]
+    eod: str = "<|endoftext|>"
+    ranks: Mapping[bytes, int] = field(default_factory=dict, repr=False)
+    prefix_ids: tuple[int, ...] | None = None
+    special_text: bool = False
+    normal_form: Literal["NFC"] | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its tokens."""
+        # An EOD can be named by the text of a special token or by any id; ordinary tokens are bytes.
+        ids = {f"<rank {rank}>": rank for rank in self.ranks.values()} | dict(self.special_tokens)
+        return Vocabulary(
+            ids,
+            self.special_tokens,
+            max(ids.values()) + 1,
+            self.eod,
+            self.name,
+            prefix_ids=self.prefix_ids,
+            suffix_ids=None if self.prefix_ids is None else (),
+        )
+
+
+def encoding_of_lines(definition: bytes, path: str) -> TiktokenEncoding | None:
+    """Return the encoding in a file of lines; None if it has another form.
+
+    Raises:
+        TokenizerError: The encoding is unknown, or the file is damaged.
+    """
+    if path.endswith(".tiktoken"):
+        name = os.path.basename(path).removesuffix(".tiktoken")
+        if name not in TIKTOKEN_ENCODINGS:
+            raise TokenizerError(
+                f"unknown tiktoken encoding: {path}",
+                hint=f"rename the file to one of {', '.join(TIKTOKEN_ENCODINGS)} (.tiktoken): the name "
+                "selects the pattern that splits text",
+            )
+        return _encoding_of_lines(definition, name, path)
+    if path.endswith(".model") and _RANK_LINE.match(definition):
+        return _encoding_of_lines(definition, _LLAMA3, path)
+    return None
+
+
+def encoding_of_json(
+    parsed: Any, path: str, settings: TikTokenizerSettings | None = None
+) -> TiktokenEncoding | None:
+    """Return the encoding in a parsed JSON file; None if it is no file of an encoding.
+
+    Args:
+        parsed: The content.
+        path: The file, for messages.
+        settings: For the file of a TikTokenizer; None for Megatron's defaults.
+
+    Raises:
+        TokenizerError: The file is damaged, or the settings do not fit it.
+    """
+    match parsed:
+        case [{"token_bytes": _}, *_]:
+            return _megatron(parsed, settings or TikTokenizerSettings(), path)
+        case {"config": dict(), "vocab": list()}:
+            return _tekken(parsed, path)
+        case _:
+            return None
+
+
+def encoding_of_name(definition: bytes, name: str, path: str) -> TiktokenEncoding:
+    """Return the encoding in a file that was read before, when it had this name."""
+    if settings := TikTokenizerSettings.of_encoding(name):
+        return _megatron(parse_json(definition, path), settings, path)
+    if name == _TEKKEN:
+        return _tekken(parse_json(definition, path), path)
+    return _encoding_of_lines(definition, name, path)
+
+
+def _encoding_of_lines(definition: bytes, name: str, path: str) -> TiktokenEncoding:
+    ranks = tiktoken_ranks(definition, path)
+    if name == _LLAMA3:
+        return _llama3(ranks, path)
+    known = TIKTOKEN_ENCODINGS[name]
+    shared = set(ranks.values()) & set(known.special_tokens.values())
+    if shared:
+        raise TokenizerError(
+            f"{path} has an ordinary token with the id {min(shared)}, which is a special token of {name}",
+            hint="fetch the file again: it is damaged, or has the name of another encoding",
+        )
+    return replace(known, ranks=ranks)
 
 
 def tiktoken_ranks(definition: bytes, path: str) -> dict[bytes, int]:
-    """Return the byte sequences of a ``.tiktoken`` file and their ids."""
+    """Return the byte sequences of a file of lines, and their ids."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(definition.splitlines(), start=1):
         try:
@@ -32,32 +145,7 @@ def tiktoken_ranks(definition: bytes, path: str) -> dict[bytes, int]:
     return ranks
 
 
-def tiktoken_vocabulary(definition: bytes, path: str) -> Vocabulary:
-    """Return the vocabulary of a ``.tiktoken`` file, whose name selects the encoding."""
-    name = os.path.basename(path).removesuffix(".tiktoken")
-    if name not in TIKTOKEN_ENCODINGS:
-        raise TokenizerError(
-            f"unknown tiktoken encoding: {path}",
-            hint=f"rename the file to one of {', '.join(TIKTOKEN_ENCODINGS)} (.tiktoken): the name selects "
-            "the pattern that splits text",
-        )
-    special = TIKTOKEN_ENCODINGS[name].special_tokens
-    ranks = tiktoken_ranks(definition, path)
-    # An EOD can be named by the text of a special token or by any id; ordinary tokens are bytes.
-    ids = {f"<rank {rank}>": rank for rank in ranks.values()} | dict(special)
-    return Vocabulary(ids, special, max(ids.values()) + 1, _EOD, name)
-
-
 # The regular expressions by which published tokenizers split text
-
-
-@dataclass(frozen=True, slots=True)
-class TiktokenEncoding:
-    """Pattern and special tokens of an encoding, which a ``.tiktoken`` file does not contain."""
-
-    pattern: str
-    special_tokens: Mapping[str, int]
-
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -66,6 +154,7 @@ CL100K_PATTERN: Final = (
     _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN_PATTERN: Final = CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 O200K_PATTERN: Final = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
@@ -76,20 +165,226 @@ _TIKTOKEN_CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 )
-_R50K = TiktokenEncoding(GPT2_PATTERN, {"<|endoftext|>": 50256})
+
+
+# Files NAME.tiktoken
+
+_QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205)))
+_R50K = TiktokenEncoding("r50k_base", GPT2_PATTERN, {"<|endoftext|>": 50256})
 TIKTOKEN_ENCODINGS: Final[Mapping[str, TiktokenEncoding]] = {
-    "r50k_base": _R50K,
-    "gpt2": _R50K,
-    "p50k_base": _R50K,
-    "cl100k_base": TiktokenEncoding(
-        _TIKTOKEN_CL100K,
-        {
-            "<|endoftext|>": 100257,
-            "<|fim_prefix|>": 100258,
-            "<|fim_middle|>": 100259,
-            "<|fim_suffix|>": 100260,
-            "<|endofprompt|>": 100276,
-        },
-    ),
-    "o200k_base": TiktokenEncoding(O200K_PATTERN, {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
+    encoding.name: encoding
+    for encoding in (
+        _R50K,
+        replace(_R50K, name="gpt2"),
+        replace(_R50K, name="p50k_base"),
+        TiktokenEncoding(
+            "cl100k_base",
+            _TIKTOKEN_CL100K,
+            {
+                "<|endoftext|>": 100257,
+                "<|fim_prefix|>": 100258,
+                "<|fim_middle|>": 100259,
+                "<|fim_suffix|>": 100260,
+                "<|endofprompt|>": 100276,
+            },
+        ),
+        TiktokenEncoding("o200k_base", O200K_PATTERN, {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
+        # As the class QWenTokenizer of Qwen 1 reads it.
+        TiktokenEncoding(
+            "qwen",
+            QWEN_PATTERN,
+            {token: 151643 + n for n, token in enumerate(_QWEN_SPECIAL)},
+            prefix_ids=(),
+            special_text=True,
+            normal_form="NFC",
+        ),
+    )
 }
+
+
+# Files tokenizer.model of Llama 3 to 3.3
+
+_LLAMA3: Final = "llama3"
+_LLAMA3_RANKS: Final = 128_000
+
+
+def _llama3(ranks: Mapping[bytes, int], path: str) -> TiktokenEncoding:
+    # Llama 4 and others have files of the same form, with other patterns.
+    if len(ranks) != _LLAMA3_RANKS or max(ranks.values()) != _LLAMA3_RANKS - 1:
+        raise TokenizerError(
+            f"{path} is not the tokenizer.model of Llama 3, which has {_LLAMA3_RANKS:,} tokens, "
+            f"got {len(ranks):,}",
+            hint="pass the tokenizer.json of the same model",
+        )
+    # Names of Llama 3; Llama 3.1 gave names to some reserved tokens, with the same ids.
+    named = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
+    special: dict[str, int] = {}
+    for n in range(256):
+        name = named.get(n, f"reserved_special_token_{n - sum(known < n for known in named)}")
+        special[f"<|{name}|>"] = _LLAMA3_RANKS + n
+    return TiktokenEncoding(
+        _LLAMA3,
+        CL100K_PATTERN,
+        special,
+        "<|end_of_text|>",
+        ranks,
+        prefix_ids=(special["<|begin_of_text|>"],),
+    )
+
+
+# Files tekken.json of Mistral
+
+_TEKKEN: Final = "tekken"
+# Special tokens of files before version 8, some of which do not list them.
+_OLD_TEKKEN_VERSIONS: Final = ("v1", "v2", "v3", "v7")
+_OLD_TEKKEN_SPECIAL: Final = (
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
+    *("[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
+)
+
+
+def _tekken(parsed: dict[str, Any], path: str) -> TiktokenEncoding:
+    match parsed["config"]:
+        case {"pattern": str(pattern), "default_vocab_size": int(size), "default_num_special_tokens": int(n)}:
+            reserved = n
+        case _:
+            raise TokenizerError(
+                f"the field config of {path} must have pattern, default_vocab_size and "
+                "default_num_special_tokens",
+                hint="fetch the file again: it is damaged, or not a tekken.json",
+            )
+    special = _tekken_special(parsed, path)
+    encoding = TiktokenEncoding(_TEKKEN, pattern, {}, "</s>")
+    encoding = _special_first(encoding, parsed["vocab"], size, path, special=special, reserved=reserved)
+    # As CompletionRequest of mistral-common encodes a text; its special tokens are never found in text.
+    bos = encoding.special_tokens.get("<s>")
+    return replace(encoding, prefix_ids=None if bos is None else (bos,))
+
+
+def _tekken_special(parsed: dict[str, Any], path: str) -> Sequence[str]:
+    listed = parsed.get("special_tokens")
+    if listed is None and parsed["config"].get("version") in _OLD_TEKKEN_VERSIONS:
+        return _OLD_TEKKEN_SPECIAL
+    names = []
+    for index, item in enumerate(listed if isinstance(listed, list) else ()):
+        match item:
+            case {"rank": int(rank), "token_str": str(name)} if rank == index:
+                names.append(name)
+            case _:
+                raise TokenizerError(f"special token {index} of {path} must have rank {index} and a text")
+    if not names:
+        raise TokenizerError(f"{path} has no special_tokens", hint="fetch a newer version of the file")
+    return names
+
+
+# Files of Megatron's TikTokenizer
+
+TikTokenizerPattern = Literal["v1", "v2"]
+_MEGATRON_SPECIAL: Final = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
+_MEGATRON_PATTERNS: Final[Mapping[str, str]] = {
+    "v1": r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+    "v2": (
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TikTokenizerSettings:
+    """Arguments of a Megatron job for its TikTokenizer, whose file does not contain them.
+
+    Attributes:
+        pattern: ``--tiktoken-pattern``.
+        num_special_tokens: ``--tiktoken-num-special-tokens``: the smallest ids.
+        vocab_size: ``--vocab-size``, special tokens included.
+    """
+
+    pattern: TikTokenizerPattern = "v2"
+    num_special_tokens: int = 1000
+    vocab_size: int = 131072
+
+    @property
+    def encoding_name(self) -> str:
+        """The name of the encoding; it contains the settings."""
+        return f"TikTokenizer-{self.pattern}-{self.num_special_tokens}-{self.vocab_size}"
+
+    @classmethod
+    def of_encoding(cls, name: str | None) -> Self | None:
+        """Return the settings in the name of an encoding, or None if it is another one's."""
+        found = re.fullmatch(r"TikTokenizer-(v[12])-(\d+)-(\d+)", name or "")
+        return found and cls(found[1], int(found[2]), int(found[3]))  # type: ignore[arg-type]
+
+
+def _megatron(parsed: Any, settings: TikTokenizerSettings, path: str) -> TiktokenEncoding:
+    # Its text_to_ids finds special tokens in text, and adds none.
+    encoding = TiktokenEncoding(
+        settings.encoding_name,
+        _MEGATRON_PATTERNS[settings.pattern],
+        {},
+        "</s>",
+        prefix_ids=(),
+        special_text=True,
+    )
+    return _special_first(
+        encoding,
+        parsed,
+        settings.vocab_size,
+        path,
+        special=_MEGATRON_SPECIAL,
+        reserved=settings.num_special_tokens,
+    )
+
+
+# Both forms of JSON
+
+
+def _special_first(
+    encoding: TiktokenEncoding, listed: Any, size: int, path: str, *, special: Sequence[str], reserved: int
+) -> TiktokenEncoding:
+    """Return an encoding whose special tokens have the smallest ids.
+
+    Args:
+        encoding: Everything but the tokens.
+        listed: The ordinary tokens of the file.
+        size: Size of the vocabulary; further tokens of the file are left out.
+        path: The file, for messages.
+        special: The names of the first special tokens.
+        reserved: How many special tokens there are.
+    """
+    if not len(special) <= reserved < size:
+        raise TokenizerError(
+            f"{path} must have at least {len(special)} special tokens and more tokens than those, "
+            f"got {reserved} special tokens and a vocabulary of {size}"
+        )
+    tokens = _listed_tokens(listed, path)
+    if size > reserved + len(tokens):
+        raise TokenizerError(
+            f"{path} has {len(tokens):,} tokens, too few for a vocabulary of {size:,} with {reserved:,} "
+            "special tokens"
+        )
+    names = [*special, *(f"<SPECIAL_{n}>" for n in range(len(special), reserved))]
+    ids = {name: index for index, name in enumerate(names)}
+    if len(ids) != reserved or encoding.eod not in ids:
+        raise TokenizerError(f"the special tokens of {path} must be unique and have {encoding.eod}")
+    ranks = {token: reserved + n for n, token in enumerate(tokens[: size - reserved])}
+    return replace(encoding, special_tokens=ids, ranks=ranks)
+
+
+def _listed_tokens(listed: Any, path: str) -> list[bytes]:
+    tokens = []
+    for index, item in enumerate(listed):
+        match item:
+            case {"rank": int(rank), "token_bytes": str(encoded)} if rank == index:
+                with suppress(binascii.Error, ValueError):
+                    tokens.append(base64.b64decode(encoded, validate=True))
+        if len(tokens) == index or (index < 256 and tokens[index] != bytes((index,))):
+            raise TokenizerError(
+                f"token {index} of {path} must have rank {index} and its bytes in base64; the first 256 are "
+                f"single bytes",
+                hint="fetch the file again: it is damaged, or not a tokenizer",
+            )
+    if len(set(tokens)) != len(tokens):
+        raise TokenizerError(f"{path} has a token twice", hint="fetch the file again: it is damaged")
+    return tokens
