@@ -144,6 +144,7 @@ Encoder = Literal["auto", "fast", "reference"]
 Dtype = Literal["auto", "uint16", "int32"]
 OnError = Literal["fail", "skip"]
 Preset = Literal["megatron"]
+TiktokenPattern = Literal["v1", "v2"]
 
 COMMON_OPTIONS = (
     "--output",
@@ -205,7 +206,7 @@ def tokenize(
         bool | None,
         switch(
             "--special-tokens/--no-special-tokens",
-            help="Apply the tokenizer's post-processor, which adds BOS and similar tokens.",
+            help="Add BOS and similar tokens to each document, as the tokenizer defines them.",
             default="--no-special-tokens",
             group=_TEXT,
         ),
@@ -215,9 +216,50 @@ def tokenize(
         text(
             "--tokenizer",
             metavar="PATH",
-            help="Use this tokenizer.json (or its directory), .tiktoken or SentencePiece .model file, a "
-            "URL of one, or hf:ORG/NAME.",
+            help="Use this tokenizer.json, SentencePiece or tiktoken file, tekken.json, a directory of one, "
+            "the URL of one, or hf:ORG/NAME.",
             default="built-in bytes",
+            group=_TOKENIZER,
+        ),
+    ] = None,
+    vocab_file: Annotated[
+        str | None,
+        text(
+            "--vocab-file",
+            metavar="PATH",
+            help="Instead of --tokenizer: use this vocab.json of a GPT-2 tokenizer, with --merge-file.",
+            group=_TOKENIZER,
+        ),
+    ] = None,
+    merge_file: Annotated[
+        str | None,
+        text("--merge-file", metavar="PATH", help="Use this merges.txt with --vocab-file.", group=_TOKENIZER),
+    ] = None,
+    tiktoken_pattern: Annotated[
+        TiktokenPattern | None,
+        choice(
+            TiktokenPattern,
+            "--tiktoken-pattern",
+            help="Read the JSON file of a Megatron TikTokenizer with this pattern.",
+            default="v2",
+            group=_TOKENIZER,
+        ),
+    ] = None,
+    tiktoken_num_special_tokens: Annotated[
+        int | None,
+        integer(
+            "--tiktoken-num-special-tokens",
+            help="Read the JSON file of a Megatron TikTokenizer with N special tokens.",
+            default="1000",
+            group=_TOKENIZER,
+        ),
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        integer(
+            "--vocab-size",
+            help="Read the JSON file of a Megatron TikTokenizer with N tokens, special tokens included.",
+            default="131072",
             group=_TOKENIZER,
         ),
     ] = None,
@@ -394,6 +436,11 @@ def tokenize(
             inputs=inputs or ("-" if discard_work else ()),
             output=output,
             tokenizer=tokenizer,
+            vocab_file=vocab_file,
+            merge_file=merge_file,
+            tiktoken_pattern=tiktoken_pattern,
+            tiktoken_num_special_tokens=tiktoken_num_special_tokens,
+            vocab_size=vocab_size,
             eod=eod,
             append_eod=default_eod if append_eod is None else append_eod,
             special_tokens=TokenizeOptions.special_tokens if special_tokens is None else special_tokens,
@@ -432,7 +479,7 @@ def tokenize(
         if dry_run:
             run.show(tokshard.dry_run_tokenize(options), partial(_show_dry_run, rules=rules))
             return
-        if tokenizer is None and not quiet:
+        if tokenizer is None and vocab_file is None and not quiet:
             terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
         if array.array_task is not None:
             task = ArrayTask.parse(array.array_task, os.environ)

@@ -280,7 +280,7 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
     recorded = manifest.tokenizer if manifest is not None else None
     if argument is None:
         return _recorded_tokenizer(manifest)
-    tokenizer = load_tokenizer(argument, need_eod=False)
+    tokenizer = load_tokenizer(argument, need_eod=False).like(recorded)
     comparison = compare_definitions(recorded, tokenizer.identity)
     if comparison.verdict == "different":
         raise TokenizerMismatchError(
@@ -300,7 +300,7 @@ def _recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
     if path is None:
         return None
     try:
-        tokenizer = load_tokenizer(path, need_eod=False)
+        tokenizer = load_tokenizer(path, need_eod=False).like(manifest.tokenizer)
         if compare_definitions(manifest.tokenizer, tokenizer.identity).verdict == "different":
             return None
         decode(tokenizer, [])  # loads its library

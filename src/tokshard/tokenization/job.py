@@ -36,6 +36,7 @@ from tokshard.tokenization.reuse import (
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal
 from tokshard.tokenizer.equivalence import FIRST_BYTES
+from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
 from tokshard.tokenizer.transformers_check import TransformersCheck
 
 # The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
@@ -211,7 +212,7 @@ class TokenizeJob:
         """Specification by which units become parts."""
         options = self.options
         return EncodingSpec(
-            tokenizer=self.tokenizer.path,
+            tokenizer=self.tokenizer.definition_path(),
             tokenizer_sha256=self.tokenizer.sha256,
             tokenizer_identity=self.tokenizer.identity,
             special_tokens=options.special_tokens,
@@ -266,7 +267,7 @@ def prepare_job(options: TokenizeOptions, files: tuple[CorpusFile, ...]) -> Toke
     prefix = options.prefix if delivery is None else delivery.prefix
     for local_or_final in {options.prefix, prefix}:
         _refuse_inputs_among_outputs(files, options.output_prefixes(local_or_final))
-    tokenizer = load_tokenizer(options.tokenizer, eod=options.eod, need_eod=options.append_eod)
+    tokenizer = _load_tokenizer(options)
     parameters = TokenizeParameters(
         fields=tuple(options.fields),
         append_eod=options.append_eod,
@@ -288,6 +289,29 @@ def prepare_job(options: TokenizeOptions, files: tuple[CorpusFile, ...]) -> Toke
         encoder=_choose_encoder(files, tokenizer, options),
         delivery=delivery,
     )
+
+
+def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
+    tokenizer = load_tokenizer(
+        options.vocab_file if options.tokenizer is None else options.tokenizer,
+        eod=options.eod,
+        need_eod=options.append_eod,
+        merges=options.merge_file,
+        tiktoken=options.tiktoken_settings,
+    )
+    if options.tiktoken_settings is not None and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
+        raise UsageError(
+            "--tiktoken-pattern, --tiktoken-num-special-tokens and --vocab-size require the file of a "
+            f"TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
+            hint="leave them out: other files contain these settings",
+        )
+    if options.special_tokens and not tokenizer.defines_special_tokens:
+        raise UsageError(
+            f"--special-tokens is not supported with {tokenizer.path or 'the built-in tokenizer'}, which "
+            "does not define the special tokens to add to a text",
+            hint="leave out --special-tokens, or pass the tokenizer.json of the same model",
+        )
+    return tokenizer
 
 
 def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: TokenizeParameters) -> BuildPlan:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tokshard.corpus.fields import FieldPath
 from tokshard.errors import UsageError
 from tokshard.storage.paths import check_output_prefix
+from tokshard.tokenizer.tiktoken_files import TikTokenizerPattern, TikTokenizerSettings
 
 EncoderChoice = Literal["auto", "reference", "fast"]
 DtypeChoice = Literal["auto", "uint16", "int32"]
@@ -24,11 +25,17 @@ class TokenizeOptions:
         inputs: Files, globs, directories, ``@list.txt`` or ``-`` for stdin; all but the last may be URLs.
         output: Path prefix of the output, or a URL prefix, where it is uploaded when it is finished; by
             default the name of the only input without its suffixes.
-        tokenizer: A ``tokenizer.json`` or its directory, a ``*.tiktoken`` or SentencePiece ``*.model`` file,
-            a URL of one of these, or ``hf:ID``; None for the built-in byte-level tokenizer.
+        tokenizer: A ``tokenizer.json`` or another tokenizer file, its directory, a URL of one of these, or
+            ``hf:ID``; None for the built-in byte-level tokenizer.
+        vocab_file: Instead of ``tokenizer``: the ``vocab.json`` of a GPT-2 tokenizer.
+        merge_file: The ``merges.txt`` that belongs to it.
+        tiktoken_pattern: Of a Megatron TikTokenizer: ``"v1"`` or ``"v2"``; None for ``"v2"``.
+        tiktoken_num_special_tokens: Of a TikTokenizer: number of special tokens; None for 1,000.
+        vocab_size: Of a TikTokenizer: number of tokens, special ones included; None for 131,072.
         eod: The EOD token or its id; None for the tokenizer's own.
         append_eod: Whether the EOD token is appended to each document.
-        special_tokens: Whether the tokenizer's post-processor applies (BOS and so on).
+        special_tokens: Whether the special tokens that the tokenizer defines for each text are added (BOS
+            and so on).
         fields: The JSON fields or columns to tokenize, each into a separate dataset. ``meta.text`` is the
             field ``text`` of the object ``meta``, ``messages.0.content`` a field of the first item of a
             list; in ``meta\.text`` the dot is part of the key.
@@ -59,6 +66,11 @@ class TokenizeOptions:
     eod: str | None = None
     append_eod: bool = True
     special_tokens: bool = False
+    vocab_file: str | None = None
+    merge_file: str | None = None
+    tiktoken_pattern: TikTokenizerPattern | None = None
+    tiktoken_num_special_tokens: int | None = None
+    vocab_size: int | None = None
     fields: Sequence[str] = ("text",)
     name_by_field: bool = False
     workers: int | None = None
@@ -87,11 +99,36 @@ class TokenizeOptions:
         if self.max_errors is not None and self.on_error != "skip":
             raise UsageError("--max-errors requires --on-error skip")
         self._check_fields()
+        self._check_tokenizer_files()
         if not self.input_names:
             raise UsageError(
                 "INPUT is required", hint="pass files, globs, directories, @list.txt, or - for stdin"
             )
         _ = self.prefix
+
+    def _check_tokenizer_files(self) -> None:
+        if (self.vocab_file is None) != (self.merge_file is None):
+            raise UsageError(
+                "--vocab-file and --merge-file require each other",
+                hint="pass both, or --tokenizer with a file that contains vocabulary and merges",
+            )
+        if self.vocab_file is not None and self.tokenizer is not None:
+            raise UsageError("--vocab-file and --tokenizer exclude each other", hint="leave out one of them")
+        if self.tiktoken_pattern is not None:
+            _check_choice("tiktoken-pattern", self.tiktoken_pattern, ("v1", "v2"))
+        _check_at_least("tiktoken-num-special-tokens", self.tiktoken_num_special_tokens, 1)
+        _check_at_least("vocab-size", self.vocab_size, 1)
+
+    @property
+    def tiktoken_settings(self) -> TikTokenizerSettings | None:
+        """How to read the file of a TikTokenizer; None for Megatron's defaults."""
+        given = {
+            "pattern": self.tiktoken_pattern,
+            "num_special_tokens": self.tiktoken_num_special_tokens,
+            "vocab_size": self.vocab_size,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        return replace(TikTokenizerSettings(), **given) if given else None  # type: ignore[arg-type]
 
     def _check_fields(self) -> None:
         paths = [FieldPath.parse(field) for field in self.fields]

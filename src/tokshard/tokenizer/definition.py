@@ -20,7 +20,14 @@ from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import user_cache_directory
 from tokshard.tokenizer import canonical
 from tokshard.tokenizer.eod import choose_eod, declared_eod
-from tokshard.tokenizer.files import as_object, conversion_hint, parse_json, read_file, read_settings
+from tokshard.tokenizer.files import (
+    as_object,
+    conversion_hint,
+    is_model_file,
+    parse_json,
+    read_file,
+    read_settings,
+)
 from tokshard.tokenizer.gpt2_files import difference_from_gpt2, gpt2_definition
 from tokshard.tokenizer.huggingface import huggingface_vocabulary
 from tokshard.tokenizer.location import Location, locate_tokenizer
@@ -236,7 +243,7 @@ def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> _Read:
         return _huggingface(parsed, dump_json(parsed), path)
     content = read_file(path)
     encoding = encoding_of_lines(content, path)
-    if encoding is None and path.endswith(".model"):
+    if encoding is None and is_model_file(path):
         return _sentencepiece(source, content)
     if encoding is None:
         parsed = parse_json(content, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,11 @@ def read_file(path: str) -> bytes:
             f"cannot read the tokenizer {path!r}: {getattr(error, 'strerror', error)}",
             hint=f"pass {ACCEPTED_FILES}",
         ) from error
+
+
+def is_model_file(path: str) -> bool:
+    """Return whether a file has a name as ``tokenizer.model`` or ``tokenizer.model.v3``."""
+    return re.search(r"\.model(\.v\w+)?$", path) is not None
 
 
 def read_settings(paths: Iterable[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self
 
 from tokshard.errors import TokenizerError
-from tokshard.tokenizer.files import parse_json
+from tokshard.tokenizer.files import is_model_file, parse_json
 from tokshard.tokenizer.vocabulary import Vocabulary
 
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
@@ -78,7 +78,7 @@ def encoding_of_lines(definition: bytes, path: str) -> TiktokenEncoding | None:
                 "selects the pattern that splits text",
             )
         return _encoding_of_lines(definition, name, path)
-    if path.endswith(".model") and _RANK_LINE.match(definition):
+    if is_model_file(path) and _RANK_LINE.match(definition):
         return _encoding_of_lines(definition, _LLAMA3, path)
     return None
 

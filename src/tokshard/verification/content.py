@@ -226,6 +226,7 @@ def _tokenizer(
     given = context.tokenizer
     if given is None:
         return tokenizer_without_file(identity) if identity is not None else None
+    given = given.like(identity)
     comparison = compare_definitions(identity, given.identity)
     if comparison.verdict == "different":
         details = ", ".join(comparison.details)
