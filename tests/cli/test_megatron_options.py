@@ -30,7 +30,7 @@ def translated(version, *words):
 
 
 def default_words(version):
-    return translate(["tokenize", "--preset=megatron", "--megatron", version])[1:-3]
+    return translate(["tokenize", "--preset=megatron", "--megatron", version, "--tokenizer", "m"])[1:-5]
 
 
 SPECIAL_TOKENS = [
@@ -64,6 +64,33 @@ def test_the_newest_version_is_the_default_and_patch_releases_are_known():
 def test_sentencepiece_types_are_the_model_alone(version, name):
     words = translated(version, "--tokenizer-type", name, "--tokenizer-model", "x.model", "--vocab-size", "9")
     assert words == ["--tokenizer", "x.model", "--no-special-tokens"]
+
+
+def test_the_built_in_tokenizer_has_no_special_tokens():
+    assert translate(["tokenize", "--preset=megatron"]) == [
+        "tokenize",
+        "--no-special-tokens",
+        "--preset=megatron",
+    ]
+
+
+GPT2 = ("--vocab-file", "v.json", "--merge-file", "m.txt")
+TIKTOKEN = ("--tokenizer-type", "TikTokenizer", "--tokenizer-model", "x.json")
+
+
+@pytest.mark.parametrize("version", MEGATRON_VERSIONS)
+def test_the_files_of_other_tokenizer_types(version):
+    given = ["tokenize", "--preset=megatron", "--megatron", version]
+
+    gpt2 = translate([*given, "--tokenizer-type", "GPT2BPETokenizer", *GPT2])
+    assert gpt2[1:-3] == [*GPT2, "--no-special-tokens"]
+    assert translate(gpt2)[1:6] == gpt2[1:6]  # a job file has these words
+    plain = ["--tokenizer", "x.json", "--no-special-tokens", "--tiktoken-pattern"]
+    assert translate([*given, *TIKTOKEN])[1:-3] == [*plain, "v2"]
+    options = ("--tiktoken-pattern", "v1", "--tiktoken-num-special-tokens", "7", "--vocab-size", "300")
+    tiktoken = translate([*given, *TIKTOKEN, *options])
+    assert tiktoken[1:-3] == [*plain, *options[1:]]
+    assert translate(tiktoken)[2:7] == list(options)[:5]
 
 
 @pytest.mark.parametrize("version", MEGATRON_VERSIONS)
@@ -107,6 +134,19 @@ REFUSED = {
     "--use-gigatoken": ("main-20260822", *HUGGING_FACE, "--use-gigatoken"),
     "--vocab-file": ("0.19", *HUGGING_FACE, "--vocab-file", "x.json"),
     "--merge-file": ("0.19", *HUGGING_FACE, "--merge-file", "x.txt"),
+    "GPT2BPETokenizer requires --vocab-file and --merge-file": (
+        "0.19",
+        *("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "v.json"),
+    ),
+    "--legacy-tokenizer with GPT2BPETokenizer": (
+        "0.15",
+        *("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "v.json", "--legacy-tokenizer"),
+    ),
+    "--legacy-tokenizer with TikTokenizer": ("0.16", "--tokenizer-type", "TikTokenizer", LEGACY),
+    "--tiktoken-special-tokens <unk> <x>": (
+        "0.16",
+        *("--tokenizer-type", "TikTokenizer", "--tiktoken-special-tokens", "<unk>", "<x>"),
+    ),
     "--find-optimal-num-workers": ("0.19", *HUGGING_FACE, "--find-optimal-num-workers"),
     "--split-sentences": ("0.19", "--split-sentences"),
     "--partitions 4": ("0.19", "--partitions", "4"),

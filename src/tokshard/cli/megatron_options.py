@@ -75,6 +75,9 @@ _VERSIONS_OF_OPTIONS = {
     "--tokenizer-special-tokens": ("0.16", NEWEST),
 }
 _HUGGING_FACE = "HuggingFaceTokenizer"
+_GPT2 = "GPT2BPETokenizer"
+_TIKTOKEN = "TikTokenizer"
+_TIKTOKEN_SPECIAL = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
 _OTHER_TYPE = f"pass --tokenizer-type {_HUGGING_FACE} --tokenizer-model DIRECTORY"
 _SAVE_BERT = (
     "save it as a tokenizer.json with transformers: BertTokenizerFast(vocab_file=..., do_lower_case={}).save_"
@@ -116,6 +119,8 @@ def translate(arguments: Sequence[str]) -> list[str]:
     given, others = _parse(words[1:])
     script = _Script(known_version(_value_of(_VERSION_OPTION, words) or NEWEST), given)
     _check(script)
+    if _value_of("--tokenizer", others) is None and not script.has("--tokenizer-model"):
+        script.given.setdefault("--tokenizer-hf-no-include-special-tokens", [])
     # Own options come last: the last of two counts.
     return [_COMMAND, *_tokenizer(script), *_other_words(script), *others]
 
@@ -228,13 +233,59 @@ def _tokenizer(script: _Script) -> list[str]:
     if kind in _REFUSED_TYPES:
         _refuse(f"--tokenizer-type {kind}", _REFUSED_TYPES[kind])
     if kind is None:
-        model = script.value("--tokenizer-model") or ""
-        kind = "SentencePieceTokenizer" if model.endswith(".model") else _HUGGING_FACE
+        kind = _type_of_other_options(script)
     if kind not in _TYPES:
         raise UsageError(
             f"--tokenizer-type must be one of {', '.join(_TYPES)}, got {kind!r}", hint=_OTHER_TYPE
         )
     return _TYPES[kind](script)
+
+
+def _type_of_other_options(script: _Script) -> str:
+    if script.has("--vocab-file"):
+        return _GPT2
+    if script.has("--tiktoken-pattern"):
+        return _TIKTOKEN
+    model = script.value("--tokenizer-model") or ""
+    return "SentencePieceTokenizer" if model.endswith(".model") else _HUGGING_FACE
+
+
+def _refuse_legacy(script: _Script, kind: str) -> None:
+    if script.has("--legacy-tokenizer"):
+        _refuse(
+            f"--legacy-tokenizer with {kind}",
+            "leave out --legacy-tokenizer; only text that spells a special token gets other ids",
+        )
+
+
+def _gpt2(script: _Script) -> list[str]:
+    _refuse_legacy(script, _GPT2)
+    _refuse_extra_tokens(script)
+    files = [(option, script.value(option)) for option in ("--vocab-file", "--merge-file")]
+    words = [word for option, value in files if value is not None for word in (option, value)]
+    if len(words) < 4:
+        raise UsageError(
+            f"{_GPT2} requires --vocab-file and --merge-file",
+            hint="pass both files: tokshard downloads none",
+        )
+    return [*words, "--no-special-tokens"]
+
+
+def _tiktoken(script: _Script) -> list[str]:
+    _refuse_legacy(script, _TIKTOKEN)
+    _refuse_extra_tokens(script)
+    special = script.given.get("--tiktoken-special-tokens", _TIKTOKEN_SPECIAL)
+    if tuple(special) != _TIKTOKEN_SPECIAL:
+        _refuse(
+            f"--tiktoken-special-tokens {' '.join(special)}",
+            f"leave the option out for {' '.join(_TIKTOKEN_SPECIAL)}",
+        )
+    words = [*_model(script), "--no-special-tokens", "--tiktoken-pattern"]
+    words.append(script.value("--tiktoken-pattern") or "v2")
+    for option in ("--tiktoken-num-special-tokens", "--vocab-size"):
+        if (value := script.value(option)) is not None:
+            words += [option, value]
+    return words
 
 
 def _hugging_face(script: _Script) -> list[str]:
@@ -306,6 +357,8 @@ def _refuse(option: str, why: str) -> None:
 
 _TYPES: dict[str, Callable[[_Script], list[str]]] = {
     _HUGGING_FACE: _hugging_face,
+    _GPT2: _gpt2,
+    _TIKTOKEN: _tiktoken,
     "GPTSentencePieceTokenizer": _sentencepiece,
     "Llama2Tokenizer": _sentencepiece,
     "NullTokenizer": _null,
