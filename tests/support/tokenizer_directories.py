@@ -78,7 +78,10 @@ def _unigram_model():
     library.train_from_iterator([*random_texts(3, 1500), *ENGLISH * 5], trainer)
     model = json.loads(library.to_str())["model"]
     # The texts contain the special tokens, too; tokenizers 0.22 and 0.23 count repeated pieces differently.
-    model["vocab"] = [[piece, score] for piece, score in dict(reversed(model["vocab"])).items()][::-1]
+    first = {}
+    for piece, score in model["vocab"]:
+        first.setdefault(piece, score)
+    model["vocab"] = [[piece, score] for piece, score in first.items() if piece not in {"<s>", "<mask>"}]
     return model
 
 

@@ -1,0 +1,88 @@
+"""Tokenizer directories against transformers itself: a small part of scripts/tokenizer_matrix, and the check.
+
+scripts/oracle runs it with transformers 4 and with transformers 5.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import pytest
+
+from support import tokenizer_directories as directories
+from support import tokenizer_matrix as matrix
+from support.tokenize_runs import run_tokenize, write_jsonl
+from tokshard.encode_with_transformers import Session
+
+pytestmark = pytest.mark.oracle
+
+FAMILIES = (
+    "gpt2",
+    "llama2_metaspace",
+    "llama3",
+    "nemotron",
+    "mistral",
+    "qwen2",
+    "deepseek",
+    "falcon",
+    "bloom",
+    "bert",
+)
+VARIANTS = (
+    "as published",
+    "no config.json",
+    "truncation",
+    "padding",
+    "clean_up_tokenization_spaces",
+    "decoder: eos not special",
+)
+
+
+class InThisProcess:
+    """transformers as it is installed in this environment."""
+
+    def __init__(self):
+        transformers = importlib.import_module("transformers")
+        self.version = transformers.__version__
+        self.major = self.version.split(".")[0]
+        self._session = Session()
+
+    def ask(self, **request):
+        return self._session.answer(request)
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    if os.environ.get("TOKSHARD_ORACLE") != "required":
+        pytest.importorskip("transformers")
+    return InThisProcess()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_sizes_and_eod_tokens_are_those_of_transformers(tmp_path, transformers, family, variant):
+    directory = directories.directory(family, variant)
+    path = directory.write(tmp_path / "tokenizer")
+    expected = matrix.reference(directory, path, transformers)
+    assert not expected.error
+    verdict = matrix.judge(directory, path, expected)
+    assert verdict.state in {"equal", "refused", "warned"}, verdict.reason
+
+
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_a_run_checks_against_transformers(tmp_path, transformers, special_tokens):
+    directory = directories.directory("llama3", "as published")
+    path = directory.write(tmp_path / "tokenizer")
+    source = write_jsonl(tmp_path / "corpus.jsonl", [{"text": text} for text in directory.texts])
+    for against in ("transformers", sys.executable):
+        report = run_tokenize(
+            source,
+            str(tmp_path / "out"),
+            tokenizer=str(path),
+            special_tokens=special_tokens,
+            check_against=against,
+        )
+        assert report.transformers_check.version == transformers.version
+        assert report.transformers_check.texts > len(directory.texts)
