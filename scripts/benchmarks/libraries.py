@@ -1,0 +1,128 @@
+"""scripts/bench libraries: versions of `tokenizers` and both encoders of tokshard, on one core.
+
+Each version is installed without its dependencies into a temporary directory. All programs encode the same
+texts in batches of about 1 MiB, and print the time of encoding alone, after one warm-up batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from measure import Contender, compare, machine
+
+BATCH_BYTES = 1 << 20
+SAMPLE = Path(__file__).resolve().parents[2] / "sample_data"
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "FASTOKENS_BPE_THREADS": "1"}
+LABELS = {"bare": "library only", "reference": "reference encoder", "fast": "fast encoder"}
+
+
+def encode(name: str, tokenizer: str, corpus: str) -> float:
+    """Return the seconds that a program needs to encode the texts of a JSON file of batches."""
+    batches = json.loads(Path(corpus).read_text(encoding="utf-8"))
+    if name == "bare":
+        import tokenizers
+
+        library = tokenizers.Tokenizer.from_file(tokenizer)
+        if hasattr(library, "encode_batch_fast"):
+
+            def run(texts: list[str]) -> object:
+                return [part.ids for part in library.encode_batch_fast(texts, add_special_tokens=False)]
+        else:
+
+            def run(texts: list[str]) -> object:
+                return [library.encode(text, add_special_tokens=False).ids_array for text in texts]
+    else:
+        from tokshard.tokenizer import encoders
+        from tokshard.tokenizer.definition import load_tokenizer
+
+        make = encoders.fast_encoder if name == "fast" else encoders.reference_encoder
+        run = make(load_tokenizer(tokenizer, need_eod=False), special_tokens=False).encode
+    run(batches[0])
+    started = time.perf_counter()
+    for texts in batches:
+        run(texts)
+    return time.perf_counter() - started
+
+
+def batches_of(files: list[Path], megabytes: float) -> list[list[str]]:
+    """Return the beginnings of the files, each with an equal share, in batches."""
+    batches, batch, size = [], [], 0
+    for path in files:
+        content = path.read_bytes()
+        if path.suffix == ".zst":
+            content = subprocess.run(["zstd", "-dcq", path], capture_output=True, check=True).stdout
+        share = 0
+        for line in content.splitlines():
+            if share > megabytes * 1e6 / len(files):
+                break
+            text = json.loads(line)["text"]
+            batch.append(text)
+            share += len(text.encode())
+            size += len(text.encode())
+            if size >= BATCH_BYTES:
+                batches.append(batch)
+                batch, size = [], 0
+    return [*batches, batch]
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the arguments, measure and print a table in Markdown."""
+    parser = argparse.ArgumentParser(prog="scripts/bench libraries", description=__doc__)
+    parser.add_argument("inputs", nargs="*", type=Path, default=[SAMPLE / "stories.jsonl"],
+                        help="JSONL files, plain or .zst")  # fmt: skip
+    parser.add_argument("--tokenizer", action="append", help="may be given several times")
+    parser.add_argument("--versions", nargs="+", default=["0.22.2", "0.23.3", "1.0.0rc3"])
+    parser.add_argument("--megabytes", type=float, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        batches = batches_of(options.inputs, options.megabytes)
+        size = sum(len(text.encode()) for batch in batches for text in batch)
+        corpus = Path(directory, "batches.json")
+        corpus.write_text(json.dumps(batches), encoding="utf-8")
+        for version in options.versions:
+            install = [sys.executable, "-m", "pip", "install", "-q", "-q", "--no-deps", "--target"]
+            subprocess.run([*install, f"{directory}/{version}", f"tokenizers=={version}"], check=True)
+        programs = [("bare", version) for version in options.versions]
+        # Of tokshard's own encoders two versions are enough: 0.22 and 0.23 have the same interface.
+        programs += [(name, version) for name in ("reference", "fast") for version in options.versions[-2:]]
+        print(
+            machine("tokshard", "fastokens"),
+            f"{size / 1e6:.1f} MB, MB/s (relative to the first row)",
+            "",
+            sep="\n",
+        )
+        names = options.tokenizer or [str(SAMPLE / "tokenizer.json")]
+        contenders = {
+            tokenizer: [
+                Contender(
+                    f"{LABELS[program]}, tokenizers {version}",
+                    [sys.executable, __file__, program, tokenizer, str(corpus)],
+                    size,
+                    own_time=True,
+                    environment={"PYTHONPATH": f"{directory}/{version}", **ONE_THREAD},
+                )
+                for program, version in programs
+            ]
+            for tokenizer in names
+        }
+        found = {tokenizer: compare(commands, options.rounds) for tokenizer, commands in contenders.items()}
+    print("| program |", " | ".join(Path(tokenizer).stem for tokenizer in names), "|")
+    print("|---|" + "---:|" * len(names))
+    for number, contender in enumerate(contenders[names[0]]):
+        cells = []
+        for tokenizer in names:
+            first, *_ = found[tokenizer].values()
+            seconds = list(found[tokenizer].values())[number].seconds
+            cells.append(f"{size / seconds / 1e6:.1f} ({first.seconds / seconds:.1f}x)")
+        print(f"| {contender.name} |", " | ".join(cells), "|")
+
+
+if __name__ == "__main__":
+    print(encode(*sys.argv[1:]))
