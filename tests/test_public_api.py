@@ -120,6 +120,7 @@ PUBLIC = [
     "stage_plan",
     "tokenize",
     "tokenize_array_task",
+    "tokenizer_identity",
     "trace",
     "verify",
     "write_inspection_page",

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from tokshard.tokenization.report import ArrayTaskReport, TokenizeDryRun, TokenizeReport
     from tokshard.tokenization.run import dry_run_tokenize, tokenize
     from tokshard.tokenization.workers.ray import RayExecutor
+    from tokshard.tokenizer.definition import tokenizer_identity
     from tokshard.tracing.job import trace
     from tokshard.tracing.options import TraceOptions
     from tokshard.tracing.report import (
@@ -205,6 +206,7 @@ __all__ = [
     "stage_plan",
     "tokenize",
     "tokenize_array_task",
+    "tokenizer_identity",
     "trace",
     "verify",
     "write_inspection_page",
@@ -320,6 +322,7 @@ _HOMES = {
     "stage_plan": "tokshard.sharding.staging",
     "tokenize": "tokshard.tokenization.run",
     "tokenize_array_task": "tokshard.tokenization.job_array.job",
+    "tokenizer_identity": "tokshard.tokenizer.definition",
     "trace": "tokshard.tracing.job",
     "verify": "tokshard.verification.job",
     "write_inspection_page": "tokshard.inspection.job",

@@ -29,3 +29,13 @@ def test_the_golden_plan_has_its_plan_id():
         "bucketing",
         "shuffle",
     }
+
+
+@pytest.mark.parametrize("name", ["plan-tokenizer-1.json", "plan-mixed-1.json"])
+def test_a_golden_plan_with_tokenizers_is_the_same_plan(name):
+    path = GOLDEN / name
+    plan = Plan.from_bytes(path.read_bytes(), str(path))
+    assert plan.to_bytes() == path.read_bytes()
+    assert plan.plan_id == json.loads((GOLDEN / "plan-1.json").read_text())["plan_id"]
+    assert (plan.tokenizer is None) == bool(plan.tokenizer_mismatches) == (name == "plan-mixed-1.json")
+    assert bool(plan.messages) == (name == "plan-mixed-1.json")

@@ -45,6 +45,7 @@ def diff(
     """
     with command_run("diff", as_json=as_json, quiet=quiet) as run:
         report = tokshard.diff(first, second, DiffOptions(steps, first_only), progress=run.progress)
+        run.warn(report.warnings)
         run.show(report, _show)
         if not report.reads_same:
             run.found_problems()

@@ -111,6 +111,14 @@ Digests = Annotated[
         group=_DATA,
     ),
 ]
+AllowTokenizerMismatch = Annotated[
+    bool,
+    switch(
+        "--allow-tokenizer-mismatch",
+        help="Plan data of different tokenizers; the plan records it.",
+        group=_DATA,
+    ),
+]
 WorldSize = Annotated[
     int | None, count("--world-size", help="Plan for N ranks (GPUs) in total.", group=_RANKS)
 ]

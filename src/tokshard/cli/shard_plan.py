@@ -44,6 +44,7 @@ def shard_plan(
     split: plan_options.Split = None,
     path_as: plan_options.PathAs = None,
     digests: plan_options.Digests = ShardPlanOptions.digests,
+    allow_tokenizer_mismatch: plan_options.AllowTokenizerMismatch = ShardPlanOptions.allow_tokenizer_mismatch,
     world_size: plan_options.WorldSize = None,
     data_parallel: plan_options.DataParallel = None,
     tensor_parallel: plan_options.TensorParallel = ShardPlanOptions.tensor_parallel,
@@ -149,6 +150,7 @@ def shard_plan(
                 split=split,
                 path_as=options.parse_path_as(path_as),
                 digests=digests,
+                allow_tokenizer_mismatch=allow_tokenizer_mismatch,
                 world_size=world_size,
                 data_parallel=data_parallel,
                 tensor_parallel=tensor_parallel,
@@ -199,7 +201,7 @@ def shard_plan(
                     staging=looking.staging,
                     progress=run.progress,
                 )
-        run.warn([warning.message for warning in report.plan.warnings])
+        run.warn(report.plan.messages)
         run.show(report, lambda report: _show(report, output, looking))
 
 
@@ -309,6 +311,7 @@ _SAME_NAME = (
     "data_sharding",
     "steps",
     "seed",
+    "allow_tokenizer_mismatch",
     "packed",
     "force",
 )

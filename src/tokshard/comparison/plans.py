@@ -22,6 +22,7 @@ from tokshard.comparison.report import (
     report_of,
 )
 from tokshard.core.codec import encode
+from tokshard.core.formatting import tokenizer_name
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import reweighting_of, stops_of
 from tokshard.sharding.intervals import Intervals
@@ -60,8 +61,14 @@ def diff_plans(
     """
     options = options or DiffOptions()
     parts = tuple(_diff_stream(a, b, name, options, entries) for name in a.streams if name in b.streams)
-    fields = different_fields(encode(a.topology), encode(b.topology))
-    return report_of("plan", fields, parts, (a.streams, b.streams), same_plan=a.plan_id == b.plan_id)
+    return report_of(
+        "plan",
+        different_fields(_plan_fields(a), _plan_fields(b)),
+        parts,
+        (a.streams, b.streams),
+        same_plan=a.plan_id == b.plan_id,
+        mismatches=(*(a.tokenizer_mismatches or ()), *(b.tokenizer_mismatches or ())),
+    )
 
 
 def _diff_stream(a: Plan, b: Plan, name: str, options: DiffOptions, entries: int) -> StreamDifference:
@@ -237,6 +244,11 @@ class _Pair:
             (b_from >= a_from) & (b_to <= a_to)
         )
         return within
+
+
+def _plan_fields(plan: Plan) -> dict[str, Any]:
+    identity = None if plan.tokenizer is None else plan.tokenizer.identity
+    return {**encode(plan.topology), "tokenizer": None if identity is None else tokenizer_name(identity)}
 
 
 def _stream_fields(stream: Stream) -> dict[str, Any]:

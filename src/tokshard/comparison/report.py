@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import Document, Key
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 
 ProductKind = Literal["plan", "blend", "cache"]
 
@@ -146,7 +147,7 @@ class DiffReport(Document):
     ]
     fields: Annotated[
         tuple[FieldDifference, ...],
-        Key("fields", "Fields that differ: of the topology of plans, or of the parameters of blends."),
+        Key("fields", "Fields that differ: topology and tokenizer of plans, or parameters of blends."),
     ]
     parts: Annotated[
         tuple[StreamDifference | SplitDifference | IndexDifference, ...],
@@ -154,6 +155,9 @@ class DiffReport(Document):
     ]
     only_in_a: Annotated[tuple[str, ...], Key("only_in_a", "Names of those that only A has.")]
     only_in_b: Annotated[tuple[str, ...], Key("only_in_b", "Names of those that only B has.")]
+    warnings: Annotated[
+        tuple[str, ...], Key("warnings", "Mismatches of tokenizers that A or B records as allowed.")
+    ] = ()
 
 
 def report_of(
@@ -163,9 +167,20 @@ def report_of(
     names: tuple[Collection[str], Collection[str]] = ((), ()),
     *,
     same_plan: bool | None = None,
+    mismatches: Iterable[TokenizerMismatch] = (),
 ) -> DiffReport:
-    """Return the report of the parts that both have, given the names of all parts of A and of B."""
+    """Return the report of the parts that both have.
+
+    Args:
+        kind: The kind of A and B.
+        fields: Their fields that differ.
+        parts: The parts that both have.
+        names: The names of all parts of A and of B.
+        same_plan: Whether both are one plan; None for other products.
+        mismatches: Mismatches of tokenizers that A or B records as allowed.
+    """
     only_in_a = tuple(name for name in names[0] if name not in names[1])
     only_in_b = tuple(name for name in names[1] if name not in names[0])
     reads_same = not only_in_a and not only_in_b and all(part.reads_same for part in parts)
-    return DiffReport(kind, reads_same, same_plan, fields, tuple(parts), only_in_a, only_in_b)
+    warnings = tuple(dict.fromkeys(allowed_warnings(mismatches)))
+    return DiffReport(kind, reads_same, same_plan, fields, tuple(parts), only_in_a, only_in_b, warnings)

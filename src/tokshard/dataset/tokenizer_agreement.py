@@ -163,14 +163,22 @@ class TokenizerAgreement:
         """The mismatches that a product records, its inputs' included; the first ones if there are many."""
         return tuple(dict.fromkeys((*self.mismatches, *self.recorded)))[:_RECORDED_MISMATCHES]
 
-    def accepting(self, recorded: Iterable[TokenizerMismatch]) -> TokenizerAgreement:
+    def accepting(
+        self, recorded: Iterable[TokenizerMismatch], *, of_indexes: Iterable[TokenizerMismatch] = ()
+    ) -> TokenizerAgreement:
         """Return the agreement in which mismatches that a product records are no longer refused.
 
         Args:
             recorded: Mismatches that were allowed; one between the same tokenizers is the same, whatever the
                 datasets are.
+            of_indexes: Those that indexes record, which may be used without the other dataset: only those
+                with the job, and those that are found here, count.
         """
-        earlier = tuple(recorded)
+        here = {_pair(found) for found in self.mismatches}
+        earlier = (
+            *recorded,
+            *(found for found in of_indexes if not found.first.count or _pair(found) in here),
+        )
         allowed = {_pair(found) for found in earlier}
         new = tuple(found for found in self.mismatches if _pair(found) not in allowed)
         return replace(self, mismatches=new, recorded=tuple(dict.fromkeys((*earlier, *self.recorded))))

@@ -18,7 +18,8 @@ import numpy as np
 from tokshard.core.codec import Document, Key, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.errors import InputError, IntegrityError, TokshardError
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.description import (
@@ -216,6 +217,14 @@ class CacheEntry:
     def array_path(self, name: str) -> str:
         """Return the path of one of :attr:`arrays`."""
         return self._path(f"{name}.npy")
+
+    def allowed_mismatches(self) -> tuple[TokenizerMismatch, ...]:
+        """Return the mismatches of tokenizers that its sidecar, if it is readable, records as allowed."""
+        try:
+            sidecar = Sidecar.read(self.sidecar_path)
+        except TokshardError:
+            return ()
+        return () if sidecar is None else getattr(sidecar, "tokenizer_mismatches", None) or ()
 
     def load(self) -> dict[str, NDArray[Any]]:
         """Map the arrays, read-only. Their structure is checked, their content is not.

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokshard.core.formatting import Table, count, counted, number_ranges, percent, shown_path
+from tokshard.core.formatting import (
+    Table,
+    count,
+    counted,
+    number_ranges,
+    percent,
+    shown_path,
+    tokenizer_name,
+)
 from tokshard.core.presentation import (
     Axis,
     Bar,
@@ -50,7 +58,10 @@ def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
     )
     facts: Facts = [("plan", plan.plan_id), ("ranks", f"{count(topology.world_size)}: {sizes}")]
     facts += [("" if number else "continues", parent) for number, parent in enumerate(parents_of(plan))]
-    facts += [("warning", warning) for warning in plan.warnings]
+    if plan.tokenizer is not None and plan.tokenizer.identity is not None:
+        identity = plan.tokenizer.identity
+        facts.append(("tokenizer", f"{tokenizer_name(identity)}, {counted(identity.vocab_size, 'token')}"))
+    facts += [("warning", warning) for warning in plan.messages]
     sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
     sections += [_describe_stream(name, plan.streams[name], charts=charts) for name in plan.streams]
     return [*sections, _ranks_section(plan)]

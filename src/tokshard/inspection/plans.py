@@ -91,7 +91,7 @@ class PlanSummary(Document):
             data_parallel=plan.topology.data_parallel,
             options=plan.options,
             continues=parents_of(plan),
-            warnings=tuple(warning.message for warning in plan.warnings),
+            warnings=plan.messages,
             streams={name: _stream_summary(stream) for name, stream in plan.streams.items()},
         )
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import UsageError
 from tokshard.loader.assembly import BatchOptions, MicroBatch
 from tokshard.loader.reader import MicroBatchReader, Readahead, make_assembly, open_shards
 from tokshard.loader.schedule import LoaderState, MicroBatchSchedule, consumption_order, position_of
+from tokshard.loader.tokenizer import check_tokenizer
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan
@@ -111,6 +114,8 @@ class RankLoader:
         rank: int | None = None,
         *,
         roots: Mapping[str, str] | None = None,
+        tokenizer: TokenizerIdentity | str | os.PathLike[str] | None = None,
+        vocab_size: int | None = None,
         **settings: Any,
     ) -> Self:
         """Open a plan for a rank.
@@ -119,13 +124,37 @@ class RankLoader:
             path: The directory of a plan, its ``plan.json`` or ``ranks.json``, or the manifest of a rank.
             rank: The rank in the whole job; may be left out where ``path`` is a rank's manifest.
             roots: Where data has moved, see :func:`~tokshard.sharding.plan.read_plan`.
+            tokenizer: The tokenizer of the job, which must be that of the data: its identity
+                (:func:`tokshard.tokenizer_identity`) or its path; None to compare nothing.
+            vocab_size: The vocabulary size of the model, padding included, which must be larger than all ids
+                of the data's tokenizer; None to compare nothing.
             **settings: See the class.
+
+        Warns:
+            UserWarning: The data has different tokenizers (``--allow-tokenizer-mismatch``), or ``tokenizer``
+                or ``vocab_size`` could not be compared.
 
         Raises:
             UsageError: The rank or the stream does not exist, or an option does not fit.
             MissingFileError: The plan was not found.
             IntegrityError: The plan is damaged, or was changed.
+            TokenizerMismatchError: The data has another tokenizer, or ids beyond the vocabulary.
+            TokenizerError: The tokenizer cannot be read.
         """
+        loader = cls._open(path, rank, roots=roots, **settings)
+        for message in check_tokenizer(loader.plan, tokenizer, vocab_size):
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return loader
+
+    @classmethod
+    def _open(
+        cls,
+        path: str | os.PathLike[str],
+        rank: int | None,
+        *,
+        roots: Mapping[str, str] | None,
+        **settings: Any,
+    ) -> Self:
         loader = cls(*read_rank(path, rank, roots=roots), **settings)
         loader._origin = {"path": os.fspath(path), "rank": rank, "roots": dict(roots or {}), **settings}
         return loader
@@ -158,6 +187,11 @@ class RankLoader:
     def plan_id(self) -> str:
         """The plan's identity."""
         return self.plan.plan_id
+
+    @property
+    def tokenizer(self) -> TokenizerIdentity | None:
+        """The tokenizer of the data: vocabulary size, EOD token, digest; None if it is unknown or mixed."""
+        return None if self.plan.tokenizer is None else self.plan.tokenizer.identity
 
     @property
     def assignment(self) -> Assignment:
@@ -347,6 +381,7 @@ class RankLoader:
 
 
 def _reopen(origin: dict[str, Any], state: dict[str, Any]) -> RankLoader:
-    loader = RankLoader.open(**origin)
+    # The process that sent it has compared the tokenizer.
+    loader = RankLoader._open(**origin)  # noqa: SLF001 - of this module
     loader.load_state_dict(state)
     return loader

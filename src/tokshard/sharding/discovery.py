@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
@@ -14,6 +14,7 @@ from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.merge.inputs import expand
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split, whole_split
@@ -352,6 +353,12 @@ def _is_blend(path: str) -> bool:
     if os.path.isdir(path):
         return os.path.isfile(os.path.join(path, DOCUMENT_NAME))
     return os.path.basename(path) == DOCUMENT_NAME or path.endswith(".json")
+
+
+def recorded_mismatches(paths: Iterable[str]) -> tuple[TokenizerMismatch, ...]:
+    """Return the mismatches of tokenizers that blends among the paths record as allowed."""
+    blends = [BlendDocument.read(path) for path in paths if _is_blend(path)]
+    return tuple(found for blend in blends for found in getattr(blend, "tokenizer_mismatches", None) or ())
 
 
 def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) -> dict[str, SampleSource]:

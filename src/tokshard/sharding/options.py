@@ -148,6 +148,7 @@ class ShardPlanOptions:
             ``"98,1,1"``.
         path_as: Pairs (path here, path in the description of an index).
         digests: Whether to read ``.idx`` files whole, to check that indexes were made from them.
+        allow_tokenizer_mismatch: Whether to plan datasets of different tokenizers, and record it.
         world_size: The number of ranks; or else ``data_parallel``.
         data_parallel: The data-parallel size.
         tensor_parallel: The tensor-parallel size.
@@ -192,6 +193,7 @@ class ShardPlanOptions:
     split: str | None = None
     path_as: tuple[tuple[str, str], ...] = ()
     digests: bool = True
+    allow_tokenizer_mismatch: bool = False
     world_size: int | None = None
     data_parallel: int | None = None
     tensor_parallel: int = 1

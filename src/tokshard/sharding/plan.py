@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from tokshard.core.codec import SHA256, Document, Key, Tool, encode
 from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import StoppedPlan
@@ -99,16 +100,19 @@ class PlanWarning:
 
     Attributes:
         code: Its kind: documents need padding for context parallelism; a dataset has changed since the plan
-            that this one continues, and is read from its start; a new blend is read without bucketing.
-        stream: The stream.
+            that this one continues, and is read from its start; a new blend is read without bucketing;
+            tokenizers were not compared, or documents of some datasets end or begin differently.
+        stream: The stream; None if all are meant.
         path_prefix: The dataset that has changed.
         multiple: Documents must be padded to a multiple of so many tokens.
+        detail: The sentence of a warning about tokenizers.
     """
 
     code: Annotated[
-        Literal["document-padding", "changed-dataset", "no-bucketing"], Key("code", "Kind of the warning.")
+        Literal["document-padding", "changed-dataset", "no-bucketing", "tokenizer"],
+        Key("code", "Kind of the warning."),
     ]
-    stream: Annotated[str, Key("stream", "Stream.")]
+    stream: Annotated[str | None, Key("stream", "Stream; absent for all.", omit_none=True)] = None
     path_prefix: Annotated[
         str | None, Key("path_prefix", "Dataset that is read from its start.", omit_none=True)
     ] = None
@@ -116,6 +120,7 @@ class PlanWarning:
         int | None,
         Key("multiple", "Tokens: documents must be padded to a multiple.", minimum=1, omit_none=True),
     ] = None
+    detail: Annotated[str | None, Key("detail", "The warning about tokenizers.", omit_none=True)] = None
 
     @property
     def message(self) -> str:
@@ -126,7 +131,9 @@ class PlanWarning:
             return (
                 f"{self.path_prefix} has changed since the earlier plan read it, and is read from its start"
             )
-        return "the new blend is read in blend order, without bucketing"
+        if self.code == "no-bucketing":
+            return "the new blend is read in blend order, without bucketing"
+        return self.detail or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,8 @@ class Plan(Document):
         options: The requested options, for information.
         history: The plans that this one continues, oldest first.
         warnings: Warnings about the plan.
+        tokenizer: The tokenizer of all datasets, and how they were encoded; None if it is unknown or mixed.
+        tokenizer_mismatches: Mismatches of tokenizers that were allowed; None for none.
 
     Raises:
         UsageError: The parts do not fit, or a given ``plan_id`` is not theirs.
@@ -160,6 +169,18 @@ class Plan(Document):
         tuple[StoppedPlan, ...], Key("history", "Plans that this one continues, oldest first.")
     ] = ()
     warnings: Annotated[tuple[PlanWarning, ...], Key("warnings", "Warnings about the plan.")] = ()
+    tokenizer: Annotated[
+        DatasetTokenizer | None,
+        Key("tokenizer", "Tokenizer of all datasets; absent if unknown or mixed.", omit_none=True),
+    ] = None
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key(
+            "tokenizer_mismatches",
+            "Mismatches of the tokenizers of the data that were allowed; absent if there are none.",
+            omit_none=True,
+        ),
+    ] = None
 
     def __repr__(self) -> str:
         streams = ", ".join(
@@ -205,6 +226,12 @@ class Plan(Document):
             for name, stream in self.streams.items()
         }
         return {"schema": self.SCHEMA, "topology": encode(self.topology), "streams": streams}
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The warnings for people: mismatches of tokenizers that were allowed, and all others."""
+        others = (warning.message for warning in self.warnings)
+        return (*allowed_warnings(self.tokenizer_mismatches), *others)
 
     def stored_in(self, directory: str) -> Self:
         """Return the plan with the paths that its file in a directory has.

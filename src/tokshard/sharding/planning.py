@@ -31,7 +31,7 @@ from tokshard.core.codec import Document, Key
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
-from tokshard.sharding.discovery import RequestedSamples, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources, recorded_mismatches
 from tokshard.sharding.disk_reads import SimulationReport, simulate_plan
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Layout, Striped
@@ -44,6 +44,7 @@ from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.staging import StagingReport, stage_plan
 from tokshard.sharding.summary import Coverage, check_partition, coverage_of
+from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
 from tokshard.sharding.topology import Topology
 
 
@@ -277,6 +278,7 @@ def shard_plan(
     Raises:
         UsageError: Batches, the sequence length or the steps do not fit the ranks or the samples.
         InputError, MissingFileError, IntegrityError: The data does not exist, or does not fit together.
+        TokenizerMismatchError: Datasets have different tokenizers.
         OutputExistsError: The directory holds another plan.
         StorageError: The disk is full or broken.
 
@@ -331,13 +333,24 @@ def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     sources = open_sources(options.sources, requested)
     length = next(iter(sources.values())).sequence_length
     progress.start("planning and checking")
-    return plan_shards(sources, options.topology(), options.request(options.batch_sizes.schedule(length)))
+    request = options.request(options.batch_sizes.schedule(length))
+    tokenizers = agree_on_tokenizers(
+        sources.values(),
+        recorded=() if options.documents else recorded_mismatches(options.sources),
+        allowed=options.allow_tokenizer_mismatch,
+    )
+    return plan_shards(sources, options.topology(), request, tokenizers)
 
 
 _FROM = "to continue with another world size, run shard-plan --from PLAN --consumed-samples N"
 
 
-def plan_shards(sources: Mapping[str, SampleSource], topology: Topology, request: PlanRequest) -> Plan:
+def plan_shards(
+    sources: Mapping[str, SampleSource],
+    topology: Topology,
+    request: PlanRequest,
+    tokenizers: PlanTokenizers = PlanTokenizers(),  # noqa: B008 - immutable
+) -> Plan:
     """Plan what every rank reads. No data is read, and the work does not grow with it.
 
     Args:
@@ -345,6 +358,7 @@ def plan_shards(sources: Mapping[str, SampleSource], topology: Topology, request
             :func:`~tokshard.sharding.discovery.open_sources`.
         topology: The ranks.
         request: How it is to be read.
+        tokenizers: The tokenizers of the data.
 
     Raises:
         UsageError: Batches, the sequence length or the steps do not fit the topology or the samples, with
@@ -359,7 +373,8 @@ def plan_shards(sources: Mapping[str, SampleSource], topology: Topology, request
             streams[name] = plan_stream(source, ranks, request.of_stream(name, names, ranks))
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
-    return Plan(topology, streams, request, (), _warnings(sources, topology))
+    warnings = (*_warnings(sources, topology), *tokenizers.warnings)
+    return Plan(topology, streams, request, (), warnings, tokenizers.common, tokenizers.mismatches)
 
 
 def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Stream:

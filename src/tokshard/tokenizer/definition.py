@@ -176,6 +176,25 @@ def load_tokenizer(
     return Tokenizer(read.kind, argument, path, identity, sha256, read.definition)
 
 
+def tokenizer_identity(path: str | os.PathLike[str], *, eod: str | None = None) -> TokenizerIdentity:
+    """Return the identity of a tokenizer, as manifests and plans record it.
+
+    Args:
+        path: A ``tokenizer.json`` (or its directory), a ``*.tiktoken`` or SentencePiece ``*.model`` file, the
+            URL of one of these, ``hf:ID`` or ``hf:ID@revision``.
+        eod: The EOD token: an id, or a token's text; None for the one that the tokenizer declares, if any.
+
+    Raises:
+        TokenizerError: The file cannot be read or used.
+        MissingExtraError: The tokenizer needs a library that is not installed.
+
+    Example::
+
+        loader = RankLoader.open("plan", rank=3, tokenizer=tokshard.tokenizer_identity("/models/llama"))
+    """
+    return load_tokenizer(os.fspath(path), eod=eod, need_eod=False).identity
+
+
 def reopen_tokenizer(path: str | None, identity: TokenizerIdentity, sha256: str) -> Tokenizer:
     """Return a tokenizer that another process has loaded, without parsing its file again.
 

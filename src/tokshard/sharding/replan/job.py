@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from tokshard.blending.document import DOCUMENT_NAME
 from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import TRAIN
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
+from tokshard.sharding.discovery import recorded_mismatches
 from tokshard.sharding.history import (
     Reweighting,
     StoppedPlan,
@@ -49,6 +51,7 @@ from tokshard.sharding.replan.reweighting import (
 from tokshard.sharding.requests import ReplanRequest, consumed_valid_samples
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
+from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
 from tokshard.sharding.topology import Topology
 
 FULL_VALIDATION = "full-validation"
@@ -75,6 +78,7 @@ def replan(
             fit, with the numbers.
         MissingFileError, IntegrityError: A file that is needed is not there or has changed, or the plan
             is damaged.
+        TokenizerMismatchError: The new blend has data of another tokenizer than the plan.
         OutputExistsError: The directory holds another plan.
         StorageError: The disk is full or broken.
 
@@ -116,7 +120,7 @@ def _plan_of(options: ReplanOptions) -> tuple[Plan, OrderFiles | None]:
     source = next(iter(plan.streams.values())).source
     schedule = options.batch_sizes.schedule(source.sequence_length)
     request = options.request(options.topology(plan.topology), schedule)
-    return _continuation(plan, request, options.output)
+    return _continuation(plan, request, options.output, allowed=options.allow_tokenizer_mismatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,13 @@ class _Continued:
     files: OrderFiles | None = None
 
 
-def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]) -> Plan:
+def continue_plan(
+    plan: Plan,
+    request: ReplanRequest,
+    directory: str | os.PathLike[str],
+    *,
+    allow_tokenizer_mismatch: bool = False,
+) -> Plan:
     """Plan the samples that are read after a stop.
 
     Without another blend this opens no data, except the arrays of a blend to count its datasets. With
@@ -161,14 +171,14 @@ def continue_plan(plan: Plan, request: ReplanRequest, directory: str | os.PathLi
         request = ReplanRequest(consumed_samples=4096, topology=Topology(16))
         write_plan(continue_plan(read_plan("plan"), request, "plan2"), "plan2")
     """
-    continued, files = _continuation(plan, request, directory)
+    continued, files = _continuation(plan, request, directory, allowed=allow_tokenizer_mismatch)
     if files is not None:
         files.write()
     return continued
 
 
 def _continuation(
-    plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str]
+    plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str], *, allowed: bool
 ) -> tuple[Plan, OrderFiles | None]:
     topology = request.topology or plan.topology
     consumed_valid_samples(TRAIN, tuple(plan.streams), request.consumed_valid_samples)  # raises
@@ -187,14 +197,32 @@ def _continuation(
     entry = StoppedPlan(
         plan.plan_id, {name: continuation.stopped for name, continuation in continued.items()}
     )
+    tokenizers = _tokenizers(plan, request, [each.stream.source for each in continued.values()], allowed)
+    warnings = [warning for continuation in continued.values() for warning in continuation.warnings]
     after = Plan(
         topology=topology,
         streams={name: continuation.stream for name, continuation in continued.items()},
         options=request,
         history=(*plan.history, entry),
-        warnings=tuple(warning for continuation in continued.values() for warning in continuation.warnings),
+        warnings=(*warnings, *tokenizers.warnings),
+        tokenizer=tokenizers.common,
+        tokenizer_mismatches=tokenizers.mismatches,
     )
     return after, continued[TRAIN].files if TRAIN in continued else None
+
+
+def _tokenizers(
+    plan: Plan,
+    request: ReplanRequest,
+    sources: Sequence[SampleSource],
+    allowed: bool,  # noqa: FBT001 - private
+) -> PlanTokenizers:
+    if request.blend is None:
+        return PlanTokenizers.of(plan)
+    path = request.blend
+    is_blend = os.path.isdir(path) or os.path.basename(path) == DOCUMENT_NAME  # else a recipe, or its words
+    recorded = (*(plan.tokenizer_mismatches or ()), *recorded_mismatches([path] if is_blend else ()))
+    return agree_on_tokenizers(sources, recorded=recorded, continued=plan, allowed=allowed)
 
 
 def _stop_of(name: str, stream: Stream, plan: Plan, topology: Topology, request: ReplanRequest) -> _Stop:

@@ -48,6 +48,7 @@ class ReplanOptions:
         blend: A blend with new weights: its directory, its ``blend.json``, a recipe, or words such as
             ``"0.7 data/web 0.3 data/code"``.
         seed: The seed of source epochs that begin after the stop.
+        allow_tokenizer_mismatch: Whether to continue with data of another tokenizer, and record it.
         moved: Where data of the plan has moved: old and new beginnings of paths.
         packed: Whether to put the ranks' manifests into one file.
         force: Whether to replace another plan in ``output``.
@@ -80,6 +81,7 @@ class ReplanOptions:
     steps: int | None = None
     blend: str | None = None
     seed: int = megatron_defaults.SEED
+    allow_tokenizer_mismatch: bool = False
     moved: PathMapping = field(default_factory=PathMapping)
     packed: bool = False
     force: bool = False

@@ -1,0 +1,129 @@
+"""Data of two tokenizers is refused, or allowed once, recorded, and repeated by everything that reads it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+
+import tokshard
+from support.mixture_data import run
+from support.two_tokenizers import tokenize, write_two_tokenizers
+from tokshard.errors import TokenizerMismatchError
+from tokshard.loader import RankLoader
+
+ALLOW = "--allow-tokenizer-mismatch"
+REPEATED = "allowed by --allow-tokenizer-mismatch"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return write_two_tokenizers(tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture
+def here(made, tmp_path, monkeypatch):
+    """A directory with the data and the tokenizers, in which each test writes its own plans."""
+    for name in ("data", "a.json", "b.json", "c.json", "corpus.jsonl"):
+        (tmp_path / name).symlink_to(made / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def plan(*sources, output="plan", options=()):
+    return run("shard-plan", *sources, "--data-parallel", 2, "-o", output, *options)
+
+
+def test_documents_of_two_tokenizers_are_refused_with_both_names(here):
+    done = plan("data/web", "data/code", options=["--documents"])
+    assert done.returncode == 6
+    assert "data/web (huggingface " in done.stderr
+    assert "data/code (huggingface " in done.stderr
+    assert "were encoded with different tokenizers" in done.stderr
+    assert ALLOW in done.stderr
+    assert not (here / "plan/plan.json").exists()
+
+
+def test_a_plan_of_one_tokenizer_records_it(here):
+    assert plan("data/web", options=["--documents"]).stderr == ""
+    recorded = json.loads((here / "plan/plan.json").read_text())
+    identity = tokshard.tokenizer_identity("a.json")
+    assert recorded["tokenizer"]["tokenizer"]["definition_sha256"] == identity.definition_sha256
+    assert "tokenizer_mismatches" not in recorded
+    loader = RankLoader.open("plan", 0)
+    assert (loader.tokenizer.vocab_size, loader.tokenizer.eod_id) == (identity.vocab_size, identity.eod_id)
+    shown = run("inspect", "plan")
+    assert f"{identity.vocab_size:,} tokens" in shown.stdout
+
+
+def test_an_allowed_mismatch_is_recorded_and_repeated(here):
+    done = plan("data/web", "data/code", options=["--documents", ALLOW])
+    assert (done.returncode, REPEATED in done.stderr) == (0, True)
+    recorded = json.loads((here / "plan/plan.json").read_text())
+    assert [found["kind"] for found in recorded["tokenizer_mismatches"]] == ["tokenizer"]
+    assert "tokenizer" not in recorded
+    assert REPEATED in run("inspect", "plan").stdout
+    assert any(REPEATED in warning for warning in run("inspect", "plan", "--json").json["warnings"])
+    with pytest.warns(UserWarning, match=REPEATED):
+        assert RankLoader.open("plan", 0).tokenizer is None
+    words = ("--from", "plan", "--consumed-samples", 40, "--data-parallel", 1, "-o", "plan2")
+    continued = run("shard-plan", *words)
+    assert (continued.returncode, REPEATED in continued.stderr) == (0, True)
+    again = json.loads((here / "plan2/plan.json").read_text())
+    assert again["tokenizer_mismatches"] == recorded["tokenizer_mismatches"]
+    compared = run("diff", "plan", "plan2")
+    assert (compared.returncode, REPEATED in compared.stderr) == (0, True)
+
+
+def test_the_loader_compares_the_tokenizer_of_the_job(here):
+    assert plan("data/web", options=["--documents"]).returncode == 0
+    identity = tokshard.tokenizer_identity("a.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for tokenizer in ("a.json", identity):
+            RankLoader.open("plan", 0, tokenizer=tokenizer, vocab_size=identity.max_token_id + 1)
+    with pytest.raises(TokenizerMismatchError, match="is not the tokenizer of the data") as refused:
+        RankLoader.open("plan", 0, tokenizer="b.json")
+    assert refused.value.exit_code == 6
+    with pytest.raises(TokenizerMismatchError, match=rf"must be larger than {identity.max_token_id}"):
+        RankLoader.open("plan", 0, vocab_size=identity.max_token_id)
+
+
+def test_the_loader_of_mixed_data_accepts_one_of_its_tokenizers(here):
+    assert plan("data/web", "data/code", options=["--documents", ALLOW]).returncode == 0
+    with pytest.warns(UserWarning, match=REPEATED):
+        RankLoader.open("plan", 0, tokenizer="b.json")
+    with pytest.raises(TokenizerMismatchError):
+        RankLoader.open("plan", 0, tokenizer="c.json")
+
+
+def test_data_without_a_manifest_is_unknown_and_never_equal(here, tmp_path):
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"foreign{suffix}").write_bytes((here / f"data/web{suffix}").read_bytes())
+    done = plan("data/web", "foreign", options=["--documents"])
+    assert done.returncode == 0
+    assert "foreign is unknown and was not compared" in done.stderr
+    with pytest.warns(UserWarning, match="is unknown and was not compared"):
+        loader = RankLoader.open("plan", 0, tokenizer="a.json")
+    assert loader.tokenizer is None
+
+
+def test_documents_that_end_differently_are_a_warning(here, made):
+    if not (made / "data/open.idx").exists():
+        tokenize(made, "open", "a", "--no-append-eod")
+    done = plan("data/web", "data/open", options=["--documents"])
+    assert done.returncode == 0
+    assert "documents end without EOD" in done.stderr
+    assert "documents end without EOD" in run("inspect", "plan").stdout
+
+
+def test_a_plan_of_an_earlier_version_opens(here):
+    assert plan("data/web", options=["--documents"]).returncode == 0
+    path = here / "plan/plan.json"
+    value = json.loads(path.read_text())
+    del value["tokenizer"]
+    path.write_text(json.dumps(value))
+    with pytest.warns(UserWarning, match="is unknown and was not compared"):
+        loader = RankLoader.open("plan", 0, vocab_size=10)
+    assert loader.tokenizer is None
