@@ -252,6 +252,7 @@ def look_at_everything(api, blend):
     for thing in ("stories", "mix", "mix/cache", "plan", TOKENIZER):
         assert api.inspect(thing).to_json()["schema"].startswith("tokshard.inspect-")
         assert api.describe(thing)
+    assert api.tokenizer_identity(TOKENIZER) == api.read_plan("plan").tokenizer.identity
     api.write_inspection_page("page.html", "stories")
     assert Path("page.html").read_text().startswith("<!doctype html>")
     assert api.trace(api.TraceOptions(plan="plan", step=0)).to_json()["schema"] == "tokshard.trace-samples/1"

@@ -102,7 +102,7 @@ class PlanWarning:
         code: Its kind: documents need padding for context parallelism; a dataset has changed since the plan
             that this one continues, and is read from its start; a new blend is read without bucketing;
             tokenizers were not compared, or documents of some datasets end or begin differently.
-        stream: The stream; None if all are meant.
+        stream: The stream; None for all of them.
         path_prefix: The dataset that has changed.
         multiple: Documents must be padded to a multiple of so many tokens.
         detail: The sentence of a warning about tokenizers.
