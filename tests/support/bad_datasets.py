@@ -317,11 +317,85 @@ def eod_count(directory):
     return prefix
 
 
+def edited_tokenizer(directory, edit):
+    """Return the path of the sample tokenizer after a change of its definition."""
+    definition = json.loads(Path(TOKENIZER).read_text())
+    edit(definition)
+    path = directory / "edited/tokenizer.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(definition))
+    return str(path)
+
+
+def with_template(directory):
+    """Return the path of a tokenizer that adds BOS before each text, with another special token."""
+
+    def edit(definition):
+        bos, other = ({**definition["added_tokens"][0], "content": name} for name in ("<s>", "<|im_start|>"))
+        definition["added_tokens"] += [bos, other]
+        index = len(definition["model"]["vocab"])
+        definition["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [
+                {"SpecialToken": {"id": "<s>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
+            ],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [index], "tokens": ["<s>"]}},
+        }
+
+    return edited_tokenizer(directory, edit)
+
+
+def corpus(directory, texts, name="corpus.jsonl"):
+    """Write texts as records; return the path."""
+    path = directory / name
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
 def undecodable(directory):
-    """Tokens beyond the tokenizer, of a dataset whose manifest allows them."""
-    prefix = sound(directory, tokenizer=TOKENIZER)
-    edit_manifest(prefix, lambda value: value["tokenizer"].update(max_token_id=65535))
-    replace_tokens(prefix, lambda tokens: tokens.__setitem__(0, 60000))
+    """Tokens in a gap of the vocabulary."""
+
+    def leave_gap(definition):
+        vocabulary = definition["model"]["vocab"]
+        last = max(vocabulary, key=vocabulary.get)
+        vocabulary[last] += 5
+
+    tokenizer = edited_tokenizer(directory, leave_gap)
+    prefix = sound(directory, tokenizer=tokenizer)
+    gap = len(json.loads(Path(tokenizer).read_text())["model"]["vocab"])
+    replace_tokens(prefix, lambda tokens: tokens.__setitem__(0, gap))
+    return prefix
+
+
+def special_in_text(directory):
+    """A text that spells special tokens, which become control tokens."""
+    texts = ["plain", "a <|endoftext|> b", "", "<|im_start|>user", "<s>begin"]
+    prefix = str(directory / "web")
+    tokenizer = with_template(directory)
+    run_tokenize([corpus(directory, texts)], prefix, tokenizer=tokenizer, special_tokens=True, workers=1)
+    return prefix
+
+
+def bos_missing(directory):
+    """A text without the BOS token that its manifest records for all texts."""
+    prefix = sound(directory, tokenizer=with_template(directory), special_tokens=True)
+    replace_tokens(prefix, lambda tokens: tokens.__setitem__(0, 65))
+    return prefix
+
+
+def bos_never(directory):
+    """A dataset without BOS, whose manifest records that every text begins with it."""
+    prefix = sound(directory, tokenizer=with_template(directory))
+    edit_manifest(prefix, lambda value: value["options"].update(special_tokens=True))
+    return prefix
+
+
+def eod_never(directory):
+    """A dataset without EOD, whose manifest records that every document ends with it."""
+    prefix = sound(directory, append_eod=False)
+    edit_manifest(prefix, lambda value: value["options"].update(append_eod=True))
     return prefix
 
 

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 Level = Literal["structure", "digest", "deep"]
 
 _LABEL_CELLS = 12
+_ROLES = {
+    "eod": "EOD",
+    "prefix": "added before texts",
+    "suffix": "added after texts",
+    "unknown": "unknown characters",
+}
 
 
 def verify(
@@ -113,7 +119,32 @@ def _show_product(product: VerifiedProduct) -> None:
     counts = [f"{count(value)} {_noun(name, value)}" for name, value in product.counts.items()]
     if counts:
         rendering.line(f"{'':<{_LABEL_CELLS}} {', '.join(counts)}")
+    _show_special_tokens(product)
     rendering.findings(product.findings, "  ")
+
+
+def _show_special_tokens(product: VerifiedProduct) -> None:
+    audit = product.special_tokens
+    if audit is None:
+        return
+    documents = audit.documents
+    rendering.line(f"{'':<{_LABEL_CELLS}} special tokens in {counted(documents, 'non-empty document')}:")
+    for found in audit.tokens:
+        text = f"{found.token} ({found.id})" if found.token is not None else str(found.id)
+        roles = "".join(f", {_ROLES[role]}" for role in found.roles)
+        first = f" (first in document {found.first_elsewhere})" if found.elsewhere else ""
+        rendering.line(
+            f"{'':<{_LABEL_CELLS}}   {text}{roles}: begins {_share(found.starts, documents)}, "
+            f"ends {_share(found.ends, documents)}, elsewhere {count(found.elsewhere)}{first}"
+        )
+
+
+def _share(number: int, documents: int) -> str:
+    # Rounded towards the middle: 100% is all, and 0% is none.
+    if number in {0, documents}:
+        return count(number) if not number else f"{count(number)} (100%)"
+    tenths = min(max(round(1000 * number / documents), 1), 999)
+    return f"{count(number)} ({tenths / 10:g}%)"
 
 
 def _noun(name: str, number: int) -> str:

@@ -11,12 +11,13 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
-from tokshard.errors import MissingExtraError, TokenizerError, TokenizerMismatchError, UsageError
+from tokshard.errors import TokenizerMismatchError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 from tokshard.tokenization.job import choose_dtype
-from tokshard.tokenizer.definition import Tokenizer, load_tokenizer, tokenizer_without_file
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import decode, fast_encoder_refusal
+from tokshard.tokenizer.recorded import recorded_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -279,7 +280,7 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
     manifest = read_manifest(path_prefix)
     recorded = manifest.tokenizer if manifest is not None else None
     if argument is None:
-        return _recorded_tokenizer(manifest)
+        return recorded_tokenizer(manifest)
     tokenizer = load_tokenizer(argument, need_eod=False).like(recorded)
     comparison = compare_definitions(recorded, tokenizer.identity)
     if comparison.verdict == "different":
@@ -288,22 +289,4 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
             f"{', '.join(comparison.details)}",
             hint="pass the tokenizer that the dataset was encoded with",
         )
-    return tokenizer
-
-
-def _recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
-    if manifest is None or manifest.tokenizer is None:
-        return None
-    if (known := tokenizer_without_file(manifest.tokenizer)) is not None:
-        return known
-    path = manifest.tokenizer_path
-    if path is None:
-        return None
-    try:
-        tokenizer = load_tokenizer(path, need_eod=False).like(manifest.tokenizer)
-        if compare_definitions(manifest.tokenizer, tokenizer.identity).verdict == "different":
-            return None
-        decode(tokenizer, [])  # loads its library
-    except (TokenizerError, MissingExtraError):
-        return None
     return tokenizer

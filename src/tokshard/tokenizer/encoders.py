@@ -128,6 +128,30 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return b"".join(_tiktoken_pieces(library, plain)).decode("utf-8", "replace")
 
 
+def unknown_ids(tokenizer: Tokenizer, ids: Iterable[int]) -> list[int]:
+    """Return those of some ids that are in gaps of the vocabulary or beyond it, ascending.
+
+    Example:
+        >>> from tokshard.tokenizer.definition import load_tokenizer
+        >>> unknown_ids(load_tokenizer(None), [300, 65, 256])
+        [300]
+    """
+    return [index for index in sorted(set(ids)) if not _has_token(tokenizer, index)]
+
+
+def _has_token(tokenizer: Tokenizer, index: int) -> bool:
+    if not 0 <= index <= tokenizer.max_token_id:
+        return False
+    if tokenizer.kind == "huggingface":
+        return _library(tokenizer).token(index) is not None
+    if tokenizer.kind == "tiktoken":
+        try:
+            _library(tokenizer).decode_single_token_bytes(index)
+        except KeyError:
+            return False
+    return True
+
+
 def token_text(tokenizer: Tokenizer, token: int) -> str:
     """Return the text of one token with its spaces, which decoders strip from the first piece.
 

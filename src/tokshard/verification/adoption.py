@@ -29,7 +29,7 @@ from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord, content_digest, piecewise_digest
 from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
-from tokshard.verification.content import TokenRules, scan_tokens
+from tokshard.verification.content import examine_tokens, expectations
 from tokshard.verification.context import VerifyContext
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.report import ProductFindings
@@ -123,9 +123,8 @@ def _eod(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ver
     if tokenizer is None or facts.header.dtype.kind not in "iu":
         return None
     dataset = IndexedDataset(prefix, multimodal=facts.multimodal)
-    rules = TokenRules(tokenizer.max_token_id + 1, tokenizer.eod_id, None, None)
-    tally = scan_tokens(dataset, rules, findings, context)
-    ends = tokenizer.eod_id is not None and tally.documents > 0 and tally.without_eod == 0
+    tally = examine_tokens(dataset, expectations(None, tokenizer, tokenizer), findings, context)
+    ends = tokenizer.eod_id is not None and tally.documents > 0 and tally.without_eod.count == 0
     return tokenizer.eod_id if ends else None
 
 

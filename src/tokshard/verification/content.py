@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,93 +15,75 @@ from tokshard.dataset.manifest import (
     Manifest,
     file_of,
 )
+from tokshard.dataset.plan import TokenizeParameters
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import RejectionRecord, read_records
-from tokshard.dataset.source import FileTokens, InputFile, open_data
+from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import IntegrityError, TokshardError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path
-from tokshard.tokenizer.definition import Tokenizer, tokenizer_without_file
+from tokshard.tokenizer.definition import Tokenizer
+from tokshard.tokenizer.recorded import recorded_tokenizer
+from tokshard.tokenizer.special_tokens import SpecialTokens, special_tokens_of
 from tokshard.verification.context import VerifyContext
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.inputs import Units, examine_inputs
-from tokshard.verification.report import ProductFindings
+from tokshard.verification.report import (
+    ProductFindings,
+    SpecialTokenAudit,
+    SpecialTokenCount,
+    TokenRole,
+)
+from tokshard.verification.tokens import TokenRules, TokenTally, scan_tokens
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-_BLOCK_TOKENS = 1 << 21
-_TASK_BYTES = 64 << 20
-_TASK_DOCUMENTS = 1 << 18
+SAMPLE_DOCUMENTS = 100
+SAMPLE_TOKENS = 4096
+_SHOWN_TOKENS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRules:
-    """Expectations about the tokens.
+class Expectations:
+    """Expectations about the tokens of a dataset, from its manifest and its tokenizer.
 
     Attributes:
-        limit: Ids must be below this; None if the vocabulary is unknown.
-        eod_id: The EOD token; None if unknown.
-        ends_with_eod: Whether every document with tokens ends with it; None if unknown.
-        eod_in_text: The number of other EOD tokens; None if unknown.
+        rules: The rules of the scan.
+        eod_in_text: The number of EOD tokens other than those at the ends of documents; None if unknown.
+        places_are_known: Whether special tokens at other places than the rules state come from the text.
+        names: The texts of special tokens, by id.
+        unknown_id: The token for unknown characters.
     """
 
-    limit: int | None
-    eod_id: int | None
-    ends_with_eod: bool | None
-    eod_in_text: int | None
+    rules: TokenRules
+    eod_in_text: int | None = None
+    places_are_known: bool = False
+    names: Mapping[int, str] = field(default_factory=dict)
+    unknown_id: int | None = None
+
+    def named(self, identifier: int) -> str:
+        """Return a token for messages.
+
+        Example:
+            >>> Expectations(TokenRules(), names={1: "<s>"}).named(1)
+            "'<s>' (1)"
+        """
+        return f"{self.names[identifier]!r} ({identifier})" if identifier in self.names else str(identifier)
 
 
-@dataclass(slots=True)
-class TokenTally:
-    """Counts of a scan.
-
-    Attributes:
-        outside: Tokens that are not in the vocabulary.
-        first_outside: The first of them: (its number in the ``.bin``, its id).
-        eod: EOD tokens.
-        documents: Documents with tokens.
-        without_eod: Those of them that do not end with EOD.
-        first_without: The first of these.
-    """
-
-    outside: int = 0
-    first_outside: tuple[int, int] | None = None
-    eod: int = 0
-    documents: int = 0
-    without_eod: int = 0
-    first_without: int | None = None
-
-    def merge(self, later: TokenTally) -> None:
-        """Add the counts of the following part."""
-        self.outside += later.outside
-        self.eod += later.eod
-        self.documents += later.documents
-        self.without_eod += later.without_eod
-        if self.first_outside is None:
-            self.first_outside = later.first_outside
-        if self.first_without is None:
-            self.first_without = later.first_without
-
-
-def scan_tokens(
-    dataset: IndexedDataset, rules: TokenRules, findings: ProductFindings, context: VerifyContext
+def examine_tokens(
+    dataset: IndexedDataset, expected: Expectations, findings: ProductFindings, context: VerifyContext
 ) -> TokenTally:
-    """Read all tokens and check them against the rules.
+    """Read all tokens, check them, and put the counts of special tokens into the report.
 
     Raises:
         IntegrityError, StorageError: The ``.bin`` cannot be read to its end.
     """
-    size = dataset.index.token_count * dataset.dtype.itemsize
-    path = bin_path(dataset.path_prefix)
-    tokens = FileTokens(open_data(path), dataset.dtype)
-    tally = TokenTally()
-    for found in context.runner.run(
-        lambda part: _scan(dataset, tokens, rules, part, context), _parts(dataset, size), size
-    ):
-        tally.merge(found)
+    rules = expected.rules
+    tally = scan_tokens(dataset, rules, context)
     findings.counts["tokens_checked"] = dataset.index.token_count
+    if tally.ids:
+        findings.special_tokens = _audit(tally, expected)
+    path = bin_path(dataset.path_prefix)
     if tally.first_outside is not None:
         token, identifier = tally.first_outside
         offset = token * dataset.dtype.itemsize
@@ -111,82 +92,95 @@ def scan_tokens(
             f"(of all tokens, {tally.outside:,} are not)"
         )
         findings.find("token-range", text, path=path, offset=offset)
-    if rules.ends_with_eod and tally.first_without is not None:
+    if rules.eod_id is not None and rules.ends_with_eod and tally.without_eod.count:
         text = (
-            f"{dataset.path_prefix}: document {tally.first_without} does not end with EOD ({rules.eod_id}) "
-            f"(of {tally.documents:,} documents with tokens, {tally.without_eod:,} do not)"
+            f"{dataset.path_prefix}: document {tally.without_eod.first} does not end with EOD "
+            f"({rules.eod_id}) "
+            f"(of {tally.documents:,} documents with tokens, {tally.without_eod.count:,} do not)"
         )
+        if not tally.ids[rules.eod_id].occurrences:
+            text += "; no document contains it"
         findings.find("eod-missing", text, path=path)
-    appended = tally.documents - tally.without_eod if rules.ends_with_eod else 0
-    if rules.eod_in_text is not None and tally.eod - appended != rules.eod_in_text:
-        text = (
-            f"{dataset.path_prefix}: the text of documents must contain EOD ({rules.eod_id}) "
-            f"{rules.eod_in_text} times by the manifest, got {tally.eod - appended}"
-        )
-        findings.find("eod-count", text, path=path)
+    _examine_eod_count(dataset.path_prefix, tally, expected, findings)
+    if rules.has_template:
+        for place, ids, missing in (
+            ("begin", rules.prefix, tally.without_prefix),
+            ("end", rules.suffix, tally.without_suffix),
+        ):
+            if ids and missing.count:
+                never = [expected.named(one) for one in ids if not tally.ids[one].occurrences]
+                text = (
+                    f"{dataset.path_prefix}: document {missing.first} has a text that does not {place} with "
+                    f"{', '.join(map(expected.named, ids))} (of {tally.sequences:,} texts with tokens, "
+                    f"{missing.count:,} do not)"
+                )
+                if never:
+                    text += f"; no document contains {', '.join(never)}"
+                findings.find("special-missing", text, path=path)
+    if expected.places_are_known:
+        _examine_text(dataset.path_prefix, tally, expected, findings)
     return tally
 
 
-def _parts(dataset: IndexedDataset, size: int) -> list[tuple[int, int]]:
-    # Many ranges where there are many tokens, and never too many documents in one.
-    count = dataset.document_count
-    parts = max(1, -(-size // _TASK_BYTES), -(-count // _TASK_DOCUMENTS))
-    edges = [count * part // parts for part in range(parts + 1)]
-    return [(first, stop) for first, stop in pairwise(edges) if stop > first]
-
-
-def _scan(
-    dataset: IndexedDataset,
-    tokens: FileTokens,
-    rules: TokenRules,
-    part: tuple[int, int],
-    context: VerifyContext,
-) -> TokenTally:
-    first, stop = part
-    ends = _document_ends(dataset, first, stop)
-    tally = TokenTally()
-    filled = np.flatnonzero(np.diff(ends) > 0)
-    tally.documents = len(filled)
-    last = ends[filled + 1] - 1
-    for begin in range(int(ends[0]), int(ends[-1]), _BLOCK_TOKENS):
-        count = min(_BLOCK_TOKENS, int(ends[-1]) - begin)
-        block = tokens.read(begin, count)
-        context.runner.count_bytes(block.nbytes)
-        if rules.limit is not None:
-            _look_for_outside(tally, block, rules.limit, begin)
-        if rules.eod_id is not None:
-            tally.eod += int(np.count_nonzero(block == rules.eod_id))
-            low, high = np.searchsorted(last, (begin, begin + count))
-            wrong = np.flatnonzero(block[last[low:high] - begin] != rules.eod_id)
-            tally.without_eod += len(wrong)
-            if len(wrong) and tally.first_without is None:
-                tally.first_without = first + int(filled[low + wrong[0]])
-    return tally
-
-
-def _look_for_outside(tally: TokenTally, block: NDArray[Any], limit: int, begin: int) -> None:
-    # Minimum and maximum first: almost always they settle it, in half the time.
-    if block.size and int(block.min()) >= 0 and int(block.max()) < limit:
+def _examine_eod_count(
+    prefix: str, tally: TokenTally, expected: Expectations, findings: ProductFindings
+) -> None:
+    eod = expected.rules.eod_id
+    if eod is None or expected.eod_in_text is None:
         return
-    wrong = np.flatnonzero((block < 0) | (block >= limit))
-    tally.outside += len(wrong)
-    if tally.first_outside is None and len(wrong):
-        tally.first_outside = begin + int(wrong[0]), int(block[wrong[0]])
+    counts = tally.ids[eod]
+    found = counts.occurrences - (counts.ends if expected.rules.ends_with_eod else 0)
+    if found != expected.eod_in_text:
+        text = (
+            f"{prefix}: the text of documents must contain EOD ({eod}) "
+            f"{expected.eod_in_text} times by the manifest, got {found}"
+        )
+        findings.find("eod-count", text, path=bin_path(prefix))
 
 
-def _document_ends(dataset: IndexedDataset, first: int, stop: int) -> NDArray[np.int64]:
-    # int64 of shape (documents + 1,), in tokens.
-    edges = dataset.document_indices[first : stop + 1]
-    index = dataset.index
-    pointers = index.sequence_pointers
-    inside = np.minimum(edges, max(index.sequence_count - 1, 0))
-    if not index.sequence_count:
-        return np.zeros(len(edges), np.int64)
-    return np.where(edges < index.sequence_count, pointers[inside] // index.dtype.itemsize, index.token_count)
+def _examine_text(prefix: str, tally: TokenTally, expected: Expectations, findings: ProductFindings) -> None:
+    # The text for unknown characters is no literal; without --append-eod, EOD in text is as intended.
+    allowed = {expected.unknown_id}
+    if not expected.rules.ends_with_eod:
+        allowed.add(expected.rules.eod_id)
+    found = [
+        f"{expected.named(identifier)} {counts.elsewhere:,} {'time' if counts.elsewhere == 1 else 'times'}, "
+        f"first in document {counts.first_elsewhere}"
+        for identifier, counts in tally.ids.items()
+        if counts.elsewhere and identifier not in allowed
+    ]
+    if found:
+        rest = len(found) - _SHOWN_TOKENS
+        more = f"; and {rest} more tokens" if rest > 0 else ""
+        text = f"{prefix}: special tokens occur within text: {'; '.join(found[:_SHOWN_TOKENS])}{more}"
+        findings.find("special-in-text", text, path=bin_path(prefix))
 
 
-SAMPLE_DOCUMENTS = 100
-SAMPLE_TOKENS = 4096
+def _audit(tally: TokenTally, expected: Expectations) -> SpecialTokenAudit:
+    rules = expected.rules
+    found = []
+    for identifier, counts in tally.ids.items():
+        members: dict[TokenRole, tuple[int | None, ...]] = {
+            "eod": (rules.eod_id,),
+            "prefix": rules.prefix,
+            "suffix": rules.suffix,
+            "unknown": (expected.unknown_id,),
+        }
+        roles = tuple(role for role, ids in members.items() if identifier in ids)
+        if roles or counts.occurrences:
+            found.append(
+                SpecialTokenCount(
+                    id=identifier,
+                    token=expected.names.get(identifier),
+                    roles=roles,
+                    occurrences=counts.occurrences,
+                    starts=counts.starts,
+                    ends=counts.ends,
+                    elsewhere=counts.elsewhere,
+                    first_elsewhere=counts.first_elsewhere,
+                )
+            )
+    return SpecialTokenAudit(tally.documents, tuple(found))
 
 
 def examine_meaning(
@@ -203,16 +197,15 @@ def examine_meaning(
         StorageError, IntegrityError: A file cannot be read to its end.
     """
     dataset = IndexedDataset(prefix, multimodal=facts.multimodal, mmap=False)
-    identity = manifest.tokenizer if manifest is not None else None
-    tokenizer = _tokenizer(prefix, identity, findings, context)
-    rules = _rules(identity, manifest, tokenizer)
-    if rules.limit is None:
+    tokenizer = _tokenizer(prefix, manifest, findings, context)
+    expected = expectations(manifest, tokenizer, context.tokenizer)
+    if expected.rules.limit is None:
         findings.find(
             "vocabulary-unknown", f"{prefix}: the tokenizer is unknown, so token ids cannot be checked"
         )
     if facts.header.dtype.kind in "iu":
-        scan_tokens(dataset, rules, findings, context)
-        if tokenizer is not None and not findings.has("token-range", "tokenizer-other"):
+        examine_tokens(dataset, expected, findings, context)
+        if tokenizer is not None and not findings.has("token-range"):
             _decode_sample(dataset, tokenizer, findings)
     if manifest is not None and units is not None:
         _examine_provenance(prefix, manifest, units, findings, context)
@@ -221,41 +214,85 @@ def examine_meaning(
 
 
 def _tokenizer(
-    prefix: str, identity: TokenizerIdentity | None, findings: ProductFindings, context: VerifyContext
+    prefix: str, manifest: Manifest | None, findings: ProductFindings, context: VerifyContext
 ) -> Tokenizer | None:
-    given = context.tokenizer
-    if given is None:
-        return tokenizer_without_file(identity) if identity is not None else None
-    given = given.like(identity)
+    # The dataset's tokenizer, as far as its definition is at hand.
+    if context.tokenizer is None:
+        return recorded_tokenizer(manifest)
+    identity = manifest.tokenizer if manifest is not None else None
+    given = context.tokenizer.like(identity)
     comparison = compare_definitions(identity, given.identity)
     if comparison.verdict == "different":
         details = ", ".join(comparison.details)
         text = f"{prefix} was encoded with another tokenizer than {given.argument}: {details}"
         findings.find("tokenizer-other", text)
+        return recorded_tokenizer(manifest)
     return given
 
 
-def _rules(
-    identity: TokenizerIdentity | None, manifest: Manifest | None, tokenizer: Tokenizer | None
-) -> TokenRules:
-    # The tokenizer of the manifest comes first.
-    described = identity or tokenizer
-    limit = described.max_token_id + 1 if described is not None else None
+def expectations(
+    manifest: Manifest | None, tokenizer: Tokenizer | None, given: Tokenizer | None
+) -> Expectations:
+    """Return what is expected of a dataset's tokens.
+
+    Args:
+        manifest: Its manifest, if it has one.
+        tokenizer: Its tokenizer, if the definition is at hand.
+        given: The tokenizer that the user passed: ids must be in its vocabulary, too.
+    """
+    recorded = manifest.tokenizer if manifest is not None else None
+    described = recorded or (tokenizer.identity if tokenizer is not None else None)
+    limits = [one.max_token_id + 1 for one in (described, given) if one is not None]
+    template = _template(described, tokenizer)
+    special = special_tokens_of(tokenizer) if tokenizer is not None else SpecialTokens({}, None)
+    names = dict(special.names)
+    if described is not None and described.eod_id is not None and described.eod_token is not None:
+        names[described.eod_id] = described.eod_token
+    rules = TokenRules(
+        limit=min(limits, default=None),
+        eod_id=_fitting(described.eod_id if described is not None else None),
+        prefix=template[0] if template is not None else (),
+        suffix=template[1] if template is not None else (),
+        special=tuple(special.names),
+    )
+    expected = Expectations(rules, names=names, unknown_id=special.unknown_id)
     if manifest is None:
-        return TokenRules(limit, None, None, None)
-    eod, appended = manifest.options.eod_id, manifest.options.append_eod
-    eod = eod if eod is not None and eod < 2**31 else None
+        return expected
+    eod, appended = _fitting(manifest.options.eod_id), manifest.options.append_eod
     known = appended is not None and UNKNOWN_ENCODER not in manifest.encoder.documents
-    return TokenRules(
-        limit=limit,
-        eod_id=eod,
-        ends_with_eod=bool(appended) if known and eod is not None else None,
+    options = manifest.options
+    has_template = options.special_tokens if isinstance(options, TokenizeParameters) else None
+    return replace(
+        expected,
+        rules=replace(
+            rules,
+            eod_id=eod if eod is not None else rules.eod_id,
+            ends_with_eod=(bool(appended) and eod is not None) if known else None,
+            has_template=has_template,
+        ),
         eod_in_text=manifest.dataset.eod_in_text if known and eod is not None else None,
+        places_are_known=known and recorded is not None and (template is not None or has_template is False),
     )
 
 
+def _template(
+    identity: TokenizerIdentity | None, tokenizer: Tokenizer | None
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    # The ids that --special-tokens adds before and after a text; None if unknown.
+    for one in (identity, tokenizer.identity if tokenizer is not None else None):
+        if one is not None and one.prefix_ids is not None and one.suffix_ids is not None:
+            return one.prefix_ids, one.suffix_ids
+        if one is not None and one.kind != "huggingface":
+            return (), ()
+    return None
+
+
+def _fitting(identifier: int | None) -> int | None:
+    return identifier if identifier is not None and identifier < 2**31 else None
+
+
 def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, findings: ProductFindings) -> None:
-    from tokshard.tokenizer.encoders import decode
+    from tokshard.tokenizer.encoders import decode, unknown_ids
 
     count = dataset.document_count
     sample = sorted({place * count // SAMPLE_DOCUMENTS for place in range(SAMPLE_DOCUMENTS)} if count else ())
@@ -266,7 +303,14 @@ def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, findings: Prod
         try:
             for sequence in range(first, last)[:1]:
                 length = min(int(dataset.sequence_lengths[sequence]), SAMPLE_TOKENS)
-                decode(tokenizer, dataset.get(sequence, 0, length).tolist())
+                ids = dataset.get(sequence, 0, length).tolist()
+                decode(tokenizer, ids)
+                if unknown := unknown_ids(tokenizer, ids):
+                    text = (
+                        f"document {document} of {dataset.path_prefix} has the token id {unknown[0]}, "
+                        f"which is in a gap of the vocabulary"
+                    )
+                    findings.find("undecodable", text)
         except TokshardError as error:
             text = f"document {document} of {dataset.path_prefix} cannot be decoded: {error.message}"
             findings.find("undecodable", text, hint=error.hint)

@@ -92,6 +92,14 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         ),
         "eod-missing": _error("documents do not end with the EOD token", _REMAKE),
         "eod-count": _error("the number of EOD tokens within documents contradicts the manifest", _REMAKE),
+        "special-missing": _error(
+            "texts do not have the tokens that --special-tokens adds (such as BOS), as the manifest records",
+            _REMAKE,
+        ),
+        "special-in-text": _warning(
+            "special tokens occur within text: the text spells them, and they became control tokens",
+            "remove such strings from the text and tokenize again",
+        ),
         "tokenizer-other": _error(
             "the tokenizer passed is not that of the dataset",
             "pass the tokenizer that the dataset was encoded with",
@@ -160,6 +168,48 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
 
 
 ProductKind = Literal["dataset", "index", "blend", "plan", "rank"]
+TokenRole = Literal["eod", "prefix", "suffix", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokenCount:
+    """Counts of one special token."""
+
+    id: Annotated[int, Key("id", "Token id.", minimum=0)]
+    token: Annotated[str | None, Key("token", "Text of the token; null if unknown.")]
+    roles: Annotated[
+        tuple[TokenRole, ...],
+        Key(
+            "roles",
+            "eod: the EOD token. prefix, suffix: --special-tokens adds it before, after each text. "
+            "unknown: it replaces unknown characters. Empty for others.",
+        ),
+    ]
+    occurrences: Annotated[int, Key("occurrences", "All occurrences.", minimum=0)]
+    starts: Annotated[int, Key("starts", "Documents that begin with it.", minimum=0)]
+    ends: Annotated[int, Key("ends", "Documents that end with it.", minimum=0)]
+    elsewhere: Annotated[
+        int,
+        Key(
+            "elsewhere",
+            "Occurrences other than as the EOD token of a document and as what --special-tokens adds.",
+            minimum=0,
+        ),
+    ]
+    first_elsewhere: Annotated[
+        int | None, Key("first_elsewhere", "The first document with such an occurrence.", minimum=0)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokenAudit:
+    """The special tokens of a dataset, counted at level deep."""
+
+    documents: Annotated[int, Key("documents", "Documents with tokens.", minimum=0)]
+    tokens: Annotated[
+        tuple[SpecialTokenCount, ...],
+        Key("tokens", "Tokens with a role, and other special tokens that occur, by id."),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +221,14 @@ class VerifiedProduct:
     is_sound: Annotated[bool, Key("sound", "Whether there are no findings but notes.")]
     counts: Annotated[dict[str, int], Key("counts", "Counts, by name.")]
     findings: Annotated[tuple[Finding, ...], Key("findings", "Findings, in the order of the checks.")]
+    special_tokens: Annotated[
+        SpecialTokenAudit | None,
+        Key(
+            "special_tokens",
+            "The special tokens of a dataset; absent below level deep, and if none are known.",
+            omit_none=True,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +261,7 @@ class ProductFindings(FindingCollector):
     def __init__(self, kind: ProductKind, path: str) -> None:
         super().__init__(RULES, path)
         self.kind = kind
+        self.special_tokens: SpecialTokenAudit | None = None
 
     def find_changed(self) -> None:
         """Replace all findings by one: another program changed the product during the verification."""
@@ -211,4 +270,11 @@ class ProductFindings(FindingCollector):
 
     def close(self) -> VerifiedProduct:
         """Return the verified product."""
-        return VerifiedProduct(self.kind, self.path, self.is_sound, dict(self.counts), tuple(self.findings))
+        return VerifiedProduct(
+            self.kind,
+            self.path,
+            self.is_sound,
+            dict(self.counts),
+            tuple(self.findings),
+            self.special_tokens,
+        )

@@ -1,0 +1,32 @@
+"""The tokenizer that a dataset's manifest records."""
+
+from __future__ import annotations
+
+from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.tokenizer_identity import compare_definitions
+from tokshard.errors import MissingExtraError, TokenizerError
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer, tokenizer_without_file
+from tokshard.tokenizer.encoders import decode
+
+
+def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
+    """Return the tokenizer that a manifest records, with its library loaded.
+
+    None if it is unknown, its file is not at the recorded path any more or has changed, or its library is
+    not installed.
+    """
+    if manifest is None or manifest.tokenizer is None:
+        return None
+    if (known := tokenizer_without_file(manifest.tokenizer)) is not None:
+        return known
+    path = manifest.tokenizer_path
+    if path is None:
+        return None
+    try:
+        tokenizer = load_tokenizer(path, need_eod=False).like(manifest.tokenizer)
+        if compare_definitions(manifest.tokenizer, tokenizer.identity).verdict == "different":
+            return None
+        decode(tokenizer, [])
+    except (TokenizerError, MissingExtraError):
+        return None
+    return tokenizer
