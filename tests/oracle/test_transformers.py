@@ -63,7 +63,7 @@ def transformers():
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_sizes_and_eod_tokens_are_those_of_transformers(tmp_path, transformers, family, variant):
-    directory = directories.directory(family, variant)
+    directory = directories.directory(family, variant, count=10)
     path = directory.write(tmp_path / "tokenizer")
     expected = matrix.reference(directory, path, transformers)
     assert not expected.error
