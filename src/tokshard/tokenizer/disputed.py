@@ -16,7 +16,7 @@ from tokshard.tokenizer import huggingface_library
 DISPUTED_CHARACTER: Final = "\u180e"
 
 # The characters for which fastokens 0.3.5 and `tokenizers` 1.0.0rc3 split (\p{L}, \p{M}, \p{N}, \s) or
-# normalize (NFC) otherwise, of all code points: those that Unicode added with version 17, and the combining
+# normalize (NFC) otherwise: those that Unicode added with version 17, and the combining
 # marks that it added since version 9. fastokens and 0.22 and 0.23 agree on them.
 _SINCE_VERSION_1: Final = (
     "\u07fd\u088f\u0897-\u089f\u08ca-\u08d3\u09fe\u0c3c\u0c5c\u0cdc\u0d3b\u0d3c\u0eba\u1715\u180e"
