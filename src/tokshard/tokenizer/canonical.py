@@ -13,7 +13,12 @@ from hashlib import sha256
 from itertools import chain
 from typing import Any, Final
 
-from tokshard.tokenizer.huggingface import added_token_ids, template_ids
+from tokshard.tokenizer.huggingface import (
+    SPLITS_SPECIAL_TOKENS,
+    added_token_ids,
+    byte_alphabet,
+    template_ids,
+)
 from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
 
 # Defaults of `tokenizers`, by type of component: a missing key means the same as this value.
@@ -61,18 +66,51 @@ def huggingface_digest(parsed: dict[str, Any]) -> str:
         >>> huggingface_digest({"model": model | old}) == huggingface_digest({"model": model | new})
         True
     """
+    return _digest({"kind": "huggingface", "model": _model(parsed["model"]), **_parts_of(parsed)})
+
+
+def behavior(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Return what decides ids besides vocabulary and merges, in a form to compare.
+
+    More definitions are equal than by their digests: what cannot matter is left out, such as the unknown
+    token of a vocabulary with all bytes.
+    """
+    model, parts = parsed["model"], _parts_of(parsed)
+    options = _options(model)
+    if _has_all_bytes(parsed, options):
+        for name in ("unk_token", "fuse_unk"):
+            options.pop(name, None)
+        if _splits_into_bytes(parts["pre_tokenizer"]):
+            options.pop("byte_fallback", None)
+    if not parsed.get(SPLITS_SPECIAL_TOKENS):
+        parts["added_tokens"] = [token[:-1] for token in parts["added_tokens"]]
+    return {"model": options, **parts}
+
+
+def _parts_of(parsed: dict[str, Any]) -> dict[str, Any]:
     template = template_ids(parsed.get("post_processor"))
     processor = parsed.get("post_processor") if template is None else [list(ids) for ids in template]
-    return _digest(
-        {
-            "kind": "huggingface",
-            "model": _model(parsed["model"]),
-            "added_tokens": _added_tokens(parsed),
-            "normalizer": _component(parsed.get("normalizer")),
-            "pre_tokenizer": _component(parsed.get("pre_tokenizer")),
-            "post_processor": processor,
-        }
-    )
+    parts = {
+        "added_tokens": _added_tokens(parsed),
+        "normalizer": _component(parsed.get("normalizer")),
+        "pre_tokenizer": _component(parsed.get("pre_tokenizer")),
+        "post_processor": processor,
+    }
+    return parts | ({SPLITS_SPECIAL_TOKENS: True} if parsed.get(SPLITS_SPECIAL_TOKENS) else {})
+
+
+def _has_all_bytes(parsed: dict[str, Any], options: dict[str, Any]) -> bool:
+    vocabulary = parsed["model"].get("vocab")
+    if options["type"] != "BPE" or not isinstance(vocabulary, dict):
+        return False
+    if _splits_into_bytes(_component(parsed.get("pre_tokenizer"))):
+        return all(character in vocabulary for character in byte_alphabet())
+    return bool(options.get("byte_fallback")) and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+
+
+def _splits_into_bytes(pre_tokenizer: Any) -> bool:
+    parts = pre_tokenizer if isinstance(pre_tokenizer, list) else [pre_tokenizer]
+    return any(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in parts)
 
 
 def tiktoken_digest(encoding: TiktokenEncoding) -> str:
@@ -101,13 +139,17 @@ def _digest(value: dict[str, Any]) -> str:
     return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()
 
 
-def _model(model: dict[str, Any]) -> dict[str, Any]:
-    kind = model.get("type") or _model_type(model)
+def _options(model: dict[str, Any]) -> dict[str, Any]:
+    kind = model_type(model)
     plain = {key: value for key, value in model.items() if key not in ("type", "vocab", "merges")}
     if kind == "BPE":
         for name in ("continuing_subword_prefix", "end_of_word_suffix"):
             plain[name] = plain.get(name) or None
-    result = {"type": kind, **_without_defaults(kind, plain)}
+    return {"type": kind, **_without_defaults(kind, plain)}
+
+
+def _model(model: dict[str, Any]) -> dict[str, Any]:
+    result = _options(model)
     vocabulary = model.get("vocab")
     result["vocab"] = _in_id_order(vocabulary) if isinstance(vocabulary, dict) else vocabulary
     if (merges := model.get("merges")) is not None:
@@ -136,7 +178,10 @@ def _flat_merges(merges: Any) -> Any:
     return merges
 
 
-def _model_type(model: dict[str, Any]) -> str:
+def model_type(model: dict[str, Any]) -> str:
+    """Return the type of a model."""
+    if model.get("type"):
+        return str(model["type"])
     # The oldest files name no type; the library tries them in this order.
     if "merges" in model:
         return "BPE"

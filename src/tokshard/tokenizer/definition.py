@@ -19,12 +19,14 @@ from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import user_cache_directory
 from tokshard.tokenizer import canonical
+from tokshard.tokenizer.directory import FILES_BESIDE, Directory, Problem, Reading, choose_reading
 from tokshard.tokenizer.eod import choose_eod, declared_eod
 from tokshard.tokenizer.files import (
     as_object,
     conversion_hint,
     is_model_file,
     parse_json,
+    parse_object,
     read_file,
     read_settings,
 )
@@ -34,6 +36,7 @@ from tokshard.tokenizer.location import Location, locate_tokenizer
 from tokshard.tokenizer.sentencepiece_files import difference_from_llama, sentencepiece_vocabulary
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings, encoding_of_json, encoding_of_lines
 from tokshard.tokenizer.token_ids import NULL_PREFIX, null_eod, null_vocabulary_size
+from tokshard.tokenizer.transformers_classes import Family
 from tokshard.tokenizer.vocabulary import Vocabulary
 
 BYTES_EOD: Final = "<|endoftext|>"
@@ -52,6 +55,8 @@ class Tokenizer:
         definition: What its library loads: the content of the file at ``path``, or that with what the
             files beside it change.
         sha256: SHA-256 of ``definition``.
+        applied: What the files beside it change, one phrase each.
+        warnings: Reasons why transformers may give other ids, one sentence each.
     """
 
     kind: TokenizerKind
@@ -60,6 +65,8 @@ class Tokenizer:
     identity: TokenizerIdentity
     sha256: str
     definition: bytes = field(repr=False)
+    applied: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str | None:
@@ -124,6 +131,9 @@ def load_tokenizer(
     need_eod: bool = True,
     merges: str | None = None,
     tiktoken: TikTokenizerSettings | None = None,
+    transformers: Family | None = None,
+    strict: bool = False,
+    special_tokens: bool = True,
 ) -> Tokenizer:
     """Find a tokenizer and read what it is.
 
@@ -137,6 +147,10 @@ def load_tokenizer(
         merges: The path of the ``merges.txt`` that belongs to the ``vocab.json`` at ``argument``; by default
             the one beside it.
         tiktoken: How to read the file of a TikTokenizer; None for Megatron's defaults.
+        transformers: The major version of transformers whose reading of a directory is followed; by default
+            5 where 4 and 5 differ, with a warning.
+        strict: Whether it is an error, and no warning, that transformers may give other ids.
+        special_tokens: Whether the post-processor applies, so that its differences matter.
 
     Raises:
         TokenizerError: The file cannot be read or used, or the EOD cannot be chosen.
@@ -155,11 +169,11 @@ def load_tokenizer(
     else:
         source = locate_tokenizer(argument) if merges is None else Location(argument, (), merges)
         path = source.definition
-        read = _read(source, tiktoken)
+        read = _read(source, tiktoken, transformers, special_tokens=special_tokens)
+    if read.problem is not None and strict:
+        raise TokenizerError(read.problem.message, hint=read.problem.hint)
     place = path or "the built-in tokenizer"
     vocabulary = read.vocabulary
-    if read.kind == "huggingface" and eod is None:
-        vocabulary = replace(vocabulary, declared_eod=declared_eod(source.beside))
     eod_id, eod_token = choose_eod(vocabulary, eod, place, need_eod=need_eod)
     identity = TokenizerIdentity(
         kind=read.kind,
@@ -171,9 +185,22 @@ def load_tokenizer(
         definition_sha256=read.digest,
         prefix_ids=vocabulary.prefix_ids,
         suffix_ids=vocabulary.suffix_ids,
+        transformers=read.transformers,
     )
     sha256 = hashlib.sha256(read.definition).hexdigest()
-    return Tokenizer(read.kind, argument, path, identity, sha256, read.definition)
+    warnings = () if read.problem is None else (f"{read.problem.message}; {read.problem.hint}",)
+    return Tokenizer(read.kind, argument, path, identity, sha256, read.definition, read.applied, warnings)
+
+
+def definition_ahead(path: str, transformers: Family | None) -> tuple[bytes, dict[str, Any]]:
+    """Return what :func:`load_tokenizer` makes of a local ``tokenizer.json``: its bytes, and them parsed."""
+    source = locate_tokenizer(path)
+    content = read_file(source.definition)
+    parsed = as_object(parse_json(content, source.definition), source.definition)
+    if source.beside:
+        reading, _ = _reading(source, content, parsed, transformers, special_tokens=True)
+        content, parsed = _definition_of(reading, content, parsed)
+    return content, parsed
 
 
 def tokenizer_identity(path: str | os.PathLike[str], *, eod: str | None = None) -> TokenizerIdentity:
@@ -243,6 +270,9 @@ class _Read:
     vocabulary: Vocabulary
     digest: str  # of the canonical form
     definition: bytes
+    applied: tuple[str, ...] = ()
+    problem: Problem | None = None
+    transformers: Family | None = None
 
 
 def _built_in() -> _Read:
@@ -252,14 +282,21 @@ def _built_in() -> _Read:
     return _Read("bytes", vocabulary, digest, _BYTES_DEFINITION)
 
 
-def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> _Read:
+def _read(
+    source: Location,
+    tiktoken: TikTokenizerSettings | None,
+    transformers: Family | None,
+    *,
+    special_tokens: bool,
+) -> _Read:
     path = source.definition
     if source.merges is not None:
         parsed = gpt2_definition(path, source.merges)
         if source.directory is not None:
             settings = read_settings(source.beside)
             _refuse_difference(source.directory, settings, path, difference_from_gpt2(settings))
-        return _huggingface(parsed, dump_json(parsed), path)
+        read = _huggingface(parsed, dump_json(parsed), path)
+        return replace(read, vocabulary=replace(read.vocabulary, declared_eod=declared_eod(source.beside)))
     content = read_file(path)
     encoding = encoding_of_lines(content, path)
     if encoding is None and is_model_file(path):
@@ -268,8 +305,55 @@ def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> _Read:
         parsed = parse_json(content, path)
         encoding = encoding_of_json(parsed, path, tiktoken)
         if encoding is None:
-            return _huggingface(as_object(parsed, path), content, path)
+            return _with_files_beside(
+                source, content, as_object(parsed, path), transformers, special_tokens=special_tokens
+            )
     return _Read("tiktoken", encoding.vocabulary, canonical.tiktoken_digest(encoding), content)
+
+
+def _with_files_beside(
+    source: Location,
+    content: bytes,
+    parsed: dict[str, Any],
+    transformers: Family | None,
+    *,
+    special_tokens: bool,
+) -> _Read:
+    path = source.definition
+    if not source.beside:
+        return replace(_huggingface(parsed, content, path), transformers=transformers)
+    huggingface_vocabulary(parsed, path)  # refuses what is no tokenizer.json
+    reading, problem = _reading(source, content, parsed, transformers, special_tokens=special_tokens)
+    content, parsed = _definition_of(reading, content, parsed)
+    read = _huggingface(parsed, content, path)
+    return replace(
+        read,
+        vocabulary=replace(read.vocabulary, declared_eod=reading.eos_token),
+        applied=reading.applied,
+        problem=problem,
+        transformers=transformers if problem is None else reading.version,
+    )
+
+
+def _reading(
+    source: Location,
+    content: bytes,
+    parsed: dict[str, Any],
+    transformers: Family | None,
+    *,
+    special_tokens: bool,
+) -> tuple[Reading, Problem | None]:
+    beside = {os.path.basename(path): parse_object(read_file(path), path) for path in source.beside}
+    files = Directory(parsed, b'"ByteLevel"' in content, *map(beside.get, FILES_BESIDE))
+    return choose_reading(files, transformers, source.definition, special_tokens=special_tokens)
+
+
+def _definition_of(reading: Reading, content: bytes, parsed: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    if reading.definition is parsed:
+        return content, parsed
+    import orjson
+
+    return orjson.dumps(reading.definition), reading.definition
 
 
 def _huggingface(parsed: Any, content: bytes, path: str) -> _Read:

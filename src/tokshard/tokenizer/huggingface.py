@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer.vocabulary import Vocabulary
+
+SPLITS_SPECIAL_TOKENS: Final = "encode_special_tokens"
+"""Key of definitions that tokshard writes, at their beginning: special tokens in texts are text."""
 
 
 def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
@@ -131,3 +134,10 @@ def added_token_ids(
         ids[content] = vocabulary.get(content, following)
         following += content not in vocabulary
     return ids
+
+
+def byte_alphabet() -> list[str]:
+    """Return the 256 characters by which byte-level vocabularies write the bytes, in the bytes' order."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shifted = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(shifted)) for byte in range(256)]

@@ -18,10 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 from tokshard.storage.scratch import scratch_directory
+from tokshard.tokenizer.huggingface import SPLITS_SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+_SPLITS = f'{{"{SPLITS_SPECIAL_TOKENS}":true,'.encode()
 
 
 class LoadedTokenizer(Protocol):
@@ -45,6 +49,8 @@ class LoadedTokenizer(Protocol):
 def load(content: bytes) -> LoadedTokenizer:
     """Load a ``tokenizer.json``. Raises whatever the library raises for one that it refuses.
 
+    It may begin with the key :data:`SPLITS_SPECIAL_TOKENS`, which the library itself does not know.
+
     Example:
         >>> definition = b'{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "b"}}'
         >>> ids, lengths = load(definition).encode(["a", "b"], special_tokens=False)
@@ -55,15 +61,21 @@ def load(content: bytes) -> LoadedTokenizer:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import tokenizers
 
+    splits = content.startswith(_SPLITS)
+    if splits:
+        content = b"{" + content[len(_SPLITS) :]
     if hasattr(tokenizers.Tokenizer, "from_buffer"):
         library = tokenizers.Tokenizer.from_buffer(content)
         library.no_truncation()
         library.no_padding()
+        library.encode_special_tokens = splits
         return _Version0(library)
     with _file_with(content) as path:
         loaded: Any = tokenizers.Tokenizer.from_file(path)
     loaded.truncation = None
     loaded.padding = None
+    if splits:
+        loaded.encode_special_tokens = True
     loaded.encode("a", add_special_tokens=False)  # it refuses regular expressions only here
     return _Version1(loaded)
 

@@ -16,12 +16,13 @@ from typing import Any
 
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import huggingface_library, metaspace, structure
-from tokshard.tokenizer.definition import Tokenizer
+from tokshard.tokenizer.definition import Tokenizer, definition_ahead
 from tokshard.tokenizer.disputed import disputed
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.huggingface_library import LoadedTokenizer
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
+from tokshard.tokenizer.transformers_classes import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,15 @@ _fast_ahead: dict[tuple[str, bool], FastLibrary] = {}
 _reference_ahead: dict[str, LoadedTokenizer] = {}
 
 
-def load_ahead(path: str, *, special_tokens: bool) -> None:
+def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None = None) -> None:
     """Load the objects of both libraries for a ``tokenizer.json`` before they are needed.
 
     Nothing is loaded for a tokenizer that the fast encoder does not support. Errors are ignored here; the
     later call of :func:`fast` or :func:`huggingface` raises them.
     """
     with suppress(Exception):
-        with open(path, "rb") as file:
-            content = file.read()
+        content, definition = definition_ahead(path, transformers)
         digest = sha256(content).hexdigest()
-        definition = parse_object(content, path)
         # It may panic on unsupported definitions, and print that to stderr.
         if structure.refusal(definition, special_tokens=special_tokens) is not None:
             return

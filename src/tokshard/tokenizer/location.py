@@ -13,15 +13,13 @@ from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
+from tokshard.tokenizer.directory import FILES_BESIDE
 from tokshard.tokenizer.files import ACCEPTED_FILES, conversion_hint, read_settings
 
 _DEFINITION = "tokenizer.json"
 _VOCABULARY, _MERGES = "vocab.json", "merges.txt"
 # The definitions that a directory can have; the first that exists is used.
 _DEFINITIONS = (_DEFINITION, _VOCABULARY, "tokenizer.model", "tekken.json", "qwen.tiktoken")
-_BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
-# Files that tell how AutoTokenizer reads a directory without a tokenizer.json.
-_BESIDE_OTHERS = (*_BESIDE, "added_tokens.json", "config.json")
 # Vocabularies that only classes of transformers read.
 _SLOW = ("vocab.txt", _VOCABULARY, "spiece.model", "sentencepiece.bpe.model", "source.spm")
 _CACHE_NAME = "tokenizers"
@@ -76,8 +74,7 @@ def _location(fetch: Callable[[str], str | None], name: str | None, directory: s
             merges = fetch(candidate.removesuffix(_VOCABULARY) + _MERGES)
             if merges is None and name is None:
                 continue
-        has_own = candidate == _DEFINITION
-        found = [fetch(other) for other in (_BESIDE if has_own else _BESIDE_OTHERS) if other != candidate]
+        found = [fetch(other) for other in FILES_BESIDE if other != candidate]
         return Location(definition, tuple(path for path in found if path is not None), merges, directory)
     return None
 
@@ -109,7 +106,7 @@ def _from_disk(argument: str) -> Location:
 
 def _hint_for_directory(directory: str) -> str:
     names = os.listdir(directory)
-    beside = [os.path.join(directory, name) for name in _BESIDE_OTHERS if name in names]
+    beside = [os.path.join(directory, name) for name in FILES_BESIDE if name in names]
     if beside or any(name in names for name in _SLOW):
         return conversion_hint(directory, read_settings(beside))
     return f"pass {ACCEPTED_FILES}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer import metaspace
 from tokshard.tokenizer.disputed import DISPUTED_CHARACTER, components
-from tokshard.tokenizer.huggingface import added_token_ids
+from tokshard.tokenizer.huggingface import SPLITS_SPECIAL_TOKENS, added_token_ids, byte_alphabet
 from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 
 _TOP_KEYS: Final = frozenset(
@@ -79,6 +79,8 @@ def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
         >>> refusal({"version": "1.0", "model": {"type": "WordPiece"}}, special_tokens=False)
         'the model WordPiece'
     """
+    if definition.get(SPLITS_SPECIAL_TOKENS):
+        return "split_special_tokens"
     if unknown := set(definition) - _TOP_KEYS:
         return f"the field {min(unknown)}"
     if definition.get("version", "1.0") != "1.0":
@@ -129,13 +131,6 @@ def _joined(merges: list[Any]) -> list[Any]:
         return merges
     joined = [" ".join(pair) for pair in merges]
     return joined if "".join(joined).count(" ") == len(joined) else merges
-
-
-def byte_alphabet() -> list[str]:
-    """Return the 256 characters by which byte-level vocabularies write the bytes, in the bytes' order."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    shifted = iter(range(256, 512))
-    return [chr(byte if byte in printable else next(shifted)) for byte in range(256)]
 
 
 def _name(part: Any) -> str:
