@@ -144,6 +144,7 @@ Encoder = Literal["auto", "fast", "reference"]
 Dtype = Literal["auto", "uint16", "int32"]
 OnError = Literal["fail", "skip"]
 Preset = Literal["megatron"]
+Transformers = Literal["4", "5"]
 TiktokenPattern = Literal["v1", "v2"]
 
 COMMON_OPTIONS = (
@@ -291,6 +292,17 @@ def tokenize(
             group=_TOKENIZER,
         ),
     ] = TokenizeOptions.dtype,
+    transformers: Annotated[
+        Transformers | None,
+        choice(
+            Transformers,
+            "--transformers",
+            help="Read the files beside tokenizer.json as this major version of transformers does, that of "
+            "the training job.",
+            default="5 where 4 and 5 differ; required then with --preset megatron",
+            group=_TOKENIZER,
+        ),
+    ] = None,
     check_against: Annotated[
         str | None,
         text(
@@ -458,6 +470,8 @@ def tokenize(
             force=force,
             local_dir=local_dir,
             keep_local=keep_local,
+            transformers=transformers,
+            strict_tokenizer=like_megatron,
             check_against=check_against,
         )
         if discard_work:
@@ -477,7 +491,9 @@ def tokenize(
             terminal.say(tokshard.array_job_file(options, array, command).rstrip())
             return
         if dry_run:
-            run.show(tokshard.dry_run_tokenize(options), partial(_show_dry_run, rules=rules))
+            plan = tokshard.dry_run_tokenize(options)
+            run.warn(plan.warnings)
+            run.show(plan, partial(_show_dry_run, rules=rules))
             return
         if tokenizer is None and vocab_file is None and not quiet:
             terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")

@@ -147,6 +147,10 @@ class TokenizerSummary(Document):
     encoder_detail: Annotated[
         str | None, Key("encoder_detail", "Reason why it is not the fast encoder; null if it is.")
     ]
+    applied: Annotated[
+        tuple[str, ...], Key("applied", "What the files beside tokenizer.json change, one phrase each.")
+    ]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
 
 
 def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSummary:
@@ -262,6 +266,8 @@ def inspect_tokenizer(argument: str) -> TokenizerSummary:
         max_token_id=tokenizer.max_token_id,
         encoder="reference" if reason else "fast",
         encoder_detail=reason,
+        applied=tokenizer.applied,
+        warnings=tokenizer.warnings,
     )
 
 

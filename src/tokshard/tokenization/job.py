@@ -298,6 +298,9 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
         need_eod=options.append_eod,
         merges=options.merge_file,
         tiktoken=options.tiktoken_settings,
+        transformers=options.transformers,
+        strict=options.strict_tokenizer,
+        special_tokens=options.special_tokens,
     )
     if options.tiktoken_settings is not None and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
         raise UsageError(

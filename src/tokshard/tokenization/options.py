@@ -14,6 +14,7 @@ from tokshard.tokenizer.tiktoken_files import TikTokenizerPattern, TikTokenizerS
 
 EncoderChoice = Literal["auto", "reference", "fast"]
 DtypeChoice = Literal["auto", "uint16", "int32"]
+TransformersVersion = Literal["4", "5"]
 ErrorChoice = Literal["fail", "skip"]
 
 
@@ -52,6 +53,10 @@ class TokenizeOptions:
         force: Whether an existing output is replaced.
         local_dir: Where an output with a URL is built before it is uploaded; None for the user's cache.
         keep_local: Whether the local files of an uploaded output are kept.
+        transformers: The major version of transformers of the training job, whose reading of a tokenizer's
+            directory is followed; None for 5 where 4 and 5 differ, with a warning.
+        strict_tokenizer: Whether it is an error, and no warning, that transformers may give other ids: by a
+            setting beside tokenizer.json that is not followed, or by versions that differ.
         check_against: ``"transformers"``, or a command that starts a Python with transformers elsewhere: the
             first megabyte of the corpus is encoded with AutoTokenizer first, and a difference is an error;
             None for no such check.
@@ -85,6 +90,8 @@ class TokenizeOptions:
     force: bool = False
     local_dir: str | None = None
     keep_local: bool = False
+    transformers: TransformersVersion | None = None
+    strict_tokenizer: bool = False
     check_against: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +99,8 @@ class TokenizeOptions:
         _check_choice("encoder", self.encoder, ("auto", "reference", "fast"))
         _check_choice("dtype", self.dtype, ("auto", "uint16", "int32"))
         _check_choice("on-error", self.on_error, ("fail", "skip"))
+        if self.transformers is not None:
+            _check_choice("transformers", self.transformers, ("4", "5"))
         _check_at_least("workers", self.workers, 1)
         _check_at_least("max-errors", self.max_errors, 0)
         _check_at_least("max-document-bytes", self.max_document_bytes, 1)

@@ -98,6 +98,7 @@ class TokenizeDryRun(Document):
         str | None,
         Key("local_dir", "Where the output is built before its upload; null for local outputs."),
     ]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
 
 
 @dataclass(frozen=True, slots=True)

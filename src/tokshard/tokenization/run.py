@@ -105,6 +105,7 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
         workers=job.workers,
         state=job.build.state(job.workspace),
         local_dir=job.delivery.directory if job.delivery else None,
+        warnings=job.tokenizer.warnings,
     )
 
 
@@ -294,7 +295,7 @@ def _encoder_reason(job: TokenizeJob, manifest: Manifest) -> str | None:
 
 
 def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
-    found = []
+    found = list(job.tokenizer.warnings)
     counts = manifests[0].counts
     if counts.rejected_total > counts.records / 2:
         found.append(

@@ -115,7 +115,10 @@ class Tokenizer:
         return path
 
     def like(self, identity: TokenizerIdentity | None) -> Tokenizer:
-        """Return it with the settings that an identity records, if it is the file of a TikTokenizer."""
+        """Return it with the settings that an identity records, if they apply to it."""
+        recorded = None if identity is None else identity.transformers
+        if self.kind == "huggingface" and recorded not in (None, self.identity.transformers):
+            return load_tokenizer(self.argument, need_eod=False, transformers=recorded)
         settings = TikTokenizerSettings.of_encoding(identity.name if identity is not None else None)
         if settings is None or settings == TikTokenizerSettings.of_encoding(self.name):
             return self
@@ -170,7 +173,7 @@ def load_tokenizer(
         source = locate_tokenizer(argument) if merges is None else Location(argument, (), merges)
         path = source.definition
         read = _read(source, tiktoken, transformers, special_tokens=special_tokens)
-    if read.problem is not None and strict:
+    if read.problem is not None and (strict or read.problem.is_fatal):
         raise TokenizerError(read.problem.message, hint=read.problem.hint)
     place = path or "the built-in tokenizer"
     vocabulary = read.vocabulary

@@ -106,10 +106,15 @@ def read_directory(files: Directory, version: Family) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a user must know of a directory: a sentence, and what to do."""
+    """Something that a user must know of a directory: a sentence, and what to do.
+
+    Attributes:
+        is_fatal: Whether transformers cannot load the directory.
+    """
 
     message: str
     hint: str
+    is_fatal: bool = False
 
 
 def choose_reading(
@@ -155,6 +160,7 @@ def _unfollowed(reading: Reading, place: str) -> Problem | None:
             f"transformers {reading.version} cannot load the directory of the tokenizer {place}: {settings}",
             "pass --transformers with the version that loads it, or the tokenizer.json in a directory of its "
             "own",
+            is_fatal=True,
         )
     return Problem(
         f"tokshard does not follow a setting in the directory of the tokenizer {place}, which transformers "

@@ -93,7 +93,11 @@ class _ForkServer:
         message = json.loads(content)
         if "expect" in message:
             with self._signs_of_life():
-                libraries.load_ahead(message["expect"], special_tokens=message["special_tokens"])
+                libraries.load_ahead(
+                    message["expect"],
+                    special_tokens=message["special_tokens"],
+                    transformers=message["transformers"],
+                )
         elif "spec" in message:
             with self._signs_of_life():
                 spec = EncodingSpec.from_json(message["spec"])

@@ -269,7 +269,8 @@ class ForkServer:
         if os.path.isdir(path):
             path = os.path.join(path, "tokenizer.json")
         if path.endswith(".json") and os.path.isfile(path):
-            self._send({"expect": path, "special_tokens": options.special_tokens})
+            special_tokens, transformers = options.special_tokens, options.transformers
+            self._send({"expect": path, "special_tokens": special_tokens, "transformers": transformers})
 
     def prepare(self, spec: EncodingSpec, parts_directory: str) -> None:
         """Let it load what workers need for a specification."""
