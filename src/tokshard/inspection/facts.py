@@ -212,7 +212,10 @@ def describe_tokenizer(summary: TokenizerSummary) -> list[Section]:
         ("encoder", f"{summary.encoder}{detail}"),
         ("definition", f"SHA-256 {identity.digest}"),
     ]
-    return [Section(SUMMARY_TITLE, [FactList(facts)])]
+    if summary.applied:
+        facts.append(("beside it", "; ".join(summary.applied)))
+    warnings = [("warning", text) for text in summary.warnings]
+    return [Section(SUMMARY_TITLE, [FactList([*facts, *warnings])])]
 
 
 def describe_cache(summary: CacheSummary) -> list[Section]:

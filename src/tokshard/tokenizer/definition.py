@@ -19,7 +19,7 @@ from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import user_cache_directory
 from tokshard.tokenizer import canonical
-from tokshard.tokenizer.directory import FILES_BESIDE, Directory, Problem, Reading, choose_reading
+from tokshard.tokenizer.directory import FILES_BESIDE, Directory, Reading, ReadingProblem, choose_reading
 from tokshard.tokenizer.eod import choose_eod, declared_eod
 from tokshard.tokenizer.files import (
     as_object,
@@ -274,7 +274,7 @@ class _Read:
     digest: str  # of the canonical form
     definition: bytes
     applied: tuple[str, ...] = ()
-    problem: Problem | None = None
+    problem: ReadingProblem | None = None
     transformers: Family | None = None
 
 
@@ -345,7 +345,7 @@ def _reading(
     transformers: Family | None,
     *,
     special_tokens: bool,
-) -> tuple[Reading, Problem | None]:
+) -> tuple[Reading, ReadingProblem | None]:
     beside = {os.path.basename(path): parse_object(read_file(path), path) for path in source.beside}
     files = Directory(parsed, b'"ByteLevel"' in content, *map(beside.get, FILES_BESIDE))
     return choose_reading(files, transformers, source.definition, special_tokens=special_tokens)

@@ -95,7 +95,7 @@ def read_directory(files: Directory, version: Family) -> Reading:
         >>> read_directory(files, "5").eos_token
         '<end>'
     """
-    reader: _Reader = _Reader4(files) if version == "4" else _Reader5(files)
+    reader: _DirectoryReader = _Reader4(files) if version == "4" else _Reader5(files)
     try:
         reader.read()
         return reader.result()
@@ -105,7 +105,7 @@ def read_directory(files: Directory, version: Family) -> Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ReadingProblem:
     """Something that a user must know of a directory: a sentence, and what to do.
 
     Attributes:
@@ -119,7 +119,7 @@ class Problem:
 
 def choose_reading(
     files: Directory, wanted: Family | None, place: str, *, special_tokens: bool
-) -> tuple[Reading, Problem | None]:
+) -> tuple[Reading, ReadingProblem | None]:
     """Return the reading that a job follows, and the reason why its ids may not be those of the training job.
 
     That is version 5 where the versions differ and none is wanted.
@@ -145,24 +145,24 @@ def choose_reading(
     if not found:
         return newest, None
     message = f"transformers 4 and 5 read the directory of the tokenizer {place} differently"
-    return newest, Problem(
+    return newest, ReadingProblem(
         f"{message}: {', '.join(found)}",
         "pass --transformers 4 or --transformers 5, the version of the training job",
     )
 
 
-def _unfollowed(reading: Reading, place: str) -> Problem | None:
+def _unfollowed(reading: Reading, place: str) -> ReadingProblem | None:
     if not reading.unfollowed:
         return None
     settings = "; ".join(reading.unfollowed)
     if not reading.is_loadable:
-        return Problem(
+        return ReadingProblem(
             f"transformers {reading.version} cannot load the directory of the tokenizer {place}: {settings}",
             "pass --transformers with the version that loads it, or the tokenizer.json in a directory of its "
             "own",
             is_fatal=True,
         )
-    return Problem(
+    return ReadingProblem(
         f"tokshard does not follow a setting in the directory of the tokenizer {place}, which transformers "
         f"{reading.version} follows: {settings}",
         "save what AutoTokenizer loads with tokenizer.backend_tokenizer.save('tokenizer.json'), and pass "
@@ -264,7 +264,7 @@ class _AddedTokens:
         return first | self._others.get(content, set())
 
 
-class _Reader:
+class _DirectoryReader:
     """The steps that both versions have in common, and their state."""
 
     version: Family
@@ -467,7 +467,7 @@ class _Reader:
                 yield f"{words} {shown}" + (f" and {rest} more" if rest > 0 else "")
 
 
-class _Reader4(_Reader):
+class _Reader4(_DirectoryReader):
     version = "4"
 
     def read(self) -> None:
@@ -607,7 +607,7 @@ class _Reader4(_Reader):
         }
 
 
-class _Reader5(_Reader):
+class _Reader5(_DirectoryReader):
     version = "5"
 
     def read(self) -> None:
