@@ -1,7 +1,7 @@
 """The tokenizer classes of transformers 4 and 5, as far as they change ids.
 
 Read from the sources of 4.57 and 5.23. Version 4 loads ``tokenizer.json`` and changes parts of it; most
-classes of version 5 keep vocabulary, merges and post-processor and build the rest anew.
+classes of version 5 keep vocabulary, merges and post-processor and rebuild the rest.
 ``scripts/tokenizer_matrix`` compares the results with both.
 """
 
@@ -136,7 +136,7 @@ _TYPES_4: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Class5:
-    """A class of version 5 that builds the parts anew.
+    """A class of version 5 that rebuilds normalizer and pre-tokenizer.
 
     Attributes:
         model: The type of model that it keeps vocabulary and merges of.
