@@ -18,6 +18,7 @@ from tokshard.tokenization.job import choose_dtype
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import decode, fast_encoder_refusal
 from tokshard.tokenizer.recorded import recorded_tokenizer
+from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -287,7 +288,9 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
     recorded = manifest.tokenizer if manifest is not None else None
     if argument is None:
         return recorded_tokenizer(manifest)
-    tokenizer = load_tokenizer(argument, need_eod=False).like(recorded)
+    settings = TikTokenizerSettings.of_encoding(recorded.name) if recorded is not None else None
+    tokenizer = load_tokenizer(argument, need_eod=False, tiktoken=settings)
+    tokenizer = tokenizer.like(recorded)
     comparison = compare_definitions(recorded, tokenizer.identity)
     if comparison.verdict == "different":
         raise TokenizerMismatchError(

@@ -7,6 +7,7 @@ from tokshard.dataset.tokenizer_identity import compare_definitions
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer, tokenizer_without_file
 from tokshard.tokenizer.encoders import decode
+from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
 
 
 def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
@@ -23,7 +24,8 @@ def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
     if path is None:
         return None
     try:
-        tokenizer = load_tokenizer(path, need_eod=False).like(manifest.tokenizer)
+        settings = TikTokenizerSettings.of_encoding(manifest.tokenizer.name)
+        tokenizer = load_tokenizer(path, need_eod=False, tiktoken=settings).like(manifest.tokenizer)
         if compare_definitions(manifest.tokenizer, tokenizer.identity).verdict == "different":
             return None
         decode(tokenizer, [])

@@ -199,6 +199,20 @@ def test_a_tokenizer_in_a_store_is_the_same_as_on_a_disk(
         load_tokenizer(f"{bucket.url}/tok/other.json")
 
 
+def test_a_vocabulary_with_merges_in_a_store(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
+    files = {
+        "vocab.json": b'{"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}',
+        "merges.txt": b"#version: 0.2\na b\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        bucket.put(f"two/{name}", content)
+    here = load_tokenizer(str(tmp_path / "vocab.json"))
+    for url in (f"{bucket.url}/two/", f"{bucket.url}/two/vocab.json"):
+        assert load_tokenizer(url).identity == here.identity
+
+
 def test_commands_explain_missing_credentials(commands: Commands, bucket: Bucket):
     url = bucket.put("web.jsonl", STORIES)
     done = commands.run("tokenize", url, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")

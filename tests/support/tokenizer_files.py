@@ -1,0 +1,147 @@
+"""Tokenizer files of other libraries than `tokenizers`, and slow twins of their published readers."""
+
+import base64
+import itertools
+import json
+import unicodedata
+from collections import Counter
+from functools import cache
+
+from support.tokenizer_definitions import random_texts
+
+# As published, one literal each; tokshard composes them.
+LLAMA3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+MEGATRON_PATTERNS = {
+    "v1": r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+    "v2": "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+}
+LLAMA3_SPECIAL = [
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    *(f"<|reserved_special_token_{n}|>" for n in range(4)),
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|reserved_special_token_4|>",
+    "<|eot_id|>",
+    *(f"<|reserved_special_token_{n}|>" for n in range(5, 251)),
+]
+MEGATRON_SPECIAL = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"]
+SPELLED = [
+    *("<s>a</s>", "x<unk> <mask>", "<SPECIAL_7><SPECIAL_999>", "[INST] hi [/INST]", "<|begin_of_text|>a"),
+    *("<|eot_id|>", "a<|im_start|>user\n<|im_end|>", "<|extra_204|>", "e\u0301<|endoftext|>e\u0301"),
+]
+
+
+@cache
+def byte_tokens(count):
+    """Return tokens of a byte-level BPE in the order of their ranks; the first 256 are single bytes."""
+    texts = [text.encode() for text in random_texts(1, 2000)]
+    counts = Counter(
+        text[at : at + size] for text in texts for size in (2, 3) for at in range(len(text) - size)
+    )
+    pairs = [token for token, _ in counts.most_common() if len(token) == 2]
+    triples = [token for token, _ in counts.most_common() if len(token) == 3]
+    singles = [bytes((byte,)) for byte in range(256)]
+    fill = map(bytes, itertools.chain(*(itertools.product(range(256), repeat=size) for size in (2, 3))))
+    every = itertools.chain(singles, pairs, triples, fill)
+    return tuple(itertools.islice(dict.fromkeys(itertools.islice(every, 2 * count + 70_000)), count))
+
+
+def write_lines(path, tokens):
+    """Write a file of tiktoken's own form."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % n for n, token in enumerate(tokens)))
+    return str(path)
+
+
+def listed(tokens):
+    """Return tokens as the JSON of TikTokenizer and tekken.json list them."""
+    return [
+        {"rank": n, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+        for n, token in enumerate(tokens)
+    ]
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+    return str(path)
+
+
+def tekken(tokens, *, size, reserved, special=None, version="v3", pattern=MEGATRON_PATTERNS["v2"]):
+    """Return the content of a tekken.json."""
+    config = {
+        "pattern": pattern,
+        "num_vocab_tokens": len(tokens),
+        "default_vocab_size": size,
+        "default_num_special_tokens": reserved,
+        "version": version,
+    }
+    value = {"config": config, "vocab": listed(tokens), "version": 1, "type": "Tekken"}
+    if special is not None:
+        value["special_tokens"] = [
+            {"rank": n, "token_str": name, "is_control": True} for n, name in enumerate(special)
+        ]
+    return value
+
+
+def encoded_by_llama3(tokens, batch):
+    """Encode as the tokenizer of Meta's repository llama3 does, without BOS."""
+    import tiktoken
+
+    special = {name: len(tokens) + n for n, name in enumerate(LLAMA3_SPECIAL)}
+    ranks = {token: n for n, token in enumerate(tokens)}
+    model = tiktoken.Encoding("llama3", pat_str=LLAMA3_PATTERN, mergeable_ranks=ranks, special_tokens=special)
+    return [model.encode(text, allowed_special=set(), disallowed_special=()) for text in batch]
+
+
+def encoded_by_qwen(tokens, batch):
+    """Encode as the class QWenTokenizer does."""
+    import tiktoken
+
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205))]
+    model = tiktoken.Encoding(
+        "Qwen",
+        pat_str=QWEN_PATTERN,
+        mergeable_ranks={token: n for n, token in enumerate(tokens)},
+        special_tokens={name: 151643 + n for n, name in enumerate(names)},
+    )
+    normal = [unicodedata.normalize("NFC", text) for text in batch]
+    return [model.encode(text, allowed_special="all", disallowed_special=()) for text in normal]
+
+
+def encoded_by_tiktokenizer(tokens, batch, *, pattern="v2", num_special_tokens=1000, vocab_size=131072):
+    """Encode as Megatron's TikTokenTokenizer does."""
+    import tiktoken
+
+    names = [*MEGATRON_SPECIAL, *(f"<SPECIAL_{n}>" for n in range(len(MEGATRON_SPECIAL), num_special_tokens))]
+    kept = tokens[: vocab_size - num_special_tokens]
+    assert len(kept) == vocab_size - num_special_tokens
+    model = tiktoken.Encoding(
+        "x",
+        pat_str=MEGATRON_PATTERNS[pattern],
+        mergeable_ranks={token: n + num_special_tokens for n, token in enumerate(kept)},
+        special_tokens={name: n for n, name in enumerate(names)},
+    )
+    return [model.encode(text, allowed_special="all") for text in batch]
+
+
+def encoded_by_tekken(content, batch):
+    """Encode as the Tekkenizer of mistral-common does, without BOS and EOS."""
+    import tiktoken
+
+    config = content["config"]
+    reserved = config["default_num_special_tokens"]
+    kept = content["vocab"][: config["default_vocab_size"] - reserved]
+    ranks = {base64.b64decode(item["token_bytes"]): item["rank"] for item in kept}
+    model = tiktoken.Encoding("x", pat_str=config["pattern"], mergeable_ranks=ranks, special_tokens={})
+    return [[token + reserved for token in model.encode(text)] for text in batch]
