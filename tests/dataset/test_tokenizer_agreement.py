@@ -111,7 +111,7 @@ def test_the_tokenizer_of_the_job_is_compared_without_its_eod():
         "(huggingface aaaaaaaaaaaa, 100 tokens): definitions bbbbbbbbbbbb and aaaaaaaaaaaa, EOD ids 0 and 7"
     ).replace(", EOD ids 0 and 7", "")
     assert agree(web, JobTokenizer("/models/c", None)).notes == (
-        "the job's tokenizer /models/c cannot be read here and was not compared",
+        "the job's tokenizer /models/c cannot be read here and was not compared (pass --tokenizer COPY)",
     )
 
 

@@ -15,6 +15,8 @@ from tokshard.blending.weights import BlendWeights, shares_of
 from tokshard.core.codec import SHA256, Document, Key, NotStored, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
@@ -70,6 +72,15 @@ class BlendSource(CacheEntryNames):
     fingerprint: Annotated[
         DatasetFingerprint, Key("fingerprint", "Fingerprint of the dataset when its index was built.")
     ]
+    tokenizer: Annotated[
+        int | None,
+        Key(
+            "tokenizer",
+            "Number of its tokenizer in `tokenizers`; absent in files of earlier versions.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
 
     @property
     def document_index(self) -> str:
@@ -165,6 +176,21 @@ class BlendSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class BlendTokenizers:
+    """The tokenizers of a blend.
+
+    Attributes:
+        datasets: The different tokenizers of the datasets.
+        job: The tokenizer of the job, if it could be read.
+        mismatches: The mismatches that were allowed.
+    """
+
+    datasets: tuple[DatasetTokenizer, ...]
+    job: TokenizerIdentity | None
+    mismatches: tuple[TokenizerMismatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BlendDocument(Document):
     """The content of ``blend.json``.
 
@@ -197,6 +223,22 @@ class BlendDocument(Document):
         dict[str, BlendSplit],
         Key("splits", "Splits that have data, by name: train, valid (or valid.0, valid.1, ...), test."),
     ]
+    tokenizers: Annotated[
+        tuple[DatasetTokenizer, ...] | None,
+        Key(
+            "tokenizers",
+            "The different tokenizers of the datasets; absent in files of earlier versions.",
+            omit_none=True,
+        ),
+    ] = None
+    job_tokenizer: Annotated[
+        TokenizerIdentity | None,
+        Key("job_tokenizer", "Tokenizer of the job; absent if it could not be read.", omit_none=True),
+    ] = None
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
+    ] = None
     directory: Annotated[str, NotStored()] = ""
 
     def __repr__(self) -> str:
@@ -207,9 +249,15 @@ class BlendDocument(Document):
         return f"BlendDocument({self.path!r}, {splits})"
 
     def __post_init__(self) -> None:
+        last = len(self.tokenizers or ()) - 1
         for name, split in self.splits.items():
             if name.partition(".")[0] != split.split:
                 raise UsageError(f"splits.{name} has the wrong split {split.split}")
+            for source in split.sources:
+                if (source.tokenizer is None) != (self.tokenizers is None) or (source.tokenizer or 0) > max(
+                    last, 0
+                ):
+                    raise UsageError(f"splits.{name}: tokenizer of {source.prefix} contradicts tokenizers")
 
     @classmethod
     def of(
@@ -220,6 +268,7 @@ class BlendDocument(Document):
         resolved: tuple[BlendWeights | None, ...],
         builder: BuilderConfig,
         splits: tuple[BlendSplit, ...],
+        tokenizers: BlendTokenizers,
     ) -> BlendDocument:
         """Return the document of a blend that was built."""
         by_name = {split.name: split for split in splits}
@@ -231,8 +280,17 @@ class BlendDocument(Document):
             builder=builder,
             cache_directory=cache_directory,
             splits=by_name,
+            tokenizers=tokenizers.datasets,
+            job_tokenizer=tokenizers.job,
+            tokenizer_mismatches=tokenizers.mismatches or None,
             directory=directory,
         )
+
+    def tokenizer_of(self, source: BlendSource) -> DatasetTokenizer:
+        """Return the tokenizer of a source; all unknown in a document of an earlier version."""
+        if source.tokenizer is None or self.tokenizers is None:
+            return DatasetTokenizer()
+        return self.tokenizers[source.tokenizer]
 
     @property
     def path(self) -> str:

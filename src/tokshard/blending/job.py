@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from tokshard.blending.document import (
     BlendOrderFiles,
     BlendSource,
     BlendSplit,
+    BlendTokenizers,
 )
 from tokshard.blending.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
@@ -25,11 +27,14 @@ from tokshard.cluster.options import RayOptions
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.fingerprint import FingerprintedIndex
+from tokshard.dataset.manifest import read_dataset_tokenizer
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerAgreement
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
 from tokshard.index_cache.build_or_reuse import Action, CacheTarget, build_or_reuse
 from tokshard.index_cache.entry import CacheEntry, Condition
-from tokshard.index_cache.job import IndexOutcome, build_requests, examine_requests
+from tokshard.index_cache.job import IndexOutcome, PlannedIndexes, plan_indexes, repeated_warnings
 from tokshard.index_cache.npy import Blocks
+from tokshard.index_cache.tokenizer_check import check_tokenizers
 from tokshard.storage.fs import abspath
 
 if TYPE_CHECKING:
@@ -168,6 +173,7 @@ class BlendHits(Document):
 
     is_fresh: Annotated[bool, Key("fresh", "Whether all of them are fresh.")]
     entries: Annotated[tuple[EntryState, ...], Key("entries", "Entries of the cache.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
 
 
 def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendReport:
@@ -183,6 +189,8 @@ def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendRe
         InputError: A dataset is missing, or has nothing in a split.
         OutputExistsError: There is another blend at the output, or a stale index in the cache.
         IntegrityError: A dataset or an index is damaged.
+        TokenizerMismatchError: The datasets were encoded with different tokenizers, or with another one than
+            the job's, and ``allow_tokenizer_mismatch`` is not set.
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.
         WorkerError: There is no such cluster, or it has lost the same work too often.
@@ -200,6 +208,8 @@ def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendRe
         workers=options.workers,
         rebuild=options.rebuild,
         force=options.force,
+        job=options.naming.job_tokenizer(options.path_as),
+        allow_tokenizer_mismatch=options.allow_tokenizer_mismatch,
         progress=progress,
     )
 
@@ -211,7 +221,15 @@ def dry_run_blend(options: BlendOptions) -> BlendDryRun:
         UsageError, InputError, IntegrityError: See :func:`blend`.
     """
     plan = plan_blend(*options.resolve())
-    return BlendDryRun(plan.warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
+    prefixes = dict.fromkeys(request.prefix for request in plan.requests)
+    agreement = _check_tokenizers(
+        plan,
+        {prefix: read_dataset_tokenizer(prefix) for prefix in prefixes},
+        options.naming.job_tokenizer(options.path_as),
+        allowed=options.allow_tokenizer_mismatch,
+    )
+    warnings = (*plan.warnings, *agreement.warnings)
+    return BlendDryRun(warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
 
 
 def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendHits:
@@ -232,14 +250,24 @@ def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> B
         raise _exclusive("--assert-hit", "--executor ray")
     with reporting(progress) as listener:
         listener.start("reading datasets")
-        return _check_plan(plan_blend(*options.resolve()), options.cache, options.workers, listener)
+        plan = plan_blend(*options.resolve())
+        planned = plan_indexes(
+            plan.requests, cache_directory=options.cache, workers=options.workers, progress=listener
+        )
+        agreement = _check_tokenizers(
+            plan,
+            planned.tokenizers,
+            options.naming.job_tokenizer(options.path_as),
+            allowed=options.allow_tokenizer_mismatch,
+        )
+        return _check_plan(plan, planned, agreement, options.cache, listener)
 
 
 def _exclusive(option: str, other: str) -> UsageError:
     return UsageError(f"{option} and {other} exclude each other", hint="pass only one of them")
 
 
-def build_blend(
+def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is built
     recipe: BlendRecipe,
     config: BuilderConfig,
     output: str | os.PathLike[str],
@@ -248,6 +276,8 @@ def build_blend(
     workers: int | RayOptions | None = None,
     rebuild: bool = False,
     force: bool = False,
+    job: JobTokenizer | None = None,
+    allow_tokenizer_mismatch: bool = False,
     progress: Progress | None = None,
 ) -> BlendReport:
     """Build the blend of a recipe; see :func:`blend`."""
@@ -255,62 +285,92 @@ def build_blend(
     directory = os.fspath(output)
     cache = os.path.join(directory, CACHE_NAME) if cache_directory is None else os.fspath(cache_directory)
     with reporting(progress) as listener:
-        plan, outcomes, splits = _build(
-            recipe, config, directory, cache, listener, workers=workers, rebuild=rebuild, force=force
-        )
-    document = BlendDocument.of(directory, cache, recipe, plan.resolved, plan.config, tuple(splits))
+        listener.start("reading datasets")
+        plan = plan_blend(recipe, config)
+        _check_before(plan, os.path.join(directory, DOCUMENT_NAME), force=force)
+        planned = plan_indexes(plan.requests, cache_directory=cache, workers=workers, progress=listener)
+        agreement = _check_tokenizers(plan, planned.tokenizers, job, allowed=allow_tokenizer_mismatch)
+        built = _build(plan, planned, agreement, cache, listener, rebuild=rebuild)
+    tokenizers = BlendTokenizers(
+        tuple(dict.fromkeys(planned.tokenizers.values())),
+        job.identity if job is not None else None,
+        agreement.to_record,
+    )
+    document = BlendDocument.of(
+        directory, cache, recipe, plan.resolved, plan.config, tuple(built.splits), tokenizers
+    )
     _refuse_other(document, force=force)
     document.write()
     seconds = time.monotonic() - started
-    return BlendReport(document.path, document, tuple(outcomes), plan.warnings, seconds, plan)
+    warnings = dict.fromkeys((*plan.warnings, *agreement.warnings, *built.repeated))
+    return BlendReport(document.path, document, tuple(built.outcomes), tuple(warnings), seconds, plan)
+
+
+def _check_tokenizers(
+    plan: BlendPlan,
+    tokenizers: Mapping[str, DatasetTokenizer],
+    job: JobTokenizer | None,
+    *,
+    allowed: bool,
+) -> TokenizerAgreement:
+    draws: Counter[str] = Counter()
+    for split in plan.splits:
+        for source in split.sources:
+            draws[source.request.prefix] += source.draws
+    total = max(1, draws.total())
+    shares = {prefix: draws[prefix] / total for prefix in tokenizers}
+    return check_tokenizers(tokenizers, job, allowed=allowed, shares=shares)
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    outcomes: list[EntryOutcome]
+    splits: list[BlendSplit]
+    repeated: list[str]
 
 
 def _build(
-    recipe: BlendRecipe,
-    config: BuilderConfig,
-    directory: str,
+    plan: BlendPlan,
+    planned: PlannedIndexes,
+    agreement: TokenizerAgreement,
     cache: str,
     progress: Progress,
     *,
-    workers: int | RayOptions | None,
     rebuild: bool,
-    force: bool,
-) -> tuple[BlendPlan, list[EntryOutcome], list[BlendSplit]]:
-    progress.start("reading datasets")
-    plan = plan_blend(recipe, config)
-    _check_before(plan, os.path.join(directory, DOCUMENT_NAME), force=force)
+) -> _Built:
     # Nothing is certified that is not what was written: so what is found is read whole.
-    reports = build_requests(
-        plan.requests,
-        cache_directory=cache,
-        workers=workers,
-        rebuild=rebuild,
-        digests=True,
-        progress=progress,
-    )
-    remaining, splits, outcomes = iter(reports), [], []
+    reports = planned.recording(agreement).build(rebuild=rebuild, digests=True, progress=progress)
+    numbers = {
+        tokenizer: number for number, tokenizer in enumerate(dict.fromkeys(planned.tokenizers.values()))
+    }
+    remaining, built = iter(reports), _Built([], [], list(repeated_warnings(reports)))
     for split in plan.splits:
         own = [next(remaining) for _ in split.sources]
-        outcomes += [
+        built.outcomes.extend(
             EntryOutcome(split.name, report.request.prefix, report.entry.hash, report.action)
             for report in own
-        ]
+        )
         entry = None
         if (description := split.description()) is not None:
-            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend")
+            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend", agreement.to_record)
             entry = target.entry
             progress.start(f"ordering {split.name}", target.content.file_bytes)
             action = _build_order(split, target, progress, rebuild=rebuild)
-            outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
+            built.outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
         progress.start(f"measuring {split.name}")
-        splits.append(_describe(split, own, entry))
-    return plan, outcomes, splits
+        built.splits.append(_describe(split, own, entry, numbers))
+    return built
 
 
-def _check_plan(plan: BlendPlan, cache_directory: str, workers: int | None, progress: Progress) -> BlendHits:
-    reports = iter(
-        examine_requests(plan.requests, cache_directory=cache_directory, workers=workers, progress=progress)
-    )
+def _check_plan(
+    plan: BlendPlan,
+    planned: PlannedIndexes,
+    agreement: TokenizerAgreement,
+    cache_directory: str,
+    progress: Progress,
+) -> BlendHits:
+    outcomes = planned.examine(progress=progress)
+    reports = iter(outcomes)
     entries = []
     for split in plan.splits:
         for request in split.requests:
@@ -329,7 +389,9 @@ def _check_plan(plan: BlendPlan, cache_directory: str, workers: int | None, prog
             progress.start(f"checking the order of {split.name}")
             found = target.examine(digests=True)
             entries.append(EntryState(split.name, None, target.entry.hash, found.condition, found.detail))
-    return BlendHits(all(entry.condition == "fresh" for entry in entries), tuple(entries))
+    warnings = dict.fromkeys((*agreement.warnings, *repeated_warnings(outcomes)))
+    is_fresh = all(entry.condition == "fresh" for entry in entries)
+    return BlendHits(is_fresh, tuple(entries), tuple(warnings))
 
 
 def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:
@@ -355,7 +417,12 @@ def _build_order(split: SplitPlan, target: CacheTarget, progress: Progress, *, r
     return build_or_reuse(target, lambda: order, rebuild=rebuild, tell=tell)
 
 
-def _describe(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None) -> BlendSplit:
+def _describe(
+    split: SplitPlan,
+    reports: Sequence[IndexOutcome],
+    entry: CacheEntry | None,
+    tokenizers: Mapping[DatasetTokenizer, int],
+) -> BlendSplit:
     sources = tuple(
         BlendSource(
             prefix=abspath(source.request.prefix),
@@ -365,6 +432,7 @@ def _describe(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEnt
             draws=source.draws,
             seed=source.request.seed,
             fingerprint=report.dataset,
+            tokenizer=tokenizers[report.tokenizer],
         )
         for source, report in zip(split.sources, reports, strict=True)
     )

@@ -134,6 +134,8 @@ class BlendOptions:
         cache_directory: Megatron's ``--data-cache-path``; None for ``OUTPUT/cache``.
         rebuild: Whether to replace indexes that are stale, damaged or not made by tokshard.
         force: Whether to replace another blend at ``output``.
+        allow_tokenizer_mismatch: Whether datasets of different tokenizers, or of another one than the job's,
+            may be blended.
         workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
             cache.
 
@@ -167,6 +169,7 @@ class BlendOptions:
     cache_directory: str | os.PathLike[str] | None = None
     rebuild: bool = False
     force: bool = False
+    allow_tokenizer_mismatch: bool = False
     workers: int | RayOptions | None = None
 
     def __post_init__(self) -> None:

@@ -187,6 +187,7 @@ def blend(
     tokenizer_type: options.TokenizerType = None,
     tokenizer_model: options.TokenizerModel = None,
     vocab_size: options.VocabSize = None,
+    tokenizer: options.LocalTokenizer = None,
     path_as: options.PathAs = None,
     cache_dir: Annotated[
         str | None,
@@ -210,6 +211,7 @@ def blend(
     ] = None,
     assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = BlendOptions.rebuild,
+    allow_tokenizer_mismatch: options.AllowTokenizerMismatch = BlendOptions.allow_tokenizer_mismatch,
     force: Annotated[
         bool, switch("--force", help="Replace another blend at the output.", group=options.RUN)
     ] = BlendOptions.force,
@@ -284,10 +286,12 @@ def blend(
                 tokenizer_type=tokenizer_type,
                 tokenizer_model=tokenizer_model,
                 vocab_size=vocab_size,
+                tokenizer=tokenizer,
             ),
             path_as=options.parse_path_as(path_as),
             cache_directory=cache_dir,
             rebuild=rebuild,
+            allow_tokenizer_mismatch=allow_tokenizer_mismatch,
             force=force,
             workers=ray or workers,
         )
@@ -299,6 +303,7 @@ def blend(
             run.warn((options.NEUTRAL_NOTE,), options.NEUTRAL_HINT)
         if assert_hit:
             hits = tokshard.check_blend(chosen, progress=run.progress)
+            run.warn(hits.warnings)
             run.show(hits, _show_hits)
             if not hits.is_fresh:
                 run.found_problems()

@@ -79,6 +79,7 @@ def build_indices(
     tokenizer_type: options.TokenizerType = None,
     tokenizer_model: options.TokenizerModel = None,
     vocab_size: options.VocabSize = None,
+    tokenizer: options.LocalTokenizer = None,
     path_as: options.PathAs = None,
     cache_dir: Annotated[
         str | None,
@@ -93,6 +94,7 @@ def build_indices(
     ] = None,
     assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = BuildIndicesOptions.rebuild,
+    allow_tokenizer_mismatch: options.AllowTokenizerMismatch = BuildIndicesOptions.allow_tokenizer_mismatch,
     workers: options.Workers = None,
     executor: ExecutorChoice = "local",
     ray_address: RayAddress = None,
@@ -149,10 +151,12 @@ def build_indices(
                 tokenizer_type=tokenizer_type,
                 tokenizer_model=tokenizer_model,
                 vocab_size=vocab_size,
+                tokenizer=tokenizer,
             ),
             path_as=options.parse_path_as(path_as),
             cache_directory=cache_dir,
             rebuild=rebuild,
+            allow_tokenizer_mismatch=allow_tokenizer_mismatch,
             workers=ray or workers,
         )
         early = chosen.early_warnings()

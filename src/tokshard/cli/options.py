@@ -212,6 +212,24 @@ VocabSize = Annotated[
     int | None,
     declarations.count("--vocab-size", help="Set the vocabulary size of a NullTokenizer.", group=NAMES),
 ]
+LocalTokenizer = Annotated[
+    str | None,
+    declarations.text(
+        "--tokenizer",
+        metavar="PATH",
+        help="Compare the datasets with this copy of the job's tokenizer.",
+        default="the tokenizer model, if it can be read here",
+        group=NAMES,
+    ),
+]
+AllowTokenizerMismatch = Annotated[
+    bool,
+    declarations.switch(
+        "--allow-tokenizer-mismatch",
+        help="Use datasets of different tokenizers, or of another one than the job's, and record it.",
+        group=RUN,
+    ),
+]
 PathAs = Annotated[
     list[str] | None,
     declarations.text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tokshard.core.codec import SHA256, XXH3_128, Key
 from tokshard.dataset.layout import IndexTable
@@ -14,6 +14,9 @@ from tokshard.errors import InputError, IntegrityError
 from tokshard.storage import fs
 from tokshard.storage.digest import content_digest
 from tokshard.storage.paths import bin_path, idx_path, is_remote
+
+if TYPE_CHECKING:
+    from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +77,13 @@ class FingerprintedIndex:
     Attributes:
         fingerprint: With the digest of the whole index and, if the dataset has a manifest of these files, the
             digests of its tokens.
+        tokenizer: Unknown unless the dataset has a manifest of these files.
     """
 
     path_prefix: str
     table: IndexTable
     fingerprint: DatasetFingerprint
+    tokenizer: DatasetTokenizer
 
     @classmethod
     def open(cls, path_prefix: str) -> FingerprintedIndex:
@@ -90,6 +95,7 @@ class FingerprintedIndex:
             StorageError: A file cannot be read.
         """
         from tokshard.dataset.manifest import read_manifest  # the loader does without
+        from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 
         bin_file, file = open_pair(path_prefix)
         manifest = read_manifest(path_prefix)
@@ -99,6 +105,7 @@ class FingerprintedIndex:
         table = IndexTable.from_buffer(buffer, bin_bytes=bin_bytes, multimodal=multimodal, path=file.path)
         idx_digest = content_digest(memoryview(buffer))
         known = {}
+        tokenizer = DatasetTokenizer()
         # Another tool may have written new files next to an old manifest.
         if (
             manifest is not None
@@ -109,10 +116,11 @@ class FingerprintedIndex:
                 "manifest_fingerprint": manifest.fingerprint,
                 "bin_pieces_xxh3_128": manifest.files.bin.pieces_xxh3_128,
             }
+            tokenizer = manifest.dataset_tokenizer
         fingerprint = DatasetFingerprint(
             bin_bytes=bin_bytes, idx_bytes=file.size_bytes, idx_xxh3_128=idx_digest, **known
         )
-        return cls(path_prefix, table, fingerprint)
+        return cls(path_prefix, table, fingerprint, tokenizer)
 
     def check(self, fingerprint: DatasetFingerprint) -> None:
         """Raise IntegrityError if the dataset no longer has this fingerprint."""

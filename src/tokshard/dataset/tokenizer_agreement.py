@@ -74,7 +74,7 @@ class TokenizerMismatch:
         """One sentence that names both sides with their tokenizers."""
         first, second = self.first.label, self.second.label
         if self.kind == "vocabulary":
-            return f"{first} {self.detail}, beyond the vocabulary of {second}"
+            return f"{first} contains {self.detail} of {second}"
         if self.kind == "eod":
             return f"{first} and {second} end documents with different EOD tokens: {self.detail}"
         if not self.first.count:
@@ -124,10 +124,18 @@ class JobTokenizer:
     Attributes:
         name: Its name in messages, such as the path that the job uses.
         identity: Its identity; None if it cannot be read here.
+        null_vocab_size: The vocabulary size of a NullTokenizer, which has no definition: only ids can be
+            compared with it.
     """
 
     name: str
-    identity: TokenizerIdentity | None
+    identity: TokenizerIdentity | None = None
+    null_vocab_size: int | None = None
+
+    @property
+    def side(self) -> MismatchSide:
+        """The job as a side of a mismatch."""
+        return MismatchSide(self.identity, None, (self.name,), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +191,23 @@ class TokenizerAgreement:
         new = tuple(found for found in self.mismatches if _pair(found) not in allowed)
         return replace(self, mismatches=new, recorded=tuple(dict.fromkeys((*earlier, *self.recorded))))
 
+    def concerning(self, name: str, tokenizer: DatasetTokenizer) -> tuple[TokenizerMismatch, ...]:
+        """Return the mismatches of one of the datasets, those inside it included."""
+        own = MismatchSide(tokenizer.identity, tokenizer.eod_id, (name,), 1)
+        return tuple(
+            found
+            for found in self.to_record
+            if found in (tokenizer.mismatches or ())
+            or any(
+                # Large groups do not list all of their names.
+                (side.identity, side.eod_id) == (own.identity, own.eod_id)
+                if found.kind != "vocabulary"
+                else name in side.names
+                for side in (found.first, found.second)
+                if side.count
+            )
+        )
+
     def require(self, *, allowed: bool) -> None:
         """Refuse a mismatch unless it is allowed.
 
@@ -224,7 +249,7 @@ def agree(
     unchecked: dict[str, None] = {}
     reasons: list[str] = []
     if job is not None and job.identity is not None:
-        side = MismatchSide(job.identity, None, (job.name,), 0)
+        side = job.side
         for group in groups:
             # The job's tokenizer is loaded without the data's --eod.
             compared = compare_definitions(job.identity, group.identity)
@@ -252,9 +277,16 @@ def agree(
     unknown = list(dict.fromkeys(name for name, tokenizer in datasets if tokenizer.identity is None))
     unchecked |= dict.fromkeys(unknown)
     if unknown and (job is not None or len({name for name, _ in datasets}) > 1):
-        reasons.append(f"the tokenizer of {listed(unknown, _SHOWN_NAMES)} is unknown and was not compared")
-    if job is not None and job.identity is None:
-        reasons.append(f"the job's tokenizer {job.name} cannot be read here and was not compared")
+        which, was = (
+            ("tokenizers", "are unknown and were") if unknown[1:] else ("tokenizer", "is unknown and was")
+        )
+        reasons.append(f"the {which} of {listed(unknown, _SHOWN_NAMES)} {was} not compared")
+    if job is not None and job.null_vocab_size is not None:
+        unchecked |= dict.fromkeys(name for name, _ in datasets)
+    elif job is not None and job.identity is None and any(group.identity for group in groups):
+        reasons.append(
+            f"the job's tokenizer {job.name} cannot be read here and was not compared (pass --tokenizer COPY)"
+        )
     return TokenizerAgreement(
         tuple(mismatches),
         tuple(dict.fromkeys(found for _, tokenizer in datasets for found in tokenizer.mismatches or ())),

@@ -15,6 +15,7 @@ from tokshard.core.open_cache import OpenCache
 from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.errors import (
     InputError,
     IntegrityError,
@@ -64,18 +65,26 @@ class CacheTarget:
 
     Attributes:
         label: For messages: ``"the train index of data/web"``.
+        mismatches: The mismatches of tokenizers that are recorded if the entry is built.
     """
 
     entry: CacheEntry
     description: Description
     content: EntryContent
     label: str
+    mismatches: tuple[TokenizerMismatch, ...] = ()
 
     @classmethod
-    def of_blend(cls, description: BlendedDescription, directory: str, label: str) -> Self:
+    def of_blend(
+        cls,
+        description: BlendedDescription,
+        directory: str,
+        label: str,
+        mismatches: tuple[TokenizerMismatch, ...] = (),
+    ) -> Self:
         """Return the entry of a blend, whose content follows from its description."""
         content = EntryContent(blend_specs(description), None)
-        return cls(CacheEntry.of(description, directory), description, content, label)
+        return cls(CacheEntry.of(description, directory), description, content, label, mismatches)
 
     def examine(self, *, digests: bool = False) -> Examination:
         """Examine the entry; see :func:`tokshard.index_cache.entry.examine`."""
@@ -111,10 +120,22 @@ class IndexTask:
     @property
     def dataset(self) -> DatasetFingerprint:
         """The fingerprint of the dataset."""
-        origin = self.target.content.origin
-        if origin is None:
+        return self._origin.dataset
+
+    @property
+    def tokenizer(self) -> DatasetTokenizer:
+        """The tokenizer of the dataset."""
+        return self._origin.tokenizer or DatasetTokenizer()
+
+    @property
+    def _origin(self) -> IndexOrigin:
+        if self.target.content.origin is None:
             raise TypeError("a blend has no dataset")
-        return origin.dataset
+        return self.target.content.origin
+
+    def recording(self, mismatches: tuple[TokenizerMismatch, ...]) -> IndexTask:
+        """Return the task with the mismatches that are recorded if it is done."""
+        return replace(self, target=replace(self.target, mismatches=mismatches))
 
     def arrays(self, dataset: FingerprintedIndex) -> Arrays:
         """Build the arrays.
@@ -205,7 +226,7 @@ def _task(request: IndexRequest, entry: CacheEntry, dataset: FingerprintedIndex)
         )
     except (InputError, UsageError) as error:
         raise type(error)(f"{name}: {error.message}", hint=error.hint) from None
-    content = EntryContent(gpt_specs(plan), IndexOrigin.of(dataset.fingerprint, plan))
+    content = EntryContent(gpt_specs(plan), IndexOrigin.of(dataset.fingerprint, plan, dataset.tokenizer))
     return IndexTask(request, plan, CacheTarget(entry, request.description(), content, name))
 
 
@@ -307,7 +328,12 @@ def adopt(target: CacheTarget, arrays: Arrays | Blocks) -> bool:
 
 
 def _sidecar(target: CacheTarget, files: dict[str, FileRecord]) -> Sidecar:
-    return Sidecar(description_md5=target.entry.hash, origin=target.content.origin, files=files)
+    return Sidecar(
+        description_md5=target.entry.hash,
+        origin=target.content.origin,
+        files=files,
+        tokenizer_mismatches=target.mismatches or None,
+    )
 
 
 def _blocks(entry: CacheEntry, arrays: Arrays | Blocks) -> list[Blocks]:

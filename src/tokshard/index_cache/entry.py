@@ -18,7 +18,7 @@ import numpy as np
 from tokshard.core.codec import Document, Key, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.errors import InputError, IntegrityError, TokshardError
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.splits import SPLITS
@@ -77,9 +77,13 @@ class IndexOrigin:
     samples_before_final_epoch: Annotated[
         int, Key("samples_before_final_epoch", "Samples that end before the last epoch.", minimum=0)
     ]
+    tokenizer: Annotated[
+        DatasetTokenizer | None,
+        Key("tokenizer", "Tokenizer of the dataset; absent in files of earlier versions.", omit_none=True),
+    ] = None
 
     @classmethod
-    def of(cls, dataset: DatasetFingerprint, plan: EpochPlan) -> Self:
+    def of(cls, dataset: DatasetFingerprint, plan: EpochPlan, tokenizer: DatasetTokenizer) -> Self:
         """Return the origin of an index that is built from a dataset by a plan."""
         return cls(
             dataset=dataset,
@@ -90,6 +94,7 @@ class IndexOrigin:
             epochs=plan.epochs,
             samples=plan.samples,
             samples_before_final_epoch=plan.samples_before_final,
+            tokenizer=tokenizer,
         )
 
     def difference_from(self, earlier: IndexOrigin) -> str | None:
@@ -122,6 +127,14 @@ class Sidecar(Document):
         Key("origin", "What the arrays were built from; null for a blend, which its description determines."),
     ]
     files: Annotated[dict[str, FileRecord], Key("files", "The arrays by file name: document_index.npy, ...")]
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key(
+            "tokenizer_mismatches",
+            "Mismatches of the tokenizer with other datasets or the job that were allowed.",
+            omit_none=True,
+        ),
+    ] = None
 
     def write(self, path: str) -> None:
         """Write the file, atomically."""
@@ -224,7 +237,7 @@ class CacheEntry:
             sidecar = Sidecar.read(self.sidecar_path)
         except TokshardError:
             return ()
-        return () if sidecar is None else getattr(sidecar, "tokenizer_mismatches", None) or ()
+        return () if sidecar is None else sidecar.tokenizer_mismatches or ()
 
     def load(self) -> dict[str, NDArray[Any]]:
         """Map the arrays, read-only. Their structure is checked, their content is not.

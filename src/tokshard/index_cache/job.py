@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,6 +19,12 @@ from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.tokenizer_agreement import (
+    DatasetTokenizer,
+    TokenizerAgreement,
+    TokenizerMismatch,
+    allowed_warnings,
+)
 from tokshard.errors import UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs, warnings_of
 from tokshard.gpt_index.splits import Split, parse_split, whole_split
@@ -44,6 +50,7 @@ from tokshard.index_cache.options import (
     IndexRequest,
     neutral_identifiers,
 )
+from tokshard.index_cache.tokenizer_check import check_tokenizers
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,10 @@ class BuildIndicesReport(Document):
     indices: Annotated[tuple[IndexReport, ...], Key("indices", "The indexes in order.")]
     seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,7 @@ class IndexOutcome:
         array_bytes: Size of the arrays.
         action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
             ``"rebuilt"``; None if it was only examined.
+        tokenizer: The tokenizer of the dataset.
     """
 
     request: IndexRequest
@@ -139,11 +151,18 @@ class IndexOutcome:
     before: Examination
     action: Action | None
     array_bytes: int
+    tokenizer: DatasetTokenizer
 
     @property
     def is_fresh(self) -> bool:
         """True if the index is fresh now."""
         return self.action is not None or self.before.condition == "fresh"
+
+    @property
+    def recorded_mismatches(self) -> tuple[TokenizerMismatch, ...]:
+        """The mismatches of tokenizers that were allowed when the index was built that is reused."""
+        sidecar = self.before.sidecar if self.before.condition == "fresh" else None
+        return (sidecar.tokenizer_mismatches if sidecar is not None else None) or ()
 
     def report(self) -> IndexReport:
         """Return the outcome as a part of a report."""
@@ -184,17 +203,14 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
     Raises:
         UsageError, InputError, OutputExistsError, IntegrityError, LockedError, StorageError, WorkerError: See
             :func:`build_requests`.
+        TokenizerMismatchError: The datasets were encoded with different tokenizers, or with another one than
+            the job's, and ``allow_tokenizer_mismatch`` is not set.
     """
     started = time.monotonic()
     requests, epoch_sizes = requests_of(options)
-    outcomes = build_requests(
-        requests,
-        cache_directory=_directory_of(options),
-        workers=options.workers,
-        rebuild=options.rebuild,
-        progress=progress,
-    )
-    return _report(options, outcomes, epoch_sizes, started)
+    planned, agreement = _planned(options, requests, progress)
+    outcomes = planned.build(rebuild=options.rebuild, progress=progress)
+    return _report(options, outcomes, agreement, epoch_sizes, started)
 
 
 def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = None) -> BuildIndicesReport:
@@ -208,6 +224,7 @@ def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
 
     Raises:
         UsageError, InputError, IntegrityError, StorageError: See :func:`examine_requests`.
+        TokenizerMismatchError: See :func:`build_indices`.
     """
     if options.rebuild:
         raise UsageError("--assert-hit and --rebuild exclude each other")
@@ -215,19 +232,27 @@ def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         raise UsageError("--assert-hit and --executor ray exclude each other")
     started = time.monotonic()
     requests, epoch_sizes = requests_of(options)
-    outcomes = examine_requests(
-        requests, cache_directory=_directory_of(options), workers=options.workers, progress=progress
+    planned, agreement = _planned(options, requests, progress)
+    return _report(options, planned.examine(progress=progress), agreement, epoch_sizes, started)
+
+
+def _planned(
+    options: BuildIndicesOptions, requests: Sequence[IndexRequest], progress: Progress | None
+) -> tuple[PlannedIndexes, TokenizerAgreement]:
+    directory = None if options.cache_directory is None else os.fspath(options.cache_directory)
+    planned = plan_indexes(requests, cache_directory=directory, workers=options.workers, progress=progress)
+    agreement = check_tokenizers(
+        planned.tokenizers,
+        options.naming.job_tokenizer(options.path_as),
+        allowed=options.allow_tokenizer_mismatch,
     )
-    return _report(options, outcomes, epoch_sizes, started)
-
-
-def _directory_of(options: BuildIndicesOptions) -> str | None:
-    return None if options.cache_directory is None else os.fspath(options.cache_directory)
+    return planned.recording(agreement), agreement
 
 
 def _report(
     options: BuildIndicesOptions,
     outcomes: Sequence[IndexOutcome],
+    agreement: TokenizerAgreement,
     epoch_sizes: Sequence[EpochSize],
     started: float,
 ) -> BuildIndicesReport:
@@ -238,7 +263,16 @@ def _report(
         tuple(epoch_sizes),
         reports,
         time.monotonic() - started,
-        tuple(dict.fromkeys(warning for report in reports for warning in report.warnings)),
+        tuple(
+            dict.fromkeys(
+                (
+                    *(warning for report in reports for warning in report.warnings),
+                    *agreement.warnings,
+                    *repeated_warnings(outcomes),
+                )
+            )
+        ),
+        agreement.to_record or None,
     )
 
 
@@ -333,6 +367,104 @@ def _epoch_samples(
     return plan.samples_of_epochs(epochs)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedIndexes:
+    """Indexes with everything that follows from their datasets; nothing is written yet."""
+
+    listed: Sequence[tuple[IndexRequest, CacheEntry]]
+    tasks: Mapping[CacheEntry, IndexTask]
+    datasets: Datasets
+    workers: int | RayOptions | None
+
+    @property
+    def tokenizers(self) -> dict[str, DatasetTokenizer]:
+        """The tokenizers of the datasets by path prefix."""
+        return {request.prefix: self.tasks[entry].tokenizer for request, entry in self.listed}
+
+    def recording(self, agreement: TokenizerAgreement) -> PlannedIndexes:
+        """Return the same indexes; those that are built will record the mismatches of their datasets."""
+        if not agreement.to_record:
+            return self
+        tasks = {
+            entry: task.recording(agreement.concerning(task.request.prefix, task.tokenizer))
+            for entry, task in self.tasks.items()
+        }
+        return replace(self, tasks=tasks)
+
+    def build(
+        self,
+        *,
+        rebuild: bool = False,
+        digests: bool = False,
+        wait_seconds: float = LOCK_WAIT_SECONDS,
+        progress: Progress | None = None,
+    ) -> list[IndexOutcome]:
+        """Build or reuse the indexes; see :func:`build_requests`."""
+        threads = self._threads()
+        before = _examine_all(self.tasks, threads, progress, rebuild=rebuild, digests=digests or rebuild)
+        # The largest first, so that no thread begins it when the others are done.
+        needed = [task for entry, task in self.tasks.items() if before[entry].condition != "fresh"]
+        needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
+
+        if isinstance(self.workers, RayOptions):
+            from tokshard.index_cache.ray import build_on_ray
+
+            built = build_on_ray(
+                needed, self.workers, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
+            )
+        else:
+            built = _build_here(
+                needed, threads, self.datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
+            )
+        done = {task.target.entry: action for task, action in zip(needed, built, strict=True)}
+        return [
+            _outcome(self.tasks[entry], request, before[entry], done.get(entry, "found"))
+            for request, entry in self.listed
+        ]
+
+    def examine(self, *, digests: bool = True, progress: Progress | None = None) -> list[IndexOutcome]:
+        """Examine the indexes; see :func:`examine_requests`."""
+        threads = self._threads()
+
+        def examine(task: IndexTask) -> Examination:
+            examination = task.target.examine(digests=digests)
+            threads.tell(
+                task.target.content.file_bytes, documents=task.plan.documents, tokens=task.plan.tokens
+            )
+            return examination
+
+        total = sum(task.target.content.file_bytes for task in self.tasks.values())
+        states = threads.run(
+            examine,
+            list(self.tasks.values()),
+            activity="checking indexes",
+            listener=progress,
+            bytes_total=total,
+        )
+        found = dict(zip(self.tasks, states, strict=True))
+        return [_outcome(self.tasks[entry], request, found[entry], None) for request, entry in self.listed]
+
+    def _threads(self) -> ThreadRunner:
+        return ThreadRunner(self.workers if isinstance(self.workers, int) else None)
+
+
+def plan_indexes(
+    requests: Sequence[IndexRequest],
+    *,
+    cache_directory: str | None = None,
+    workers: int | RayOptions | None = None,
+    progress: Progress | None = None,
+) -> PlannedIndexes:
+    """Open the datasets and plan their indexes; the arguments are those of :func:`build_requests`.
+
+    Raises:
+        UsageError, InputError, IntegrityError, StorageError: See :func:`build_requests`.
+    """
+    threads, datasets = ThreadRunner(workers if isinstance(workers, int) else None), Datasets()
+    listed, tasks = plan_tasks(requests, cache_directory, datasets, threads, progress)
+    return PlannedIndexes(listed, tasks, datasets, workers)
+
+
 def build_requests(
     requests: Sequence[IndexRequest],
     *,
@@ -373,25 +505,8 @@ def build_requests(
         StorageError: The disk is full or broken. What was built is kept.
         WorkerError: There is no such cluster, or it has lost the same work too often.
     """
-    threads, datasets = ThreadRunner(workers if isinstance(workers, int) else None), Datasets()
-    listed, tasks = plan_tasks(requests, cache_directory, datasets, threads, progress)
-    before = _examine_all(tasks, threads, progress, rebuild=rebuild, digests=digests or rebuild)
-    # The largest first, so that no thread begins it when the others are done.
-    needed = [task for entry, task in tasks.items() if before[entry].condition != "fresh"]
-    needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
-
-    if isinstance(workers, RayOptions):
-        from tokshard.index_cache.ray import build_on_ray
-
-        built = build_on_ray(needed, workers, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress)
-    else:
-        built = _build_here(
-            needed, threads, datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
-        )
-    done = {task.target.entry: action for task, action in zip(needed, built, strict=True)}
-    return [
-        _outcome(tasks[entry], request, before[entry], done.get(entry, "found")) for request, entry in listed
-    ]
+    planned = plan_indexes(requests, cache_directory=cache_directory, workers=workers, progress=progress)
+    return planned.build(rebuild=rebuild, digests=digests, wait_seconds=wait_seconds, progress=progress)
 
 
 def examine_requests(
@@ -415,20 +530,8 @@ def examine_requests(
         UsageError, InputError, IntegrityError, StorageError: As :func:`build_requests`, except that the
             state of an index is no error.
     """
-    threads = ThreadRunner(workers)
-    listed, tasks = plan_tasks(requests, cache_directory, Datasets(), threads, progress)
-
-    def examine(task: IndexTask) -> Examination:
-        examination = task.target.examine(digests=digests)
-        threads.tell(task.target.content.file_bytes, documents=task.plan.documents, tokens=task.plan.tokens)
-        return examination
-
-    total = sum(task.target.content.file_bytes for task in tasks.values())
-    states = threads.run(
-        examine, list(tasks.values()), activity="checking indexes", listener=progress, bytes_total=total
-    )
-    found = dict(zip(tasks, states, strict=True))
-    return [_outcome(tasks[entry], request, found[entry], None) for request, entry in listed]
+    planned = plan_indexes(requests, cache_directory=cache_directory, workers=workers, progress=progress)
+    return planned.examine(digests=digests, progress=progress)
 
 
 def _build_here(
@@ -458,7 +561,7 @@ def _build_here(
 
 
 def _examine_all(
-    tasks: dict[CacheEntry, IndexTask],
+    tasks: Mapping[CacheEntry, IndexTask],
     threads: ThreadRunner,
     progress: Progress | None,
     *,
@@ -483,4 +586,12 @@ def _outcome(
     task: IndexTask, request: IndexRequest, before: Examination, action: Action | None
 ) -> IndexOutcome:
     size = task.target.content.file_bytes
-    return IndexOutcome(request, task.target.entry, task.plan, task.dataset, before, action, size)
+    return IndexOutcome(
+        request, task.target.entry, task.plan, task.dataset, before, action, size, task.tokenizer
+    )
+
+
+def repeated_warnings(outcomes: Iterable[IndexOutcome]) -> Iterator[str]:
+    """Return the warnings about mismatches that were allowed when reused indexes were built."""
+    for outcome in outcomes:
+        yield from allowed_warnings(outcome.recorded_mismatches)

@@ -17,6 +17,7 @@ from tokshard.gpt_index.splits import SPLITS, Split, parse_split
 
 if TYPE_CHECKING:
     from tokshard.cluster.options import RayOptions
+    from tokshard.dataset.tokenizer_agreement import JobTokenizer
     from tokshard.index_cache.description import GPTDatasetDescription, JobSettings
 
 MISSING_SIZE = "the number of samples is required"
@@ -42,6 +43,8 @@ class NamingOptions:
         tokenizer_type: Megatron's ``--tokenizer-type``, for the preset.
         tokenizer_model: Megatron's ``--tokenizer-model``, for the preset.
         vocab_size: Megatron's ``--vocab-size``, for the preset of a NullTokenizer.
+        tokenizer: A copy of the job's tokenizer on this machine, with which the datasets are compared; None
+            for the path that the identifiers contain, if it can be read here.
 
     Raises:
         UsageError: Two options contradict each other, or one has no effect.
@@ -53,6 +56,7 @@ class NamingOptions:
     tokenizer_type: str | None = None
     tokenizer_model: str | None = None
     vocab_size: int | None = None
+    tokenizer: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         ways = {
@@ -109,6 +113,16 @@ class NamingOptions:
             self.tokenizer_model,
             **details,
         )
+
+    def job_tokenizer(self, path_as: Sequence[tuple[str, str]] = ()) -> JobTokenizer | None:
+        """Return the tokenizer of the job; None if nothing is known of it.
+
+        Raises:
+            UsageError, InputError: See :meth:`identifiers`; or ``tokenizer`` cannot be read.
+        """
+        from tokshard.index_cache.tokenizer_check import job_tokenizer
+
+        return job_tokenizer(self.identifiers(), path_as, self.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -219,6 +233,8 @@ class BuildIndicesOptions:
         path_as: Pairs (path here, path at training time).
         cache_directory: Megatron's ``--data-cache-path``; None for a directory beside each dataset.
         rebuild: Whether to replace indexes that are stale, damaged or not built by tokshard.
+        allow_tokenizer_mismatch: Whether datasets of different tokenizers, or of another one than the job's,
+            may be used.
         workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
             cache.
 
@@ -240,6 +256,7 @@ class BuildIndicesOptions:
     path_as: tuple[tuple[str, str], ...] = ()
     cache_directory: str | os.PathLike[str] | None = None
     rebuild: bool = False
+    allow_tokenizer_mismatch: bool = False
     workers: int | RayOptions | None = None
 
     def __post_init__(self) -> None:

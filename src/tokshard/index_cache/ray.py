@@ -17,6 +17,7 @@ from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 from tokshard.core.thread_runner import ThreadRunner
 from tokshard.core.worker_errors import error_from_json, error_to_json
 from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import InputError
 from tokshard.index_cache.build_or_reuse import Action, Datasets, IndexTask, build_or_reuse, plan_tasks
 from tokshard.index_cache.options import IndexRequest
@@ -63,6 +64,7 @@ def build_on_ray(
                         probe=probes[task.target.entry.directory],
                         rebuild=rebuild,
                         wait_seconds=wait_seconds,
+                        mismatches=task.target.mismatches,
                     ),
                     progress,
                 )
@@ -99,6 +101,7 @@ class _BuildCall:
     probe: Annotated[str, Key("probe", "A file that must be in the cache.")]
     rebuild: Annotated[bool, Key("rebuild", "Whether to replace what is not fresh.")]
     wait_seconds: Annotated[float, Key("wait_seconds", "The longest wait for another process.")]
+    mismatches: Annotated[tuple[TokenizerMismatch, ...], Key("mismatches", "Mismatches to be recorded.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,7 @@ def _build(call: _BuildCall, host: str) -> Action:
         )
     datasets = Datasets()
     _, tasks = plan_tasks([call.request], call.directory, datasets, ThreadRunner(1))
-    (task,) = tasks.values()
+    (task,) = (task.recording(call.mismatches) for task in tasks.values())
     if changes := task.dataset.changes_since(call.dataset):
         raise InputError(
             f"the dataset {call.request.prefix} differs on the node {host}: {changes[0]}", hint=_HINT

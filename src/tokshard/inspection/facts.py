@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokshard.blending.certificate import SourceCertificate
@@ -29,6 +29,7 @@ from tokshard.core.presentation import (
     Tick,
 )
 from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 from tokshard.inspection.axes import SHARES, linear_axis, log_axis, log_position
 from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, LengthSummary, TokenizerSummary
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
@@ -96,6 +97,7 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         ("tokenizer", f"{tokenizer_name(identity)}{vocabulary}"),
         ("encoder", f"{encoded}{checked}"),
         ("made by", f"{manifest.tool.name} {manifest.tool.version}"),
+        *_mismatch_facts(manifest.tokenizer_mismatches),
     ]
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
         rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
@@ -227,6 +229,7 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
         ("size", size(summary.size_bytes)),
     ]
     facts += [(entry.condition, f"{entry.hash}: {entry.detail}") for entry in summary.entries if entry.detail]
+    facts += dict.fromkeys(fact for entry in summary.entries for fact in _entry_mismatches(entry))
     rows = [
         (
             entry.name,
@@ -252,6 +255,10 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
             [BarChart("Samples of each entry", bars, ("dataset, split", "samples")), *_more(len(rows))],
         ),
     ]
+
+
+def _entry_mismatches(entry: EntrySummary) -> Facts:
+    return _mismatch_facts(entry.sidecar.tokenizer_mismatches if entry.sidecar is not None else None)
 
 
 def _maker(entry: EntrySummary) -> str:
@@ -288,6 +295,7 @@ def describe_index(summary: IndexSummary) -> list[Section]:
         ("origin", f"{_ORIGINS[summary.dataset_condition]}{detail}"),
         ("split", entry.split),
     ]
+    facts += _entry_mismatches(entry)
     if entry.samples is not None:
         facts.append(("samples", count(entry.samples)))
     if entry.description is not None and not entry.is_blend:
@@ -362,9 +370,23 @@ def describe_blend(document: BlendDocument) -> list[Section]:
         ("indexes in", document.cache_directory),
         ("sequence", f"{count(document.sequence_length)} tokens"),
         ("seed", document.seed),
+        *_tokenizer_facts(document),
+        *_mismatch_facts(document.tokenizer_mismatches),
     ]
     splits = [describe_split(split) for split in document.splits.values()]
     return [Section(SUMMARY_TITLE, [FactList(facts)]), *splits]
+
+
+def _tokenizer_facts(document: BlendDocument) -> Facts:
+    names = dict.fromkeys(tokenizer_name(tokenizer.identity) for tokenizer in document.tokenizers or ())
+    facts: Facts = [("" if number else "tokenizer", name) for number, name in enumerate(names)]
+    if document.job_tokenizer is not None:
+        facts.append(("job's tokenizer", tokenizer_name(document.job_tokenizer)))
+    return facts
+
+
+def _mismatch_facts(mismatches: Iterable[TokenizerMismatch] | None) -> Facts:
+    return [("warning", warning) for warning in allowed_warnings(mismatches)]
 
 
 def describe_split(split: BlendSplit) -> Section:

@@ -14,6 +14,8 @@ from tokshard.blending.document import BlendDocument
 from tokshard.core.codec import Document, Key
 from tokshard.core.formatting import counted
 from tokshard.dataset.fingerprint import dataset_fingerprint
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import InputError, TokshardError
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.index_cache.entry import CacheEntry, Condition, Examination, Sidecar, examine
@@ -202,6 +204,17 @@ class BlendSummary(Document):
     sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
     seed: Annotated[int, Key("seed", "Seed of all shuffles.", minimum=0)]
     splits: Annotated[tuple[BlendSplitSummary, ...], Key("splits", "Splits that have data.")]
+    tokenizers: Annotated[
+        tuple[DatasetTokenizer, ...] | None,
+        Key("tokenizers", "The different tokenizers of the datasets, if recorded.", omit_none=True),
+    ]
+    job_tokenizer: Annotated[
+        TokenizerIdentity | None, Key("job_tokenizer", "Tokenizer of the job, if recorded.", omit_none=True)
+    ]
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
+    ]
 
 
 def _problems(found: Examination) -> Iterator[str]:
@@ -282,6 +295,9 @@ def inspect_blend(path: str) -> BlendSummary:
             )
             for split in document.splits.values()
         ),
+        tokenizers=document.tokenizers,
+        job_tokenizer=document.job_tokenizer,
+        tokenizer_mismatches=document.tokenizer_mismatches,
     )
 
 

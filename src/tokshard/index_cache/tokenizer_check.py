@@ -1,0 +1,205 @@
+"""Check of the tokenizers of a job's datasets, and of token ids where the tokenizer is unknown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.source import open_data
+from tokshard.dataset.tokenizer_agreement import (
+    DatasetTokenizer,
+    JobTokenizer,
+    MismatchSide,
+    TokenizerAgreement,
+    TokenizerMismatch,
+    agree,
+)
+from tokshard.errors import TokshardError
+from tokshard.storage.paths import bin_path, is_remote
+
+BLOCK_BYTES = 64 * 1024
+"""Bytes of a block of the sample of token ids."""
+
+BLOCKS = 64
+"""Most blocks of a dataset."""
+
+ALL_BLOCKS = 4096
+"""Most blocks of all datasets together, if each has at least :data:`FEWEST_BLOCKS`."""
+
+FEWEST_BLOCKS = 4
+_SEED = 1234
+
+
+def job_tokenizer(
+    identifiers: Mapping[str, Any] | None,
+    path_as: Sequence[tuple[str, str]] = (),
+    local: str | os.PathLike[str] | None = None,
+) -> JobTokenizer | None:
+    """Return the tokenizer of a job; None if the job is unknown.
+
+    The file is not downloaded: ``hf:`` identifiers and URLs count as not readable.
+
+    Args:
+        identifiers: Megatron's identifiers of the tokenizer.
+        path_as: Pairs (path here, path at training time), by which its path is found here.
+        local: A copy of the tokenizer on this machine, which is read instead of the path of the job.
+
+    Raises:
+        TokenizerError: ``local`` cannot be read.
+        MissingExtraError: ``local`` needs a library that is not installed.
+    """
+    from tokshard.tokenizer.definition import load_tokenizer
+
+    named = (identifiers or {}).get("tokenizer_path")
+    if local is not None:
+        path = os.fspath(local)
+        return JobTokenizer(str(named or path), load_tokenizer(path, need_eod=False).identity)
+    if identifiers is None:
+        return None
+    if named is None:
+        size = str(identifiers.get("vocab_size"))
+        # Megatron appends the EOD token to the vocabulary of a NullTokenizer.
+        return JobTokenizer(f"NullTokenizer of {size} ids", None, int(size) + 1) if size.isdigit() else None
+    for path in (str(named), PathMapping.of(path_as).inverse().map(str(named))):
+        if not is_remote(path) and os.path.exists(path):
+            try:
+                return JobTokenizer(str(named), load_tokenizer(path, need_eod=False).identity)
+            except TokshardError:
+                break
+    return JobTokenizer(str(named))
+
+
+def check_tokenizers(
+    tokenizers: Mapping[str, DatasetTokenizer],
+    job: JobTokenizer | None = None,
+    *,
+    allowed: bool,
+    shares: Mapping[str, float] | None = None,
+) -> TokenizerAgreement:
+    """Compare the tokenizers of datasets with each other and with the job's.
+
+    Token ids beyond the vocabulary are found in a sample of each dataset whose tokenizer was not compared.
+    The vocabulary is the job's, or else the largest of the datasets.
+
+    Args:
+        tokenizers: The tokenizers by path prefix.
+        job: The tokenizer of the job, if it is known.
+        allowed: Whether a mismatch is allowed.
+        shares: The share of the samples of each dataset, for the warnings.
+
+    Raises:
+        TokenizerMismatchError: The datasets do not fit together, and this is not allowed.
+    """
+    found = agree(
+        list(tokenizers.items()),
+        job,
+        shares=None if shares is None else [shares[name] for name in tokenizers],
+    )
+    vocabulary = _vocabulary(tokenizers, job)
+    if vocabulary is not None:
+        size, side = vocabulary
+        unknown = [
+            (name, tokenizers[name])
+            for name in found.unchecked
+            if (known := tokenizers[name].identity) is None or known.max_token_id >= size
+        ]
+        beyond = tuple(_beyond_vocabulary(unknown, size, side))
+        found = replace(found, mismatches=(*found.mismatches, *beyond))
+    found.require(allowed=allowed)
+    return found
+
+
+def _vocabulary(
+    tokenizers: Mapping[str, DatasetTokenizer], job: JobTokenizer | None
+) -> tuple[int, MismatchSide] | None:
+    if job is not None and job.identity is not None:
+        return _ids_of(job.side), job.side
+    if job is not None and job.null_vocab_size is not None:
+        return job.null_vocab_size, job.side
+    sides = [
+        MismatchSide(tokenizer.identity, tokenizer.eod_id, (name,), 1)
+        for name, tokenizer in tokenizers.items()
+        if tokenizer.identity is not None
+    ]
+    if not sides:
+        return None
+    largest = max(sides, key=_ids_of)
+    return _ids_of(largest), largest
+
+
+def _ids_of(side: MismatchSide) -> int:
+    return 0 if side.identity is None else max(side.identity.max_token_id + 1, side.identity.vocab_size)
+
+
+def _beyond_vocabulary(
+    datasets: Sequence[tuple[str, DatasetTokenizer]], size: int, vocabulary: MismatchSide
+) -> Iterator[TokenizerMismatch]:
+    blocks = max(FEWEST_BLOCKS, min(BLOCKS, ALL_BLOCKS // max(1, len(datasets))))
+    for name, tokenizer in datasets:
+        found = find_beyond(name, size, blocks=blocks)
+        if found is not None:
+            yield TokenizerMismatch(
+                "vocabulary",
+                MismatchSide(tokenizer.identity, tokenizer.eod_id, (name,), 1),
+                vocabulary,
+                f"token id {found.token_id} (token {found.offset} of sequence {found.sequence}), beyond the "
+                f"{size:,} ids",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBeyond:
+    """A token id that is not in a vocabulary.
+
+    Attributes:
+        sequence: The number of its sequence.
+        offset: Its position in the sequence.
+    """
+
+    token_id: int
+    sequence: int
+    offset: int
+
+
+def find_beyond(path_prefix: str, vocabulary_size: int, *, blocks: int = BLOCKS) -> TokenBeyond | None:
+    """Look for a token id beyond a vocabulary in a sample of the tokens of a dataset.
+
+    The sample has up to ``blocks`` blocks of :data:`BLOCK_BYTES`, spread over the file, the same in each run.
+    Datasets that are not larger are read whole.
+    """
+    dataset = IndexedDataset(path_prefix)
+    dtype = dataset.dtype
+    if dtype.kind == "u" and np.iinfo(dtype).max < vocabulary_size:
+        return None
+    lengths = dataset.sequence_lengths
+    tokens = int(lengths.sum(dtype=np.int64))
+    file, count = open_data(bin_path(path_prefix)), BLOCK_BYTES // dtype.itemsize
+    for first in _block_starts(tokens, count, blocks):
+        buffer = bytearray(min(count, tokens - first) * dtype.itemsize)
+        file.read_into(memoryview(buffer), first * dtype.itemsize)
+        block = np.frombuffer(buffer, dtype)
+        # A negative id is beyond every vocabulary, too.
+        wrong = np.flatnonzero((block >= vocabulary_size) | (block < 0))
+        if len(wrong):
+            position = first + int(wrong[0])
+            ends = np.cumsum(lengths, dtype=np.int64)
+            sequence = int(np.searchsorted(ends, position, side="right"))
+            offset = position - (int(ends[sequence - 1]) if sequence else 0)
+            return TokenBeyond(int(block[wrong[0]]), sequence, offset)
+    return None
+
+
+def _block_starts(tokens: int, count: int, blocks: int) -> Iterator[int]:
+    if tokens <= count * blocks:
+        yield from range(0, tokens, count)
+        return
+    # One block in each of equal parts: an accident in a part of the file is not missed by chance.
+    for number, fraction in enumerate(np.random.default_rng(_SEED).random(blocks).tolist()):
+        begin, end = tokens * number // blocks, tokens * (number + 1) // blocks
+        yield begin + int(fraction * (end - begin - count))
