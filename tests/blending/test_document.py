@@ -26,10 +26,12 @@ def made(tmp_path):
 
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats/blend-1.json"
+WITH_TOKENIZERS = GOLDEN.with_name("blend-1-tokenizers.json")
 
 
-def test_the_golden_document_is_read_and_written_byte_for_byte(tmp_path):
-    shutil.copy(GOLDEN, tmp_path / "blend.json")
+@pytest.mark.parametrize("golden", [GOLDEN, WITH_TOKENIZERS])
+def test_the_golden_document_is_read_and_written_byte_for_byte(golden, tmp_path):
+    shutil.copy(golden, tmp_path / "blend.json")
     document = BlendDocument.read(str(tmp_path))
     train = document.splits["train"]
     assert train.sources[1].document_index == str(
@@ -38,7 +40,18 @@ def test_the_golden_document_is_read_and_written_byte_for_byte(tmp_path):
     assert (train.shares, document.splits["valid"].shares) == ((0.7, 0.3), (1.0,))
     (tmp_path / "blend.json").unlink()
     document.write()
-    assert (tmp_path / "blend.json").read_bytes() == GOLDEN.read_bytes()
+    assert (tmp_path / "blend.json").read_bytes() == golden.read_bytes()
+
+
+def test_the_tokenizers_of_the_sources_are_known(tmp_path):
+    shutil.copy(WITH_TOKENIZERS, tmp_path / "blend.json")
+    document = BlendDocument.read(str(tmp_path))
+    sizes = [document.tokenizer_of(source).identity.vocab_size for source in document.splits["train"].sources]
+    assert sizes == [4096, 8192]
+    shutil.copy(GOLDEN, tmp_path / "blend.json")
+    earlier = BlendDocument.read(str(tmp_path))
+    assert earlier.tokenizer_of(earlier.splits["train"].sources[0]).identity is None
+    assert earlier.id == document.id
 
 
 def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):

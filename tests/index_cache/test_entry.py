@@ -61,6 +61,14 @@ def test_a_sidecar_of_version_1_is_read_and_written_back_byte_for_byte():
     assert sidecar.to_bytes() == path.read_bytes()
 
 
+def test_a_sidecar_with_tokenizers_is_read_and_written_back_byte_for_byte():
+    path = Path(__file__).parents[1] / "golden" / "formats" / "cache-1-tokenizers.json"
+    sidecar = Sidecar.read(str(path))
+    assert sidecar.origin.tokenizer.identity.vocab_size == 4096
+    assert sidecar.tokenizer_mismatches[0].second.names == ("data/code",)
+    assert sidecar.to_bytes() == path.read_bytes()
+
+
 def test_the_entry_of_a_file_is_known_by_its_name():
     entry = CacheEntry.of(SOURCE, "c/d")
     for path in (*entry.megatron_files, entry.sidecar_path, entry.lock_path):
