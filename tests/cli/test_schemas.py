@@ -28,7 +28,7 @@ OWN = IN_WORK_DIRECTORIES | HASHED
 
 OPTIONAL = {
     *("path", "line", "offset", "reason", "field", "differences", "missing", "tasks", "seal"),
-    *("tokenizer_path", "tokenizer", "tokenizer_mismatches"),
+    *("tokenizer_path", "tokenizer", "tokenizers", "job_tokenizer", "tokenizer_mismatches"),
 }
 """What not every document of its schema has: details of errors, and what old versions did not write."""
 

@@ -22,10 +22,10 @@ TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/ü", "vocab_size
 LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]
 
 
-def write_dataset(prefix, lengths=LENGTHS, first_token=0):
+def write_dataset(prefix, lengths=LENGTHS, first_token=0, vocabulary=60000):
     """Write a dataset of one sequence a document, straight from the definition of the format."""
     os.makedirs(os.path.dirname(prefix), exist_ok=True)
-    tokens = (np.arange(sum(lengths)) + first_token) % 60000
+    tokens = (np.arange(sum(lengths)) + first_token) % vocabulary
     Path(f"{prefix}.bin").write_bytes(tokens.astype("<u2").tobytes())
     pointers = [2 * sum(lengths[:i]) for i in range(len(lengths))]
     count = len(lengths)

@@ -31,8 +31,8 @@ def build(directory):
         str(directory / name) for name in (f"data/{HOSTILE}", f"data/{PLAIN}", f"mix-{HOSTILE}")
     )
     run_tokenize(str(directory / "in.jsonl"), data, workers=1)
-    write_dataset(plain, CODE * 5)
-    other = write_dataset(str(directory / "data/other"), CODE * 5)
+    write_dataset(plain, CODE * 5, vocabulary=257)
+    other = write_dataset(str(directory / "data/other"), CODE * 5, vocabulary=257)
     sizes = ("--seq-length", "16", "--split", "90,10,0", "--num-samples", "500,20,0", *NAMES)
     plan_mix = str(directory / f"mix-{PLAIN}")
     commands = (
