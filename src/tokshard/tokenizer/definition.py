@@ -329,9 +329,12 @@ def _with_files_beside(
     reading, problem = _reading(source, content, parsed, transformers, special_tokens=special_tokens)
     content, parsed = _definition_of(reading, content, parsed)
     read = _huggingface(parsed, content, path)
+    vocabulary = read.vocabulary
+    if reading.version == "4":  # its versions of the library count pieces that repeat once
+        vocabulary = replace(vocabulary, size=len(vocabulary.ids))
     return replace(
         read,
-        vocabulary=replace(read.vocabulary, declared_eod=reading.eos_token),
+        vocabulary=replace(vocabulary, declared_eod=reading.eos_token),
         applied=reading.applied,
         problem=problem,
         transformers=transformers if problem is None else reading.version,

@@ -1,0 +1,137 @@
+"""The files beside tokenizer.json are followed as by transformers 4 and 5.
+
+The expected ids were recorded from both by tests/golden/tokenizer_directories/record.py.
+``scripts/tokenizer_matrix`` compares many more directories with installed versions.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support import directory_cases
+from support.tokenizer_definitions import lists_of
+from tokshard.errors import TokenizerError
+from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
+from tokshard.tokenizer.encoders import fast_encoder_refusal, reference_encoder
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "tokenizer_directories"
+CASES = directory_cases.cases()
+RECORDED = {
+    major: json.loads((GOLDEN / f"transformers{major}.json").read_text(encoding="utf-8")) for major in "45"
+}
+# What is not followed, by the words that name it.
+REFUSED = {
+    "auto_map": ("auto_map names code of its own", "45"),
+    "CodeLlamaTokenizer": ("tokenizer_class CodeLlamaTokenizer", "45"),
+    "add_prefix_space of LlamaTokenizer": ("add_prefix_space converts the slow tokenizer", "4"),
+    "from_slow": ("from_slow converts the slow tokenizer", "4"),
+}
+
+
+def write(directory, name):
+    directory.mkdir(exist_ok=True)
+    for file, content in CASES[name].items():
+        (directory / file).write_text(json.dumps(content), encoding="utf-8")
+    return str(directory)
+
+
+def ids(tokenizer, *, special_tokens):
+    return lists_of(reference_encoder(tokenizer, special_tokens=special_tokens).encode(directory_cases.TEXTS))
+
+
+@pytest.mark.parametrize("major", "45")
+@pytest.mark.parametrize("name", CASES)
+def test_ids_are_those_of_transformers(name, major, tmp_path):
+    expected = RECORDED[major][name]
+    path = write(tmp_path, name)
+    if name in REFUSED and major in REFUSED[name][1]:
+        with pytest.raises(TokenizerError, match=REFUSED[name][0]) as caught:
+            load_tokenizer(path, transformers=major, strict=True)
+        assert "backend_tokenizer.save" in caught.value.hint
+        assert REFUSED[name][0] in load_tokenizer(path, transformers=major).warnings[0]
+        return
+    if "error" in expected:
+        with pytest.raises(TokenizerError, match=f"transformers {major} cannot load the directory"):
+            load_tokenizer(path, transformers=major)
+        return
+    tokenizer = load_tokenizer(path, transformers=major, strict=True)
+    assert tokenizer.warnings == ()
+    assert tokenizer.identity.transformers == major
+    assert tokenizer.vocab_size == expected["size"]
+    assert tokenizer.eod_token == (expected["eos_token"] or tokenizer.eod_token)
+    assert ids(tokenizer, special_tokens=False) == expected["ids"]
+    assert ids(tokenizer, special_tokens=True) == expected["ids_with_special_tokens"]
+    # Workers open a file with the same definition.
+    reopened = reopen_tokenizer(tokenizer.definition_path(), tokenizer.identity, tokenizer.sha256)
+    assert ids(reopened, special_tokens=True) == expected["ids_with_special_tokens"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+def test_a_version_must_be_named_where_they_differ(name, tmp_path):
+    four, five = RECORDED["4"][name], RECORDED["5"][name]
+    path = write(tmp_path, name)
+    tokenizer = load_tokenizer(path)
+    if "error" in four or four == five:
+        assert ids(tokenizer, special_tokens=True) == five["ids_with_special_tokens"]
+    else:
+        assert "transformers 4 and 5 read the directory" in tokenizer.warnings[0]
+        assert "pass --transformers 4 or --transformers 5" in tokenizer.warnings[0]
+    if tokenizer.warnings:
+        assert tokenizer.identity.transformers == "5"
+        assert ids(tokenizer, special_tokens=True) == five["ids_with_special_tokens"]
+        with pytest.raises(TokenizerError, match="transformers 4 and 5 read the directory"):
+            load_tokenizer(path, strict=True)
+
+
+def test_a_post_processor_that_does_not_apply_makes_no_difference(tmp_path):
+    path = write(tmp_path, "GPTNeoXTokenizer")
+    assert load_tokenizer(path).warnings
+    files = directory_cases.byte_level()
+    files["tokenizer_config.json"].update(
+        tokenizer_class="LlamaTokenizer", bos_token="<|end|>", unk_token="<|end|>"
+    )
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    assert "the post-processor" in load_tokenizer(path).warnings[0]
+    assert load_tokenizer(path, special_tokens=False, strict=True).warnings == ()
+
+
+def test_a_directory_that_changes_nothing_keeps_the_bytes_of_its_file(tmp_path):
+    path = write(tmp_path, "plain")
+    tokenizer = load_tokenizer(path, strict=True)
+    assert tokenizer.definition == Path(path, "tokenizer.json").read_bytes()
+    assert tokenizer.applied == ()
+    assert tokenizer.definition_path() == tokenizer.path
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "tokenizer.json").write_bytes(tokenizer.definition)
+    bare = load_tokenizer(str(alone), eod="<|end|>").identity
+    assert bare.definition_sha256 == tokenizer.identity.definition_sha256
+
+
+def test_split_special_tokens_is_encoded_by_the_reference(tmp_path):
+    tokenizer = load_tokenizer(write(tmp_path, "split_special_tokens"))
+    refusal = fast_encoder_refusal(tokenizer, special_tokens=False)
+    assert refusal == "the fast encoder does not support split_special_tokens"
+
+
+def test_a_recorded_version_is_used_again(tmp_path):
+    path = write(tmp_path, "add_prefix_space")
+    four = load_tokenizer(path, transformers="4")
+    assert load_tokenizer(path).identity.definition_sha256 != four.identity.definition_sha256
+    assert load_tokenizer(path).like(four.identity).identity == four.identity
+
+
+def test_what_was_applied_is_listed(tmp_path):
+    assert load_tokenizer(write(tmp_path, "pad_token")).applied == ("new tokens '<|new|>'",)
+    assert load_tokenizer(write(tmp_path / "2", "split_special_tokens")).applied == (
+        "split_special_tokens true",
+    )
+    prefix = load_tokenizer(write(tmp_path / "3", "add_prefix_space"), transformers="4")
+    assert prefix.applied == ("add_prefix_space true",)
