@@ -21,16 +21,11 @@ def translated(version, *words):
     result = translate([*given, *words])
     assert result[:1] == ["tokenize"]
     assert result[-4:] == given[1:]
-    assert translate(result) == [
-        result[0],
-        *default_words(version),
-        *result[1:],
-    ]  # a job file has these words
+    # A job file has these words: a default comes before them, and the last of two options counts.
+    default, *rest = translate(result)[1:]
+    assert default.endswith("-special-tokens")
+    assert rest == result[1:]
     return result[1:-4]
-
-
-def default_words(version):
-    return translate(["tokenize", "--preset=megatron", "--megatron", version, "--tokenizer", "m"])[1:-5]
 
 
 SPECIAL_TOKENS = [
@@ -52,7 +47,7 @@ def test_special_tokens_of_a_hugging_face_tokenizer(version, options, included):
 
 def test_the_newest_version_is_the_default_and_patch_releases_are_known():
     newest = translate(["tokenize", "--preset=megatron", *HUGGING_FACE])
-    assert newest[:4] == ["tokenize", *translated(MEGATRON_VERSIONS[-1], *HUGGING_FACE)]
+    assert newest[1:-1] == translated(MEGATRON_VERSIONS[-1], *HUGGING_FACE)
     for name in ("0.16.1", "v0.16.0", "core_v0.16.1"):
         assert translated(name, *HUGGING_FACE) == translated("0.16", *HUGGING_FACE)
     with pytest.raises(UsageError, match=r"the Megatron version must be one of 0\.15, .*, got '0\.14'"):
@@ -63,34 +58,60 @@ def test_the_newest_version_is_the_default_and_patch_releases_are_known():
 @pytest.mark.parametrize("name", SENTENCEPIECE)
 def test_sentencepiece_types_are_the_model_alone(version, name):
     words = translated(version, "--tokenizer-type", name, "--tokenizer-model", "x.model", "--vocab-size", "9")
-    assert words == ["--tokenizer", "x.model", "--no-special-tokens"]
+    assert words == ["--tokenizer", "x.model", "--no-files-beside", "--no-special-tokens"]
 
 
-def test_the_built_in_tokenizer_has_no_special_tokens():
-    assert translate(["tokenize", "--preset=megatron"]) == [
-        "tokenize",
-        "--no-special-tokens",
-        "--preset=megatron",
-    ]
-
-
-GPT2 = ("--vocab-file", "v.json", "--merge-file", "m.txt")
-TIKTOKEN = ("--tokenizer-type", "TikTokenizer", "--tokenizer-model", "x.json")
+@pytest.mark.parametrize("version", EARLY)
+def test_the_legacy_llama_tokenizer_adds_bos(version):
+    given = ("--tokenizer-type", "Llama2Tokenizer", "--tokenizer-model", "x.model", LEGACY)
+    assert translated(version, *given) == ["--tokenizer", "x.model", "--no-files-beside", "--special-tokens"]
 
 
 @pytest.mark.parametrize("version", MEGATRON_VERSIONS)
-def test_the_files_of_other_tokenizer_types(version):
-    given = ["tokenize", "--preset=megatron", "--megatron", version]
+def test_settings_of_a_tiktokenizer(version):
+    given = ("--tokenizer-type", "TikTokenizer", "--tokenizer-model", "x.json")
+    assert translated(version, *given) == ["--tokenizer", "x.json", "--no-special-tokens"]
+    settings = ("--tiktoken-pattern", "v1", "--tiktoken-num-special-tokens", "20", "--vocab-size", "2000")
+    words = translated(version, *given, *settings)
+    assert words == ["--tokenizer", "x.json", *settings, "--no-special-tokens"]
 
-    gpt2 = translate([*given, "--tokenizer-type", "GPT2BPETokenizer", *GPT2])
-    assert gpt2[1:-3] == [*GPT2, "--no-special-tokens"]
-    assert translate(gpt2)[1:6] == gpt2[1:6]  # a job file has these words
-    plain = ["--tokenizer", "x.json", "--no-special-tokens", "--tiktoken-pattern"]
-    assert translate([*given, *TIKTOKEN])[1:-3] == [*plain, "v2"]
-    options = ("--tiktoken-pattern", "v1", "--tiktoken-num-special-tokens", "7", "--vocab-size", "300")
-    tiktoken = translate([*given, *TIKTOKEN, *options])
-    assert tiktoken[1:-3] == [*plain, *options[1:]]
-    assert translate(tiktoken)[2:7] == list(options)[:5]
+
+@pytest.mark.parametrize(
+    ("version", "option", "used"),
+    [
+        ("0.15", "--tiktoken-special-tokens", True),
+        ("0.16", "--tiktoken-special-tokens", False),
+        ("0.16", "--tokenizer-special-tokens", True),
+        ("0.19", "--tokenizer-special-tokens", True),
+    ],
+)
+def test_names_of_special_tokens_of_a_tiktokenizer(version, option, used):
+    given = ("--tokenizer-type", "TikTokenizer", "--tokenizer-model", "x.json", option, "<unk>", "<s>")
+    names = ["--tiktoken-special-tokens", "<unk>", "--tiktoken-special-tokens", "<s>"] if used else []
+    assert translated(version, *given) == ["--tokenizer", "x.json", *names, "--no-special-tokens"]
+
+
+@pytest.mark.parametrize("version", MEGATRON_VERSIONS)
+def test_the_files_of_a_gpt2_tokenizer(version):
+    files = ("--vocab-file", "v.json", "--merge-file", "m.txt")
+    words = translated(version, "--tokenizer-type", "GPT2BPETokenizer", *files)
+    assert words == [*files, "--no-special-tokens"]
+
+
+def test_without_a_type_the_file_decides():
+    def default(version, *options):
+        (found,) = {"--special-tokens", "--no-special-tokens"}.intersection(
+            translate(["tokenize", "--preset=megatron", "--megatron", version, *options])
+        )
+        return found
+
+    for options in (["--tokenizer-model", "x.json"], ["--tokenizer", "x.json"], ["--tokenizer", "llama/"]):
+        assert default("0.19", *options) == "--special-tokens"
+        assert default("0.16", *options) == "--no-special-tokens"
+    for options in ([], ["--tokenizer-model", "x.model"], ["--tokenizer", "gpt2.tiktoken"]):
+        assert default("0.19", *options) == "--no-special-tokens"
+    own = ("--vocab-file", "v", "--merge-file", "m")  # tokenize has them itself
+    assert translate(["tokenize", "--preset=megatron", *own])[-4:] == list(own)
 
 
 @pytest.mark.parametrize("version", MEGATRON_VERSIONS)
@@ -130,23 +151,25 @@ REFUSED = {
     "--null-tokenizer-eod-id": ("0.17", *NULL, "--null-tokenizer-eod-id", "1"),
     "--tiktoken-special-tokens": ("0.18", *HUGGING_FACE, "--tiktoken-special-tokens", "a"),
     "--tokenizer-special-tokens": ("0.19", *HUGGING_FACE, "--tokenizer-special-tokens", "<x>"),
+    "--legacy-tokenizer with TikTokenizer": ("0.16", "--tokenizer-type", "TikTokenizer", LEGACY),
+    "--legacy-tokenizer with SentencePieceTokenizer": (
+        "0.16",
+        "--tokenizer-type",
+        "SentencePieceTokenizer",
+        LEGACY,
+    ),
+    "--legacy-tokenizer with GPT2BPETokenizer": ("0.16", "--tokenizer-type", "GPT2BPETokenizer", LEGACY),
+    "GPT2BPETokenizer requires --vocab-file and --merge-file": (
+        "0.19",
+        "--tokenizer-type",
+        "GPT2BPETokenizer",
+        "--vocab-file",
+        "v.json",
+    ),
     "--tokenizer-metadata": ("0.19", *HUGGING_FACE, "--tokenizer-metadata", "x.json"),
     "--use-gigatoken": ("main-20260822", *HUGGING_FACE, "--use-gigatoken"),
     "--vocab-file": ("0.19", *HUGGING_FACE, "--vocab-file", "x.json"),
     "--merge-file": ("0.19", *HUGGING_FACE, "--merge-file", "x.txt"),
-    "GPT2BPETokenizer requires --vocab-file and --merge-file": (
-        "0.19",
-        *("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "v.json"),
-    ),
-    "--legacy-tokenizer with GPT2BPETokenizer": (
-        "0.15",
-        *("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "v.json", "--legacy-tokenizer"),
-    ),
-    "--legacy-tokenizer with TikTokenizer": ("0.16", "--tokenizer-type", "TikTokenizer", LEGACY),
-    "--tiktoken-special-tokens <unk> <x>": (
-        "0.16",
-        *("--tokenizer-type", "TikTokenizer", "--tiktoken-special-tokens", "<unk>", "<x>"),
-    ),
     "--find-optimal-num-workers": ("0.19", *HUGGING_FACE, "--find-optimal-num-workers"),
     "--split-sentences": ("0.19", "--split-sentences"),
     "--partitions 4": ("0.19", "--partitions", "4"),

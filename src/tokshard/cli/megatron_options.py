@@ -6,7 +6,7 @@ the types here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS, is_at_least, known_version
@@ -17,7 +17,7 @@ _MEGATRON_PRESET = "megatron"
 _VERSION_OPTION = "--megatron"
 NEWEST = MEGATRON_VERSIONS[-1]
 
-# Options of any version's preprocess_data.py that tokenize does not have itself, by their number of values.
+# Options of any version's preprocess_data.py that are not tokenize's own, by their number of values.
 _SWITCHES = frozenset(
     {
         "--disable-pad-vocab-size",
@@ -66,6 +66,18 @@ _WITH_VALUES = frozenset(
 )
 _OPTIONS = _SWITCHES | _WITH_A_VALUE | _WITH_VALUES
 
+# Tokenize has these, too: without a tokenizer type they are its own.
+_SHARED = frozenset(
+    {
+        "--merge-file",
+        "--tiktoken-num-special-tokens",
+        "--tiktoken-pattern",
+        "--tiktoken-special-tokens",
+        "--vocab-file",
+        "--vocab-size",
+    }
+)
+
 # Options that change ids and that only some versions have: the first and the last of them.
 _VERSIONS_OF_OPTIONS = {
     "--legacy-tokenizer": ("0.15", "0.16"),
@@ -75,9 +87,6 @@ _VERSIONS_OF_OPTIONS = {
     "--tokenizer-special-tokens": ("0.16", NEWEST),
 }
 _HUGGING_FACE = "HuggingFaceTokenizer"
-_GPT2 = "GPT2BPETokenizer"
-_TIKTOKEN = "TikTokenizer"
-_TIKTOKEN_SPECIAL = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
 _OTHER_TYPE = f"pass --tokenizer-type {_HUGGING_FACE} --tokenizer-model DIRECTORY"
 _SAVE_BERT = (
     "save it as a tokenizer.json with transformers: BertTokenizerFast(vocab_file=..., do_lower_case={}).save_"
@@ -116,18 +125,18 @@ def translate(arguments: Sequence[str]) -> list[str]:
     words = list(arguments)
     if words[:1] != [_COMMAND] or _value_of("--preset", words) != _MEGATRON_PRESET:
         return words
-    given, others = _parse(words[1:])
-    script = _Script(known_version(_value_of(_VERSION_OPTION, words) or NEWEST), given)
+    has_type = _value_of("--tokenizer-type", words) is not None
+    given, others = _parse(words[1:], _OPTIONS if has_type else _OPTIONS - _SHARED)
+    version = known_version(_value_of(_VERSION_OPTION, words) or NEWEST)
+    script = _Script(version, given, _value_of("--tokenizer", words))
     _check(script)
-    if _value_of("--tokenizer", others) is None and not script.has("--tokenizer-model"):
-        script.given.setdefault("--tokenizer-hf-no-include-special-tokens", [])
     # Own options come last: the last of two counts.
     return [_COMMAND, *_tokenizer(script), *_other_words(script), *others]
 
 
 def applies_to(command: str, option: str) -> bool:
     """Return whether a command takes an option with ``--preset megatron`` only."""
-    return command == _COMMAND and option in _OPTIONS
+    return command == _COMMAND and option in _OPTIONS - _SHARED
 
 
 def _value_of(option: str, words: Sequence[str]) -> str | None:
@@ -139,7 +148,7 @@ def _value_of(option: str, words: Sequence[str]) -> str | None:
     return found
 
 
-def _parse(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+def _parse(words: Sequence[str], options: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return Megatron's options with their values, and all other words."""
     given: dict[str, list[str]] = {}
     others: list[str] = []
@@ -150,7 +159,7 @@ def _parse(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
             others += words[position:]
             break
         position += 1
-        if name not in _OPTIONS:
+        if name not in options:
             others.append(words[position - 1])
             continue
         values = [value] if separator else []
@@ -175,6 +184,7 @@ class _Script:
     # A command line of the preprocess_data.py of a version.
     version: str
     given: dict[str, list[str]]
+    own_tokenizer: str | None
 
     def has(self, option: str) -> bool:
         return option in self.given
@@ -233,7 +243,7 @@ def _tokenizer(script: _Script) -> list[str]:
     if kind in _REFUSED_TYPES:
         _refuse(f"--tokenizer-type {kind}", _REFUSED_TYPES[kind])
     if kind is None:
-        kind = _type_of_other_options(script)
+        return _untyped(script)
     if kind not in _TYPES:
         raise UsageError(
             f"--tokenizer-type must be one of {', '.join(_TYPES)}, got {kind!r}", hint=_OTHER_TYPE
@@ -241,51 +251,11 @@ def _tokenizer(script: _Script) -> list[str]:
     return _TYPES[kind](script)
 
 
-def _type_of_other_options(script: _Script) -> str:
-    if script.has("--vocab-file"):
-        return _GPT2
-    if script.has("--tiktoken-pattern"):
-        return _TIKTOKEN
-    model = script.value("--tokenizer-model") or ""
-    return "SentencePieceTokenizer" if model.endswith(".model") else _HUGGING_FACE
-
-
-def _refuse_legacy(script: _Script, kind: str) -> None:
-    if script.has("--legacy-tokenizer"):
-        _refuse(
-            f"--legacy-tokenizer with {kind}",
-            "leave out --legacy-tokenizer; only text that spells a special token gets other ids",
-        )
-
-
-def _gpt2(script: _Script) -> list[str]:
-    _refuse_legacy(script, _GPT2)
-    _refuse_extra_tokens(script)
-    files = [(option, script.value(option)) for option in ("--vocab-file", "--merge-file")]
-    words = [word for option, value in files if value is not None for word in (option, value)]
-    if len(words) < 4:
-        raise UsageError(
-            f"{_GPT2} requires --vocab-file and --merge-file",
-            hint="pass both files: tokshard downloads none",
-        )
-    return [*words, "--no-special-tokens"]
-
-
-def _tiktoken(script: _Script) -> list[str]:
-    _refuse_legacy(script, _TIKTOKEN)
-    _refuse_extra_tokens(script)
-    special = script.given.get("--tiktoken-special-tokens", _TIKTOKEN_SPECIAL)
-    if tuple(special) != _TIKTOKEN_SPECIAL:
-        _refuse(
-            f"--tiktoken-special-tokens {' '.join(special)}",
-            f"leave the option out for {' '.join(_TIKTOKEN_SPECIAL)}",
-        )
-    words = [*_model(script), "--no-special-tokens", "--tiktoken-pattern"]
-    words.append(script.value("--tiktoken-pattern") or "v2")
-    for option in ("--tiktoken-num-special-tokens", "--vocab-size"):
-        if (value := script.value(option)) is not None:
-            words += [option, value]
-    return words
+def _untyped(script: _Script) -> list[str]:
+    # The file decides about the type. These have no template of special tokens.
+    model = script.value("--tokenizer-model") or script.own_tokenizer or ".tiktoken"
+    adds = _adds_special_tokens(script) and not model.endswith((".model", ".tiktoken"))
+    return [*_model(script), "--special-tokens" if adds else "--no-special-tokens"]
 
 
 def _hugging_face(script: _Script) -> list[str]:
@@ -309,6 +279,13 @@ def _adds_special_tokens(script: _Script) -> bool:
 
 def _sentencepiece(script: _Script) -> list[str]:
     _refuse_extra_tokens(script)
+    is_legacy, kind = script.has("--legacy-tokenizer"), script.value("--tokenizer-type")
+    if is_legacy and kind == "SentencePieceTokenizer":
+        _refuse(
+            f"--legacy-tokenizer with {kind}",
+            "leave the option out: text that spells <CLS>, <SEP>, <EOD> or <MASK> stays text, and the EOD "
+            "token is the model's",
+        )
     for prefix in ("--no", "--disable"):
         option = f"{prefix}-tokenizer-sentencepiece-ignore-extra-whitespaces"
         if script.has(option):
@@ -317,7 +294,42 @@ def _sentencepiece(script: _Script) -> list[str]:
                 "leave the option out: the model decides about white space; train one that keeps it "
                 "(--remove_extra_whitespaces=false)",
             )
-    return [*_model(script), "--no-special-tokens"]
+    adds_bos = is_legacy and kind == "Llama2Tokenizer"
+    # Files beside the model may name other BOS and EOS tokens; Megatron does not read them.
+    return [*_model(script), "--no-files-beside", "--special-tokens" if adds_bos else "--no-special-tokens"]
+
+
+def _tiktoken(script: _Script) -> list[str]:
+    if script.has("--legacy-tokenizer"):
+        _refuse(
+            "--legacy-tokenizer with TikTokenizer",
+            "leave the option out: only text that spells a special token, such as <mask>, has other ids",
+        )
+    words = _model(script)
+    for option in ("--tiktoken-pattern", "--tiktoken-num-special-tokens", "--vocab-size"):
+        if (value := script.value(option)) is not None:
+            words += [option, value]
+    # Only 0.15 has the first name; in 0.16 and 0.17 it is without effect.
+    name = "--tokenizer-special-tokens" if script.is_at_least("0.16") else "--tiktoken-special-tokens"
+    words += [word for token in script.given.get(name, ()) for word in ("--tiktoken-special-tokens", token)]
+    return [*words, "--no-special-tokens"]
+
+
+def _gpt2(script: _Script) -> list[str]:
+    _refuse_extra_tokens(script)
+    if script.has("--legacy-tokenizer"):
+        _refuse(
+            "--legacy-tokenizer with GPT2BPETokenizer",
+            "leave the option out: only text that spells <|endoftext|> has other ids",
+        )
+    files = [(option, script.value(option)) for option in ("--vocab-file", "--merge-file")]
+    words = [word for option, value in files if value is not None for word in (option, value)]
+    if len(words) < 4:
+        raise UsageError(
+            "GPT2BPETokenizer requires --vocab-file and --merge-file",
+            hint="pass both files: tokshard downloads none",
+        )
+    return [*words, "--no-special-tokens"]
 
 
 def _null(script: _Script) -> list[str]:
@@ -357,10 +369,10 @@ def _refuse(option: str, why: str) -> None:
 
 _TYPES: dict[str, Callable[[_Script], list[str]]] = {
     _HUGGING_FACE: _hugging_face,
-    _GPT2: _gpt2,
-    _TIKTOKEN: _tiktoken,
+    "GPT2BPETokenizer": _gpt2,
     "GPTSentencePieceTokenizer": _sentencepiece,
     "Llama2Tokenizer": _sentencepiece,
     "NullTokenizer": _null,
     "SentencePieceTokenizer": _sentencepiece,
+    "TikTokenizer": _tiktoken,
 }

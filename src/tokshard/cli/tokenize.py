@@ -255,6 +255,16 @@ def tokenize(
             group=_TOKENIZER,
         ),
     ] = None,
+    tiktoken_special_tokens: Annotated[
+        list[str] | None,
+        text(
+            "--tiktoken-special-tokens",
+            metavar="TOKEN",
+            help="Read the JSON file of a Megatron TikTokenizer with these as its first special tokens.",
+            default="Megatron's",
+            group=_TOKENIZER,
+        ),
+    ] = None,
     vocab_size: Annotated[
         int | None,
         integer(
@@ -264,6 +274,14 @@ def tokenize(
             group=_TOKENIZER,
         ),
     ] = None,
+    files_beside: Annotated[
+        bool,
+        switch(
+            "--files-beside/--no-files-beside",
+            help="Also read the files beside the tokenizer, such as tokenizer_config.json.",
+            group=_TOKENIZER,
+        ),
+    ] = TokenizeOptions.files_beside,
     eod: Annotated[
         str | None,
         text(
@@ -452,7 +470,9 @@ def tokenize(
             merge_file=merge_file,
             tiktoken_pattern=tiktoken_pattern,
             tiktoken_num_special_tokens=tiktoken_num_special_tokens,
+            tiktoken_special_tokens=tiktoken_special_tokens or None,
             vocab_size=vocab_size,
+            files_beside=files_beside,
             eod=eod,
             append_eod=default_eod if append_eod is None else append_eod,
             special_tokens=TokenizeOptions.special_tokens if special_tokens is None else special_tokens,

@@ -301,6 +301,7 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
         transformers=options.transformers,
         strict=options.strict_tokenizer,
         special_tokens=options.special_tokens,
+        files_beside=options.files_beside,
     )
     if options.tiktoken_settings is not None and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
         raise UsageError(

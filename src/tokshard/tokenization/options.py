@@ -32,7 +32,9 @@ class TokenizeOptions:
         merge_file: The ``merges.txt`` that belongs to it.
         tiktoken_pattern: Of a Megatron TikTokenizer: ``"v1"`` or ``"v2"``; None for ``"v2"``.
         tiktoken_num_special_tokens: Of a TikTokenizer: number of special tokens; None for 1,000.
+        tiktoken_special_tokens: Of a TikTokenizer: names of its first special tokens; None for Megatron's.
         vocab_size: Of a TikTokenizer: number of tokens, special ones included; None for 131,072.
+        files_beside: Whether files beside the tokenizer, such as ``tokenizer_config.json``, are read, too.
         eod: The EOD token or its id; None for the tokenizer's own.
         append_eod: Whether the EOD token is appended to each document.
         special_tokens: Whether the special tokens that the tokenizer defines for each text are added (BOS
@@ -75,7 +77,9 @@ class TokenizeOptions:
     merge_file: str | None = None
     tiktoken_pattern: TikTokenizerPattern | None = None
     tiktoken_num_special_tokens: int | None = None
+    tiktoken_special_tokens: Sequence[str] | None = None
     vocab_size: int | None = None
+    files_beside: bool = True
     fields: Sequence[str] = ("text",)
     name_by_field: bool = False
     workers: int | None = None
@@ -134,6 +138,7 @@ class TokenizeOptions:
         given = {
             "pattern": self.tiktoken_pattern,
             "num_special_tokens": self.tiktoken_num_special_tokens,
+            "special_tokens": self.tiktoken_special_tokens and tuple(self.tiktoken_special_tokens),
             "vocab_size": self.vocab_size,
         }
         given = {name: value for name, value in given.items() if value is not None}

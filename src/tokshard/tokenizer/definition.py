@@ -137,6 +137,7 @@ def load_tokenizer(
     transformers: Family | None = None,
     strict: bool = False,
     special_tokens: bool = True,
+    files_beside: bool = True,
 ) -> Tokenizer:
     """Find a tokenizer and read what it is.
 
@@ -154,6 +155,7 @@ def load_tokenizer(
             5 where 4 and 5 differ, with a warning.
         strict: Whether it is an error, and no warning, that transformers may give other ids.
         special_tokens: Whether the post-processor applies, so that its differences matter.
+        files_beside: Whether files beside the definition, such as ``tokenizer_config.json``, are read, too.
 
     Raises:
         TokenizerError: The file cannot be read or used, or the EOD cannot be chosen.
@@ -171,6 +173,8 @@ def load_tokenizer(
         read = _built_in()
     else:
         source = locate_tokenizer(argument) if merges is None else Location(argument, (), merges)
+        if not files_beside:
+            source = replace(source, beside=(), directory=None)
         path = source.definition
         read = _read(source, tiktoken, transformers, special_tokens=special_tokens)
     if read.problem is not None and (strict or read.problem.is_fatal):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -299,25 +300,37 @@ class TikTokenizerSettings:
         pattern: ``--tiktoken-pattern``.
         num_special_tokens: ``--tiktoken-num-special-tokens``: the smallest ids.
         vocab_size: ``--vocab-size``, special tokens included.
+        special_tokens: ``--tokenizer-special-tokens``: the names of the first special tokens.
     """
 
     pattern: TikTokenizerPattern = "v2"
     num_special_tokens: int = 1000
     vocab_size: int = 131072
+    special_tokens: tuple[str, ...] = _MEGATRON_SPECIAL
 
     @property
     def encoding_name(self) -> str:
         """The name of the encoding; it contains the settings."""
-        return f"TikTokenizer-{self.pattern}-{self.num_special_tokens}-{self.vocab_size}"
+        name = f"TikTokenizer-{self.pattern}-{self.num_special_tokens}-{self.vocab_size}"
+        own = self.special_tokens != _MEGATRON_SPECIAL
+        return name + (f"-{json.dumps(self.special_tokens)}" if own else "")
 
     @classmethod
     def of_encoding(cls, name: str | None) -> Self | None:
         """Return the settings in the name of an encoding, or None if it is another one's."""
-        found = re.fullmatch(r"TikTokenizer-(v[12])-(\d+)-(\d+)", name or "")
-        return found and cls(found[1], int(found[2]), int(found[3]))  # type: ignore[arg-type]
+        found = re.fullmatch(r"TikTokenizer-(v[12])-(\d+)-(\d+)(?:-(\[.*\]))?", name or "", re.DOTALL)
+        if found is None:
+            return None
+        special = tuple(json.loads(found[4])) if found[4] else _MEGATRON_SPECIAL
+        return cls(found[1], int(found[2]), int(found[3]), special)  # type: ignore[arg-type]
 
 
 def _megatron(parsed: Any, settings: TikTokenizerSettings, path: str) -> TiktokenEncoding:
+    if missing := sorted(set(_MEGATRON_SPECIAL) - set(settings.special_tokens)):
+        raise TokenizerError(
+            f"the special tokens of a TikTokenizer must include {missing[0]}",
+            hint=f"pass all of {', '.join(_MEGATRON_SPECIAL)} and your own",
+        )
     # Its text_to_ids finds special tokens in text, and adds none.
     encoding = TiktokenEncoding(
         settings.encoding_name,
@@ -332,7 +345,7 @@ def _megatron(parsed: Any, settings: TikTokenizerSettings, path: str) -> Tiktoke
         parsed,
         settings.vocab_size,
         path,
-        special=_MEGATRON_SPECIAL,
+        special=settings.special_tokens,
         reserved=settings.num_special_tokens,
     )
 
