@@ -127,7 +127,7 @@ class Tokenizer:
         return load_tokenizer(self.argument, eod=self.eod_token, need_eod=False, tiktoken=settings)
 
 
-def load_tokenizer(
+def load_tokenizer(  # noqa: PLR0913 - each has a default
     argument: str | None,
     *,
     eod: str | None = None,
