@@ -191,10 +191,8 @@ def _differences(tokenizer, texts, expected, verdict):
             )
 
 
-def table(verdicts):
-    """Return the lines of the table: one for each directory and version."""
-    widths = [max(len(getattr(v, key)) for v in verdicts) for key in ("family", "variant", "state")]
-    for v in verdicts:
-        count = f"{v.texts - v.differing}/{v.texts}"
-        cells = (f"{v.family:{widths[0]}}", f"{v.variant:{widths[1]}}", v.version, f"{v.state:{widths[2]}}")
-        yield f"{'  '.join(cells)}  {count:>9}  {v.reason}".rstrip()
+def row(verdict):
+    """Return the line of the table for one directory and version."""
+    count = f"{verdict.texts - verdict.differing}/{verdict.texts}"
+    name = f"{verdict.family:16}  {verdict.variant:34}"
+    return f"{name}  {verdict.version}  {verdict.state:12}  {count:>7}  {verdict.reason}".rstrip()
