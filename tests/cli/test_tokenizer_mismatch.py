@@ -138,6 +138,18 @@ def test_the_tokenizer_of_the_job_may_be_elsewhere(workshop):
     assert (wrong.returncode, "nowhere" in wrong.stderr) == (3, True)
 
 
+@pytest.mark.parametrize("version", ["4", "5"])
+def test_the_job_may_read_a_directory_as_either_version_of_transformers(workshop, version):
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}
+    Path("gpt2/tokenizer_config.json").write_text(json.dumps(config))
+    for output in ("web", "code"):
+        encode(output, "gpt2", transformers=version, force=True)
+    assert run(*BLEND, *job("gpt2")).stderr == ""
+    encode("code", "gpt2", transformers="4" if version == "5" else "5", force=True)
+    refused = run(*BLEND, *job("gpt2"))
+    assert (refused.returncode, "different tokenizers: definitions" in refused.stderr) == (6, True)
+
+
 def test_build_indices_compares_its_datasets_and_the_job(workshop):
     encode("code", "llama")
     command = ("build-indices", "web", "code", *SHAPE, "--cache-dir", "cache")

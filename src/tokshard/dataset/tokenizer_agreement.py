@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import Key
 from tokshard.core.formatting import counted, listed, percent, tokenizer_name
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
+from tokshard.dataset.tokenizer_identity import TokenizerComparison, TokenizerIdentity, compare_definitions
 from tokshard.errors import TokenizerMismatchError
 
 ALLOW_HINT = (
@@ -126,11 +126,22 @@ class JobTokenizer:
         identity: Its identity; None if it cannot be read here.
         null_vocab_size: The vocabulary size of a NullTokenizer, which has no definition: only ids can be
             compared with it.
+        path: The path here that it was read from, if any.
+        other_readings: What other versions of transformers make of the same directory. The job may use any of
+            them, so data of each is the job's.
     """
 
     name: str
     identity: TokenizerIdentity | None = None
     null_vocab_size: int | None = None
+    path: str | None = None
+    other_readings: tuple[TokenizerIdentity, ...] = ()
+
+    def compare(self, identity: TokenizerIdentity | None) -> TokenizerComparison:
+        """Compare it with the tokenizer of a dataset, without EOD: it is read without the data's --eod."""
+        readings = (self.identity, *self.other_readings)
+        compared = [compare_definitions(reading, identity) for reading in readings]
+        return next((found for found in compared if found.verdict == "same"), compared[0])
 
     @property
     def side(self) -> MismatchSide:
@@ -251,8 +262,7 @@ def agree(
     if job is not None and job.identity is not None:
         side = job.side
         for group in groups:
-            # The job's tokenizer is loaded without the data's --eod.
-            compared = compare_definitions(job.identity, group.identity)
+            compared = job.compare(group.identity)
             if compared.verdict == "different":
                 mismatches.append(_mismatch("tokenizer", side, group.side, compared.details))
             elif compared.verdict == "not-checked" and group.identity is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,6 +34,8 @@ ALL_BLOCKS = 4096
 """Most blocks of all datasets together, if each has at least :data:`FEWEST_BLOCKS`."""
 
 FEWEST_BLOCKS = 4
+
+TRANSFORMERS: tuple[Literal["4", "5"], ...] = ("4", "5")
 _SEED = 1234
 
 
@@ -59,7 +62,8 @@ def job_tokenizer(
     named = (identifiers or {}).get("tokenizer_path")
     if local is not None:
         path = os.fspath(local)
-        return JobTokenizer(str(named or path), load_tokenizer(path, need_eod=False).identity)
+        identity = load_tokenizer(path, need_eod=False).identity
+        return JobTokenizer(str(named or path), identity, path=path)
     if identifiers is None:
         return None
     if named is None:
@@ -69,7 +73,7 @@ def job_tokenizer(
     for path in (str(named), PathMapping.of(path_as).inverse().map(str(named))):
         if not is_remote(path) and os.path.exists(path):
             try:
-                return JobTokenizer(str(named), load_tokenizer(path, need_eod=False).identity)
+                return JobTokenizer(str(named), load_tokenizer(path, need_eod=False).identity, path=path)
             except TokshardError:
                 break
     return JobTokenizer(str(named))
@@ -96,11 +100,11 @@ def check_tokenizers(
     Raises:
         TokenizerMismatchError: The datasets do not fit together, and this is not allowed.
     """
-    found = agree(
-        list(tokenizers.items()),
-        job,
-        shares=None if shares is None else [shares[name] for name in tokenizers],
-    )
+    datasets = list(tokenizers.items())
+    given = None if shares is None else [shares[name] for name in tokenizers]
+    found = agree(datasets, job, shares=given)
+    if job is not None and any(not mismatch.first.count for mismatch in found.mismatches):
+        found = agree(datasets, _with_other_readings(job), shares=given)
     vocabulary = _vocabulary(tokenizers, job)
     if vocabulary is not None:
         size, side = vocabulary
@@ -113,6 +117,19 @@ def check_tokenizers(
         found = replace(found, mismatches=(*found.mismatches, *beyond))
     found.require(allowed=allowed)
     return found
+
+
+def _with_other_readings(job: JobTokenizer) -> JobTokenizer:
+    # Read only where they matter: a large tokenizer takes a second.
+    if job.path is None or not os.path.isdir(job.path):
+        return job
+    from tokshard.tokenizer.definition import load_tokenizer
+
+    readings = []
+    for family in TRANSFORMERS:
+        with suppress(TokshardError):
+            readings.append(load_tokenizer(job.path, need_eod=False, transformers=family).identity)
+    return replace(job, other_readings=tuple(readings))
 
 
 def _vocabulary(
