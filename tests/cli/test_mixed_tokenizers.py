@@ -13,6 +13,11 @@ from support.two_tokenizers import tokenize, write_two_tokenizers
 from tokshard.errors import TokenizerMismatchError
 from tokshard.loader import RankLoader
 
+SIZES = ("--seq-length", 8, "--split", "1,0,0", "--num-samples", 64)
+JOB = ("torchrun", "--nproc-per-node", 2, "pretrain_gpt.py", "--seq-length", 8, "--split", "1,0,0")
+JOB += ("--micro-batch-size", 1, "--global-batch-size", 2, "--train-samples", 64, "--eval-interval", 5)
+JOB += ("--eval-iters", 0, "--data-cache-path", "mix/cache", "--tokenizer-type", "HuggingFaceTokenizer")
+BLEND = ("0.5", "data/web", "0.5", "data/code")
 ALLOW = "--allow-tokenizer-mismatch"
 REPEATED = "allowed by --allow-tokenizer-mismatch"
 
@@ -127,3 +132,104 @@ def test_a_plan_of_an_earlier_version_opens(here):
     with pytest.warns(UserWarning, match="is unknown and was not compared"):
         loader = RankLoader.open("plan", 0, vocab_size=10)
     assert loader.tokenizer is None
+
+
+def blend(tokenizer, *options, weights=BLEND):
+    names = ("--megatron", "0.19", "--tokenizer-model", tokenizer, "--seed", 1234)
+    return run("blend", *weights, *SIZES, *names, "-o", "mix", *options)
+
+
+def doctor(tokenizer, *options, data=BLEND):
+    done = run("doctor", "--json", *JOB, "--tokenizer-model", tokenizer, "--data-path", *data, *options)
+    found = done.json["findings"]
+    return done.returncode, {finding["code"]: finding for finding in found if finding["code"] != "epochs"}
+
+
+def test_a_blend_with_consent_is_repeated_by_everything_that_reads_it(here):
+    assert blend("c.json", ALLOW).returncode == 0
+    done = plan("mix")  # the blend has the consent
+    assert (done.returncode, REPEATED in done.stderr) == (0, True)
+    recorded = json.loads((here / "plan/plan.json").read_text())["tokenizer_mismatches"]
+    assert len(recorded) == 3  # the two datasets, and each of them with the job
+    code, found = doctor("c.json")
+    assert (code, found["tokenizer-allowed"]["severity"]) == (1, "warning")
+    assert REPEATED in found["tokenizer-allowed"]["message"]
+    assert "tokenizer-mismatch" not in found
+    with pytest.warns(UserWarning, match=REPEATED):
+        RankLoader.open("plan", 0, tokenizer="c.json")
+    words = ("--from", "plan", "--consumed-samples", 8, "--blend", "mix", "-o", "plan2")
+    assert run("shard-plan", *words).returncode == 0
+    compared = run("diff", "mix", "mix")
+    assert (compared.returncode, REPEATED in compared.stderr) == (0, True)
+
+
+def test_a_blend_of_an_earlier_version_gives_no_consent(here):
+    assert blend("c.json", ALLOW).returncode == 0
+    path = here / "mix/blend.json"
+    value = json.loads(path.read_text())
+    del value["tokenizer_mismatches"]
+    path.write_text(json.dumps(value))
+    for sidecar in (here / "mix/cache").glob("*-tokshard.json"):
+        value = json.loads(sidecar.read_text())
+        value.pop("tokenizer_mismatches", None)
+        sidecar.write_text(json.dumps(value))
+    assert plan("mix").returncode == 6
+    assert plan("mix", options=[ALLOW]).returncode == 0
+
+
+def test_a_new_blend_with_another_tokenizer_than_the_plan_is_refused(here):
+    web, code = ("1", "data/web"), ("1", "data/code")
+    assert blend("a.json", weights=web).returncode == 0
+    assert plan("mix").stderr == ""
+    assert blend("b.json", "--force", weights=code).returncode == 0
+    words = ("--from", "plan", "--consumed-samples", 8, "--blend", "mix", "-o", "plan2")
+    done = run("shard-plan", *words)
+    assert (done.returncode, "the data of plan " in done.stderr) == (6, True)
+    assert not (here / "plan2/plan.json").exists()
+    done = run("shard-plan", *words, ALLOW)
+    assert (done.returncode, REPEATED in done.stderr) == (0, True)
+    assert json.loads((here / "plan2/plan.json").read_text())["tokenizer_mismatches"]
+
+
+def test_doctor_finds_data_that_does_not_fit(here):
+    code, found = doctor("c.json")
+    assert (code, found["tokenizer-mismatch"]["severity"]) == (1, "error")
+    code, found = doctor("a.json", data=("data/web",))
+    assert "tokenizer-mismatch" not in found
+    code, found = doctor("b.json", data=("data/web",))
+    assert "b.json (huggingface " in found["tokenizer-mismatch"]["message"]
+    assert "is not the tokenizer of data/web" in found["tokenizer-mismatch"]["message"]
+
+
+def test_doctor_says_what_it_could_not_compare(here, tmp_path):
+    _, found = doctor("/models/llama", data=("data/web",))
+    assert found["tokenizer-not-compared"]["severity"] == "note"
+    assert "/models/llama cannot be read here" in found["tokenizer-not-compared"]["message"]
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"foreign{suffix}").write_bytes((here / f"data/web{suffix}").read_bytes())
+    _, found = doctor("a.json", data=("foreign",))
+    assert found["tokenizer-unchecked"]["severity"] == "warning"
+    assert "foreign is unknown" in found["tokenizer-unchecked"]["message"]
+
+
+def test_doctor_compares_the_vocabulary_of_a_null_tokenizer_and_of_the_model(here):
+    largest = tokshard.tokenizer_identity("a.json").max_token_id
+    for size, fits in ((largest, True), (100, False)):
+        job = [*JOB[:-2], "--tokenizer-type", "NullTokenizer", "--vocab-size", size]
+        codes = [
+            found["code"]
+            for found in run("doctor", "--json", *job, "--data-path", "data/web").json["findings"]
+        ]
+        assert ("token-range" not in codes) == fits
+    _, found = doctor("a.json", "--padded-vocab-size", largest, data=("data/web",))
+    assert found["vocabulary-size"]["severity"] == "error"
+
+
+def test_data_that_was_tokenized_again_with_another_tokenizer_is_named(here, made):
+    tokenize(made, "again", "a")
+    assert blend("a.json", weights=("1", "data/again")).returncode == 0
+    tokenize(made, "again", "b", "--force")
+    done = plan("mix")
+    names = [f"huggingface {tokshard.tokenizer_identity(f'{letter}.json').digest[:12]}" for letter in "ab"]
+    assert done.returncode == 6
+    assert f"its tokenizer was {names[0]} and is now {names[1]}" in done.stderr

@@ -27,6 +27,8 @@ from tokshard.preflight.lookups import (
     candidates_of_launch,
     identifiers_of_launch,
 )
+from tokshard.verification.job import verify
+from tokshard.verification.options import VerifyOptions
 
 WEB = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12] * 5
 CODE = [7, 21, 2, 2, 33, 11, 0, 4] * 6
@@ -51,6 +53,8 @@ def data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_dataset("data/web", WEB)
     write_dataset("data/code", CODE)
+    for name in ("web", "code"):  # the tokenizer of data without a manifest is a warning
+        verify(VerifyOptions(f"data/{name}", adopt=True, tokenizer="null:60000"))
     return tmp_path
 
 
@@ -115,14 +119,14 @@ def test_what_was_prepared_is_found_fresh(data, launch):
     assert {lookup.condition for lookup in found.lookups} == {"fresh"}
     assert codes(found, "error") == []
     assert {lookup.hash for lookup in found.lookups} == {name[:32] for name in os.listdir("cache")}
-    assert set(codes(found)) <= {"epochs", "unused-split", "blend"}
+    assert set(codes(found)) <= {"epochs", "unused-split", "blend", "tokenizer-not-compared"}
     assert found.is_healthy or launch.data_path == ("2", "data/web")
     assert found.tokenizer.label.startswith("Megatron 0.19")
 
 
 def test_a_healthy_job_has_no_findings(data):
     prepare(HEALTHY)
-    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs"]
+    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "tokenizer-not-compared"]
     assert diagnose(HEALTHY).is_healthy
 
 
@@ -149,7 +153,8 @@ def test_a_tokenizer_without_a_preset_is_taken_from_the_cache(data):
     other = replace(HEALTHY, tokenizer_type="SentencePieceTokenizer")
     assert diagnose(other).tokenizer.label == "the cache itself"
     assert diagnose(other).is_healthy
-    assert codes(diagnose(other), "note") == ["epochs", "epochs", "tokenizer-assumed"]
+    notes = ["epochs", "epochs", "tokenizer-assumed", "tokenizer-not-compared"]
+    assert codes(diagnose(other), "note") == notes
     elsewhere = diagnose(replace(other, data_cache_path="nothing"))
     assert "tokenizer-unknown" in codes(elsewhere, "warning")
 
@@ -183,7 +188,7 @@ def test_each_state_of_the_cache_is_told(data):
     prepare(HEALTHY)
     (sidecar,) = Path("cache").glob("*-BlendedDataset-train-tokshard.json")
     sidecar.unlink()
-    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-foreign"]
+    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-foreign", "tokenizer-not-compared"]
     assert diagnose(HEALTHY).is_healthy
     victim = next(Path("cache").glob("*-GPTDataset-valid-sample_index.npy"))
     victim.write_bytes(victim.read_bytes()[:-1])

@@ -110,7 +110,7 @@ def _fields(found: Sequence[Difference]) -> tuple[FieldDifference, ...]:
 def _diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
     fields = different_fields(encode(a.builder), encode(b.builder))
     parts = [_diff_split(a.splits[name], b.splits[name]) for name in a.splits if name in b.splits]
-    mismatches = (found for blend in (a, b) for found in getattr(blend, "tokenizer_mismatches", None) or ())
+    mismatches = (found for blend in (a, b) for found in blend.tokenizer_mismatches or ())
     return report_of("blend", fields, parts, (a.splits, b.splits), mismatches=mismatches)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import Key
 from tokshard.core.formatting import counted, listed, percent, tokenizer_name
@@ -339,15 +339,16 @@ def common_tokenizer(tokenizers: Sequence[DatasetTokenizer]) -> DatasetTokenizer
     return DatasetTokenizer(first.identity, append_eod, special_tokens, eod_id)
 
 
-def _pair(mismatch: TokenizerMismatch) -> tuple[MismatchKind, frozenset[tuple[str, int | None]]]:
-    sides = (mismatch.first, mismatch.second)
-    return mismatch.kind, frozenset(
+def _pair(mismatch: TokenizerMismatch) -> tuple[Any, ...]:
+    sides = frozenset(
         (
             "" if side.identity is None else side.identity.digest,
             side.eod_id if mismatch.kind == "eod" else None,
         )
-        for side in sides
+        for side in (mismatch.first, mismatch.second)
     )
+    # Ids beyond a vocabulary are found in one dataset, whose tokenizer may be unknown.
+    return mismatch.kind, sides, mismatch.first.names if mismatch.kind == "vocabulary" else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from tokshard.preflight.launch.arguments import LaunchArguments, findings_of_arg
 from tokshard.preflight.launch.text import read_launch, read_launch_words
 from tokshard.preflight.lookups import CacheLookup, Candidate, JobCache, TokenizerNames, identifiers_of_launch
 from tokshard.preflight.options import DoctorOptions
+from tokshard.preflight.tokenizers import findings_of_tokenizers, read_launch_tokenizer
 from tokshard.storage.small_files import read_small_file
 
 _SHOWN_SOURCES = 5
@@ -118,12 +119,14 @@ def diagnose(
     findings = findings_of_arguments(launch)
     paths = PathMapping(path_as)
     splits: list[SplitPlan] = []
+    recipe = None
     sizes = config = None
     if not (launch.mock_data or launch.sft):
         try:
             sizes = launch.sizes()
             config = _config(launch, sizes, path_as)
-            splits, defects = forecast_splits(recipe_of_launch(launch, paths), config)
+            recipe = recipe_of_launch(launch, paths)
+            splits, defects = forecast_splits(recipe, config)
             findings += defects
         except TokshardError as error:
             if not any(found.message == error.message or found.code == "no-data" for found in findings):
@@ -135,6 +138,9 @@ def diagnose(
     findings += [*_of_sizes(splits, config), *_of_cache(launch, lookups, splits)]
     if tokenizer is None and splits:
         findings += _of_tokenizer(candidate.names, lookups)
+    if recipe is not None:
+        job, recorded = read_launch_tokenizer(launch, path_as), cache.allowed_mismatches(lookups)
+        findings += findings_of_tokenizers(launch, job, prefixes_of(recipe), recorded)
     given = {field.name: getattr(launch, field.name) for field in fields(launch)}
     del given["unseen"]  # a finding names them
     return DoctorReport(
@@ -190,6 +196,12 @@ def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe
         return replace(recipe, mixture=_mapped(recipe.mixture, here))
     train, valid, test = (_mapped(mixture, here) for mixture in recipe.per_split)
     return replace(recipe, per_split=(train, valid, test))
+
+
+def prefixes_of(recipe: BlendRecipe) -> list[str]:
+    """Return the path prefixes of all sources of a recipe, in order."""
+    mixtures = [recipe.mixture] if recipe.per_split is None else recipe.per_split
+    return [source.prefix for mixture in mixtures if mixture is not None for source in mixture.sources]
 
 
 def _mapped(mixture: Mixture | None, paths: PathMapping) -> Mixture | None:

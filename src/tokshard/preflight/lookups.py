@@ -12,6 +12,7 @@ from tokshard.blending.plan import SplitPlan
 from tokshard.core.codec import Key
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import StorageError, UsageError
 from tokshard.index_cache.build_or_reuse import CacheTarget
 from tokshard.index_cache.description import BlendedDescription, Description, descriptions_in, differences
@@ -310,6 +311,12 @@ class JobCache:
                     self._lookup(split.name, None, target.entry, blend, examined.condition, examined.detail)
                 )
         return found
+
+    def allowed_mismatches(self, lookups: Iterable[CacheLookup]) -> tuple[TokenizerMismatch, ...]:
+        """Return the mismatches of tokenizers that existing entries record as allowed."""
+        entries = (CacheEntry.of_file(lookup.files[0]) for lookup in lookups if lookup.condition != "missing")
+        found = (entry.allowed_mismatches() for entry in entries if entry is not None)
+        return tuple(dict.fromkeys(mismatch for mismatches in found for mismatch in mismatches))
 
     def _lookup(
         self,

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.core.formatting import tokenizer_name
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex, unchanged
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
-from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.dataset.tokenizer_identity import compare
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split, whole_split
@@ -143,9 +145,11 @@ class DatasetSnapshots:
             IntegrityError: The index was made from other data, is damaged, or nothing is known of it.
         """
         snapshot, sidecar = self.of(prefix), _sidecar(entry)
-        then = _origin(entry, sidecar).dataset
+        origin = _origin(entry, sidecar)
+        then = origin.dataset
         changes = snapshot.fingerprint.changes_since(then)
         if changes:
+            changes = [*_tokenizer_change(origin, prefix), *changes]
             raise IntegrityError(
                 f"the index {entry.hash} was built from other content of {prefix}: {', '.join(changes)}",
                 path=entry.description_path,
@@ -201,6 +205,14 @@ def _sidecar(entry: CacheEntry) -> Sidecar:
             path=entry.sidecar_path,
         )
     return sidecar
+
+
+def _tokenizer_change(origin: IndexOrigin, prefix: str) -> list[str]:
+    then = origin.tokenizer.identity if origin.tokenizer is not None else None
+    now = read_dataset_tokenizer(prefix).identity
+    if compare(then, now).verdict != "different":
+        return []
+    return [f"its tokenizer was {tokenizer_name(then)} and is now {tokenizer_name(now)}"]
 
 
 def _origin(entry: CacheEntry, sidecar: Sidecar) -> IndexOrigin:
@@ -358,7 +370,7 @@ def _is_blend(path: str) -> bool:
 def recorded_mismatches(paths: Iterable[str]) -> tuple[TokenizerMismatch, ...]:
     """Return the mismatches of tokenizers that blends among the paths record as allowed."""
     blends = [BlendDocument.read(path) for path in paths if _is_blend(path)]
-    return tuple(found for blend in blends for found in getattr(blend, "tokenizer_mismatches", None) or ())
+    return tuple(found for blend in blends for found in blend.tokenizer_mismatches or ())
 
 
 def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) -> dict[str, SampleSource]:

@@ -64,6 +64,7 @@ class LaunchArguments:
     tokenizer_model: str | None = None
     tokenizer_metadata: str | None = None
     vocab_size: int | None = None
+    padded_vocab_size: int | None = None
     vocab_file: str | None = None
     merge_file: str | None = None
     tokenizer_special_tokens: tuple[str, ...] | None = None
