@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from support.blends import config_for, write_dataset
-from support.file_changes import cut, edit_json, flip
+from support.file_changes import cut, edit_json, edit_manifest, flip
+from support.mixture_data import run
+from support.two_tokenizers import write_two_tokenizers
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
 from tokshard.blending.recipe_files import parse_words
@@ -335,3 +339,39 @@ def plan_coverage(directory):
     samples[second] = samples[first]
     np.save(file, samples)
     return sound_plan(directory, path)
+
+
+def of_two_tokenizers(directory):
+    """Return the blend of two datasets, whose different tokenizers were allowed."""
+    write_two_tokenizers(directory)
+    words = ("data/web", "data/code", "--seq-length", 16, "--split", "1,0,0", "--num-samples", 20)
+    done = run("blend", *words, "-o", "mix", "--allow-tokenizer-mismatch")
+    assert done.returncode == 0, done.stderr
+    return "mix"
+
+
+def with_hidden_mismatch(directory):
+    """Return such a blend, whose document no longer records the mismatch."""
+    path = directory / of_two_tokenizers(directory) / "blend.json"
+    value = json.loads(path.read_text())
+    del value["tokenizer_mismatches"]
+    path.write_text(json.dumps(value))
+    return "mix"
+
+
+def plan_of_other_tokenizer(directory):
+    """Return a plan whose dataset has another tokenizer than when it was planned."""
+    write_two_tokenizers(directory)
+    done = run("shard-plan", "data/web", "--documents", "--data-parallel", 2, "-o", "plan")
+    assert done.returncode == 0, done.stderr
+    edit_manifest("data/web", lambda value: value["tokenizer"].update(definition_sha256="0" * 64))
+    return "plan"
+
+
+def plan_of_unknown_tokenizer(directory):
+    """Return a plan of a dataset that lost its manifest."""
+    write_two_tokenizers(directory)
+    done = run("shard-plan", "data/web", "--documents", "--data-parallel", 2, "-o", "plan")
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree("data/web.tokshard")
+    return "plan"

@@ -15,6 +15,8 @@ from tokshard.verification.job import verify
 from tokshard.verification.options import LEVELS, VerifyOptions
 from tokshard.verification.report import RULES
 
+UNKNOWN = {"tokenizer-unchecked"}
+
 
 def codes(report, *severities):
     return {finding.code for finding in report.findings if finding.severity in severities}
@@ -29,7 +31,9 @@ def test_a_bad_example_has_its_findings_and_no_others(tmp_path, monkeypatch, exa
         VerifyOptions(thing, level=example.level, workers=2, **example.options), progress=listener
     )
     assert codes(report, "error", "warning") == example.codes
-    assert codes(report, "note") == example.notes
+    # Most products are made of data without manifests, whose tokenizers are unknown.
+    assert codes(report, "note") - UNKNOWN == example.notes - UNKNOWN
+    assert example.notes <= codes(report, "note")
     assert report.is_sound == (not example.codes)
     for finding in report.findings:
         assert finding.severity == RULES[finding.code].severity
@@ -58,7 +62,7 @@ def test_what_is_sound_has_no_findings(tmp_path, monkeypatch, build, level):
     monkeypatch.chdir(tmp_path)
     report = verify(VerifyOptions(build(tmp_path), level=level, recursive=True))
     assert codes(report, "error", "warning") == set()
-    assert codes(report, "note") <= {"unverified", "vocabulary-unknown"}
+    assert codes(report, "note") <= {"unverified", "vocabulary-unknown", *UNKNOWN}
     assert report.is_sound
 
 

@@ -57,14 +57,16 @@ def verify(
         text(
             "--tokenizer",
             metavar="PATH",
-            help="Decode with this tokenizer at --level deep, and record it with --adopt.",
+            help="Compare the job's tokenizer with those of the datasets; at --level deep, check ids "
+            "against its vocabulary and decode with it; record it with --adopt.",
         ),
     ] = VerifyOptions.tokenizer,
     recursive: Annotated[
         bool,
         switch(
             "--recursive",
-            help="Verify everything below a directory, and everything that a blend or plan was made from.",
+            help="Verify everything below a directory, and everything that an index, blend or plan "
+            "was made from.",
         ),
     ] = VerifyOptions.recursive,
     adopt: Annotated[

@@ -18,6 +18,7 @@ from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendOrderF
 from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
 from tokshard.dataset.fingerprint import DatasetFingerprint, dataset_fingerprint
 from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription, read_description
 from tokshard.index_cache.entry import CacheEntry
@@ -27,6 +28,7 @@ from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.cache import EntryToVerify
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.report import ProductFindings, VerifiedProduct
+from tokshard.verification.tokenizers import examine_tokenizers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,11 +58,21 @@ def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
             counted = split.certificate.samples
             text = f"the certificate of {split.name} must cover {split.samples} samples, got {counted}"
             findings.find("blend-certificate", text)
+    examine_tokenizers(_recorded(document), document.tokenizer_mismatches, findings, context)
     if context.reaches("deep") and not missing:
         for problem in recheck(document):
             if problem.code in {"blend-order", "blend-certificate"} or not findings.has(problem.code):
                 findings.find(problem.code, problem.message, path=problem.path)
     return findings.close()
+
+
+def _recorded(document: BlendDocument) -> dict[str, DatasetTokenizer | None]:
+    known = document.tokenizers
+    return {
+        source.prefix: known[source.tokenizer] if known and source.tokenizer is not None else None
+        for split in document.splits.values()
+        for source in split.sources
+    }
 
 
 def entries_of(document: BlendDocument) -> Iterator[EntryToVerify]:

@@ -19,6 +19,7 @@ from tokshard.gpt_index.splits import Split, whole_split
 from tokshard.index_cache.description import (
     BlendedDescription,
     GPTDatasetDescription,
+    read_description,
 )
 from tokshard.index_cache.entry import (
     BLEND_ARRAYS,
@@ -37,6 +38,7 @@ from tokshard.storage.fs import getsize, state
 from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.report import ProductFindings, VerifiedProduct
+from tokshard.verification.tokenizers import examine_tokenizers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +61,19 @@ class EntryToVerify:
 
     entry: CacheEntry
     prefix: str | None = None
+
+
+def dataset_of(wanted: EntryToVerify) -> str | None:
+    """Return the path prefix of the dataset that an index was built from; None if it cannot be found."""
+    if wanted.prefix is not None:
+        return wanted.prefix
+    try:
+        description = read_description(wanted.entry.description_path)
+    except (InputError, IntegrityError, StorageError, OSError):
+        return None
+    if not isinstance(description, GPTDatasetDescription):
+        return None
+    return _local(wanted.entry.directory, description.dataset_path)
 
 
 def verify_entry(wanted: EntryToVerify, context: VerifyContext) -> VerifiedProduct:
@@ -133,6 +148,9 @@ def _examine_origin(
         text = f"the dataset {prefix or description.dataset_path} was not found and not compared"
         findings.find("cache-alone", text)
         return
+    origin = sidecar.origin if sidecar is not None else None
+    allowed = sidecar.tokenizer_mismatches if sidecar is not None else None
+    examine_tokenizers({prefix: origin.tokenizer if origin is not None else None}, allowed, findings, context)
     try:
         now = context.fingerprint(prefix) if context.reaches("digest") else _sizes(prefix)
     except (InputError, IntegrityError, StorageError) as error:

@@ -31,6 +31,7 @@ from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.index import IndexFacts, examine_index
 from tokshard.verification.inputs import Units, examine_units, read_units, units_off_boundaries
 from tokshard.verification.report import ProductFindings, VerifiedProduct
+from tokshard.verification.tokenizers import find_allowed
 
 _SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
@@ -176,6 +177,7 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
         manifest = read_claims(prefix, findings)
         if manifest is not None:
             examine_claims(prefix, manifest, findings)
+            find_allowed(manifest.tokenizer_mismatches, findings)
         elif not findings.has("manifest-damaged"):
             findings.find("unverified", f"{prefix} has no manifest, so its content is unverified")
     with unreadable_found(findings, idx_path(prefix)):

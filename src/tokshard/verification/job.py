@@ -28,7 +28,7 @@ from tokshard.storage.paths import (
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.verification import blend, plan
 from tokshard.verification.blend import verify_blend
-from tokshard.verification.cache import EntryToVerify, verify_entry
+from tokshard.verification.cache import EntryToVerify, dataset_of, verify_entry
 from tokshard.verification.context import CountingRunner, VerifyContext
 from tokshard.verification.dataset import verify_dataset
 from tokshard.verification.options import VerifyOptions
@@ -207,6 +207,13 @@ class FoundProducts:
             for entry in plan.entries_of(found):
                 self.add_entry(entry)
 
+    def add_datasets_of_entries(self) -> None:
+        """Add the datasets that the entries were built from."""
+        for wanted in self.entries.values():
+            prefix = dataset_of(wanted)
+            if prefix is not None:
+                self._add_existing([prefix])
+
     def _add_existing(self, prefixes: list[str]) -> None:
         # A dataset with no file at all is reported as missing where it is named.
         for prefix in prefixes:
@@ -219,8 +226,8 @@ def find_products(thing: str, *, recursive: bool) -> FoundProducts:
 
     Args:
         thing: A path.
-        recursive: Whether to search everything below a directory, and to include the sources of blends and
-            plans.
+        recursive: Whether to search everything below a directory, and to include the datasets of indexes,
+            blends and plans.
 
     Raises:
         UsageError: The directory is not a product, and ``recursive`` is not set.
@@ -236,6 +243,8 @@ def find_products(thing: str, *, recursive: bool) -> FoundProducts:
         _walk(found, thing)
         if found.is_empty:
             raise InputError(f"nothing to verify below {thing}", hint=_HINT)
+    if recursive:
+        found.add_datasets_of_entries()
     return found
 
 

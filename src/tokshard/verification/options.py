@@ -28,9 +28,11 @@ class VerifyOptions:
         level: One of :data:`LEVELS`.
         subset: The fraction of the data, above 0 and up to 1 or as ``"5%"``, whose digests are checked:
             always the same pieces. None for all.
-        tokenizer: A tokenizer to decode with, unless the dataset was built with the built-in one.
-        recursive: Whether to search everything below a directory, and to include the sources of blends and
-            plans.
+        tokenizer: The tokenizer of the job: it is compared with those of all datasets; at level ``"deep"``,
+            ids must be in its vocabulary, and documents are decoded with it. None for those that the datasets
+            record.
+        recursive: Whether to search everything below a directory, and to include the datasets of indexes,
+            blends and plans.
         adopt: Whether to write a manifest for valid datasets that have none.
         workers: Threads; None for one per core.
 

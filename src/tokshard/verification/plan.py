@@ -24,6 +24,7 @@ from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.cache import EntryToVerify
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.report import ProductFindings, VerifiedProduct
+from tokshard.verification.tokenizers import examine_tokenizers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,6 +102,8 @@ def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext
     if context.reaches("digest"):
         for dataset in {dataset.prefix: dataset for dataset in _datasets(plan)}.values():
             _examine_dataset(dataset, findings, context)
+    recorded = {dataset.prefix: plan.tokenizer for dataset in _datasets(plan)}
+    examine_tokenizers(recorded, plan.tokenizer_mismatches, findings, context)
     for name, stream in plan.streams.items():
         findings.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
         for epochs in stream.assignment.epoch_ranges:

@@ -104,6 +104,19 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
             "the tokenizer passed is not that of the dataset",
             "pass the tokenizer that the dataset was encoded with",
         ),
+        "tokenizer-changed": _error(
+            "a dataset has another tokenizer than the product that uses it records",
+            "restore the dataset, or build the product again",
+        ),
+        "tokenizer-mismatch": _error(
+            "datasets that are used together have different tokenizers: equal ids mean different text",
+            "tokenize all of them again with one tokenizer",
+        ),
+        "tokenizer-mismatch-allowed": _warning(
+            "different tokenizers were allowed by --allow-tokenizer-mismatch: equal ids mean different text",
+            "tokenize all of them again with one tokenizer",
+        ),
+        "tokenizer-unchecked": _note("tokenizers are unknown or cannot be compared, and were not compared"),
         "undecodable": _error(
             "a document cannot be decoded", "check that --tokenizer is the tokenizer of the dataset"
         ),
