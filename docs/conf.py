@@ -22,6 +22,7 @@ NAVIGATION = {
     "Reference": [
         "docs/reference/cli",
         "docs/reference/api",
+        "docs/reference/tokenizers",
         "docs/reference/exit-codes",
         "docs/reference/bad-records",
         "docs/reference/blends",

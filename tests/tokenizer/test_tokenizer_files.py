@@ -31,11 +31,12 @@ from support.tokenizer_files import (
     write_json,
     write_lines,
 )
-from tokshard.errors import TokenizerError, UsageError
+from tokshard.errors import InputError, TokenizerError, UsageError
 from tokshard.inspection.datasets import inspect_tokenizer, tokenizer_of
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
 from tokshard.tokenizer.encoders import decode, fast_encoder, reference_encoder, token_text
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
+from tokshard.verification.recognition import recognize
 
 BATCH = [*random_texts(51, 1500), *SPELLED, "", " "]
 TOKENS = byte_tokens(2000)
@@ -404,6 +405,14 @@ def test_a_directory_that_is_not_gpt_2s_is_refused(name, settings, difference, t
     assert load_tokenizer(vocabulary).eod_token == "<|endoftext|>"
 
 
+def test_inspect_recognizes_a_directory_by_the_names_of_its_files(tmp_path):
+    write_json(tmp_path / "vocab.json", {"a": 0})
+    with pytest.raises(InputError, match="it is not a dataset, tokenizer"):
+        recognize(str(tmp_path))
+    (tmp_path / "merges.txt").write_text("")
+    assert recognize(str(tmp_path)).kind == "tokenizer"
+
+
 def test_the_first_definition_of_a_directory_is_used(tmp_path):
     write_json(tmp_path / "tekken.json", tekken(TOKENS, **TEKKEN["old"]))
     assert load_tokenizer(str(tmp_path)).name == "tekken"
@@ -519,6 +528,17 @@ def test_a_sentencepiece_directory_with_other_ids_is_refused(settings, differenc
         load_tokenizer(directory)
     assert "save_pretrained" in caught.value.hint
     assert load_tokenizer(os.path.join(directory, "tokenizer.model")).vocab_size == 900
+
+
+def test_the_difference_of_a_sentencepiece_directory_is_stated(model, tmp_path):
+    directory = directory_of(model, tmp_path, tokenizer_class="LlamaTokenizer")
+    (warning,) = load_tokenizer(directory).warnings
+    assert "keeps text that spells a special token, which AutoTokenizer makes this token" in warning
+    with pytest.raises(TokenizerError, match="keeps text that spells a special token") as caught:
+        load_tokenizer(directory, strict=True)
+    assert "save_pretrained('converted')" in caught.value.hint.replace("'\"'\"'", "'")
+    path = os.path.join(directory, "tokenizer.model")
+    assert load_tokenizer(path, strict=True).warnings == ()
 
 
 def test_names_with_versions_are_models(model, tmp_path):

@@ -214,8 +214,8 @@ def tokenizer_identity(path: str | os.PathLike[str], *, eod: str | None = None) 
     """Return the identity of a tokenizer, as manifests and plans record it.
 
     Args:
-        path: A ``tokenizer.json`` (or its directory), a ``*.tiktoken`` or SentencePiece ``*.model`` file, the
-            URL of one of these, ``hf:ID`` or ``hf:ID@revision``.
+        path: One of the files in docs/reference/tokenizers.md or its directory, the URL of one of these,
+            ``hf:ID`` or ``hf:ID@revision``.
         eod: The EOD token: an id, or a token's text; None for the one that the tokenizer declares, if any.
 
     Raises:
@@ -375,10 +375,17 @@ def _sentencepiece(source: Location, content: bytes) -> _Read:
     path = source.definition
     settings = read_settings(source.beside)
     vocabulary = sentencepiece_vocabulary(content, path, settings)
+    problem = None
     if source.directory is not None:
         difference = difference_from_llama(vocabulary, settings)
         _refuse_difference(source.directory, settings, path, difference)
-    return _Read("sentencepiece", vocabulary, canonical.content_digest("sentencepiece", content), content)
+        problem = ReadingProblem(
+            f"the SentencePiece model {path} keeps text that spells a special token, which AutoTokenizer "
+            "makes this token; transformers 5 also splits white space otherwise",
+            f"for the ids of AutoTokenizer, {conversion_hint(source.directory, settings)}; or pass {path}",
+        )
+    digest = canonical.content_digest("sentencepiece", content)
+    return _Read("sentencepiece", vocabulary, digest, content, problem=problem)
 
 
 def _refuse_difference(

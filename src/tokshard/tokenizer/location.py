@@ -104,6 +104,12 @@ def _from_disk(argument: str) -> Location:
     return found
 
 
+def holds_definition(directory: str) -> bool:
+    """Return whether a local directory has a file by whose name it is a tokenizer."""
+    names = os.listdir(directory)
+    return any(name in names and (name != _VOCABULARY or _MERGES in names) for name in _DEFINITIONS)
+
+
 def _hint_for_directory(directory: str) -> str:
     names = os.listdir(directory)
     beside = [os.path.join(directory, name) for name in FILES_BESIDE if name in names]

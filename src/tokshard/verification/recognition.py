@@ -18,6 +18,7 @@ from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
+from tokshard.tokenizer.location import holds_definition
 
 Kind = Literal["dataset", "tokenizer", "cache", "index", "blend", "plan", "rank"]
 
@@ -123,6 +124,8 @@ def _directory(path: str) -> Recognized:
         return Recognized(kinds[there[0]], path)
     if entries_in(path):
         return Recognized("cache", path)
+    if holds_definition(path):
+        return Recognized("tokenizer", path)
     raise InputError(
         f"cannot read {path}: it is not a dataset, tokenizer, index cache, blend or plan", hint=_HINT
     )
