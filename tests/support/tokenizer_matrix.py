@@ -1,6 +1,5 @@
 """Comparison of tokshard's ids, sizes and EOD tokens with those of transformers, directory by directory."""
 
-import inspect
 import json
 import subprocess
 from dataclasses import dataclass, field
@@ -78,12 +77,7 @@ class Verdict:
 
 def loaded(path, major, *, strict):
     """Return what tokshard loads for a version of transformers."""
-    wanted = {"transformers": major, "strict": strict}
-    # Until load_tokenizer has these arguments.
-    known = inspect.signature(definition.load_tokenizer).parameters
-    return definition.load_tokenizer(
-        str(path), need_eod=False, **{name: value for name, value in wanted.items() if name in known}
-    )
+    return definition.load_tokenizer(str(path), need_eod=False, transformers=major, strict=strict)
 
 
 @dataclass
