@@ -177,6 +177,21 @@ def test_a_blend_of_an_earlier_version_gives_no_consent(here):
     assert plan("mix", options=[ALLOW]).returncode == 0
 
 
+def test_indexes_that_are_reused_record_the_consent(here):
+    assert blend("c.json", ALLOW).returncode == 0
+    for sidecar in (here / "mix/cache").glob("*-tokshard.json"):
+        value = json.loads(sidecar.read_text())
+        value.pop("tokenizer_mismatches")
+        sidecar.write_text(json.dumps(value))
+    assert "tokenizer-mismatch" in doctor("c.json")[1]
+    arrays = sorted((here / "mix/cache").glob("*.npy"))
+    before = [array.stat().st_mtime_ns for array in arrays]
+    assert blend("c.json", ALLOW, "--force").returncode == 0
+    assert [array.stat().st_mtime_ns for array in arrays] == before
+    assert "tokenizer-mismatch" not in doctor("c.json")[1]
+    assert "tokenizer-allowed" in doctor("c.json")[1]
+
+
 def test_a_new_blend_with_another_tokenizer_than_the_plan_is_refused(here):
     web, code = ("1", "data/web"), ("1", "data/code")
     assert blend("a.json", weights=web).returncode == 0

@@ -41,7 +41,7 @@ def test_a_blend_is_planned_and_shown(mixture, tmp_path):
         assert text in done.stdout
     assert f"next: tokshard inspect {tmp_path}/plan" in done.stdout
     data = f"{mixture}/data"
-    unknown = f"warning: the tokenizer of {data}/web, {data}/code is unknown and was not compared"
+    unknown = f"warning: the tokenizers of {data}/web, {data}/code are unknown and were not compared"
     assert done.stderr.splitlines() == [unknown]
     shown = run("inspect", tmp_path / "plan").stdout
     assert "single: 60 samples over 2 data-parallel ranks, 2 in turn, 30 per rank; tail drop" in shown

@@ -65,7 +65,7 @@ class CacheTarget:
 
     Attributes:
         label: For messages: ``"the train index of data/web"``.
-        mismatches: The mismatches of tokenizers that are recorded if the entry is built.
+        mismatches: The mismatches of tokenizers that were allowed, which the sidecar records.
     """
 
     entry: CacheEntry
@@ -85,6 +85,14 @@ class CacheTarget:
         """Return the entry of a blend, whose content follows from its description."""
         content = EntryContent(blend_specs(description), None)
         return cls(CacheEntry.of(description, directory), description, content, label, mismatches)
+
+    @property
+    def unrecorded(self) -> tuple[TokenizerMismatch, ...]:
+        """The mismatches that the sidecar of an existing entry does not record."""
+        if not self.mismatches:
+            return ()
+        recorded = self.entry.allowed_mismatches()
+        return tuple(found for found in self.mismatches if found not in recorded)
 
     def examine(self, *, digests: bool = False) -> Examination:
         """Examine the entry; see :func:`tokshard.index_cache.entry.examine`."""
@@ -278,11 +286,16 @@ def build_or_reuse(
         StorageError: A write failed. No file is incomplete then.
     """
     if target.examine(digests=rebuild).condition == "fresh":
+        if target.unrecorded:
+            # A cache that is read-only here stays as it is: blend.json records them.
+            with suppress(StorageError), locked(target.entry, wait_seconds=wait_seconds, pause=pause):
+                _record(target)
         sweep(target.entry)
         return "found"
     with locked(target.entry, wait_seconds=wait_seconds, pause=pause):
         before = target.examine(digests=rebuild)
         if before.condition == "fresh":
+            _record(target)
             tell(target.content.file_bytes)
             return "found"
         if not rebuild:
@@ -334,6 +347,14 @@ def _sidecar(target: CacheTarget, files: dict[str, FileRecord]) -> Sidecar:
         files=files,
         tokenizer_mismatches=target.mismatches or None,
     )
+
+
+def _record(target: CacheTarget) -> None:
+    # The entry was built without these mismatches, or before they were recorded.
+    sidecar = target.examine().sidecar
+    if sidecar is not None and (unrecorded := target.unrecorded):
+        mismatches = (*(sidecar.tokenizer_mismatches or ()), *unrecorded)
+        replace(sidecar, tokenizer_mismatches=mismatches).write(target.entry.sidecar_path)
 
 
 def _blocks(entry: CacheEntry, arrays: Arrays | Blocks) -> list[Blocks]:

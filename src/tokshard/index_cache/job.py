@@ -403,7 +403,11 @@ class PlannedIndexes:
         threads = self._threads()
         before = _examine_all(self.tasks, threads, progress, rebuild=rebuild, digests=digests or rebuild)
         # The largest first, so that no thread begins it when the others are done.
-        needed = [task for entry, task in self.tasks.items() if before[entry].condition != "fresh"]
+        needed = [
+            task
+            for entry, task in self.tasks.items()
+            if before[entry].condition != "fresh" or task.target.unrecorded
+        ]
         needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
 
         if isinstance(self.workers, RayOptions):
