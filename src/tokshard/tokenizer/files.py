@@ -75,7 +75,8 @@ def conversion_hint(directory: str, settings: Mapping[str, Any]) -> str:
         "from transformers import AutoTokenizer; "
         f"AutoTokenizer.from_pretrained({name!r}{own_code}).save_pretrained('converted')"
     )
-    return f"convert it, and pass the new directory: python -c {shlex.quote(program)}"
+    quoted = shlex.quote(program) if set(name) & set('"$`\\!') else f'"{program}"'
+    return f"convert it, and pass the new directory: python -c {quoted}"
 
 
 def parse_object(content: bytes, path: str) -> dict[str, Any]:
