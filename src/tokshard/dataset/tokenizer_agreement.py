@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, takewhile
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import Key
@@ -26,6 +26,8 @@ _SHOWN_NAMES = 3
 # Many sources must not make many large records.
 _RECORDED_NAMES = 10
 _RECORDED_MISMATCHES = 20
+# A thousand tokenizers have half a million pairs.
+_MOST_MISMATCHES = 1000
 
 MismatchKind = Literal["tokenizer", "eod", "vocabulary"]
 
@@ -270,7 +272,7 @@ def agree(
                 reasons.append(
                     f"{side.label} and {group.side.label} were not compared: {compared.details[0]}"
                 )
-    for first, second in combinations(groups, 2):
+    for first, second in takewhile(lambda _: len(mismatches) < _MOST_MISMATCHES, combinations(groups, 2)):
         compared = compare_definitions(first.identity, second.identity)
         if compared.verdict == "different":
             mismatches.append(_mismatch("tokenizer", first.side, second.side, compared.details))
