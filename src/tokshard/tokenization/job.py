@@ -309,6 +309,11 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
             f"TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
             hint="leave them out: other files contain these settings",
         )
+    if options.transformers is not None and tokenizer.kind != "huggingface":
+        raise UsageError(
+            f"--transformers requires a tokenizer.json, got {tokenizer.path or 'the built-in tokenizer'}",
+            hint="leave it out: it is about the files beside a tokenizer.json",
+        )
     if options.special_tokens and not tokenizer.defines_special_tokens:
         raise UsageError(
             f"--special-tokens is not supported with {tokenizer.path or 'the built-in tokenizer'}, which "

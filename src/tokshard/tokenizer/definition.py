@@ -329,16 +329,18 @@ def _with_files_beside(
     path = source.definition
     if not source.beside:
         return replace(_huggingface(parsed, content, path), transformers=transformers)
-    huggingface_vocabulary(parsed, path)  # refuses what is no tokenizer.json
+    vocabulary = huggingface_vocabulary(parsed, path)  # refuses what is no tokenizer.json
     reading, problem = _reading(source, content, parsed, transformers, special_tokens=special_tokens)
-    content, parsed = _definition_of(reading, content, parsed)
-    read = _huggingface(parsed, content, path)
-    vocabulary = read.vocabulary
+    if reading.definition is not parsed:
+        content, parsed = _definition_of(reading, content, parsed)
+        vocabulary = huggingface_vocabulary(parsed, path)
     if reading.version == "4":  # its versions of the library count pieces that repeat once
         vocabulary = replace(vocabulary, size=len(vocabulary.ids))
-    return replace(
-        read,
-        vocabulary=replace(vocabulary, declared_eod=reading.eos_token),
+    return _Read(
+        "huggingface",
+        replace(vocabulary, declared_eod=reading.eos_token),
+        canonical.huggingface_digest(parsed),
+        content,
         applied=reading.applied,
         problem=problem,
         transformers=transformers if problem is None else reading.version,
