@@ -37,6 +37,19 @@ VARIANTS = (
     "padding",
     "clean_up_tokenization_spaces",
     "decoder: eos not special",
+    "decoder: eos lstrip",
+    "decoder: new special",
+    "added_tokens.json: new, no decoder",
+    "additional: new",
+    "pad new",
+    "add_prefix_space",
+    "add_bos off",
+    "add_eos",
+    "split_special_tokens",
+    "eos in map new, no decoder",
+    "sep alone",
+    "class GPT2",
+    "class Llama",
 )
 
 
@@ -66,9 +79,9 @@ def test_ids_sizes_and_eod_tokens_are_those_of_transformers(tmp_path, transforme
     directory = directories.directory(family, variant, count=10)
     path = directory.write(tmp_path / "tokenizer")
     expected = matrix.reference(directory, path, transformers)
-    assert not expected.error
     verdict = matrix.judge(directory, path, expected)
-    assert verdict.state in {"equal", "refused", "warned"}, verdict.reason
+    wanted = {"no reference", "refused"} if expected.error else {"equal", "refused"}
+    assert verdict.state in wanted, verdict.reason
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])
