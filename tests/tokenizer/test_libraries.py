@@ -82,8 +82,14 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"tokenizer": TOKENIZER}, [{"expect": TOKENIZER, "special_tokens": False}]),
-        ({"tokenizer": str(SAMPLE), "special_tokens": True}, [{"expect": TOKENIZER, "special_tokens": True}]),
+        (
+            {"tokenizer": TOKENIZER, "transformers": "4"},
+            [{"expect": TOKENIZER, "special_tokens": False, "transformers": "4"}],
+        ),
+        (
+            {"tokenizer": str(SAMPLE), "special_tokens": True},
+            [{"expect": TOKENIZER, "special_tokens": True, "transformers": None}],
+        ),
         ({"tokenizer": TOKENIZER, "encoder": "reference"}, []),
         ({"tokenizer": None}, []),
         ({"tokenizer": "s3://bucket/tokenizer.json"}, []),
