@@ -16,7 +16,7 @@ import tokshard
 from tokshard import errors, loader, testing
 from tokshard.core.codec import Key
 
-SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example", "Examples", "Note")
+SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Warns", "Raises", "Example", "Examples", "Note")
 HEAD = """# Python API
 
 Every command is a typed function that takes one options dataclass and returns one report. This page is

@@ -39,7 +39,10 @@ def merge(
     ] = MergeOptions.multimodal,
     allow_tokenizer_mismatch: Annotated[
         bool,
-        switch("--allow-tokenizer-mismatch", help="Merge datasets that were made with different tokenizers."),
+        switch(
+            "--allow-tokenizer-mismatch",
+            help="Allow datasets with different tokenizers, and record the mismatch.",
+        ),
     ] = MergeOptions.allow_tokenizer_mismatch,
     resume: Annotated[
         bool, switch("--resume/--no-resume", help="Resume an unfinished merge.", group=RUN)

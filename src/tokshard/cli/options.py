@@ -218,7 +218,7 @@ LocalTokenizer = Annotated[
         "--tokenizer",
         metavar="PATH",
         help="Compare the datasets with this copy of the job's tokenizer.",
-        default="the tokenizer model, if it can be read here",
+        default="the path that the job uses, if it can be read here",
         group=NAMES,
     ),
 ]
@@ -226,7 +226,7 @@ AllowTokenizerMismatch = Annotated[
     bool,
     declarations.switch(
         "--allow-tokenizer-mismatch",
-        help="Use datasets of different tokenizers, or of another one than the job's, and record it.",
+        help="Allow datasets with different tokenizers, or not the job's tokenizer, and record the mismatch.",
         group=RUN,
     ),
 ]

@@ -115,7 +115,7 @@ AllowTokenizerMismatch = Annotated[
     bool,
     switch(
         "--allow-tokenizer-mismatch",
-        help="Plan data of different tokenizers; the plan records it.",
+        help="Allow datasets with different tokenizers, and record the mismatch in the plan.",
         group=_DATA,
     ),
 ]

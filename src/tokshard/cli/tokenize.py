@@ -217,8 +217,8 @@ def tokenize(
         text(
             "--tokenizer",
             metavar="PATH",
-            help="Use this tokenizer.json, SentencePiece or tiktoken file, tekken.json, a directory of one, "
-            "the URL of one, or hf:ORG/NAME.",
+            help="Use this tokenizer file (tokenizer.json, SentencePiece, tiktoken, tekken.json), a "
+            "directory with one, its URL, or hf:ORG/NAME. null:N reads text that is token ids below N.",
             default="built-in bytes",
             group=_TOKENIZER,
         ),
@@ -228,7 +228,7 @@ def tokenize(
         text(
             "--vocab-file",
             metavar="PATH",
-            help="Instead of --tokenizer: use this vocab.json of a GPT-2 tokenizer, with --merge-file.",
+            help="Use this vocab.json of a GPT-2 tokenizer, with --merge-file, instead of --tokenizer.",
             group=_TOKENIZER,
         ),
     ] = None,
@@ -241,7 +241,7 @@ def tokenize(
         choice(
             TiktokenPattern,
             "--tiktoken-pattern",
-            help="Read the JSON file of a Megatron TikTokenizer with this pattern.",
+            help="For the file of a Megatron TikTokenizer: split text with this pattern of Megatron.",
             default="v2",
             group=_TOKENIZER,
         ),
@@ -250,7 +250,7 @@ def tokenize(
         int | None,
         integer(
             "--tiktoken-num-special-tokens",
-            help="Read the JSON file of a Megatron TikTokenizer with N special tokens.",
+            help="For the file of a Megatron TikTokenizer: reserve N ids for special tokens.",
             default="1000",
             group=_TOKENIZER,
         ),
@@ -260,7 +260,7 @@ def tokenize(
         text(
             "--tiktoken-special-tokens",
             metavar="TOKEN",
-            help="Read the JSON file of a Megatron TikTokenizer with these as its first special tokens.",
+            help="For the file of a Megatron TikTokenizer: name its first special tokens.",
             default="Megatron's",
             group=_TOKENIZER,
         ),
@@ -269,7 +269,7 @@ def tokenize(
         int | None,
         integer(
             "--vocab-size",
-            help="Read the JSON file of a Megatron TikTokenizer with N tokens, special tokens included.",
+            help="For the file of a Megatron TikTokenizer: use N tokens, special tokens included.",
             default="131072",
             group=_TOKENIZER,
         ),
@@ -278,7 +278,7 @@ def tokenize(
         bool,
         switch(
             "--files-beside/--no-files-beside",
-            help="Also read the files beside the tokenizer, such as tokenizer_config.json.",
+            help="Also read the settings in the tokenizer's directory, such as tokenizer_config.json.",
             group=_TOKENIZER,
         ),
     ] = TokenizeOptions.files_beside,
@@ -315,9 +315,9 @@ def tokenize(
         choice(
             Transformers,
             "--transformers",
-            help="Read the files beside tokenizer.json as this major version of transformers does, that of "
-            "the training job.",
-            default="5 where 4 and 5 differ; required then with --preset megatron",
+            help="Read a tokenizer directory as this major version of transformers does: pass the version of "
+            "the training job. --preset megatron requires it where 4 and 5 differ.",
+            default="5",
             group=_TOKENIZER,
         ),
     ] = None,
@@ -326,9 +326,9 @@ def tokenize(
         text(
             "--check-against",
             metavar="COMMAND",
-            help="Encode the first megabyte of the corpus with AutoTokenizer, too, and stop at a difference. "
-            "COMMAND is transformers, or it starts a Python with transformers elsewhere, for example "
-            "/envs/train/bin/python or 'docker run -i IMAGE python'.",
+            help="Also encode the first megabyte of the corpus with AutoTokenizer, and stop at a difference. "
+            "COMMAND starts a Python that has transformers, for example /envs/train/bin/python or 'docker "
+            "run -i IMAGE python'; the word transformers selects the installed package.",
             group=_TOKENIZER,
         ),
     ] = None,

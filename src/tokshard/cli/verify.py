@@ -57,8 +57,8 @@ def verify(
         text(
             "--tokenizer",
             metavar="PATH",
-            help="Compare the job's tokenizer with those of the datasets; at --level deep, check ids "
-            "against its vocabulary and decode with it; record it with --adopt.",
+            help="Compare this tokenizer with those of the datasets; at --level deep, check ids against its "
+            "vocabulary and decode with it; record it with --adopt.",
         ),
     ] = VerifyOptions.tokenizer,
     recursive: Annotated[

@@ -28,13 +28,14 @@ class TokenizeOptions:
             default the name of the only input without its suffixes.
         tokenizer: A ``tokenizer.json`` or another tokenizer file, its directory, a URL of one of these, or
             ``hf:ID``; None for the built-in byte-level tokenizer.
-        vocab_file: Instead of ``tokenizer``: the ``vocab.json`` of a GPT-2 tokenizer.
-        merge_file: The ``merges.txt`` that belongs to it.
-        tiktoken_pattern: Of a Megatron TikTokenizer: ``"v1"`` or ``"v2"``; None for ``"v2"``.
-        tiktoken_num_special_tokens: Of a TikTokenizer: number of special tokens; None for 1,000.
-        tiktoken_special_tokens: Of a TikTokenizer: names of its first special tokens; None for Megatron's.
-        vocab_size: Of a TikTokenizer: number of tokens, special ones included; None for 131,072.
-        files_beside: Whether files beside the tokenizer, such as ``tokenizer_config.json``, are read, too.
+        vocab_file: The ``vocab.json`` of a GPT-2 tokenizer, instead of ``tokenizer``.
+        merge_file: The ``merges.txt`` for ``vocab_file``.
+        tiktoken_pattern: Pattern of a Megatron TikTokenizer, ``"v1"`` or ``"v2"``; None for ``"v2"``.
+        tiktoken_num_special_tokens: Number of special tokens of a TikTokenizer; None for 1,000.
+        tiktoken_special_tokens: Names of the first special tokens of a TikTokenizer; None for Megatron's.
+        vocab_size: Number of tokens of a TikTokenizer, special ones included; None for 131,072.
+        files_beside: Whether the settings in the tokenizer's directory, such as ``tokenizer_config.json``,
+            are read.
         eod: The EOD token or its id; None for the tokenizer's own.
         append_eod: Whether the EOD token is appended to each document.
         special_tokens: Whether the special tokens that the tokenizer defines for each text are added (BOS
@@ -55,13 +56,13 @@ class TokenizeOptions:
         force: Whether an existing output is replaced.
         local_dir: Where an output with a URL is built before it is uploaded; None for the user's cache.
         keep_local: Whether the local files of an uploaded output are kept.
-        transformers: The major version of transformers of the training job, whose reading of a tokenizer's
-            directory is followed; None for 5 where 4 and 5 differ, with a warning.
-        strict_tokenizer: Whether it is an error, and no warning, that transformers may give other ids: by a
-            setting beside tokenizer.json that is not followed, or by versions that differ.
-        check_against: ``"transformers"``, or a command that starts a Python with transformers elsewhere: the
-            first megabyte of the corpus is encoded with AutoTokenizer first, and a difference is an error;
-            None for no such check.
+        transformers: Major version of transformers of the training job, by which the tokenizer directory is
+            read; None for 5, with a warning if 4 and 5 differ.
+        strict_tokenizer: Whether it is an error instead of a warning if transformers may give other ids: for
+            a setting that is not followed, or for versions that differ.
+        check_against: A command that starts a Python with transformers, or ``"transformers"`` for the
+            installed package. The first megabyte of the corpus is also encoded with AutoTokenizer, and a
+            difference is an error. None for no check.
 
     Raises:
         UsageError: A value is invalid.
@@ -134,7 +135,7 @@ class TokenizeOptions:
 
     @property
     def tiktoken_settings(self) -> TikTokenizerSettings | None:
-        """How to read the file of a TikTokenizer; None for Megatron's defaults."""
+        """The settings of a TikTokenizer; None for Megatron's defaults."""
         given = {
             "pattern": self.tiktoken_pattern,
             "num_special_tokens": self.tiktoken_num_special_tokens,
