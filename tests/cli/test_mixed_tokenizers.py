@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 
 import pytest
@@ -248,3 +249,81 @@ def test_data_that_was_tokenized_again_with_another_tokenizer_is_named(here, mad
     names = [f"huggingface {tokshard.tokenizer_identity(f'{letter}.json').digest[:12]}" for letter in "ab"]
     assert done.returncode == 6
     assert f"its tokenizer was {names[0]} and is now {names[1]}" in done.stderr
+
+
+@pytest.fixture
+def three(here, made):
+    """The same with ``data/math`` of ``c.json``, and the blend ``math`` of it."""
+    if not (made / "data/math.idx").exists():
+        tokenize(made, "math", "c")
+    assert run("blend", "1", "data/math", *SIZES, "-o", "math").returncode == 0
+    return here
+
+
+def test_a_third_tokenizer_is_refused_beside_merged_data_of_two(three):
+    assert run("merge", "data/web", "data/code", "-o", "both", ALLOW).returncode == 0
+    again = run("merge", "both", "data/web", "-o", "more")
+    assert (again.returncode, REPEATED in again.stderr) == (0, True)
+    for command in (
+        ("merge", "more", "data/math", "-o", "out"),
+        ("merge", "more", "data/math", "-o", "out", "--dry-run"),
+        ("blend", "0.5", "more", "0.5", "data/math", *SIZES, "-o", "out"),
+        ("blend", "1", "more", *SIZES, "-o", "out", "--tokenizer", "c.json"),
+        ("build-indices", "more", "data/math", *SIZES, "--cache-dir", "out"),
+        ("shard-plan", "more", "data/math", "--documents", "--data-parallel", 2, "-o", "out"),
+    ):
+        done = run(*command)
+        assert done.returncode == 6, command
+        assert "more (huggingface " in done.stderr
+    assert not list(three.glob("out*"))
+
+
+def test_a_plan_of_two_tokenizers_does_not_continue_with_a_third(three):
+    assert run("blend", *BLEND, *SIZES, "-o", "mix", ALLOW).returncode == 0
+    assert plan("mix").returncode == 0
+    words = ("--from", "plan", "--consumed-samples", 8, "-o", "plan2")
+    done = run("shard-plan", *words, "--blend", "math")
+    assert (done.returncode, "the data of plan " in done.stderr) == (6, True)
+    done = run("shard-plan", *words, "--blend", "0.2 data/web 0.8 data/code")
+    assert (done.returncode, REPEATED in done.stderr) == (0, True)
+
+
+def test_a_plan_of_unknown_data_continues_with_a_comparison_of_the_known(three):
+    for suffix in (".bin", ".idx"):
+        (three / f"foreign{suffix}").write_bytes((three / f"data/web{suffix}").read_bytes())
+    assert run("blend", "0.5", "data/web", "0.5", "foreign", *SIZES, "-o", "mix").returncode == 0
+    assert plan("mix").returncode == 0
+    words = ("--from", "plan", "--consumed-samples", 8, "--blend", "math", "-o", "plan2")
+    done = run("shard-plan", *words)
+    assert (done.returncode, "the data of plan " in done.stderr) == (6, True)
+
+
+def test_a_plan_of_indexes_compares_what_they_record_when_the_manifest_is_gone(here):
+    for name in ("web", "code"):
+        for suffix in (".bin", ".idx"):
+            (here / f"{name}{suffix}").write_bytes((here / f"data/{name}{suffix}").read_bytes())
+        shutil.copytree(here / f"data/{name}.tokshard", here / f"{name}.tokshard")
+        assert run("build-indices", name, *SIZES, "--cache-dir", f"cache-{name}").returncode == 0
+    shutil.rmtree(here / "code.tokshard")
+    done = plan("cache-web", "cache-code")
+    assert (done.returncode, "were encoded with different tokenizers" in done.stderr) == (6, True)
+
+
+def test_consent_for_a_job_is_none_for_its_data_beside_other_data(here):
+    assert run("build-indices", "data/web", *SIZES, "--cache-dir", "cache-web").returncode == 0
+    names = ("--tokenizer", "a.json", "--cache-dir", "cache-code", ALLOW)
+    assert run("build-indices", "data/code", *SIZES, *names).returncode == 0
+    done = plan("cache-web", "cache-code")
+    assert (done.returncode, "data/code (huggingface " in done.stderr) == (6, True)
+
+
+def test_a_merge_keeps_the_eod_token_of_those_inputs_that_have_one(here):
+    words = ("tokenize", "corpus.jsonl", "--tokenizer", "a.json", "--workers", 1)
+    assert run(*words, "-o", "open", "--no-append-eod").returncode == 0
+    assert run(*words, "-o", "other", "--eod", 5).returncode == 0
+    assert run("merge", "open", "other", "-o", "mixed").returncode == 0
+    done = run("merge", "mixed", "data/web", "-o", "out")
+    assert (done.returncode, "different EOD tokens" in done.stderr) == (6, True)
+    assert json.loads((here / "mixed.tokshard/manifest.json").read_text())["options"]["eod_id"] == 5
+    blended = run("blend", "0.3", "mixed", "0.7", "other", *SIZES, "-o", "mix")
+    assert (blended.returncode, "documents end without EOD" in blended.stderr) == (0, True)

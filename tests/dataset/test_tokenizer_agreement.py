@@ -175,3 +175,53 @@ def test_a_common_tokenizer_is_that_of_every_dataset(drawn):
         for name in ("append_eod", "special_tokens", "eod_id"):
             assert getattr(common, name) in (None, getattr(tokenizer, name))
     assert agree([(str(number), tokenizer) for number, tokenizer in enumerate(drawn)]).unchecked == ()
+
+
+def merged(*parts, mismatches=None):
+    """The tokenizer of a merged dataset of several tokenizers, as its manifest records it."""
+    return DatasetTokenizer(mismatches=mismatches, merged=parts)
+
+
+def test_consent_for_a_merged_dataset_covers_no_third_tokenizer_and_no_other_dataset():
+    one, other, third = (DatasetTokenizer(identity(letter)) for letter in "abc")
+    allowed = agree([("web", one), ("code", other)]).to_record
+    # Manifests of earlier versions record the mismatch, and not the merged tokenizers.
+    for both in (merged(one, other, mismatches=allowed), DatasetTokenizer(mismatches=allowed)):
+        agreement = agree([("both", both), ("web", one)])
+        assert (agreement.mismatches, agreement.recorded) == ((), allowed)
+        with pytest.raises(TokenizerMismatchError, match=r"both .* and math .* different tokenizers"):
+            agree([("both", both), ("math", third)]).require(allowed=False)
+        with pytest.raises(TokenizerMismatchError, match=r"web .* code .* different tokenizers"):
+            agree([("both", both), ("web", one), ("code", other)]).require(allowed=False)
+        assert agree([("both", both)], JobTokenizer("a", one.identity)).mismatches == ()
+        with pytest.raises(TokenizerMismatchError, match=r"tokenizer c .* is not the tokenizer of both"):
+            agree([("both", both)], JobTokenizer("c", third.identity)).require(allowed=False)
+
+
+def test_known_tokenizers_inside_a_merged_dataset_are_compared():
+    one, other = (DatasetTokenizer(identity(letter)) for letter in "ab")
+    partly = merged(one, DatasetTokenizer())
+    found = agree([("partly", partly), ("code", other)])
+    assert [mismatch.kind for mismatch in found.mismatches] == ["tokenizer"]
+    assert found.unchecked == ("partly",)
+    eod = agree([("mixed", merged(replace(one, eod_id=5), one)), ("web", replace(one, eod_id=0))])
+    assert [mismatch.kind for mismatch in eod.mismatches] == ["eod"]
+
+
+def test_documents_without_eod_inside_a_merged_dataset_are_a_warning():
+    parts = (DatasetTokenizer(identity(), append) for append in (True, False))
+    mixed = replace(merged(*parts), identity=identity())
+    (note,) = agree([("mixed", mixed), ("web", DatasetTokenizer(identity(), True))], shares=(0.3, 0.7)).notes
+    assert note.startswith("30.00% of the samples")
+    assert note.endswith("mixed")
+
+
+def test_consent_for_a_job_covers_no_datasets():
+    one, other = (DatasetTokenizer(identity(letter)) for letter in "ab")
+    of_job = agree([("code", other)], JobTokenizer("a", one.identity)).to_record
+    of_data = agree([("web", one), ("code", other)]).to_record
+    both = agree([("web", one), ("code", other)], JobTokenizer("a", one.identity))
+    assert both.accepting(of_data).mismatches == ()
+    for accepted in (both.accepting(of_job), both.accepting((), of_indexes=of_job)):
+        with pytest.raises(TokenizerMismatchError, match=r"web .* and code "):
+            accepted.require(allowed=False)

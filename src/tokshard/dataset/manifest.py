@@ -182,6 +182,14 @@ class Manifest(Document):
             omit_none=True,
         ),
     ] = None
+    merged_tokenizers: Annotated[
+        tuple[DatasetTokenizer, ...] | None,
+        Key(
+            "merged_tokenizers",
+            "The different tokenizers of merged datasets; absent in files of earlier versions.",
+            omit_none=True,
+        ),
+    ] = None
     seal: Annotated[str, Key(SEAL, "SHA-256 of all other fields.", pattern=SHA256)] = ""
 
     def __post_init__(self) -> None:
@@ -191,14 +199,18 @@ class Manifest(Document):
     @property
     def dataset_tokenizer(self) -> DatasetTokenizer:
         """The tokenizer of the dataset and how its documents were encoded, as far as they are recorded."""
-        made = self.options
+        made, merged = self.options, self.merged_tokenizers or ()
+        special = {part.special_tokens for part in merged}
         return DatasetTokenizer(
             self.tokenizer,
             made.append_eod,
-            made.special_tokens if isinstance(made, TokenizeParameters) else None,
+            made.special_tokens
+            if isinstance(made, TokenizeParameters)
+            else (special.pop() if len(special) == 1 else None),
             # A dataset without EOD at the end of documents has no use of the token.
             None if made.append_eod is False else made.eod_id,
             self.tokenizer_mismatches,
+            merged,
         )
 
 

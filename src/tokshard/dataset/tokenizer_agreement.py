@@ -9,11 +9,11 @@ equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, takewhile
 from typing import Annotated, Any, Literal
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Key, NotStored
 from tokshard.core.formatting import counted, listed, percent, tokenizer_name
 from tokshard.dataset.tokenizer_identity import TokenizerComparison, TokenizerIdentity, compare_definitions
 from tokshard.errors import TokenizerMismatchError
@@ -91,6 +91,7 @@ class DatasetTokenizer:
     Attributes:
         eod_id: The EOD token that ends documents; None for datasets without.
         mismatches: Mismatches inside the dataset, which its manifest records.
+        merged: The different tokenizers of the datasets that it was merged from, if it records them.
     """
 
     identity: Annotated[
@@ -110,6 +111,21 @@ class DatasetTokenizer:
         tuple[TokenizerMismatch, ...] | None,
         Key("tokenizer_mismatches", "Mismatches inside the dataset that were allowed.", omit_none=True),
     ] = None
+    merged: Annotated[tuple[DatasetTokenizer, ...], NotStored()] = field(default=(), compare=False)
+
+    @property
+    def parts(self) -> tuple[DatasetTokenizer, ...]:
+        """The tokenizers of its documents: itself, or those of the datasets that it was merged from."""
+        if self.merged:
+            return self.merged
+        if self.identity is not None or not self.mismatches:
+            return (replace(self, mismatches=None),)
+        # An earlier version has merged them: others are unknown.
+        sides = (side for found in self.mismatches for side in (found.first, found.second))
+        return (
+            *dict.fromkeys(DatasetTokenizer(side.identity, eod_id=side.eod_id) for side in sides),
+            _UNKNOWN,
+        )
 
     @property
     def adds_special_tokens(self) -> bool | None:
@@ -117,6 +133,9 @@ class DatasetTokenizer:
         if not self.special_tokens or self.identity is None:
             return self.special_tokens
         return (self.identity.prefix_ids, self.identity.suffix_ids) != ((), ())
+
+
+_UNKNOWN = DatasetTokenizer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +210,7 @@ class TokenizerAgreement:
 
         Args:
             recorded: Mismatches that were allowed; one between the same tokenizers is the same, whatever the
-                datasets are.
+                datasets are. One between datasets covers a job of either, but not the other way around.
             of_indexes: Those that indexes record, which may be used without the other dataset: only those
                 with the job, and those that are found here, count.
         """
@@ -201,21 +220,24 @@ class TokenizerAgreement:
             *(found for found in of_indexes if not found.first.count or _pair(found) in here),
         )
         allowed = {_pair(found) for found in earlier}
-        new = tuple(found for found in self.mismatches if _pair(found) not in allowed)
+        of_datasets = {_pair(found) for found in earlier if found.first.count}
+        new = tuple(
+            found
+            for found in self.mismatches
+            if _pair(found) not in (of_datasets if found.first.count else allowed)
+        )
         return replace(self, mismatches=new, recorded=tuple(dict.fromkeys((*earlier, *self.recorded))))
 
     def concerning(self, name: str, tokenizer: DatasetTokenizer) -> tuple[TokenizerMismatch, ...]:
         """Return the mismatches of one of the datasets, those inside it included."""
-        own = MismatchSide(tokenizer.identity, tokenizer.eod_id, (name,), 1)
+        own = {(part.identity, part.eod_id) for part in tokenizer.parts}
         return tuple(
             found
             for found in self.to_record
             if found in (tokenizer.mismatches or ())
             or any(
                 # Large groups do not list all of their names.
-                (side.identity, side.eod_id) == (own.identity, own.eod_id)
-                if found.kind != "vocabulary"
-                else name in side.names
+                (side.identity, side.eod_id) in own if found.kind != "vocabulary" else name in side.names
                 for side in (found.first, found.second)
                 if side.count
             )
@@ -257,36 +279,11 @@ def agree(
         >>> found.mismatches, found.notes
         ((), ('the tokenizer of code is unknown and was not compared',))
     """
-    groups = _group(datasets)
-    mismatches: list[TokenizerMismatch] = []
-    unchecked: dict[str, None] = {}
-    reasons: list[str] = []
-    if job is not None and job.identity is not None:
-        side = job.side
-        for group in groups:
-            compared = job.compare(group.identity)
-            if compared.verdict == "different":
-                mismatches.append(_mismatch("tokenizer", side, group.side, compared.details))
-            elif compared.verdict == "not-checked" and group.identity is not None:
-                unchecked |= dict.fromkeys(group.names)
-                reasons.append(
-                    f"{side.label} and {group.side.label} were not compared: {compared.details[0]}"
-                )
-    for first, second in takewhile(lambda _: len(mismatches) < _MOST_MISMATCHES, combinations(groups, 2)):
-        compared = compare_definitions(first.identity, second.identity)
-        if compared.verdict == "different":
-            mismatches.append(_mismatch("tokenizer", first.side, second.side, compared.details))
-        elif first.eod_id != second.eod_id and None not in (first.eod_id, second.eod_id):
-            mismatches.append(
-                _mismatch("eod", first.side, second.side, (f"ids {first.eod_id} and {second.eod_id}",))
-            )
-        elif compared.verdict == "not-checked" and None not in (first.identity, second.identity):
-            unchecked |= dict.fromkeys((*first.names, *second.names))
-            reasons.append(
-                f"the tokenizers of {first.side.label} and {second.side.label} were not compared: "
-                f"{compared.details[0]}"
-            )
-    unknown = list(dict.fromkeys(name for name, tokenizer in datasets if tokenizer.identity is None))
+    pairs = _Pairs(datasets, job)
+    unchecked, reasons = pairs.unchecked, pairs.reasons
+    unknown = list(
+        dict.fromkeys(name for each in pairs.groups if each.identity is None for name in each.names)
+    )
     unchecked |= dict.fromkeys(unknown)
     if unknown and (job is not None or len({name for name, _ in datasets}) > 1):
         which, was = (
@@ -295,13 +292,13 @@ def agree(
         reasons.append(f"the {which} of {listed(unknown, _SHOWN_NAMES)} {was} not compared")
     if job is not None and job.null_vocab_size is not None:
         unchecked |= dict.fromkeys(name for name, _ in datasets)
-    elif job is not None and job.identity is None and any(group.identity for group in groups):
+    elif job is not None and job.identity is None and any(group.identity for group in pairs.groups):
         reasons.append(
             f"the job's tokenizer {job.name} cannot be read here and was not compared (pass --tokenizer COPY)"
         )
     return TokenizerAgreement(
-        tuple(mismatches),
-        tuple(dict.fromkeys(found for _, tokenizer in datasets for found in tokenizer.mismatches or ())),
+        tuple(pairs.mismatches),
+        tuple(pairs.inside),
         tuple(reasons[:_RECORDED_MISMATCHES]),
         (
             *_policy(
@@ -319,6 +316,72 @@ def agree(
         ),
         tuple(unchecked),
     )
+
+
+class _Pairs:
+    # The comparison of all pairs of different tokenizers.
+
+    def __init__(self, datasets: Sequence[tuple[str, DatasetTokenizer]], job: JobTokenizer | None) -> None:
+        self.groups = _group(datasets)
+        self.inside = dict.fromkeys(
+            found for _, tokenizer in datasets for found in tokenizer.mismatches or ()
+        )
+        self._allowed_inside = {_pair(found) for found in self.inside}
+        self.mismatches: list[TokenizerMismatch] = []
+        self.unchecked: dict[str, None] = {}
+        self.reasons: list[str] = []
+        if job is not None and job.identity is not None:
+            for group in self.groups:
+                self._compare_job(job, group)
+        for first, second in takewhile(
+            lambda _: len(self.mismatches) < _MOST_MISMATCHES, combinations(self.groups, 2)
+        ):
+            self._compare(first, second)
+
+    def _compare_job(self, job: JobTokenizer, group: _Group) -> None:
+        compared = job.compare(group.identity)
+        if compared.verdict == "different":
+            self._find("tokenizer", job.side, group.side, compared.details, is_plain=group.is_plain)
+        elif compared.verdict == "not-checked" and group.identity is not None:
+            self.unchecked |= dict.fromkeys(group.names)
+            self.reasons.append(
+                f"{job.side.label} and {group.side.label} were not compared: {compared.details[0]}"
+            )
+
+    def _compare(self, first: _Group, second: _Group) -> None:
+        compared = compare_definitions(first.identity, second.identity)
+        names = dict.fromkeys((*first.names, *second.names))
+        if len(names) == 1 and not (first.is_plain or second.is_plain):
+            # Inside one merged dataset: its manifest records what was allowed.
+            if compared.verdict == "not-checked":
+                self.unchecked |= names
+            return
+        is_plain = first.is_plain and second.is_plain
+        if compared.verdict == "different":
+            self._find("tokenizer", first.side, second.side, compared.details, is_plain=is_plain)
+        elif first.eod_id != second.eod_id and None not in (first.eod_id, second.eod_id):
+            details = (f"ids {first.eod_id} and {second.eod_id}",)
+            self._find("eod", first.side, second.side, details, is_plain=is_plain)
+        elif compared.verdict == "not-checked" and None not in (first.identity, second.identity):
+            self.unchecked |= names
+            self.reasons.append(
+                f"the tokenizers of {first.side.label} and {second.side.label} were not compared: "
+                f"{compared.details[0]}"
+            )
+
+    def _find(
+        self,
+        kind: MismatchKind,
+        first: MismatchSide,
+        second: MismatchSide,
+        details: Iterable[str],
+        *,
+        is_plain: bool,
+    ) -> None:
+        found = TokenizerMismatch(kind, first, second, ", ".join(details))
+        # What was allowed inside a merged dataset is so for it, and not between other datasets.
+        if is_plain or _pair(found) not in self._allowed_inside:
+            self.mismatches.append(found)
 
 
 def common_tokenizer(tokenizers: Sequence[DatasetTokenizer]) -> DatasetTokenizer | None:
@@ -355,9 +418,11 @@ def _pair(mismatch: TokenizerMismatch) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
+    # Datasets, or parts of merged ones, of one tokenizer and EOD token.
     identity: TokenizerIdentity | None
     eod_id: int | None
     names: tuple[str, ...]
+    is_plain: bool  # True if a dataset has no other tokenizer
 
     @property
     def side(self) -> MismatchSide:
@@ -366,15 +431,14 @@ class _Group:
 
 def _group(datasets: Sequence[tuple[str, DatasetTokenizer]]) -> list[_Group]:
     names: dict[tuple[TokenizerIdentity | None, int | None], dict[str, None]] = {}
+    plain: set[tuple[TokenizerIdentity | None, int | None]] = set()
     for name, tokenizer in datasets:
-        names.setdefault((tokenizer.identity, tokenizer.eod_id), {})[name] = None
-    return [_Group(identity, eod_id, tuple(found)) for (identity, eod_id), found in names.items()]
-
-
-def _mismatch(
-    kind: MismatchKind, first: MismatchSide, second: MismatchSide, details: Iterable[str]
-) -> TokenizerMismatch:
-    return TokenizerMismatch(kind, first, second, ", ".join(details))
+        keys = dict.fromkeys((part.identity, part.eod_id) for part in tokenizer.parts)
+        for key in keys:
+            names.setdefault(key, {})[name] = None
+        if len(keys) == 1:
+            plain |= keys.keys()
+    return [_Group(*key, tuple(found), key in plain) for key, found in names.items()]
 
 
 def _policy(
@@ -384,10 +448,10 @@ def _policy(
     which: str,
 ) -> list[str]:
     # One warning if some datasets are known to be encoded so, and others not to be.
-    values = [has_it(tokenizer) for _, tokenizer in datasets]
-    if True not in values or False not in values:
+    values = [{has_it(part) for part in tokenizer.parts} for _, tokenizer in datasets]
+    if not {True, False} <= set().union(*values):
         return []
-    chosen = [number for number, value in enumerate(values) if value]
+    chosen = [number for number, value in enumerate(values) if True in value]
     names = listed(list(dict.fromkeys(datasets[number][0] for number in chosen)), _SHOWN_NAMES)
     if shares is None:
         return [f"there are datasets {which}: {names}"]

@@ -233,11 +233,15 @@ class CacheEntry:
 
     def allowed_mismatches(self) -> tuple[TokenizerMismatch, ...]:
         """Return the mismatches of tokenizers that its sidecar, if it is readable, records as allowed."""
-        try:
-            sidecar = Sidecar.read(self.sidecar_path)
-        except TokshardError:
-            return ()
+        sidecar = self.readable_sidecar()
         return () if sidecar is None else sidecar.tokenizer_mismatches or ()
+
+    def readable_sidecar(self) -> Sidecar | None:
+        """Return its sidecar; None if there is none that can be read."""
+        try:
+            return Sidecar.read(self.sidecar_path)
+        except TokshardError:
+            return None
 
     def load(self) -> dict[str, NDArray[Any]]:
         """Map the arrays, read-only. Their structure is checked, their content is not.

@@ -108,10 +108,13 @@ def check_tokenizers(
     vocabulary = _vocabulary(tokenizers, job)
     if vocabulary is not None:
         size, side = vocabulary
+        mixed = [name for name, tokenizer in tokenizers.items() if len(tokenizer.parts) > 1]
         unknown = [
             (name, tokenizers[name])
-            for name in found.unchecked
-            if (known := tokenizers[name].identity) is None or known.max_token_id >= size
+            for name in dict.fromkeys((*found.unchecked, *mixed))
+            if any(
+                part.identity is None or part.identity.max_token_id >= size for part in tokenizers[name].parts
+            )
         ]
         beyond = tuple(_beyond_vocabulary(unknown, size, side))
         found = replace(found, mismatches=(*found.mismatches, *beyond))
@@ -140,9 +143,10 @@ def _vocabulary(
     if job is not None and job.null_vocab_size is not None:
         return job.null_vocab_size, job.side
     sides = [
-        MismatchSide(tokenizer.identity, tokenizer.eod_id, (name,), 1)
+        MismatchSide(part.identity, part.eod_id, (name,), 1)
         for name, tokenizer in tokenizers.items()
-        if tokenizer.identity is not None
+        for part in tokenizer.parts
+        if part.identity is not None
     ]
     if not sides:
         return None

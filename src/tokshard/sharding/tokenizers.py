@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,7 +13,7 @@ from tokshard.dataset.tokenizer_agreement import (
     agree,
     common_tokenizer,
 )
-from tokshard.index_cache.entry import CacheEntry
+from tokshard.index_cache.entry import CacheEntry, Sidecar
 from tokshard.sharding.plan import Plan, PlanWarning
 from tokshard.sharding.sources import DatasetReference, SampleSource
 
@@ -59,11 +59,14 @@ def agree_on_tokenizers(
         IntegrityError: The manifest of a dataset is damaged.
     """
     everything = [dataset for source in sources for dataset in source.datasets]
-    prefixes = dict.fromkeys(dataset.prefix for dataset in everything)
-    datasets = [(prefix, read_dataset_tokenizer(prefix)) for prefix in prefixes]
-    if continued is not None and continued.tokenizer is not None:
-        datasets.insert(0, (f"the data of plan {continued.plan_id[:12]}", continued.tokenizer))
-    agreement = agree(datasets).accepting(recorded, of_indexes=_mismatches_of_indexes(everything))
+    sidecars = {entry: entry.readable_sidecar() for entry in _entries(everything)}
+    datasets = list(_tokenizers(everything, sidecars).items())
+    if continued is not None:
+        datasets.insert(0, (f"the data of plan {continued.plan_id[:12]}", _tokenizer_of(continued)))
+    of_indexes = dict.fromkeys(
+        found for sidecar in sidecars.values() if sidecar for found in sidecar.tokenizer_mismatches or ()
+    )
+    agreement = agree(datasets).accepting(recorded, of_indexes=of_indexes)
     agreement.require(allowed=allowed)
     return PlanTokenizers(
         common_tokenizer([tokenizer for _, tokenizer in datasets]),
@@ -72,9 +75,37 @@ def agree_on_tokenizers(
     )
 
 
-def _mismatches_of_indexes(datasets: Iterable[DatasetReference]) -> tuple[TokenizerMismatch, ...]:
-    files = [dataset.index.files for dataset in datasets if dataset.index is not None]
-    entries = dict.fromkeys(
-        CacheEntry(each.directory, f"{each.hash}-{each.kind}-{each.split}") for each in files
-    )
-    return tuple(dict.fromkeys(found for entry in entries for found in entry.allowed_mismatches()))
+def _tokenizers(
+    datasets: Iterable[DatasetReference], sidecars: Mapping[CacheEntry, Sidecar | None]
+) -> dict[str, DatasetTokenizer]:
+    # By manifests, and where there is none now, as recorded when an index was built from the same data.
+    found: dict[str, DatasetTokenizer] = {}
+    for dataset in datasets:
+        if dataset.prefix not in found:
+            found[dataset.prefix] = read_dataset_tokenizer(dataset.prefix)
+        if found[dataset.prefix] == DatasetTokenizer() and (entry := _entry(dataset)) is not None:
+            sidecar = sidecars[entry]
+            origin = sidecar.origin if sidecar is not None else None
+            found[dataset.prefix] = (origin.tokenizer if origin is not None else None) or DatasetTokenizer()
+    return found
+
+
+def _tokenizer_of(plan: Plan) -> DatasetTokenizer:
+    if plan.tokenizer is not None:
+        return plan.tokenizer
+    datasets = [dataset for stream in plan.streams.values() for dataset in stream.source.datasets]
+    sidecars = {entry: entry.readable_sidecar() for entry in _entries(datasets)}
+    parts = (part for each in _tokenizers(datasets, sidecars).values() for part in each.parts)
+    return DatasetTokenizer(mismatches=plan.tokenizer_mismatches, merged=tuple(dict.fromkeys(parts)))
+
+
+def _entries(datasets: Iterable[DatasetReference]) -> list[CacheEntry]:
+    found = (_entry(dataset) for dataset in datasets)
+    return list(dict.fromkeys(entry for entry in found if entry is not None))
+
+
+def _entry(dataset: DatasetReference) -> CacheEntry | None:
+    if dataset.index is None:
+        return None
+    files = dataset.index.files
+    return CacheEntry(files.directory, f"{files.hash}-{files.kind}-{files.split}")

@@ -175,15 +175,17 @@ def _prepare(options: MergeOptions) -> _Job:
 
 
 def _plan(inputs: Sequence[MergeInput], options: MergeOptions, agreement: TokenizerAgreement) -> BuildPlan:
-    is_one = not agreement.mismatches and not agreement.unchecked
+    is_one = not agreement.to_record and not agreement.unchecked
     parameters = [dataset.manifest.options if dataset.manifest else None for dataset in inputs]
+    # Where only some inputs end documents with EOD, theirs is the EOD token of the output.
+    ending = [made_with for made_with in parameters if not made_with or made_with.append_eod is not False]
     return BuildPlan(
         inputs=tuple(dataset.source for dataset in inputs),
         tokenizer=inputs[0].tokenizer.identity if is_one else None,
         options=MergeParameters(
             inputs=tuple(dataset.prefix for dataset in inputs),
             multimodal=options.multimodal,
-            eod_id=common([made_with.eod_id if made_with else None for made_with in parameters]),
+            eod_id=common([made_with.eod_id if made_with else None for made_with in ending or parameters]),
             append_eod=common([made_with.append_eod if made_with else None for made_with in parameters]),
         ),
     )
@@ -204,6 +206,7 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
         job.spec.plan,
         multimodal=job.options.multimodal,
         mismatches=job.agreement.to_record,
+        tokenizers=tuple(dict.fromkeys(part for dataset in job.inputs for part in dataset.tokenizer.parts)),
     )
     for dataset in job.inputs:
         dataset.check_unchanged()

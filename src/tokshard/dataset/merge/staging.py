@@ -39,7 +39,7 @@ from tokshard.dataset.merge.inputs import MergeInput, common
 from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.records import UnitRecord, read_records, to_line
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.workdir import (
     DigestingWriter,
     file_chunks,
@@ -185,10 +185,11 @@ def stage(
     *,
     multimodal: bool,
     mismatches: tuple[TokenizerMismatch, ...],
+    tokenizers: tuple[DatasetTokenizer, ...],
 ) -> Manifest:
     """Write all files except the tokens into the work directory; return the manifest.
 
-    ``mismatches`` are those of the inputs' tokenizers that were allowed.
+    ``mismatches`` are those of the inputs' tokenizers that were allowed, ``tokenizers`` the different ones.
 
     Raises:
         IntegrityError: A sidecar file of an input contradicts its manifest.
@@ -215,6 +216,7 @@ def stage(
         counts=_counts(inputs),
         tokenizer_path=_tokenizer_path(inputs) if plan.tokenizer is not None else None,
         tokenizer_mismatches=mismatches or None,
+        merged_tokenizers=tokenizers if tokenizers != (DatasetTokenizer(),) else None,
     )
     stage_manifest(directory, 0, manifest)
     return manifest
