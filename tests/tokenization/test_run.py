@@ -301,7 +301,7 @@ OTHER_OPTIONS = {
     "dtype": {"unit_bytes": 200, "dtype": "int32"},
     "max-document-bytes": {"unit_bytes": 200, "max_document_bytes": 999},
     "provenance": {"unit_bytes": 200, "provenance": False},
-    "special-tokens": {"unit_bytes": 200, "special_tokens": True},
+    "special-tokens": {"unit_bytes": 200, "special_tokens": True, "tokenizer": TOKENIZER},
     "tokenizer's definition_sha256": {"unit_bytes": 200, "tokenizer": TOKENIZER},
 }
 
