@@ -19,8 +19,8 @@ from tokshard.dataset.tokenizer_identity import TokenizerComparison, TokenizerId
 from tokshard.errors import TokenizerMismatchError
 
 ALLOW_HINT = (
-    "tokenize all of them again with one tokenizer and one --eod, or pass --allow-tokenizer-mismatch to use "
-    "them anyway: equal ids will mean different text"
+    "tokenize the data again with one tokenizer and one --eod, or pass --allow-tokenizer-mismatch to use it "
+    "anyway: equal ids will mean different text"
 )
 _SHOWN_NAMES = 3
 # Many sources must not make many large records.
