@@ -17,11 +17,12 @@ from tokshard.verification.context import VerifyContext
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_BLOCK_TOKENS = 1 << 18
+_BLOCK_TOKENS = 1 << 19
 _TASK_BYTES = 64 << 20
 _TASK_DOCUMENTS = 1 << 18
 # Up to this many ranges of ids, comparing with each is faster than a table of all ids.
 _MOST_RANGES = 8
+_COUNTS = ("occurrences", "starts", "ends", "elsewhere")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,8 @@ class _PartScan:
         self._margin = len(rules.prefix) + len(rules.suffix) + 1
         self._ids = np.array(rules.counted, np.int64)
         self._ranges = _ranges(rules.counted)
+        self._is_found = np.zeros(len(self._ids), np.bool_)
+        self._counts = {name: np.zeros(len(self._ids), np.int64) for name in _COUNTS}
         self.tally = TokenTally.of(rules)
 
     def run(self, context: VerifyContext) -> TokenTally:
@@ -208,6 +211,9 @@ class _PartScan:
                 _look_for_outside(self.tally, block, self._rules.limit, begin)
             if len(self._ids):
                 self._count(window, left, begin, end)
+        for name, counts in self._counts.items():
+            for identifier, count in zip(self.tally.ids, counts.tolist(), strict=True):
+                setattr(self.tally.ids[identifier], name, count)
         return self.tally
 
     def _count(self, window: NDArray[Any], left: int, begin: int, end: int) -> None:
@@ -221,10 +227,11 @@ class _PartScan:
         elsewhere = ~self._in_place(window, edges, left, begin, end)[places]
         places, which = places[elsewhere], which[elsewhere]
         self._add("elsewhere", which)
-        for number in np.flatnonzero(np.bincount(which)).tolist():
-            counts = self.tally.ids[int(self._ids[number])]
-            if counts.first_elsewhere is None:
-                counts.first_elsewhere = self._document_at(int(places[np.argmax(which == number)]) + begin)
+        # Each number once is enough, and only the first time.
+        for number in np.flatnonzero(~self._is_found & (np.bincount(which, minlength=len(self._ids)) > 0)):
+            place = int(places[np.argmax(which == number)]) + begin
+            self.tally.ids[int(self._ids[number])].first_elsewhere = self._document_at(place)
+            self._is_found[number] = True
 
     def _which(
         self, values: NDArray[Any], places: NDArray[np.int64]
@@ -246,10 +253,7 @@ class _PartScan:
         return marks
 
     def _add(self, name: str, which: NDArray[np.int64]) -> None:
-        counts = np.bincount(which)
-        for number in np.flatnonzero(counts).tolist():
-            tally = self.tally.ids[int(self._ids[number])]
-            setattr(tally, name, getattr(tally, name) + int(counts[number]))
+        self._counts[name] += np.bincount(which, minlength=len(self._ids))
 
     def _document_at(self, place: int) -> int:
         return self._first + int(np.searchsorted(self._ends, place, side="right")) - 1
@@ -271,7 +275,7 @@ class _PartScan:
             if rules.ends_with_eod is not False:
                 marks[stops[has_eod] - 1 - left] = True
                 stops = stops - has_eod
-        if rules.has_template is not False:
+        if rules.has_template is not False and (rules.prefix or rules.suffix):
             has_prefix = stops - starts >= len(rules.prefix)
             has_prefix &= self._match(window, left, starts, rules.prefix)
             _mark(marks, starts[has_prefix] - left, len(rules.prefix))
@@ -293,16 +297,18 @@ class _PartScan:
         edges[:-1] = pointers[low:high]
         edges[:-1] //= self._itemsize
         edges[-1] = pointers[high] // self._itemsize if high < len(pointers) else self._ends[-1]
-        filled = np.diff(edges) > 0
-        return edges[:-1][filled], edges[1:][filled]
+        starts, ends = edges[:-1], edges[1:]
+        filled = ends > starts
+        return (starts, ends) if filled.all() else (starts[filled], ends[filled])
 
     def _match(
         self, window: NDArray[Any], left: int, places: NDArray[np.int64], ids: tuple[int, ...]
     ) -> NDArray[np.bool_]:
         # Whether the tokens from each place are these; false where they are not within the window.
-        found = (places >= left) & (places + len(ids) <= left + len(window))
+        places = places - left
+        found = (places >= 0) & (places <= len(window) - len(ids))
         for offset, identifier in enumerate(ids):
-            found[found] = window[places[found] + (offset - left)] == identifier
+            found &= window.take(places + offset, mode="clip") == identifier
         return found
 
     def _miss(self, missing: Missing, starts: NDArray[np.int64]) -> None:
@@ -371,7 +377,10 @@ def _document_ends(dataset: IndexedDataset, first: int, stop: int) -> NDArray[np
     edges = dataset.document_indices[first : stop + 1]
     index = dataset.index
     pointers = index.sequence_pointers
-    inside = np.minimum(edges, max(index.sequence_count - 1, 0))
     if not index.sequence_count:
         return np.zeros(len(edges), np.int64)
+    low, high = int(edges[0]), int(edges[-1])
+    if high - low == stop - first and high < index.sequence_count and bool((np.diff(edges) == 1).all()):
+        return np.asarray(pointers[low : high + 1] // index.dtype.itemsize)
+    inside = np.minimum(edges, index.sequence_count - 1)
     return np.where(edges < index.sequence_count, pointers[inside] // index.dtype.itemsize, index.token_count)
