@@ -32,7 +32,7 @@ def encode(tmp_path, monkeypatch):
     def encode(batch_bytes, **options):
         options = {"tokenizer": TOKENIZER, "encoder": "reference", "fields": FIELDS, **options}
         encoder = UnitEncoder(
-            job_of(source, str(tmp_path / "x"), **options).encoding, str(tmp_path / "parts")
+            job_of(source, str(tmp_path / "x"), **options).encoding(), str(tmp_path / "parts")
         )
         smaller = partial(read_documents, batch_bytes=batch_bytes)
         monkeypatch.setattr(encoder_module, "read_documents", smaller)

@@ -1,6 +1,7 @@
 """Runs with directories whose files beside tokenizer.json change its ids."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,8 +18,9 @@ TEXT = "the<|new|>hall in the hall"
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
+def no_cache(monkeypatch):
+    """Runs need no directory besides that of the output: the home directory of a container is read-only."""
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", "/dev/null/cache")
 
 
 def write(directory, name):
@@ -86,6 +88,17 @@ def test_a_version_is_4_or_5(tmp_path):
         options(tmp_path, "plain", transformers="6")
     with pytest.raises(UsageError, match=r"--transformers requires a tokenizer\.json, got the built-in"):
         tokenize(TokenizeOptions(str(tmp_path / "corpus.jsonl"), str(tmp_path / "out"), transformers="4"))
+    with pytest.raises(UsageError, match="--transformers and --no-files-beside exclude each other"):
+        options(tmp_path, "plain", transformers="4", files_beside=False)
+
+
+def test_a_version_makes_no_difference_for_a_file_alone(tmp_path):
+    chosen = options(tmp_path, "plain", append_eod=False)
+    for path in (tmp_path / "tokenizer").iterdir():
+        if path.name != "tokenizer.json":
+            path.unlink()
+    tokenize(chosen)
+    assert tokenize(replace(chosen, transformers="4")).up_to_date
 
 
 @pytest.mark.parametrize("name", ["plain", "pad_token", "LlamaTokenizer"])

@@ -236,7 +236,12 @@ def test_an_eod_that_the_vocabulary_lacks_is_added_as_transformers_adds_it(tmp_p
 
 @pytest.mark.parametrize(
     ("eod", "message"),
-    [("<nope>", "has no token '<nope>'"), ("77", "no token with the id 77"), ("-1", "no token '-1'")],
+    [
+        ("<nope>", "has no token '<nope>'"),
+        ("77", "no token with the id 77"),
+        ("-1", "no token '-1'"),
+        ("9" * 5000, "no token with the id 9"),
+    ],
 )
 @pytest.mark.parametrize("need_eod", [False, True])
 def test_a_wrong_eod_is_always_an_error(eod, message, need_eod, tmp_path):

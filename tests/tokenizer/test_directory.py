@@ -11,6 +11,7 @@ import pytest
 
 from support import directory_cases
 from support.tokenizer_definitions import lists_of
+from support.tokenizer_directories import gpt2
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal, reference_encoder
@@ -63,13 +64,10 @@ def test_ids_are_those_of_transformers(name, major, tmp_path):
     assert ids(tokenizer, special_tokens=False) == expected["ids"]
     assert ids(tokenizer, special_tokens=True) == expected["ids_with_special_tokens"]
     # Workers open a file with the same definition.
-    reopened = reopen_tokenizer(tokenizer.definition_path(), tokenizer.identity, tokenizer.sha256)
+    reopened = reopen_tokenizer(
+        tokenizer.definition_path(str(tmp_path)), tokenizer.identity, tokenizer.sha256
+    )
     assert ids(reopened, special_tokens=True) == expected["ids_with_special_tokens"]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
@@ -107,7 +105,7 @@ def test_a_directory_that_changes_nothing_keeps_the_bytes_of_its_file(tmp_path):
     tokenizer = load_tokenizer(path, strict=True)
     assert tokenizer.definition == Path(path, "tokenizer.json").read_bytes()
     assert tokenizer.applied == ()
-    assert tokenizer.definition_path() == tokenizer.path
+    assert tokenizer.definition_path(str(tmp_path)) == tokenizer.path
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "tokenizer.json").write_bytes(tokenizer.definition)
@@ -135,3 +133,74 @@ def test_what_was_applied_is_listed(tmp_path):
     )
     prefix = load_tokenizer(write(tmp_path / "3", "add_prefix_space"), transformers="4")
     assert prefix.applied == ("add_prefix_space true",)
+
+
+@pytest.mark.parametrize(
+    ("change", "majors", "reason"),
+    [
+        ({"auto_map": 5}, "45", "its auto_map is not an object"),
+        ({"additional_special_tokens": 5}, "45", "special_tokens is not a list"),
+        ({"extra_special_tokens": 5}, "45", "its extra_special_tokens is not"),
+        ({"model_specific_special_tokens": [5]}, "5", "its model_specific_special_tokens is not an object"),
+        ({"eos_token": "\ud800"}, "45", "has half of a surrogate pair"),
+        (
+            {"tokenizer_class": "T5Tokenizer", "extra_ids": 1.5},
+            "4",
+            "its extra_ids is not a number of tokens",
+        ),
+        (
+            {"tokenizer_class": "T5Tokenizer", "extra_ids": 10**9},
+            "4",
+            "its extra_ids is not a number of tokens",
+        ),
+    ],
+)
+def test_a_setting_of_another_type_cannot_be_loaded(change, majors, reason, tmp_path):
+    path = Path(write(tmp_path, "plain"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **change}
+    (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    for major in majors:
+        with pytest.raises(TokenizerError, match=f"cannot load the directory .*{reason}"):
+            load_tokenizer(str(path), transformers=major)
+
+
+@pytest.mark.parametrize("major", "45")
+def test_a_model_type_is_a_name(major, tmp_path):
+    path = Path(write(tmp_path, "plain"))
+    (path / "tokenizer_config.json").unlink(missing_ok=True)
+    (path / "config.json").write_text('{"model_type": ["gpt2"]}', encoding="utf-8")
+    with pytest.raises(TokenizerError, match="its model_type is not a name"):
+        load_tokenizer(str(path), transformers=major)
+
+
+def test_numbers_that_only_python_reads_are_read(tmp_path):
+    # The config.json of Mamba 2 has one.
+    path = Path(write(tmp_path, "plain"))
+    (path / "config.json").write_text('{"time_step_limit": [0.0, Infinity], "x": NaN}', encoding="utf-8")
+    assert load_tokenizer(str(path)).definition == (path / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"\xef\xbb\xbf{}", b"[" * 100_000], ids=repr)
+def test_a_broken_file_beside_is_named(content, tmp_path):
+    path = Path(write(tmp_path, "plain"))
+    (path / "special_tokens_map.json").write_bytes(content)
+    with pytest.raises(
+        TokenizerError, match=r"special_tokens_map\.json is not (JSON|a JSON object)"
+    ) as caught:
+        load_tokenizer(str(path))
+    assert caught.value.hint.startswith("correct the file")
+
+
+def test_flags_without_effect_are_no_difference_of_the_versions(tmp_path):
+    # GPT-2: version 5 adds the EOD token once more, not normalized; but there is no normalizer.
+    files = gpt2()
+    files["tokenizer.json"]["added_tokens"][0]["normalized"] = True
+    for name, content in files.items():
+        if isinstance(content, dict):
+            (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    tokenizer = load_tokenizer(str(tmp_path), strict=True)
+    assert tokenizer.definition == (tmp_path / "tokenizer.json").read_bytes()
+    files["tokenizer.json"]["normalizer"] = {"type": "NFC"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(files["tokenizer.json"]), encoding="utf-8")
+    with pytest.raises(TokenizerError, match="differently: the added tokens"):
+        load_tokenizer(str(tmp_path), strict=True)

@@ -49,7 +49,8 @@ def encoded(tokenizer, batch=BATCH, *, special_tokens=False):
 def check(tokenizer, expected, batch=BATCH):
     """Compare ids, those of a worker that opens the file again, and the decoded text."""
     assert encoded(tokenizer, batch) == expected
-    again = reopen_tokenizer(tokenizer.definition_path(), tokenizer.identity, tokenizer.sha256)
+    assert tokenizer.definition_path("unused") == tokenizer.path
+    again = reopen_tokenizer(tokenizer.path, tokenizer.identity, tokenizer.sha256)
     assert encoded(again, batch) == expected
     assert [decode(again, ids) for ids in expected] == batch
     assert inspect_tokenizer(tokenizer.argument).identity.definition_sha256
@@ -282,8 +283,7 @@ def gpt2_like():
 
 
 @pytest.mark.parametrize("name", [None, "gpt2"])
-def test_vocabulary_and_merges_have_the_identity_of_the_tokenizer_json(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
+def test_vocabulary_and_merges_have_the_identity_of_the_tokenizer_json(name, tmp_path):
     definition = gpt2_like() if name is None else json.loads(published(name).read_bytes())
     (tmp_path / "one").mkdir()
     single = written(tmp_path / "one", definition)
@@ -301,8 +301,8 @@ def test_vocabulary_and_merges_have_the_identity_of_the_tokenizer_json(name, tmp
     expected = encoded(single)
     assert encoded(tokenizer) == expected
     assert lists_of(fast_encoder(tokenizer, special_tokens=False).encode(BATCH)) == expected
-    effective = tokenizer.definition_path()
-    assert effective == str(tmp_path / "cache" / "tokenizers" / f"{tokenizer.sha256}.json")
+    effective = tokenizer.definition_path(str(tmp_path))
+    assert effective == str(tmp_path / f"{tokenizer.sha256}.json")
     assert encoded(reopen_tokenizer(effective, tokenizer.identity, tokenizer.sha256)) == expected
 
 
@@ -315,7 +315,7 @@ def test_two_files_of_megatrons_names(tmp_path):
 
 
 def test_a_run_with_two_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", "/dev/null/cache")  # workers read the output's directory
     definition = gpt2_like()
     (tmp_path / "one").mkdir()
     single = written(tmp_path / "one", definition)
@@ -326,6 +326,14 @@ def test_a_run_with_two_files(tmp_path, monkeypatch):
     assert (tmp_path / "a.bin").read_bytes() == (tmp_path / "b.bin").read_bytes()
     again = run_tokenize(corpus, str(tmp_path / "a"), vocab_file=vocabulary, merge_file=merges, workers=2)
     assert again.up_to_date
+    with pytest.raises(UsageError, match=r"--transformers requires a tokenizer\.json, got "):
+        run_tokenize(corpus, str(tmp_path / "a"), tokenizer=vocab_pair(tmp_path), transformers="4")
+
+
+def vocab_pair(directory):
+    """Write a directory with the two files of GPT-2; return it."""
+    split_in_two(directory / "pair", gpt2_like())
+    return str(directory / "pair")
 
 
 @pytest.mark.parametrize(

@@ -207,12 +207,14 @@ class TokenizeJob:
             same_content=lambda prefix, manifest: has_same_content(prefix, manifest, self.plan),
         )
 
-    @property
     def encoding(self) -> EncodingSpec:
-        """Specification by which units become parts."""
+        """Return the specification by which units become parts.
+
+        Workers may read the tokenizer's definition from the work directory, which must exist.
+        """
         options = self.options
         return EncodingSpec(
-            tokenizer=self.tokenizer.definition_path(),
+            tokenizer=self.tokenizer.definition_path(self.workspace.directory),
             tokenizer_sha256=self.tokenizer.sha256,
             tokenizer_identity=self.tokenizer.identity,
             special_tokens=options.special_tokens,
@@ -305,11 +307,12 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
     )
     if options.tiktoken_settings is not None and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
         raise UsageError(
-            "--tiktoken-pattern, --tiktoken-num-special-tokens and --vocab-size require the file of a "
-            f"TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
+            "--tiktoken-pattern, --tiktoken-num-special-tokens, --tiktoken-special-tokens and --vocab-size "
+            f"require the file of a TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
             hint="leave them out: other files contain these settings",
         )
-    if options.transformers is not None and tokenizer.kind != "huggingface":
+    is_definition = tokenizer.kind == "huggingface" and not str(tokenizer.path).endswith("vocab.json")
+    if options.transformers is not None and not is_definition:
         raise UsageError(
             f"--transformers requires a tokenizer.json, got {tokenizer.path or 'the built-in tokenizer'}",
             hint="leave it out: it is about the files beside a tokenizer.json",

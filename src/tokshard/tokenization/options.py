@@ -128,6 +128,11 @@ class TokenizeOptions:
             )
         if self.vocab_file is not None and self.tokenizer is not None:
             raise UsageError("--vocab-file and --tokenizer exclude each other", hint="leave out one of them")
+        if self.transformers is not None and not self.files_beside:
+            raise UsageError(
+                "--transformers and --no-files-beside exclude each other",
+                hint="leave out --transformers: it is about the files beside the tokenizer",
+            )
         if self.tiktoken_pattern is not None:
             _check_choice("tiktoken-pattern", self.tiktoken_pattern, ("v1", "v2"))
         _check_at_least("tiktoken-num-special-tokens", self.tiktoken_num_special_tokens, 1)

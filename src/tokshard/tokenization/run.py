@@ -211,7 +211,7 @@ class UnitEncoding:
                 streams=job.workers,
                 fields=job.options.fields,
             ) as feed,
-            closing(executor.run(job.encoding, job.workspace.parts, feed)) as events,
+            closing(executor.run(job.encoding(), job.workspace.parts, feed)) as events,
         ):
             for event in events:
                 if not is_started:  # until then workers load the tokenizer

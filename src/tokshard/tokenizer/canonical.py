@@ -55,6 +55,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 _WITHOUT_EFFECT: Final = {"trim_offsets", "str_rep"}
 _PARTS_OF_SEQUENCES: Final = ("normalizers", "pretokenizers")
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_NORMALIZED: Final = 2 + _FLAGS.index("normalized")  # after id and content
 
 
 def huggingface_digest(parsed: dict[str, Any]) -> str:
@@ -82,9 +83,18 @@ def behavior(parsed: dict[str, Any]) -> dict[str, Any]:
             options.pop(name, None)
         if _splits_into_bytes(parts["pre_tokenizer"]):
             options.pop("byte_fallback", None)
-    if not parsed.get(SPLITS_SPECIAL_TOKENS):
-        parts["added_tokens"] = [token[:-1] for token in parts["added_tokens"]]
+    parts["added_tokens"] = _without_unused_flags(parts, splits=bool(parsed.get(SPLITS_SPECIAL_TOKENS)))
     return {"model": options, **parts}
+
+
+def _without_unused_flags(parts: Mapping[str, Any], *, splits: bool) -> list[list[Any]]:
+    # Tokens are found in two passes, before and after normalization, so one pass without a normalizer is the
+    # same as the other.
+    tokens: list[list[Any]] = parts["added_tokens"]
+    ways = {token[_NORMALIZED] for token in tokens}
+    if parts["normalizer"] is None and len(ways) == 1:
+        tokens = [[*token[:_NORMALIZED], *token[_NORMALIZED + 1 :]] for token in tokens]
+    return tokens if splits else [token[:-1] for token in tokens]
 
 
 def _parts_of(parsed: dict[str, Any]) -> dict[str, Any]:

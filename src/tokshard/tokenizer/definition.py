@@ -15,9 +15,7 @@ from typing import Any, Final
 from tokshard.core.strict_json import dump_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
 from tokshard.errors import TokenizerError
-from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
-from tokshard.storage.paths import user_cache_directory
 from tokshard.tokenizer import canonical
 from tokshard.tokenizer.directory import FILES_BESIDE, Directory, Reading, ReadingProblem, choose_reading
 from tokshard.tokenizer.eod import choose_eod, declared_eod
@@ -26,8 +24,8 @@ from tokshard.tokenizer.files import (
     conversion_hint,
     is_model_file,
     parse_json,
-    parse_object,
     read_file,
+    read_object,
     read_settings,
 )
 from tokshard.tokenizer.gpt2_files import difference_from_gpt2, gpt2_definition
@@ -98,20 +96,18 @@ class Tokenizer:
         """Whether it is known which ids ``--special-tokens`` adds to a text (perhaps none)."""
         return self.kind == "huggingface" or self.identity.prefix_ids is not None
 
-    def definition_path(self) -> str | None:
+    def definition_path(self, directory: str) -> str | None:
         """Return a local file that contains ``definition``; None for the built-in one.
 
+        It is written to ``directory`` unless the file at ``path`` contains it.
+
         Raises:
-            StorageError: The definition cannot be written to the user's cache, where it is unless the file
-                at ``path`` contains it.
+            StorageError: It cannot be written.
         """
         if self.path is None or read_file(self.path) == self.definition:
             return self.path
-        directory = os.path.join(user_cache_directory(), "tokenizers")
         path = os.path.join(directory, f"{self.sha256}.json")
-        if not os.path.exists(path) or read_file(path) != self.definition:
-            syscalls.make_directory(directory)
-            write_atomically(path, self.definition)
+        write_atomically(path, self.definition)
         return path
 
     def like(self, identity: TokenizerIdentity | None) -> Tokenizer:
@@ -328,7 +324,7 @@ def _with_files_beside(
 ) -> _Read:
     path = source.definition
     if not source.beside:
-        return replace(_huggingface(parsed, content, path), transformers=transformers)
+        return _huggingface(parsed, content, path)
     vocabulary = huggingface_vocabulary(parsed, path)  # refuses what is no tokenizer.json
     reading, problem = _reading(source, content, parsed, transformers, special_tokens=special_tokens)
     if reading.definition is not parsed:
@@ -355,7 +351,7 @@ def _reading(
     *,
     special_tokens: bool,
 ) -> tuple[Reading, ReadingProblem | None]:
-    beside = {os.path.basename(path): parse_object(read_file(path), path) for path in source.beside}
+    beside = {os.path.basename(path): read_object(path) for path in source.beside}
     files = Directory(parsed, b'"ByteLevel"' in content, *map(beside.get, FILES_BESIDE))
     return choose_reading(files, transformers, source.definition, special_tokens=special_tokens)
 

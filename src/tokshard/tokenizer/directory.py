@@ -10,6 +10,7 @@ differ. Megatron's HuggingFaceTokenizer then adds its BOS, EOS, CLS and SEP toke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -47,6 +48,8 @@ _ADDITIONAL: Final = "additional_special_tokens"
 _EXTRA: Final = "extra_special_tokens"
 _MISTRAL_FIX_ABOVE: Final = 100_000
 _SHOWN_TOKENS: Final = 4
+_MOST_SENTINELS: Final = 1_000_000
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,8 @@ def read_directory(files: Directory, version: Family) -> Reading:
         >>> read_directory(files, "5").eos_token
         '<end>'
     """
-    reader: _DirectoryReader = _Reader4(files) if version == "4" else _Reader5(files)
     try:
+        reader: _DirectoryReader = _Reader4(files) if version == "4" else _Reader5(files)
         reader.read()
         return reader.result()
     except UnloadableError as error:
@@ -239,6 +242,8 @@ class _AddedTokens:
         content, normalized = token.content, token.is_normalized
         if not content:
             return
+        if not content.isprintable() and _SURROGATE.search(content):
+            raise UnloadableError(f"its token {content!r} has half of a surrogate pair")
         if token.special:
             self._first.setdefault(content, normalized)
         if content not in self._first:
@@ -291,7 +296,7 @@ class _DirectoryReader:
     def refuse_settings(self) -> None:
         config = self.files.config or {}
         auto_map = config.get("auto_map") or {}
-        if isinstance(auto_map, list) or "AutoTokenizer" in auto_map:
+        if isinstance(auto_map, list) or "AutoTokenizer" in _object(auto_map, "auto_map"):
             self.unfollowed.append("auto_map names code of its own")
         if config.get("fast_tokenizer_files"):
             self.unfollowed.append("fast_tokenizer_files names another tokenizer.json")
@@ -323,7 +328,10 @@ class _DirectoryReader:
         for value, token in zip(
             self.files.definition.get("added_tokens") or [], self.file_tokens, strict=True
         ):
-            self._know(value.get("id", -1), token)
+            index = value.get("id", -1)
+            if not isinstance(index, int):
+                raise UnloadableError(f"its token {token.content!r} has an id that is no number")
+            self._know(index, token)
 
     def merge_map(self, special_tokens_map: Mapping[str, Any]) -> None:
         raise NotImplementedError
@@ -357,6 +365,13 @@ class _DirectoryReader:
             if not isinstance(value, (str, _Token)):
                 raise UnloadableError(f"its {name} is not a token")
             self.special[name] = value
+
+    def sentinel_names(self) -> list[str]:
+        """Return the names of T5's sentinel tokens."""
+        count = self.kwargs.get("extra_ids", 100)
+        if not isinstance(count, int) or count > _MOST_SENTINELS:
+            raise UnloadableError("its extra_ids is not a number of tokens")
+        return [f"<extra_id_{number}>" for number in range(count)]
 
     def unknown_of_decoder(self) -> list[_Named]:
         """Return the tokens of added_tokens_decoder that are not yet added with these flags."""
@@ -515,7 +530,7 @@ class _Reader4(_DirectoryReader):
             if isinstance(value, dict):
                 self.kwargs[key] = _Token.parse(value, special=True)
             elif key == _ADDITIONAL and isinstance(value, list):
-                merged = list(map(_converted, self.kwargs.get(_ADDITIONAL) or []))
+                merged = list(map(_converted, _listed(self.kwargs, _ADDITIONAL)))
                 for one in value:
                     token = _Token.parse(one, special=True) if isinstance(one, dict) else one
                     if token not in merged:
@@ -526,7 +541,7 @@ class _Reader4(_DirectoryReader):
 
     def special_contents(self) -> Iterator[str]:
         yield from super().special_contents()
-        for token in self.kwargs.get(_ADDITIONAL) or []:
+        for token in _listed(self.kwargs, _ADDITIONAL):
             yield _text(_converted(token)) or ""
 
     def _with_flags(self, rules: Class4) -> None:
@@ -543,22 +558,17 @@ class _Reader4(_DirectoryReader):
                 self.defaults[name] = _Token(value, **wanted)
 
     def _set_extra(self, rules: Class4) -> None:
-        additional = self.kwargs.get(_ADDITIONAL)
+        additional = _listed(self.kwargs, _ADDITIONAL)
         if rules.sentinels:
             additional = self._sentinels(additional)
-        if additional is not None:
-            if not isinstance(additional, list):
-                raise UnloadableError(f"its {_ADDITIONAL} is not a list")
-            self.extra = [_special(token, _ADDITIONAL) for token in additional]
-        named = self.kwargs.get(_EXTRA, {})
-        if not isinstance(named, dict):
-            raise UnloadableError(f"its {_EXTRA} is not an object")
+        self.extra = [_special(token, _ADDITIONAL) for token in additional]
+        named = _object(self.kwargs.get(_EXTRA, {}), _EXTRA)
         self.extra += [_special(token, _EXTRA) for token in named.values()]
 
-    def _sentinels(self, additional: Any) -> Any:
-        count = self.kwargs.get("extra_ids", 100)
-        names = [f"<extra_id_{number}>" for number in range(count)]
-        if additional is None:
+    def _sentinels(self, additional: list[Any]) -> list[Any]:
+        names = self.sentinel_names()
+        count = len(names)
+        if self.kwargs.get(_ADDITIONAL) is None:
             return names
         known = [token for token in additional if "<extra_id_" in str(_text(_converted(token)))]
         if not known:
@@ -626,7 +636,8 @@ class _Reader5(_DirectoryReader):
         self.read_decoder()
         if isinstance(self.kwargs.get(_EXTRA), dict):
             own.update(self.kwargs.pop(_EXTRA))
-        own = own or self.kwargs.get("model_specific_special_tokens") or {}
+        name = "model_specific_special_tokens"
+        own = own or _object(self.kwargs.get(name) or {}, name)
         if self.name != GENERIC:
             self._build(CLASSES_5[self.name].model)
         self.name_tokens(CLASSES_5[self.name].tokens if self.name != GENERIC else {})
@@ -652,14 +663,10 @@ class _Reader5(_DirectoryReader):
 
     def _set_extra(self, own: Mapping[str, Any]) -> None:
         if self.name == "T5Tokenizer":
-            count = self.kwargs.get("extra_ids", 100)
-            self.kwargs.setdefault(_EXTRA, [f"<extra_id_{number}>" for number in range(count)])
+            self.kwargs.setdefault(_EXTRA, self.sentinel_names())
         if _ADDITIONAL in self.kwargs and _EXTRA not in self.kwargs:
             self.kwargs[_EXTRA] = self.kwargs.pop(_ADDITIONAL)
-        extra = self.kwargs.get(_EXTRA)
-        if extra is not None and not isinstance(extra, list):
-            raise UnloadableError(f"its {_EXTRA} is not a list")
-        self.extra = [_special(token, _EXTRA) for token in extra or []]
+        self.extra = [_special(token, _EXTRA) for token in _listed(self.kwargs, _EXTRA)]
         for key, value in self.kwargs.items():
             if key.endswith("_token") and key not in _NAMED and isinstance(_converted(value), (str, _Token)):
                 self.special[key] = _converted(value)
@@ -671,7 +678,7 @@ class _Reader5(_DirectoryReader):
             if isinstance(value, dict) and key != _EXTRA:
                 self.kwargs[key] = _Token.parse(value, special=True)
             elif key == _EXTRA and isinstance(value, list):
-                merged = list(map(_converted, self.kwargs.get(_EXTRA) or []))
+                merged = list(map(_converted, _listed(self.kwargs, _EXTRA)))
                 for one in value:
                     token = _Token.parse(one, special=True) if isinstance(one, dict) else one
                     if token not in merged:
@@ -682,7 +689,8 @@ class _Reader5(_DirectoryReader):
 
     def special_contents(self) -> Iterator[str]:
         yield from super().special_contents()
-        for token in self.kwargs.get(_EXTRA) or []:
+        named = self.kwargs.get(_EXTRA)
+        for token in named if isinstance(named, dict) else _listed(self.kwargs, _EXTRA):
             yield _text(_converted(token)) or ""
 
     def _build(self, kind: str) -> None:
@@ -777,6 +785,13 @@ def _text(token: Any) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
+
+
+def _listed(kwargs: Mapping[str, Any], name: str) -> list[Any]:
+    value = kwargs.get(name)
+    if value is not None and not isinstance(value, list):
+        raise UnloadableError(f"its {name} is not a list")
+    return value or []
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from tokshard.errors import TokenizerError
-from tokshard.tokenizer.files import parse_object, read_file
+from tokshard.tokenizer.files import read_object
 from tokshard.tokenizer.vocabulary import Vocabulary
 
 _SHOWN_TOKENS: Final = 8
+_MOST_DIGITS: Final = 10  # of an unsigned 32-bit number; Python refuses to convert thousands
 
 # Names that mean "end of document" in published vocabularies. Names that end a turn of a conversation
 # are left out on purpose.
@@ -31,7 +32,7 @@ KNOWN_EODS: Final = (
 def declared_eod(paths: tuple[str, ...]) -> str | None:
     """Return the EOS token that the first of the files declares which declares one."""
     for path in paths:
-        token = parse_object(read_file(path), path).get("eos_token")
+        token = read_object(path).get("eos_token")
         if isinstance(token, dict):
             token = token.get("content")
         if isinstance(token, str):
@@ -90,8 +91,9 @@ def _lookalikes(ids: Mapping[str, int]) -> str:
 def _named_eod(ids: Mapping[str, int], wanted: str, path: str) -> tuple[int, str]:
     if wanted.isascii() and wanted.isdigit():
         # A token whose text is a number never ends documents, so a number is an id.
+        number = int(wanted) if len(wanted) <= _MOST_DIGITS else -1
         for token, index in ids.items():
-            if index == int(wanted):
+            if index == number:
                 return index, token
         raise TokenizerError(
             f"the tokenizer {path} has no token with the id {wanted} (from --eod)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import re
 import shlex
@@ -46,6 +47,19 @@ def is_model_file(path: str) -> bool:
     return re.search(r"\.model(\.v\w+)?$", path) is not None
 
 
+def read_object(path: str) -> dict[str, Any]:
+    """Return the JSON object in a file beside a tokenizer; raise TokenizerError if it is none."""
+    hint = "correct the file, or pass the tokenizer's file in a directory of its own"
+    try:
+        # Not orjson: files that transformers writes may contain Infinity and NaN, which only Python reads.
+        parsed = json.loads(read_file(path).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"the tokenizer's file {path} is not JSON: {error}", hint=hint) from error
+    if not isinstance(parsed, dict):
+        raise TokenizerError(f"the tokenizer's file {path} is not a JSON object", hint=hint)
+    return parsed
+
+
 def read_settings(paths: Iterable[str]) -> dict[str, Any]:
     """Return the fields of the JSON objects beside a tokenizer; the first file that has a field counts.
 
@@ -53,7 +67,7 @@ def read_settings(paths: Iterable[str]) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {}
     for path in paths:
-        fields = parse_object(read_file(path), path)
+        fields = read_object(path)
         if os.path.basename(path) == "added_tokens.json":
             fields = {"added_tokens": fields}
         settings = fields | {key: value for key, value in settings.items() if value is not None}

@@ -6,12 +6,14 @@ unless another is chosen. Megatron also stores ids outside the vocabulary; here 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from tokshard.errors import TokenizerError
 
 NULL_PREFIX: Final = "null:"
 _MOST_IDS: Final = 2**31
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _SHOWN_CHARACTERS: Final = 40
 
 
@@ -26,7 +28,7 @@ def null_vocabulary_size(argument: str) -> int:
         50257
     """
     number = argument.removeprefix(NULL_PREFIX)
-    if not number.isdecimal() or not number.isascii() or not 0 < int(number) <= _MOST_IDS:
+    if not _NUMBER.fullmatch(number) or not 0 < int(number) <= _MOST_IDS:
         raise TokenizerError(
             f"the vocabulary size of a null tokenizer must be from 1 to {_MOST_IDS:,}, got {number!r}",
             hint=f"pass --tokenizer {NULL_PREFIX}N with the number of ids, for example {NULL_PREFIX}50257",
@@ -42,7 +44,7 @@ def null_eod(wanted: str | None, size: int) -> int:
     """
     if wanted is None:
         return size - 1
-    if not wanted.isdecimal() or not wanted.isascii() or int(wanted) >= size:
+    if not _NUMBER.fullmatch(wanted) or int(wanted) >= size:
         raise TokenizerError(
             f"the EOD token of {NULL_PREFIX}{size} must be an id below {size}, got {wanted!r}",
             hint="pass --eod ID, or a larger vocabulary size",

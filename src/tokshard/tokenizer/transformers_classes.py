@@ -263,7 +263,7 @@ def class_4(config: Mapping[str, Any], model_config: Mapping[str, Any]) -> str:
         kind = model_config.get("model_type")
         if kind is None:
             raise UnloadableError("it has no tokenizer_class, and no config.json with a model_type")
-        return _by_type(_TYPES_4).get(kind, f"the class of the model_type {kind}")
+        return _by_type(_TYPES_4).get(_name(kind, "model_type"), f"the class of the model_type {kind}")
     plain = _plain(name)
     if plain == "PreTrainedTokenizer":
         return GENERIC
@@ -277,7 +277,7 @@ def class_5(config: Mapping[str, Any], model_config: Mapping[str, Any], *, has_b
 
     ``has_byte_level``: whether tokenizer.json contains ``"ByteLevel"``.
     """
-    kind = model_config.get("model_type") or ""
+    kind = _name(model_config.get("model_type") or "", "model_type")
     named = config.get("tokenizer_class") or model_config.get("tokenizer_class")
     is_overridden = kind in _OVERRIDDEN_5.split()
     registered = _by_type(_TYPES_5).get(kind, GENERIC if is_overridden else None)
@@ -294,9 +294,13 @@ def class_5(config: Mapping[str, Any], model_config: Mapping[str, Any], *, has_b
 
 
 def _plain(name: Any) -> str:
-    if not isinstance(name, str):
-        raise UnloadableError("its tokenizer_class is not a name")
-    return name.removesuffix("Fast")
+    return _name(name, "tokenizer_class").removesuffix("Fast")
+
+
+def _name(value: Any, setting: str) -> str:
+    if not isinstance(value, str):
+        raise UnloadableError(f"its {setting} is not a name")
+    return value
 
 
 def built_parts(

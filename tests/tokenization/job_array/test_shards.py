@@ -98,7 +98,7 @@ def test_a_stream_encoded_by_several_gives_the_parts_of_its_units(tmp_path, modu
     documents = []
     for remainder in reversed(range(modulus)):
         events = encode_stream(
-            UnitEncoder(job.encoding, str(parts)),
+            UnitEncoder(job.encoding(), str(parts)),
             StreamInput(0, file, 1000, 64_000_000, 0),
             directory=str(raw),
             wanted=lambda index, remainder=remainder: index % modulus == remainder,

@@ -51,7 +51,7 @@ class Work:
         self.folder = folder
         self.paths = paths
         self.parts = folder / "parts"
-        self.spec = job_of([str(path) for path in paths], "x", **options).encoding
+        self.spec = job_of([str(path) for path in paths], "x", **options).encoding()
 
     def run(self, executor, notes=None, spec=None, **options) -> dict[str, str]:
         """Run; return the digests of the parts."""

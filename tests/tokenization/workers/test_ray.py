@@ -47,7 +47,7 @@ class Work:
         self.documents = self.bytes_done = 0
         feed = Fed(self.paths, folder / "raw", unit_bytes=UNIT_BYTES, done=done).feed
         feed.leave_streams()
-        self.tasks = list(_tasks(feed, self.job.encoding, self.parts, SimpleNamespace(slots=slots)))
+        self.tasks = list(_tasks(feed, self.job.encoding(), self.parts, SimpleNamespace(slots=slots)))
 
     def run(self, task, *, answers=None):
         """Do an task here, or only until it has answered so often."""

@@ -237,7 +237,7 @@ class TaskShard:
                 fields=self._job.options.fields,
                 streams=self._job.workers,
             ) as feed,
-            closing(executor.run(self._job.encoding, self._workspace.parts, feed)) as events,
+            closing(executor.run(self._job.encoding(), self._workspace.parts, feed)) as events,
         ):
             for event in events:
                 if not is_started:  # until then workers load the tokenizer
