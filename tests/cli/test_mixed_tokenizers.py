@@ -327,3 +327,35 @@ def test_a_merge_keeps_the_eod_token_of_those_inputs_that_have_one(here):
     assert json.loads((here / "mixed.tokshard/manifest.json").read_text())["options"]["eod_id"] == 5
     blended = run("blend", "0.3", "mixed", "0.7", "other", *SIZES, "-o", "mix")
     assert (blended.returncode, "documents end without EOD" in blended.stderr) == (0, True)
+
+
+def copy_without_manifest(here, name, copy):
+    for suffix in (".bin", ".idx"):
+        (here / f"{copy}{suffix}").write_bytes((here / f"data/{name}{suffix}").read_bytes())
+
+
+def test_data_whose_tokenizer_becomes_known_is_compared_with_the_job_of_the_blend(here):
+    copy_without_manifest(here, "web", "late")
+    assert blend("c.json", weights=("1", "late")).returncode == 0
+    assert run("verify", "mix").returncode == 0
+    assert run("verify", "late", "--adopt", "--tokenizer", "a.json").returncode == 0
+    done = plan("mix")
+    assert (done.returncode, "blend.json (huggingface " in done.stderr) == (6, True)
+    assert "is not the tokenizer of " in done.stderr
+    found = run("verify", "--json", "mix").json
+    codes = [finding["code"] for product in found["products"] for finding in product["findings"]]
+    assert codes == ["tokenizer-other"]
+    assert plan("mix", options=[ALLOW]).returncode == 0
+    assert blend("a.json", "--force", weights=("1", "late")).returncode == 0
+    assert plan("mix", "--force").returncode == 0
+
+
+def test_adopted_data_without_eod_is_a_warning_beside_data_with_it(here):
+    words = ("tokenize", "corpus.jsonl", "--tokenizer", "a.json", "--workers", 1, "--no-append-eod")
+    assert run(*words, "-o", "open").returncode == 0
+    shutil.rmtree(here / "open.tokshard")
+    copy_without_manifest(here, "web", "closed")
+    for name, warned in (("open", True), ("closed", False)):
+        assert run("verify", name, "--adopt", "--tokenizer", "a.json").returncode == 0
+        done = run("blend", "0.5", "data/web", "0.5", name, *SIZES, "-o", f"mix-{name}")
+        assert (done.returncode, "documents end without EOD" in done.stderr) == (0, warned)

@@ -15,7 +15,7 @@ from tokshard.blending.weights import BlendWeights, shares_of
 from tokshard.core.codec import SHA256, Document, Key, NotStored, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.dataset.fingerprint import DatasetFingerprint
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.storage import syscalls
@@ -291,6 +291,26 @@ class BlendDocument(Document):
         if source.tokenizer is None or self.tokenizers is None:
             return DatasetTokenizer()
         return self.tokenizers[source.tokenizer]
+
+    def mismatches_of_job(self, tokenizers: Mapping[str, DatasetTokenizer]) -> tuple[TokenizerMismatch, ...]:
+        """Return the mismatches of the job with datasets whose tokenizer has become known since.
+
+        All others were compared when the blend was built.
+
+        Args:
+            tokenizers: The tokenizers that datasets have now, by path prefix.
+        """
+        if self.job_tokenizer is None:
+            return ()
+        unknown = {
+            source.prefix
+            for split in self.splits.values()
+            for source in split.sources
+            if self.tokenizer_of(source).identity is None
+        }
+        known = [(prefix, tokenizer) for prefix, tokenizer in tokenizers.items() if prefix in unknown]
+        job = JobTokenizer(f"of {self.path}", self.job_tokenizer)
+        return tuple(found for found in agree(known, job).mismatches if not found.first.count)
 
     @property
     def path(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
-from tokshard.dataset.plan import BuildParameters, Compression, TokenizeParameters
+from tokshard.dataset.plan import AdoptionParameters, BuildParameters, Compression, TokenizeParameters
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
@@ -197,13 +197,24 @@ class Manifest(Document):
             object.__setattr__(self, "seal", seal_of(self.to_json()))
 
     @property
+    def _ends_with_eod(self) -> bool | None:
+        made, counts = self.options, self.dataset
+        if not isinstance(made, AdoptionParameters):
+            return made.append_eod
+        # Adoption looks for the EOD token of its tokenizer, and records it if it ends all documents.
+        if made.eod_id is not None:
+            return True
+        looked_for = self.tokenizer is not None and self.tokenizer.eod_id is not None
+        return False if looked_for and counts.documents > counts.empty_documents else None
+
+    @property
     def dataset_tokenizer(self) -> DatasetTokenizer:
         """The tokenizer of the dataset and how its documents were encoded, as far as they are recorded."""
         made, merged = self.options, self.merged_tokenizers or ()
         special = {part.special_tokens for part in merged}
         return DatasetTokenizer(
             self.tokenizer,
-            made.append_eod,
+            self._ends_with_eod,
             made.special_tokens
             if isinstance(made, TokenizeParameters)
             else (special.pop() if len(special) == 1 else None),

@@ -15,7 +15,6 @@ from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import compare
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
@@ -367,10 +366,9 @@ def _is_blend(path: str) -> bool:
     return os.path.basename(path) == DOCUMENT_NAME or path.endswith(".json")
 
 
-def recorded_mismatches(paths: Iterable[str]) -> tuple[TokenizerMismatch, ...]:
-    """Return the mismatches of tokenizers that blends among the paths record as allowed."""
-    blends = [BlendDocument.read(path) for path in paths if _is_blend(path)]
-    return tuple(found for blend in blends for found in blend.tokenizer_mismatches or ())
+def read_blends(paths: Iterable[str]) -> list[BlendDocument]:
+    """Read the blends among the paths."""
+    return [BlendDocument.read(path) for path in paths if _is_blend(path)]
 
 
 def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) -> dict[str, SampleSource]:

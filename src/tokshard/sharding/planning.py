@@ -31,7 +31,7 @@ from tokshard.core.codec import Document, Key
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
-from tokshard.sharding.discovery import RequestedSamples, open_sources, recorded_mismatches
+from tokshard.sharding.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.sharding.disk_reads import SimulationReport, simulate_plan
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Layout, Striped
@@ -336,7 +336,7 @@ def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     request = options.request(options.batch_sizes.schedule(length))
     tokenizers = agree_on_tokenizers(
         sources.values(),
-        recorded=() if options.documents else recorded_mismatches(options.sources),
+        () if options.documents else read_blends(options.sources),
         allowed=options.allow_tokenizer_mismatch,
     )
     return plan_shards(sources, options.topology(), request, tokenizers)

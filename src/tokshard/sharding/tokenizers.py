@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
+from tokshard.blending.document import BlendDocument
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.tokenizer_agreement import (
     DatasetTokenizer,
@@ -41,8 +42,8 @@ class PlanTokenizers:
 
 def agree_on_tokenizers(
     sources: Iterable[SampleSource],
+    blends: Sequence[BlendDocument] = (),
     *,
-    recorded: Sequence[TokenizerMismatch] = (),
     continued: Plan | None = None,
     allowed: bool = False,
 ) -> PlanTokenizers:
@@ -50,7 +51,8 @@ def agree_on_tokenizers(
 
     Args:
         sources: The sources of all streams.
-        recorded: Mismatches that blends record as allowed; these are not refused again.
+        blends: The blends that are read. Mismatches that they record as allowed are not refused again, and
+            data whose tokenizer they do not record is compared with the job's.
         continued: The plan that continues, whose data the model has read already.
         allowed: Whether other mismatches are recorded, too, instead of refused.
 
@@ -66,7 +68,13 @@ def agree_on_tokenizers(
     of_indexes = dict.fromkeys(
         found for sidecar in sidecars.values() if sidecar for found in sidecar.tokenizer_mismatches or ()
     )
-    agreement = agree(datasets).accepting(recorded, of_indexes=of_indexes)
+    recorded = [found for blend in blends for found in blend.tokenizer_mismatches or ()]
+    if continued is not None:
+        recorded += continued.tokenizer_mismatches or ()
+    of_jobs = (found for blend in blends for found in blend.mismatches_of_job(dict(datasets)))
+    agreement = agree(datasets)
+    agreement = replace(agreement, mismatches=(*agreement.mismatches, *dict.fromkeys(of_jobs)))
+    agreement = agreement.accepting(recorded, of_indexes=of_indexes)
     agreement.require(allowed=allowed)
     return PlanTokenizers(
         common_tokenizer([tokenizer for _, tokenizer in datasets]),

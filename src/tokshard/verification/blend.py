@@ -58,7 +58,7 @@ def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
             counted = split.certificate.samples
             text = f"the certificate of {split.name} must cover {split.samples} samples, got {counted}"
             findings.find("blend-certificate", text)
-    examine_tokenizers(_recorded(document), document.tokenizer_mismatches, findings, context)
+    examine_tokenizers(_recorded(document), document.tokenizer_mismatches, findings, context, document)
     if context.reaches("deep") and not missing:
         for problem in recheck(document):
             if problem.code in {"blend-order", "blend-certificate"} or not findings.has(problem.code):
@@ -67,9 +67,8 @@ def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
 
 
 def _recorded(document: BlendDocument) -> dict[str, DatasetTokenizer | None]:
-    known = document.tokenizers
     return {
-        source.prefix: known[source.tokenizer] if known and source.tokenizer is not None else None
+        source.prefix: document.tokenizer_of(source)
         for split in document.splits.values()
         for source in split.sources
     }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from tokshard.blending.document import BlendDocument
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.tokenizer_agreement import (
     DatasetTokenizer,
@@ -25,6 +27,7 @@ def examine_tokenizers(
     mismatches: tuple[TokenizerMismatch, ...] | None,
     findings: ProductFindings,
     context: VerifyContext,
+    blend: BlendDocument | None = None,
 ) -> None:
     """Compare the tokenizers of a product's datasets with each other, with its records and with the job's.
 
@@ -35,6 +38,7 @@ def examine_tokenizers(
         mismatches: The mismatches that the product records as allowed.
         findings: Receives the findings.
         context: With the job's tokenizer, if it was passed.
+        blend: The product, if it is a blend: with the tokenizer of its job.
     """
     now: list[tuple[str, DatasetTokenizer]] = []
     for prefix, before in recorded.items():
@@ -55,7 +59,9 @@ def examine_tokenizers(
     job = None
     if context.tokenizer is not None:
         job = JobTokenizer(context.tokenizer.argument or "bytes", context.tokenizer.identity)
-    agreement = agree(now, job).accepting(mismatches or ())
+    of_job = blend.mismatches_of_job(dict(now)) if blend is not None and job is None else ()
+    agreement = agree(now, job)
+    agreement = replace(agreement, mismatches=(*agreement.mismatches, *of_job)).accepting(mismatches or ())
     for mismatch in agreement.mismatches:
         is_jobs = not mismatch.first.count
         findings.find("tokenizer-other" if is_jobs else "tokenizer-mismatch", mismatch.message)

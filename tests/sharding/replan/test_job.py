@@ -268,7 +268,8 @@ def test_a_changed_dataset_and_lost_bucketing_are_warnings(tmp_path):
         tmp_path, {"web": 0.5, "code": 0.5}, 96, tokens={"code": 490}, name="new", cache="new-cache"
     )
     after = reweighted(plan, tmp_path / "plan2", 48, changed)
-    unknown = f"the tokenizers of {tmp_path}/web, {tmp_path}/code are unknown and were not compared"
+    data = f"the data of plan {plan.plan_id[:12]}, {tmp_path}/web, {tmp_path}/code"
+    unknown = f"the tokenizers of {data} are unknown and were not compared"
     assert after.warnings == (
         PlanWarning("changed-dataset", "train", path_prefix=str(tmp_path / "code")),
         PlanWarning("no-bucketing", "train"),

@@ -16,7 +16,7 @@ from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import TRAIN
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
-from tokshard.sharding.discovery import recorded_mismatches
+from tokshard.sharding.discovery import read_blends
 from tokshard.sharding.history import (
     Reweighting,
     StoppedPlan,
@@ -221,8 +221,9 @@ def _tokenizers(
         return PlanTokenizers.of(plan)
     path = request.blend
     is_blend = os.path.isdir(path) or os.path.basename(path) == DOCUMENT_NAME  # else a recipe, or its words
-    recorded = (*(plan.tokenizer_mismatches or ()), *recorded_mismatches([path] if is_blend else ()))
-    return agree_on_tokenizers(sources, recorded=recorded, continued=plan, allowed=allowed)
+    return agree_on_tokenizers(
+        sources, read_blends([path] if is_blend else ()), continued=plan, allowed=allowed
+    )
 
 
 def _stop_of(name: str, stream: Stream, plan: Plan, topology: Topology, request: ReplanRequest) -> _Stop:
