@@ -359,3 +359,18 @@ def test_adopted_data_without_eod_is_a_warning_beside_data_with_it(here):
         assert run("verify", name, "--adopt", "--tokenizer", "a.json").returncode == 0
         done = run("blend", "0.5", "data/web", "0.5", name, *SIZES, "-o", f"mix-{name}")
         assert (done.returncode, "documents end without EOD" in done.stderr) == (0, warned)
+
+
+def test_trace_repeats_the_consent(here):
+    assert run("blend", *BLEND, *SIZES, "-o", "mix", ALLOW).returncode == 0
+    assert plan("mix").returncode == 0
+    assert run("merge", "data/web", "data/code", "-o", "both", ALLOW).returncode == 0
+    for words in (
+        ("--plan", "plan", "--step", 1),
+        ("--blend", "mix", "--sample", 1),
+        ("--dataset", "both", "--document", 1),
+        ("--plan", "plan", "--source", "data/web#1"),
+    ):
+        assert REPEATED in run("trace", *words).stdout, words
+        assert REPEATED in run("trace", *words, "--json").json["warnings"][-1]
+    assert "warnings" not in run("trace", "--dataset", "data/web", "--document", 1, "--json").json

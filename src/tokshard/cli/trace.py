@@ -176,6 +176,8 @@ def _show(report: tokshard.TraceReport) -> None:
         _show_samples(report)
     else:
         _show_reads(report)
+    for warning in report.warnings or ():
+        rendering.line(f"warning: {warning}")
 
 
 def _show_document(report: TraceDocumentReport) -> None:
@@ -247,8 +249,6 @@ def _show_reads(report: TraceReadsReport) -> None:
         rendering.line(f"and {counted(len(report.items) - _SHOWN_ITEMS, 'more item')}: see --csv or --json")
     for readers in report.ranks:
         rendering.line(f"data-parallel rank {readers.data_parallel_rank}: {_ranks(readers.ranks)}")
-    for warning in report.warnings:
-        rendering.line(f"warning: {warning}")
 
 
 def _show_item(item: TracedItem, report: TraceReadsReport) -> None:

@@ -13,11 +13,12 @@ from tokshard.core.formatting import counted
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.fingerprint import unchanged
-from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.reader import require_files
+from tokshard.dataset.tokenizer_agreement import allowed_warnings
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.gpt_index.splits import TRAIN
-from tokshard.sharding.discovery import RequestedSamples, open_sources
+from tokshard.sharding.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.sources import SampleSource
 from tokshard.storage.fs import exists, realpath
@@ -127,6 +128,17 @@ class TracedData:
     datasets: Mapping[str, bool]
     plan: Plan | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def allowed_mismatches(self) -> tuple[str, ...]:
+        """Warnings about mismatches of the tokenizers of the data that were allowed."""
+        if self.plan is not None:
+            return allowed_warnings(self.plan.tokenizer_mismatches)
+        blends = read_blends([self.path]) if self.kind == "blend" else []
+        found = [mismatch for blend in blends for mismatch in blend.tokenizer_mismatches or ()]
+        for prefix in self.datasets:
+            found += read_dataset_tokenizer(prefix).mismatches or ()
+        return tuple(dict.fromkeys(allowed_warnings(found)))
 
     @property
     def plan_id(self) -> str | None:
@@ -263,6 +275,7 @@ def trace_document(data: TracedData, document: int, *, tokenizer: str | None = N
         origin=origin,
         detail=detail,
         text="".join(piece.text or "" for piece in pieces) if dataset.has_text else None,
+        warnings=data.allowed_mismatches or None,
     )
 
 
@@ -281,7 +294,10 @@ def trace_sample(
     if not 0 <= sample < total:
         raise UsageError(f"sample must be from 0 to {total - 1} for {stream} of {data.path}, got {sample}")
     samples = StreamContents(traced.source, tokenizer).samples(np.array([sample], np.int64))
-    return TraceSamplesReport(data.kind, data.path, stream, data.plan_id, None, None, None, tuple(samples))
+    allowed = data.allowed_mismatches or None
+    return TraceSamplesReport(
+        data.kind, data.path, stream, data.plan_id, None, None, None, tuple(samples), allowed
+    )
 
 
 @_of_unchanged_datasets
@@ -320,6 +336,7 @@ def trace_step(
         consumed_samples=assignment.consumed_after(step),
         rank=rank,
         samples=tuple(samples),
+        warnings=data.allowed_mismatches or None,
     )
 
 
@@ -375,7 +392,7 @@ def trace_items(
         plan_id=data.plan_id,
         consumed_samples=consumed_samples,
         ranks=tuple(data.readers(rank) for rank in sorted(rank for rank in readers if rank is not None)),
-        warnings=data.warnings,
+        warnings=(*data.warnings, *data.allowed_mismatches),
         items=tuple(
             _traced_item(item, documents, searched=bool(names), with_seen=consumed_samples is not None)
             for item in resolved

@@ -73,6 +73,10 @@ class DocumentOrigin:
 KnownOrigin = Annotated[
     DocumentOrigin | None, Key("origin", "The record that the document was made from; null if unknown.")
 ]
+AllowedMismatches = Annotated[
+    tuple[str, ...] | None,
+    Key("warnings", "Mismatches of tokenizers that were allowed; absent if there are none.", omit_none=True),
+]
 OriginDetail = Annotated[str | None, Key("detail", "Reason why the origin is unknown.")]
 
 
@@ -89,6 +93,7 @@ class TraceDocumentReport(Document):
     origin: KnownOrigin
     detail: OriginDetail
     text: Annotated[str | None, Key("text", "Its text; null where the tokenizer is unknown.")]
+    warnings: AllowedMismatches = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,7 @@ class TraceSamplesReport(Document):
     samples: Annotated[
         tuple[SampleContents, ...], Key("samples", "The samples, by data-parallel rank and row.")
     ]
+    warnings: AllowedMismatches = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +264,10 @@ class TraceReadsReport(Document):
         tuple[RankReaders, ...],
         Key("ranks", "For each data-parallel rank that reads any of it, the ranks of the job."),
     ]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Reads that were not searched, with the reason.")]
+    warnings: Annotated[
+        tuple[str, ...],
+        Key("warnings", "Reads that were not searched, and allowed mismatches of tokenizers."),
+    ]
     items: Annotated[tuple[TracedItem, ...], Key("items", "The items, in the order of the options.")]
 
     @property
