@@ -272,6 +272,8 @@ def test_a_wrong_eod_is_always_an_error(eod, message, need_eod, tmp_path):
         ('{"model": {"vocab": {"a": 4294967296}}}', "not unsigned 32-bit numbers"),
         ('{"model": {"vocab": [5]}}', "is not a vocabulary"),
         ('{"model": {"vocab": [["a"]]}}', "is not a vocabulary"),
+        ('{"model": {"vocab": [[5, 1.0]]}}', "is not a vocabulary"),
+        ('{"model": {"vocab": [{"a": 1, "b": 2}]}}', "is not a vocabulary"),
         ('{"model": {"vocab": [[["a"], 1.0]]}}', "is not a vocabulary"),
         ('{"model": {"vocab": {"a": 0}}, "added_tokens": 5}', "added_tokens of .* is not a list of tokens"),
         ('{"model": {"vocab": {"a": 0}}, "added_tokens": [5]}', "is not a list of tokens"),

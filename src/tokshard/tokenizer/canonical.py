@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tokshard.tokenizer.huggingface import (
     SPLITS_SPECIAL_TOKENS,
-    added_token_ids,
+    added_ids_of_model,
     byte_alphabet,
     template_ids,
 )
@@ -201,12 +201,8 @@ def model_type(model: dict[str, Any]) -> str:
 
 
 def _added_tokens(parsed: dict[str, Any]) -> list[list[Any]]:
-    model = parsed["model"]
     tokens = [token for token in parsed.get("added_tokens") or [] if token.get("content")]
-    vocabulary = model.get("vocab") or {}
-    if isinstance(vocabulary, list):
-        vocabulary = {piece[0]: index for index, piece in enumerate(vocabulary)}
-    ids = added_token_ids(vocabulary, len(model.get("vocab") or ()), [token["content"] for token in tokens])
+    ids = added_ids_of_model(parsed["model"], [token["content"] for token in tokens])
     flags = {token["content"]: [bool(token.get(flag)) for flag in _FLAGS] for token in tokens}
     return sorted([index, content, *flags[content]] for content, index in ids.items())
 

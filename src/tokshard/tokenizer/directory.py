@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tokshard.tokenizer import canonical
-from tokshard.tokenizer.huggingface import SPLITS_SPECIAL_TOKENS, added_token_ids
+from tokshard.tokenizer.huggingface import SPLITS_SPECIAL_TOKENS, added_ids_of_model
 from tokshard.tokenizer.transformers_classes import (
     CLASSES_4,
     CLASSES_5,
@@ -399,11 +399,7 @@ class _DirectoryReader:
         raise UnloadableError(f"it has no token {content!r}")
 
     def added_ids(self) -> dict[str, int]:
-        vocabulary = self.parts["model"].get("vocab") or {}
-        size = len(vocabulary)
-        if isinstance(vocabulary, list):
-            vocabulary = {piece[0]: place for place, piece in enumerate(vocabulary)}
-        return added_token_ids(vocabulary, size, self.added.tokens)
+        return added_ids_of_model(self.parts["model"], self.added.tokens)
 
     def template(self, before: str | None, after: str | None) -> dict[str, Any]:
         """Return the post-processor that adds a token before and one after texts."""

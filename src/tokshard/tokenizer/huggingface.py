@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from tokshard.errors import TokenizerError
@@ -103,11 +104,12 @@ def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int]
         if vocabulary and not 0 <= min(vocabulary.values()) <= max(vocabulary.values()) < 2**32:
             raise TokenizerError(f"the vocabulary of {path} has ids that are not unsigned 32-bit numbers")
         return vocabulary, len(vocabulary)
-    if isinstance(vocabulary, list):  # Unigram: pieces with their scores, whose places are their ids
-        try:
-            return {piece: index for index, (piece, _) in enumerate(vocabulary)}, len(vocabulary)
-        except (TypeError, ValueError):
-            pass
+    if isinstance(vocabulary, list) and set(map(type, vocabulary)) <= {list}:
+        # Unigram: pieces with their scores, whose places are their ids
+        with suppress(TypeError, ValueError):
+            ids = {piece: index for index, (piece, _) in enumerate(vocabulary)}
+            if set(map(type, ids)) <= {str}:
+                return ids, len(vocabulary)
     raise TokenizerError(
         f"the field model.vocab of {path} is not a vocabulary",
         hint="fetch the file again: it is damaged, or not a tokenizer.json",
@@ -134,6 +136,21 @@ def added_token_ids(
         ids[content] = vocabulary.get(content, following)
         following += content not in vocabulary
     return ids
+
+
+def added_ids_of_model(model: Mapping[str, Any], contents: Iterable[str]) -> dict[str, int]:
+    """Return the ids of tokens that are added to a parsed model; see :func:`added_token_ids`.
+
+    Example:
+        >>> added_ids_of_model({"vocab": [["a", 0.0], ["b", -1.0]]}, ["b", "<y>"])
+        {'b': 1, '<y>': 2}
+    """
+    vocabulary, contents = model.get("vocab") or {}, list(contents)
+    size = len(vocabulary)
+    if isinstance(vocabulary, list):  # Unigram: a table of all pieces would take longer than the rest
+        wanted = set(contents)
+        vocabulary = {piece[0]: index for index, piece in enumerate(vocabulary) if piece[0] in wanted}
+    return added_token_ids(vocabulary, size, contents)
 
 
 def byte_alphabet() -> list[str]:
