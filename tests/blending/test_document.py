@@ -54,6 +54,17 @@ def test_the_tokenizers_of_the_sources_are_known(tmp_path):
     assert earlier.id == document.id
 
 
+def test_a_source_names_a_tokenizer_of_the_list():
+    value = json.loads(WITH_TOKENIZERS.read_text())
+    BlendDocument.from_json(value, "blend.json")
+    for source in value["splits"]["train"]["sources"]:
+        source["tokenizer"] = 0
+    for source in value["splits"]["valid"]["sources"]:
+        source["tokenizer"] = 0
+    with pytest.raises(IntegrityError, match="contradicts tokenizers"):
+        BlendDocument.from_json({**value, "tokenizers": []}, "blend.json")
+
+
 def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):
     report = made[1]
     read = BlendDocument.read(str(tmp_path / "mix"))

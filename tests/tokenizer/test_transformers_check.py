@@ -6,6 +6,7 @@ transformers itself.
 """
 
 import gzip
+import itertools
 import json
 import os
 import shlex
@@ -21,7 +22,7 @@ from tokshard.errors import EncoderMismatchError, MissingExtraError, TokenizerEr
 from tokshard.tokenization.report import TokenizeReport
 
 STAND_IN = """
-import os, tokenizers
+import json, os, tokenizers
 print("a banner of a container")
 __version__ = "99.0"
 
@@ -35,17 +36,21 @@ class LikeFast:
 
     def __init__(self, path):
         self.path, self.eos_token = path, "<|endoftext|>"
-        self.library = tokenizers.Tokenizer.from_file(os.path.join(path, "tokenizer.json"))
+        file = os.path.join(path, "tokenizer.json")
+        self.library = tokenizers.Tokenizer.from_file(file)
+        definition = json.load(open(file))
+        added = {token["content"]: token["id"] for token in definition["added_tokens"]}
+        self.ids = {**definition["model"]["vocab"], **added}
 
     def add_special_tokens(self, tokens):
         for name, value in tokens.items():
             setattr(self, name, value)
 
     def __len__(self):
-        return self.library.get_vocab_size() + {size}
+        return len(self.ids) + {size}
 
     def convert_tokens_to_ids(self, tokens):
-        return [self.library.token_to_id(token) + {eod} for token in tokens]
+        return [self.ids[token] + {eod} for token in tokens]
 
     def __call__(self, text, add_special_tokens):
         ids = self.library.encode(text, add_special_tokens=add_special_tokens).ids
@@ -67,9 +72,12 @@ class AutoTokenizer:
 def command(tmp_path):
     """Return a function: the command of a Python whose ``transformers`` differs in one thing."""
 
+    numbers = itertools.count()
+
     def make(*, size=0, eod=0, wrong="False", load="pass"):
-        package = tmp_path / "packages" / "transformers"
-        package.mkdir(parents=True, exist_ok=True)
+        # A directory for each: Python would take the bytecode of the one before.
+        package = tmp_path / f"packages{next(numbers)}" / "transformers"
+        package.mkdir(parents=True)
         program = STAND_IN
         for name, value in {"size": size, "eod": eod, "wrong": wrong, "load": load}.items():
             program = program.replace(f"{{{name}}}", str(value))

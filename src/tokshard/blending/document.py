@@ -249,14 +249,13 @@ class BlendDocument(Document):
         return f"BlendDocument({self.path!r}, {splits})"
 
     def __post_init__(self) -> None:
-        last = len(self.tokenizers or ()) - 1
+        number = len(self.tokenizers or ())
         for name, split in self.splits.items():
             if name.partition(".")[0] != split.split:
                 raise UsageError(f"splits.{name} has the wrong split {split.split}")
             for source in split.sources:
-                if (source.tokenizer is None) != (self.tokenizers is None) or (source.tokenizer or 0) > max(
-                    last, 0
-                ):
+                known = source.tokenizer is not None
+                if known != (self.tokenizers is not None) or (known and (source.tokenizer or 0) >= number):
                     raise UsageError(f"splits.{name}: tokenizer of {source.prefix} contradicts tokenizers")
 
     @classmethod

@@ -74,15 +74,17 @@ def load(content: bytes) -> LoadedTokenizer:
         loaded: Any = tokenizers.Tokenizer.from_file(path)
     loaded.truncation = None
     loaded.padding = None
-    if splits:
-        loaded.encode_special_tokens = True
     loaded.encode("a", add_special_tokens=False)  # it refuses regular expressions only here
-    return _Version1(loaded)
+    return _Version1(loaded, splits_special_tokens=splits)
 
 
 @cache
 def is_version_1() -> bool:
-    """Return whether version 1 is installed, whose Unicode tables are newer; the library is not imported."""
+    """Return whether version 1 is installed; the library is not imported.
+
+    Its Unicode tables are newer, and it starts threads when a tokenizer is loaded: a process that forks must
+    not load one.
+    """
     return int(version("tokenizers").split(".")[0]) >= 1
 
 
@@ -109,8 +111,9 @@ class _Version0:
 
 
 class _Version1:
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, *, splits_special_tokens: bool) -> None:
         self._library = library
+        self._options = {"encode_special_tokens": splits_special_tokens}
 
     def encode(
         self, texts: list[str], *, special_tokens: bool
@@ -118,8 +121,8 @@ class _Version1:
         import numpy as np
 
         # Not encode_batch: it starts threads, which no variable of its own turns off.
-        encode = self._library.encode
-        arrays = [encode(text, add_special_tokens=special_tokens).ids_array for text in texts]
+        encode, options = self._library.encode, self._options
+        arrays = [encode(text, add_special_tokens=special_tokens, **options).ids_array for text in texts]
         lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
         return np.concatenate(arrays) if arrays else np.empty(0, np.uint32), lengths
 

@@ -69,7 +69,8 @@ def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None =
         thread = Thread(target=load_fast)
         thread.start()
         try:
-            _reference_ahead[digest] = _load_huggingface(content, path)
+            if not huggingface_library.is_version_1():  # its threads would not exist in forked workers
+                _reference_ahead[digest] = _load_huggingface(content, path)
         finally:
             thread.join()
 

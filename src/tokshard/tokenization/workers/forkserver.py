@@ -29,6 +29,7 @@ from tokshard.core.worker_errors import error_to_json
 from tokshard.tokenization.encoder import EncodingSpec, Outcome, Task, UnitEncoder
 from tokshard.tokenization.workers.pool import MESSAGE_BYTES, Message, to_line
 from tokshard.tokenizer import libraries
+from tokshard.tokenizer.huggingface_library import is_version_1
 
 HEARTBEAT_SECONDS = 1.0
 # What workers are going to need, with or without the fast encoder.
@@ -102,7 +103,8 @@ class _ForkServer:
             with self._signs_of_life():
                 spec = EncodingSpec.from_json(message["spec"])
                 self._encoder = UnitEncoder(spec, message["parts_directory"])
-                self._encoder.load_reference()
+                if not is_version_1():  # its threads would not exist in forked workers
+                    self._encoder.load_reference()
             gc.freeze()
         elif "fork" in message:
             self._fork(message["fork"], descriptors)
