@@ -109,7 +109,9 @@ def try_point(retries: Retries, k: int, clean: list[tuple[list[campaign.Output],
 def main() -> None:
     retries = Retries(**json.loads(sys.argv[1]))
     retries.make_fresh()
-    campaign.load_for(lambda: retries.run(retries.attempts[0], None) and None)
+    for attempt in retries.attempts:
+        shutil.copytree(Path(retries.inputs, attempt["version"]), "in", dirs_exist_ok=True)
+        campaign.load_for(lambda words=attempt["arguments"]: campaign.command(words, "in", None))
     clean = [retries.clean(attempt) for attempt in retries.attempts]
     (each,) = [number for number, attempt in enumerate(retries.attempts) if attempt["kill"] == "each"]
     # An attempt that finds work of another has more calls than a clean one; those at its end are the same.
