@@ -1,128 +1,207 @@
 """Running the real command many times without starting an interpreter for each: a process that forks.
 
-The forked processes are real ones: they can be killed, and share nothing with the test. As a program this
-is the process that forks; it must have no threads, so it opens no store itself.
+The forked processes are real ones: they can be killed, and share nothing with the test. Most of the time of a
+command is the import of modules and libraries; the process that forks has imported them all. It must have no
+threads, so it does nothing else.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
 import json
 import os
+import pkgutil
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_PRELOADED = (
-    "s3fs",
-    "numpy",
-    "orjson",
-    "xxhash",
-    "tokenizers",
-    "tokshard.tokenization.job",
-    "tokshard.cli.tokenize",
+# What commands import when they need it.
+_LIBRARIES = ("numpy", "orjson", "xxhash", "tokenizers", "numba", "s3fs")
+_NOT_IMPORTED = ("tokshard.__main__", "tokshard.dump_tokenizer_identifiers")
+# An interpreter looks at these when it starts.
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
+_MOST_MESSAGE_BYTES = 1 << 20
+_PROGRAM = (
+    "import sys; sys.path.insert(0, {tests!r}); from support import forked_commands; "
+    "forked_commands.serve({descriptor})"
 )
 
 
-@dataclass(frozen=True)
-class Done:
-    """A command that has ended: its exit code (negative for a signal), and what it printed."""
-
-    code: int
-    stdout: str
-    stderr: str
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
 
 
-@dataclass(frozen=True)
-class Commands:
-    """The process that forks, seen from the test."""
-
-    process: subprocess.Popen[str]
-    directory: Path
-
-    def run(
-        self,
-        *arguments: object,
-        part_bytes: int | None = None,
-        started: Callable[[int], None] = lambda _: None,
-        **environment: str,
-    ) -> Done:
-        """Run ``tokshard`` with these arguments; ``started`` is told the process."""
-        out, err = self.directory / "stdout.txt", self.directory / "stderr.txt"
-        job = {
-            "arguments": [*map(str, arguments)],
-            "environment": {**os.environ, **environment},
-            "part_bytes": part_bytes,
-            "files": [str(out), str(err)],
-        }
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        started(int(self.process.stdout.readline()))
-        code = int(self.process.stdout.readline())
-        return Done(code, out.read_text(), err.read_text())
+_AT_START = _read_at_start(os.environ)
 
 
-@contextmanager
-def forking(directory: Path) -> Iterator[Commands]:
-    """Start the process that forks; the commands run in ``directory``."""
-    process = subprocess.Popen(
-        [sys.executable, __file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=directory,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-    )
-    try:
-        yield Commands(process, directory)
-    finally:
-        process.kill()
-        process.communicate()
+def can_run(environment: Mapping[str, str]) -> bool:
+    """Tell whether a forked process can stand in for one that starts with this environment."""
+    return _read_at_start(environment) == _AT_START
 
 
-def _child(job: dict[str, Any]) -> None:
-    out, err = (os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666) for path in job["files"])
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
+def run(
+    arguments: list[str],
+    *,
+    directory: str | Path | None = None,
+    environment: dict[str, str] | None = None,
+    stdin: bytes = b"",
+    part_bytes: int | None = None,
+    started: Callable[[int], object] = lambda _: None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run ``tokshard`` with these arguments.
+
+    Args:
+        arguments: What follows ``tokshard``.
+        directory: Where it runs; the current directory by default.
+        environment: All of its variables; those of this process by default.
+        stdin: What it reads from a pipe.
+        part_bytes: The size of the parts in which outputs are uploaded.
+        started: Is told the process.
+    """
+    job = {
+        "arguments": arguments,
+        "directory": str(directory or Path.cwd()),
+        "environment": environment or dict(os.environ),
+        "part_bytes": part_bytes,
+    }
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        source, sink = os.pipe()
+        answers, answer = os.pipe()
+        _server().send(json.dumps(job).encode(), [source, out.fileno(), err.fileno(), answer])
+        os.close(source)
+        os.close(answer)
+        feeder = threading.Thread(target=_feed, args=(sink, stdin))
+        feeder.start()
+        with open(answers, encoding="ascii") as lines:
+            started(int(lines.readline()))
+            code = int(lines.readline())
+        feeder.join()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
+
+
+def _feed(sink: int, content: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), open(sink, "wb") as file:
+        file.write(content)
+
+
+class _Server:
+    """The process that forks, seen from the tests."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = _PROGRAM.format(tests=str(Path(__file__).parents[1]), descriptor=theirs.fileno())
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    def send(self, message: bytes, descriptors: list[int]) -> None:
+        socket.send_fds(self._socket, [message], descriptors)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+@functools.cache
+def _server() -> _Server:
+    server = _Server()
+    atexit.register(server.close)
+    return server
+
+
+def serve(descriptor: int) -> None:
+    """Run the command of each message in a process of its own."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the command does
+    import tokshard
+
+    for name in _LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for module in pkgutil.walk_packages(tokshard.__path__, "tokshard."):
+        if module.name not in _NOT_IMPORTED:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise RuntimeError(f"there are {threads} threads, which do not survive a fork")
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that wait
+    connection = socket.socket(fileno=descriptor)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(connection, _MOST_MESSAGE_BYTES, 4)
+        if not message:
+            os._exit(0)
+        if os.fork() == 0:
+            connection.close()
+            _start(json.loads(message), descriptors)
+            _end(_command())
+        for number in descriptors:
+            os.close(number)
+
+
+def _start(job: dict[str, Any], descriptors: list[int]) -> None:
+    """Fork once more: one process waits for the other, and ends; the other becomes the command."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    *streams, answer = descriptors
+    if pid := os.fork():
+        for number in streams:
+            os.close(number)
+        os.write(answer, b"%d\n" % pid)
+        os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os._exit(0)
+    for target, number in enumerate(streams):
+        os.dup2(number, target)
+    for number in descriptors:
+        os.close(number)
+    os.chdir(job["directory"])
     os.environ.clear()
     os.environ.update(job["environment"])
+    sys.path[0] = ""
+    sys.argv = ["tokshard", *job["arguments"]]
     if job["part_bytes"]:
         from tokshard.storage.remote import upload
 
         upload.PART_BYTES = job["part_bytes"]
+
+
+def _command() -> int:
+    """Run the command; return its exit code, as the interpreter understands it."""
     from tokshard.cli.main import main
 
-    sys.argv = ["tokshard", *job["arguments"]]
-    main()
+    try:
+        main()
+    except SystemExit as stop:
+        if isinstance(stop.code, int | None):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
-def _serve() -> None:
-    import importlib
-
-    for name in _PRELOADED:
-        importlib.import_module(name)
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            code = 99
-            try:
-                _child(json.loads(line))
-                code = 0
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-
-
-if __name__ == "__main__":
-    _serve()
+def _end(code: int) -> None:
+    """End as the interpreter does, but for the modules, which would be taken to pieces one by one."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

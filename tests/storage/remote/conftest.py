@@ -1,11 +1,9 @@
 """One S3 server and one proxy for each worker of pytest, and a fresh bucket for each test."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from support.forked_commands import Commands, forking
 from support.object_store import (
     Bucket,
     Proxy,
@@ -33,11 +31,3 @@ def bucket(s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]
     s3_proxy.reset()
     yield new_bucket(s3_proxy)
     s3_proxy.reset()
-
-
-@pytest.fixture
-def commands(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
-    """Runs commands, each in a process of its own, with a cache directory of the test."""
-    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
-    with forking(tmp_path) as ready:
-        yield ready

@@ -6,11 +6,11 @@ import json
 import os
 import signal
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from support.command_line import SAMPLE
-from support.forked_commands import Commands, Done
+from support.command_line import SAMPLE, tokshard
 from support.object_store import (
     SLOW_DOWN,
     STALLED,
@@ -69,9 +69,9 @@ def tokenize(corpus: Path, output: str, **options) -> TokenizeReport:
     )
 
 
-def command(commands: Commands, corpus: Path, output: str, *options: str, **more) -> Done:
+def command(corpus: Path, output: str, *options: str, **more) -> CompletedProcess[str]:
     arguments = ("tokenize", corpus, "-o", output, "--unit-size", UNIT_BYTES, *options)
-    return commands.run(*arguments, part_bytes=PART_BYTES, **more)
+    return tokshard(*arguments, part_bytes=PART_BYTES, cwd=corpus.parent, **more)
 
 
 def expected(corpus: Path) -> dict[str, bytes]:
@@ -110,11 +110,9 @@ def is_put_of(suffix: str):
     return lambda request: request.method == "PUT" and request.key.endswith(suffix)
 
 
-def test_an_output_is_uploaded_in_parts_with_the_manifest_last(
-    commands: Commands, bucket: Bucket, corpus: Path
-):
-    done = command(commands, corpus, f"{bucket.url}/out/web")
-    assert done.code == 0, done.stderr
+def test_an_output_is_uploaded_in_parts_with_the_manifest_last(bucket: Bucket, corpus: Path):
+    done = command(corpus, f"{bucket.url}/out/web")
+    assert done.returncode == 0, done.stderr
     assert steps(bucket) == WRITES
     assert uploaded(bucket) == expected(corpus)
     assert f"uploading {corpus.parent}/cache/staging/web-" in done.stderr
@@ -147,7 +145,7 @@ def test_force_removes_the_manifest_before_anything_is_replaced(bucket: Bucket, 
     assert "web.tokshard/provenance.bin" not in uploaded(bucket)
 
 
-def test_killed_at_every_write_and_run_again(commands: Commands, bucket: Bucket, corpus: Path):
+def test_killed_at_every_write_and_run_again(bucket: Bucket, corpus: Path):
     right = expected(corpus)
     both = {COMPLETE, MANIFEST}
     cases = [(k, heard) for k in range(len(WRITES)) for heard in (False, True) if k in both or heard == k % 2]
@@ -156,8 +154,8 @@ def test_killed_at_every_write_and_run_again(commands: Commands, bucket: Bucket,
         bucket.proxy.reset()
         processes: list[int] = []
         bucket.proxy.judge = dying(processes, k, heard=heard)
-        killed = command(commands, corpus, f"{bucket.url}/{place}/web", started=processes.append)
-        assert killed.code == -signal.SIGKILL, killed.stderr
+        killed = command(corpus, f"{bucket.url}/{place}/web", started=processes.append)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
         bucket.proxy.settle()
         bucket.proxy.judge = lambda _: None
         assert ("web.tokshard/manifest.json" in uploaded(bucket, place)) is ((k, heard) == (MANIFEST, True))
@@ -185,7 +183,7 @@ def dying(processes: list[int], k: int, *, heard: bool):
 
 
 @pytest.mark.parametrize("write", [1, COMPLETE + 1], ids=["a part", "a small file"])
-def test_ctrl_c_ends_an_upload_that_stalls(commands: Commands, bucket: Bucket, corpus: Path, write: int):
+def test_ctrl_c_ends_an_upload_that_stalls(bucket: Bucket, corpus: Path, write: int):
     processes: list[int] = []
     writes = itertools.count()  # counted by several threads
 
@@ -197,8 +195,8 @@ def test_ctrl_c_ends_an_upload_that_stalls(commands: Commands, bucket: Bucket, c
         return STALLED
 
     bucket.proxy.judge = judge
-    done = command(commands, corpus, f"{bucket.url}/out/web", started=processes.append)
-    assert done.code == 130
+    done = command(corpus, f"{bucket.url}/out/web", started=processes.append)
+    assert done.returncode == 130
     assert "error: stopped; finished work is kept" in done.stderr
     bucket.proxy.reset()
     tokenize(corpus, f"{bucket.url}/out/web")
@@ -207,14 +205,14 @@ def test_ctrl_c_ends_an_upload_that_stalls(commands: Commands, bucket: Bucket, c
 
 @pytest.mark.parametrize("forced", [False, True], ids=["new", "forced"])
 def test_a_store_that_refuses_for_good_leaves_no_manifest_and_the_work(
-    commands: Commands, bucket: Bucket, corpus: Path, forced: bool
+    bucket: Bucket, corpus: Path, forced: bool
 ):
     url = f"{bucket.url}/out/web"
     if forced:
         tokenize(corpus, url, append_eod=False)
     bucket.proxy.judge = always(SLOW_DOWN, is_put_of(".idx"))
-    done = command(commands, corpus, url, *["--force"] * forced, TOKSHARD_REMOTE_RETRIES="2")
-    assert done.code == 7
+    done = command(corpus, url, *["--force"] * forced, env={"TOKSHARD_REMOTE_RETRIES": "2"})
+    assert done.returncode == 7
     assert f"error: cannot write {url}.idx: failed 3 times, most recently with: the test" in done.stderr
     assert f"finished work is kept in {corpus.parent}/cache/staging/web-" in done.stderr
     assert "run the same command again" in done.stderr
@@ -306,19 +304,19 @@ def test_an_interrupted_run_is_resumed_where_it_was_made(bucket: Bucket, corpus:
     assert uploaded(bucket) == expected(corpus)
 
 
-def test_several_fields_and_a_local_directory_of_ones_own(commands: Commands, bucket: Bucket, tmp_path: Path):
+def test_several_fields_and_a_local_directory_of_ones_own(bucket: Bucket, tmp_path: Path):
     text = b"".join(b'{"text": "a %d", "title": "b"}\n' % number for number in range(50))
     source = bucket.put("in/web.jsonl.gz", gzip.compress(text))
     url = f"{bucket.url}/out/web"
     arguments = ("tokenize", source, "--field", "text", "--field", "title")
-    planned = commands.run(*arguments, "-o", url, "--local-dir", "here", "--dry-run", "--json")
+    planned = tokshard(*arguments, "-o", url, "--local-dir", "here", "--dry-run", "--json", cwd=tmp_path)
     plan = json.loads(planned.stdout)
     assert defects_of(plan) == []
     assert plan["outputs"] == [f"{url}_text_document", f"{url}_title_document"]
     assert plan["local_dir"].startswith("here/web-")
     assert not (tmp_path / "here").exists()
-    done = commands.run(*arguments, "-o", url, "--local-dir", "here", "--keep-local")
-    assert done.code == 0, done.stderr
+    done = tokshard(*arguments, "-o", url, "--local-dir", "here", "--keep-local", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert defects_of(json.loads(bucket.get("out/web_text_document.tokshard/manifest.json"))) == []
     manifests = [step for step in steps(bucket) if "manifest" in step]
     assert manifests == steps(bucket)[-2:]

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import SAMPLE
-from support.forked_commands import Commands
+from support.command_line import SAMPLE, tokshard
 from support.object_store import DROPPED, SLOW_DOWN, Bucket, Fault, each, first
 from support.tokenize_runs import pair, run_tokenize
 from tokshard.corpus.files import discover
@@ -213,10 +212,10 @@ def test_a_vocabulary_with_merges_in_a_store(bucket: Bucket, tmp_path: Path, mon
         assert load_tokenizer(url).identity == here.identity
 
 
-def test_commands_explain_missing_credentials(commands: Commands, bucket: Bucket):
+def test_commands_explain_missing_credentials(bucket: Bucket, tmp_path: Path):
     url = bucket.put("web.jsonl", STORIES)
-    done = commands.run("tokenize", url, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    assert done.code == 7
+    done = tokshard("tokenize", url, env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, cwd=tmp_path)
+    assert done.returncode == 7
     assert f"error: cannot read {url}: Unable to locate credentials\n" in done.stderr
     assert "hint: set AWS_ACCESS_KEY_ID" in done.stderr
 
