@@ -49,8 +49,8 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     from tokshard.blending.recipe_files import parse_words
     from tokshard.gpt_index.sizes import Sizes
     from tokshard.index_cache.entry import CacheEntry, Sidecar
-    from tokshard.index_cache.job import build_requests
     from tokshard.index_cache.options import neutral_identifiers
+    from tokshard.index_cache.planned_indexes import plan_indexes
 
     config = BuilderConfig(
         sequence_length=SEQUENCE_LENGTH,
@@ -59,7 +59,7 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
         split="1,0,0",
     )
     (outline,) = plan_requests(parse_words(mixture), config)
-    (first,) = build_requests(outline.requests[:1], cache_directory="cache")
+    (first,) = plan_indexes(outline.requests[:1], cache_directory="cache").build()
     sidecar = Sidecar.read(first.entry.sidecar_path)
     for name, request in zip(names[1:], outline.requests[1:], strict=True):
         for suffix in (".bin", ".idx"):

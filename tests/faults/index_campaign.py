@@ -26,9 +26,16 @@ import campaign
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from support.index_caches import LENGTHS, contents, entry_for, request_for, write_dataset
+from support.index_caches import (
+    LENGTHS,
+    build_requests,
+    contents,
+    entry_for,
+    examine_requests,
+    request_for,
+    write_dataset,
+)
 from tokshard.errors import TokshardError
-from tokshard.index_cache.job import build_requests, examine_requests
 
 CACHE = "cache"
 OLDER = LENGTHS[::-1]

@@ -14,13 +14,8 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, LockedError, OutputExistsError, StorageError
 from tokshard.index_cache.build_or_reuse import CacheTarget, build_or_reuse, write
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription
-from tokshard.index_cache.entry import (
-    CacheEntry,
-    EntryContent,
-    IndexOrigin,
-    blend_specs,
-    examine,
-)
+from tokshard.index_cache.entry import CacheEntry, IndexOrigin, blend_specs
+from tokshard.index_cache.examination import EntryContent, examine
 from tokshard.storage import syscalls
 from tokshard.storage.digest import content_digest
 from tokshard.storage.lock import WriterLock
@@ -343,7 +338,7 @@ def test_an_entry_that_is_replaced_while_it_is_examined_is_never_damaged(target,
         interleaved(
             lambda: condition(target),
             lambda: disturb(target),
-            inside=("index_cache/entry.py", "index_cache/npy.py"),
+            inside=("index_cache/entry.py", "index_cache/examination.py", "index_cache/npy.py"),
             prepare=lambda: write(older, old),
         )
     )

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.index_caches import LENGTHS, entry_for, request_for, write_dataset
+from support.index_caches import LENGTHS, build_requests, entry_for, request_for, write_dataset
 from support.mixture_data import NAMES, run, write_mixture
 from tokshard.blending.document import BlendDocument
 from tokshard.errors import InputError, IntegrityError, MissingFileError
 from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.job import build_requests
 from tokshard.inspection.facts import describe_split
 from tokshard.inspection.indexes import inspect_blend, inspect_cache, inspect_index
 

@@ -16,8 +16,8 @@ from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.description import GPTDatasetDescription
 from tokshard.index_cache.entry import CacheEntry, default_directory
-from tokshard.index_cache.job import build_requests
 from tokshard.index_cache.options import IndexRequest
+from tokshard.index_cache.planned_indexes import plan_indexes
 
 OWN_SUFFIXES = ("-tokshard.json", "-tokshard.lock")
 
@@ -25,7 +25,8 @@ OWN_SUFFIXES = ("-tokshard.json", "-tokshard.lock")
 def build(configuration: Configuration, cache_directory: str | None) -> None:
     """Build all files that a training job with this configuration looks for."""
     if configuration.name.startswith("single"):
-        build_requests(index_requests(configuration), cache_directory=cache_directory, workers=1)
+        planned = plan_indexes(index_requests(configuration), cache_directory=cache_directory, workers=1)
+        planned.build()
     else:
         recipe, config = blend_recipe(configuration), builder_config(configuration)
         build_blend(recipe, config, "mix", cache_directory=cache_directory, workers=1)

@@ -12,13 +12,13 @@ import numpy as np
 
 from support.blends import config_for, write_dataset
 from support.file_changes import cut, edit_json, edit_manifest, flip
+from support.index_caches import build_requests
 from support.mixture_data import run
 from support.two_tokenizers import write_two_tokenizers
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
 from tokshard.blending.recipe_files import parse_words
 from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.job import build_requests
 from tokshard.index_cache.options import IndexRequest
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.plan import Plan, read_plan

@@ -17,6 +17,7 @@ from support.index_twins import (
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.options import IndexRequest
+from tokshard.index_cache.planned_indexes import plan_indexes
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/ü", "vocab_size": "50257"}
 LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]
@@ -51,6 +52,16 @@ def request_for(prefix, **changes):
         **changes,
     }
     return IndexRequest(**settings)
+
+
+def build_requests(requests, *, cache_directory=None, workers=None, progress=None, **how):
+    planned = plan_indexes(requests, cache_directory=cache_directory, workers=workers, progress=progress)
+    return planned.build(progress=progress, **how)
+
+
+def examine_requests(requests, *, cache_directory=None, workers=None, progress=None, **how):
+    planned = plan_indexes(requests, cache_directory=cache_directory, workers=workers, progress=progress)
+    return planned.examine(progress=progress, **how)
 
 
 def entry_for(request, directory):

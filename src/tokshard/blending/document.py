@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from tokshard.blending.certificate import Certificate
 from tokshard.blending.options import BuilderConfig
-from tokshard.blending.plan import Kind
+from tokshard.blending.plan import BlendPlan, Kind
 from tokshard.blending.recipe import BlendRecipe
 from tokshard.blending.weights import BlendWeights, shares_of
 from tokshard.core.codec import SHA256, Document, Key, NotStored, Tool, encode
@@ -284,6 +284,19 @@ class BlendDocument(Document):
             tokenizer_mismatches=tokenizers.mismatches or None,
             directory=directory,
         )
+
+    def is_of(self, plan: BlendPlan) -> bool:
+        """Return whether a plan has the same orders and draws; the content of datasets is not compared."""
+        built = {
+            name: (split.order and split.order.hash, [(each.hash, each.draws) for each in split.sources])
+            for name, split in self.splits.items()
+        }
+        planned = {}
+        for split in plan.splits:
+            order = split.description()
+            draws = [(source.request.description().hash(), source.draws) for source in split.sources]
+            planned[split.name] = (None if order is None else order.hash(), draws)
+        return built == planned
 
     def tokenizer_of(self, source: BlendSource) -> DatasetTokenizer:
         """Return the tokenizer of a source; all unknown in a document of an earlier version."""

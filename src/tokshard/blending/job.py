@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tokshard.blending.certificate import Certificate, SourceArrays, measure
 from tokshard.blending.document import (
@@ -28,12 +29,13 @@ from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.fingerprint import FingerprintedIndex
 from tokshard.dataset.manifest import read_dataset_tokenizer
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerAgreement
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
 from tokshard.index_cache.build_or_reuse import Action, CacheTarget, build_or_reuse
-from tokshard.index_cache.entry import CacheEntry, Condition
-from tokshard.index_cache.job import IndexOutcome, PlannedIndexes, plan_indexes, repeated_warnings
+from tokshard.index_cache.entry import CacheEntry
+from tokshard.index_cache.examination import Condition
 from tokshard.index_cache.npy import Blocks
+from tokshard.index_cache.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
 from tokshard.index_cache.tokenizer_check import check_tokenizers
 from tokshard.storage.fs import abspath
 
@@ -222,11 +224,11 @@ def dry_run_blend(options: BlendOptions) -> BlendDryRun:
     """
     plan = plan_blend(*options.resolve())
     prefixes = dict.fromkeys(request.prefix for request in plan.requests)
-    agreement = _check_tokenizers(
-        plan,
+    agreement = check_tokenizers(
         {prefix: read_dataset_tokenizer(prefix) for prefix in prefixes},
         options.naming.job_tokenizer(options.path_as),
         allowed=options.allow_tokenizer_mismatch,
+        shares=_shares(plan),
     )
     warnings = (*plan.warnings, *agreement.warnings)
     return BlendDryRun(warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
@@ -237,7 +239,8 @@ def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> B
 
     Raises:
         UsageError: Neither the output nor the cache is given, or an option only makes sense for building.
-        InputError, IntegrityError, StorageError: See :func:`tokshard.index_cache.job.examine_requests`.
+        InputError, IntegrityError, TokenizerMismatchError, StorageError: See :func:`blend`; the condition of
+            an entry is no error.
     """
     if options.cache is None:
         raise UsageError(
@@ -254,13 +257,12 @@ def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> B
         planned = plan_indexes(
             plan.requests, cache_directory=options.cache, workers=options.workers, progress=listener
         )
-        agreement = _check_tokenizers(
-            plan,
-            planned.tokenizers,
+        planned = planned.agreeing(
             options.naming.job_tokenizer(options.path_as),
             allowed=options.allow_tokenizer_mismatch,
+            shares=_shares(plan),
         )
-        return _check_plan(plan, planned, agreement, options.cache, listener)
+        return _check_plan(plan, planned, options.cache, listener)
 
 
 def _exclusive(option: str, other: str) -> UsageError:
@@ -287,63 +289,54 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
     with reporting(progress) as listener:
         listener.start("reading datasets")
         plan = plan_blend(recipe, config)
-        _check_before(plan, os.path.join(directory, DOCUMENT_NAME), force=force)
+        _refuse_too_many(plan)
+        # Refused before anything is built, not after hours of work.
+        _refuse_other(os.path.join(directory, DOCUMENT_NAME), lambda there: there.is_of(plan), force=force)
         planned = plan_indexes(plan.requests, cache_directory=cache, workers=workers, progress=listener)
-        agreement = _check_tokenizers(plan, planned.tokenizers, job, allowed=allow_tokenizer_mismatch)
-        built = _build(plan, planned, agreement, cache, listener, rebuild=rebuild)
+        planned = planned.agreeing(job, allowed=allow_tokenizer_mismatch, shares=_shares(plan))
+        built = _build(plan, planned, cache, listener, rebuild=rebuild)
     tokenizers = BlendTokenizers(
-        tuple(dict.fromkeys(planned.tokenizers.values())),
-        job.identity if job is not None else None,
-        agreement.to_record,
+        built.tokenizers, None if job is None else job.identity, planned.agreement.to_record
     )
     document = BlendDocument.of(
         directory, cache, recipe, plan.resolved, plan.config, tuple(built.splits), tokenizers
     )
-    _refuse_other(document, force=force)
+    # Only now are the fingerprints of the datasets known.
+    _refuse_other(document.path, lambda there: there.id == document.id, force=force)
     document.write()
     seconds = time.monotonic() - started
-    warnings = dict.fromkeys((*plan.warnings, *agreement.warnings, *built.repeated))
+    warnings = dict.fromkeys((*plan.warnings, *built.warnings))
     return BlendReport(document.path, document, tuple(built.outcomes), tuple(warnings), seconds, plan)
 
 
-def _check_tokenizers(
-    plan: BlendPlan,
-    tokenizers: Mapping[str, DatasetTokenizer],
-    job: JobTokenizer | None,
-    *,
-    allowed: bool,
-) -> TokenizerAgreement:
+def _shares(plan: BlendPlan) -> dict[str, float]:
+    # Of each dataset in the samples of all splits.
     draws: Counter[str] = Counter()
     for split in plan.splits:
         for source in split.sources:
             draws[source.request.prefix] += source.draws
     total = max(1, draws.total())
-    shares = {prefix: draws[prefix] / total for prefix in tokenizers}
-    return check_tokenizers(tokenizers, job, allowed=allowed, shares=shares)
+    return {prefix: count / total for prefix, count in draws.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Built:
     outcomes: list[EntryOutcome]
     splits: list[BlendSplit]
-    repeated: list[str]
+    tokenizers: tuple[DatasetTokenizer, ...]
+    warnings: tuple[str, ...]
 
 
 def _build(
-    plan: BlendPlan,
-    planned: PlannedIndexes,
-    agreement: TokenizerAgreement,
-    cache: str,
-    progress: Progress,
-    *,
-    rebuild: bool,
+    plan: BlendPlan, planned: PlannedIndexes, cache: str, progress: Progress, *, rebuild: bool
 ) -> _Built:
     # Nothing is certified that is not what was written: so what is found is read whole.
-    reports = planned.recording(agreement).build(rebuild=rebuild, digests=True, progress=progress)
+    reports = planned.build(rebuild=rebuild, digests=True, progress=progress)
     numbers = {
         tokenizer: number for number, tokenizer in enumerate(dict.fromkeys(planned.tokenizers.values()))
     }
-    remaining, built = iter(reports), _Built([], [], list(repeated_warnings(reports)))
+    remaining = iter(reports)
+    built = _Built([], [], tuple(numbers), planned.tokenizer_warnings(reports))
     for split in plan.splits:
         own = [next(remaining) for _ in split.sources]
         built.outcomes.extend(
@@ -352,7 +345,8 @@ def _build(
         )
         entry = None
         if (description := split.description()) is not None:
-            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend", agreement.to_record)
+            mismatches = planned.agreement.to_record
+            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend", mismatches)
             entry = target.entry
             progress.start(f"ordering {split.name}", target.content.file_bytes)
             action = _build_order(split, target, progress, rebuild=rebuild)
@@ -362,13 +356,7 @@ def _build(
     return built
 
 
-def _check_plan(
-    plan: BlendPlan,
-    planned: PlannedIndexes,
-    agreement: TokenizerAgreement,
-    cache_directory: str,
-    progress: Progress,
-) -> BlendHits:
+def _check_plan(plan: BlendPlan, planned: PlannedIndexes, cache: str, progress: Progress) -> BlendHits:
     outcomes = planned.examine(progress=progress)
     reports = iter(outcomes)
     entries = []
@@ -385,11 +373,11 @@ def _check_plan(
                 )
             )
         if (description := split.description()) is not None:
-            target = CacheTarget.of_blend(description, cache_directory, f"the {split.name} blend")
+            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend")
             progress.start(f"checking the order of {split.name}")
             found = target.examine(digests=True)
             entries.append(EntryState(split.name, None, target.entry.hash, found.condition, found.detail))
-    warnings = dict.fromkeys((*agreement.warnings, *repeated_warnings(outcomes)))
+    warnings = dict.fromkeys(planned.tokenizer_warnings(outcomes))
     is_fresh = all(entry.condition == "fresh" for entry in entries)
     return BlendHits(is_fresh, tuple(entries), tuple(warnings))
 
@@ -484,52 +472,21 @@ def _certify(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntr
     return certificate
 
 
-def _check_before(plan: BlendPlan, path: str, *, force: bool) -> None:
-    # Refused before anything is built, not after hours of work.
+def _refuse_too_many(plan: BlendPlan) -> None:
     if len(plan.requests) > MAX_INDICES:
         raise UsageError(
             f"the blend must have at most {MAX_INDICES:,} sources in all splits together, got "
             f"{len(plan.requests):,}",
             hint="merge some of them with tokshard merge",
         )
-    there = None if force else _read_other(path)
-    if there is not None and _orders_of_document(there) != _orders_of_plan(plan):
-        raise _another_blend(path)
 
 
-def _refuse_other(document: BlendDocument, *, force: bool) -> None:
-    # Only now are the fingerprints of the datasets known.
-    there = None if force else _read_other(document.path)
-    if there is not None and there.id != document.id:
-        raise _another_blend(document.path)
-
-
-def _read_other(path: str) -> BlendDocument | None:
-    if not os.path.lexists(path):
-        return None
-    try:
-        return BlendDocument.read(path)
-    except IntegrityError:
-        raise _another_blend(path) from None
-
-
-def _another_blend(path: str) -> OutputExistsError:
-    return OutputExistsError(
+def _refuse_other(path: str, is_same: Callable[[BlendDocument], bool], *, force: bool) -> None:
+    if force or not os.path.lexists(path):
+        return
+    with suppress(IntegrityError):  # a damaged document is another one
+        if is_same(BlendDocument.read(path)):
+            return
+    raise OutputExistsError(
         f"another blend exists: {path}", hint="pass --force to replace it, or another --output"
     )
-
-
-def _orders_of_document(document: BlendDocument) -> dict[str, Any]:
-    return {
-        name: (split.order and split.order.hash, [(source.hash, source.draws) for source in split.sources])
-        for name, split in document.splits.items()
-    }
-
-
-def _orders_of_plan(plan: BlendPlan) -> dict[str, Any]:
-    found = {}
-    for split in plan.splits:
-        blended = split.description()
-        draws = [(source.request.description().hash(), source.draws) for source in split.sources]
-        found[split.name] = (None if blended is None else blended.hash(), draws)
-    return found

@@ -29,16 +29,13 @@ from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.index_cache.description import BlendedDescription, Description
 from tokshard.index_cache.entry import (
     CacheEntry,
-    Condition,
-    EntryContent,
-    Examination,
     IndexOrigin,
     Sidecar,
     blend_specs,
     default_directory,
-    examine,
     gpt_specs,
 )
+from tokshard.index_cache.examination import Condition, EntryContent, Examination, examine
 from tokshard.index_cache.npy import Blocks, digests_of, write_blocks
 from tokshard.index_cache.options import IndexRequest
 from tokshard.storage import syscalls
@@ -95,7 +92,7 @@ class CacheTarget:
         return tuple(found for found in self.mismatches if found not in recorded)
 
     def examine(self, *, digests: bool = False) -> Examination:
-        """Examine the entry; see :func:`tokshard.index_cache.entry.examine`."""
+        """Examine the entry; see :func:`tokshard.index_cache.examination.examine`."""
         return examine(self.entry, self.content, digests=digests)
 
     def refuse(self, condition: Condition, detail: str) -> None:

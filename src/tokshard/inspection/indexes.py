@@ -18,7 +18,8 @@ from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMism
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import InputError, TokshardError
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
-from tokshard.index_cache.entry import CacheEntry, Condition, Examination, Sidecar, examine
+from tokshard.index_cache.entry import CacheEntry, Sidecar
+from tokshard.index_cache.examination import Condition, Examination, examine
 from tokshard.index_cache.npy import map_npy
 from tokshard.inspection.datasets import LengthSummary
 from tokshard.verification.recognition import entries_in, entries_of

@@ -16,15 +16,16 @@ from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import StorageError, UsageError
 from tokshard.index_cache.build_or_reuse import CacheTarget
 from tokshard.index_cache.description import BlendedDescription, Description, descriptions_in, differences
-from tokshard.index_cache.entry import CacheEntry, Condition, default_directory
+from tokshard.index_cache.entry import CacheEntry, default_directory
+from tokshard.index_cache.examination import Condition
 from tokshard.index_cache.identifiers import (
     HUGGING_FACE,
     NEUTRAL,
     NULL,
     megatron_identifiers,
 )
-from tokshard.index_cache.job import examine_requests
 from tokshard.index_cache.options import IndexRequest
+from tokshard.index_cache.planned_indexes import plan_indexes
 from tokshard.preflight.launch.arguments import LaunchArguments
 
 _PLACE = re.compile(r"\[\d+\]")
@@ -334,7 +335,7 @@ class JobCache:
 
     def _conditions(self, splits: Sequence[SplitPlan]) -> dict[str, tuple[Condition | None, str]]:
         requests = [request for split in splits if split.sources for request in split.requests]
-        outcomes = examine_requests(requests, cache_directory=self._directory, digests=False)
+        outcomes = plan_indexes(requests, cache_directory=self._directory).examine(digests=False)
         return {found.entry.stem: (found.before.condition, found.before.detail) for found in outcomes}
 
     def _found(self, splits: Sequence[SplitPlan]) -> int:

@@ -25,12 +25,11 @@ from tokshard.index_cache.entry import (
     BLEND_ARRAYS,
     GPT_ARRAYS,
     CacheEntry,
-    Examination,
     Sidecar,
     default_directory,
-    examine,
     gpt_specs,
 )
+from tokshard.index_cache.examination import Examination, examine
 from tokshard.index_cache.npy import map_npy
 from tokshard.index_cache.options import IndexRequest
 from tokshard.storage.files import is_temporary

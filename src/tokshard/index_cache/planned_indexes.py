@@ -1,0 +1,286 @@
+"""Indexes that are needed together: each dataset is read once, and nothing is built twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tokshard.cluster.options import RayOptions
+from tokshard.core.progress import Progress
+from tokshard.core.thread_runner import ThreadRunner
+from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.tokenizer_agreement import (
+    DatasetTokenizer,
+    JobTokenizer,
+    TokenizerAgreement,
+    TokenizerMismatch,
+    allowed_warnings,
+)
+from tokshard.gpt_index.epochs import EpochPlan
+from tokshard.index_cache.build_or_reuse import (
+    LOCK_WAIT_SECONDS,
+    Action,
+    Datasets,
+    IndexTask,
+    build_or_reuse,
+    plan_tasks,
+    sweep,
+)
+from tokshard.index_cache.entry import CacheEntry
+from tokshard.index_cache.examination import Examination
+from tokshard.index_cache.options import IndexRequest
+from tokshard.index_cache.tokenizer_check import check_tokenizers
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOutcome:
+    """One index with the objects that it was built by.
+
+    Attributes:
+        plan: The numbers of the index: samples, epochs, tokens.
+        before: The examination of the files before.
+        array_bytes: Size of the arrays.
+        action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
+            ``"rebuilt"``; None if it was only examined.
+        tokenizer: The tokenizer of the dataset.
+    """
+
+    request: IndexRequest
+    entry: CacheEntry
+    plan: EpochPlan
+    dataset: DatasetFingerprint
+    before: Examination
+    action: Action | None
+    array_bytes: int
+    tokenizer: DatasetTokenizer
+
+    @property
+    def is_fresh(self) -> bool:
+        """True if the index is fresh now."""
+        return self.action is not None or self.before.condition == "fresh"
+
+    @property
+    def recorded_mismatches(self) -> tuple[TokenizerMismatch, ...]:
+        """The mismatches of tokenizers that were allowed when the index was built that is reused."""
+        sidecar = self.before.sidecar if self.before.condition == "fresh" else None
+        return (sidecar.tokenizer_mismatches if sidecar is not None else None) or ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedIndexes:
+    """Indexes with everything that follows from their datasets; nothing is written yet.
+
+    Attributes:
+        agreement: The agreement of the tokenizers; an empty one unless :meth:`agreeing` compared them.
+    """
+
+    listed: Sequence[tuple[IndexRequest, CacheEntry]]
+    tasks: Mapping[CacheEntry, IndexTask]
+    datasets: Datasets
+    workers: int | RayOptions | None
+    agreement: TokenizerAgreement
+
+    @property
+    def tokenizers(self) -> dict[str, DatasetTokenizer]:
+        """The tokenizers of the datasets by path prefix."""
+        return {request.prefix: self.tasks[entry].tokenizer for request, entry in self.listed}
+
+    def agreeing(
+        self, job: JobTokenizer | None, *, allowed: bool, shares: Mapping[str, float] | None = None
+    ) -> PlannedIndexes:
+        """Return the same indexes; those that are built will record the mismatches of their datasets.
+
+        The arguments are those of :func:`~tokshard.index_cache.tokenizer_check.check_tokenizers`.
+
+        Raises:
+            TokenizerMismatchError: The datasets do not fit together or the job, and this is not allowed.
+        """
+        agreement = check_tokenizers(self.tokenizers, job, allowed=allowed, shares=shares)
+        tasks = {
+            entry: task.recording(agreement.concerning(task.request.prefix, task.tokenizer))
+            for entry, task in self.tasks.items()
+        }
+        return replace(self, tasks=tasks, agreement=agreement)
+
+    def tokenizer_warnings(self, outcomes: Sequence[IndexOutcome]) -> tuple[str, ...]:
+        """Return the warnings of the agreement, and those that reused indexes record."""
+        recorded = (found for outcome in outcomes for found in outcome.recorded_mismatches)
+        return (*self.agreement.warnings, *allowed_warnings(recorded))
+
+    def build(
+        self,
+        *,
+        rebuild: bool = False,
+        digests: bool = False,
+        wait_seconds: float = LOCK_WAIT_SECONDS,
+        progress: Progress | None = None,
+    ) -> list[IndexOutcome]:
+        """Build the indexes that are missing, and find or verify those that exist.
+
+        Everything is checked before anything is built. Memory is that of ``workers`` indexes at once: for
+        each 4 bytes for each sequence and epoch, and 12 for each sample.
+
+        Args:
+            rebuild: Whether to replace what is stale, damaged or Megatron's own.
+            digests: Whether existing arrays are read whole and compared with their digests, as with
+                ``rebuild``. Without, headers, sizes and fingerprints are checked.
+            wait_seconds: How long to wait for another process that builds the same.
+            progress: Receives the progress, in bytes written.
+
+        Returns:
+            An outcome for each request that Megatron would build, in order.
+
+        Raises:
+            OutputExistsError: An index is stale, and ``rebuild`` is not given.
+            IntegrityError: A dataset or an index is damaged.
+            LockedError: Another process was not done in time.
+            StorageError: The disk is full or broken. What was built is kept.
+            WorkerError: There is no such cluster, or it has lost the same work too often.
+        """
+        threads = self._threads()
+        before = _examine_all(self.tasks, threads, progress, rebuild=rebuild, digests=digests or rebuild)
+        # The largest first, so that no thread begins it when the others are done.
+        needed = [
+            task
+            for entry, task in self.tasks.items()
+            if before[entry].condition != "fresh" or task.target.unrecorded
+        ]
+        needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
+
+        if isinstance(self.workers, RayOptions):
+            from tokshard.index_cache.ray import build_on_ray
+
+            built = build_on_ray(
+                needed, self.workers, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
+            )
+        else:
+            built = _build_here(
+                needed, threads, self.datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
+            )
+        done = {task.target.entry: action for task, action in zip(needed, built, strict=True)}
+        return [
+            _outcome(self.tasks[entry], request, before[entry], done.get(entry, "found"))
+            for request, entry in self.listed
+        ]
+
+    def examine(self, *, digests: bool = True, progress: Progress | None = None) -> list[IndexOutcome]:
+        """Examine the indexes: fresh ones are complete, as written, and made from the dataset as it is now.
+
+        Nothing is written. With ``digests`` every array is read whole and compared with its digest; without,
+        headers, sizes and fingerprints are checked.
+
+        Returns:
+            An outcome for each request that Megatron would build, in order.
+
+        Raises:
+            IntegrityError: A dataset is damaged; the condition of an index is no error.
+            StorageError: A file cannot be read.
+        """
+        threads = self._threads()
+
+        def examine(task: IndexTask) -> Examination:
+            examination = task.target.examine(digests=digests)
+            threads.tell(
+                task.target.content.file_bytes, documents=task.plan.documents, tokens=task.plan.tokens
+            )
+            return examination
+
+        total = sum(task.target.content.file_bytes for task in self.tasks.values())
+        states = threads.run(
+            examine,
+            list(self.tasks.values()),
+            activity="checking indexes",
+            listener=progress,
+            bytes_total=total,
+        )
+        found = dict(zip(self.tasks, states, strict=True))
+        return [_outcome(self.tasks[entry], request, found[entry], None) for request, entry in self.listed]
+
+    def _threads(self) -> ThreadRunner:
+        return ThreadRunner(self.workers if isinstance(self.workers, int) else None)
+
+
+def plan_indexes(
+    requests: Sequence[IndexRequest],
+    *,
+    cache_directory: str | None = None,
+    workers: int | RayOptions | None = None,
+    progress: Progress | None = None,
+) -> PlannedIndexes:
+    """Open the datasets and plan their indexes.
+
+    Args:
+        requests: The indexes. One whose split has no share is left out, as Megatron leaves it out. Two that
+            mean the same files are one.
+        cache_directory: Megatron's ``--data-cache-path``; None for Megatron's default, a directory of
+            its own for each dataset.
+        workers: How many threads build, None for one for each core; or the Ray cluster that builds, whose
+            nodes must see the datasets and the cache directory.
+        progress: Receives the progress.
+
+    Raises:
+        UsageError: Two requests would have the same name and different content, or a request is illegal.
+        InputError: A dataset is missing, or a split of it is empty.
+        IntegrityError: A dataset is damaged.
+        StorageError: A dataset cannot be read.
+    """
+    threads, datasets = ThreadRunner(workers if isinstance(workers, int) else None), Datasets()
+    listed, tasks = plan_tasks(requests, cache_directory, datasets, threads, progress)
+    return PlannedIndexes(listed, tasks, datasets, workers, TokenizerAgreement())
+
+
+def _build_here(
+    tasks: Sequence[IndexTask],
+    threads: ThreadRunner,
+    datasets: Datasets,
+    *,
+    rebuild: bool,
+    wait_seconds: float,
+    listener: Progress | None,
+) -> list[Action]:
+    def build(task: IndexTask) -> Action:
+        notice = f"another process is building {task.target.label}: waiting for it"
+        action = build_or_reuse(
+            task.target,
+            lambda: task.arrays(datasets.get(task.request.prefix)),
+            rebuild=rebuild,
+            wait_seconds=wait_seconds,
+            pause=lambda seconds: threads.wait(seconds, notice),
+            tell=threads.tell,
+        )
+        threads.tell(0, documents=task.plan.documents, tokens=task.plan.tokens)
+        return action
+
+    total = sum(task.target.content.file_bytes for task in tasks)
+    return threads.run(build, tasks, activity="building indexes", listener=listener, bytes_total=total)
+
+
+def _examine_all(
+    tasks: Mapping[CacheEntry, IndexTask],
+    threads: ThreadRunner,
+    progress: Progress | None,
+    *,
+    rebuild: bool,
+    digests: bool,
+) -> dict[CacheEntry, Examination]:
+    # Entries that must not be replaced are refused before anything is built.
+    def examine(task: IndexTask) -> Examination:
+        return task.target.examine(digests=digests)
+
+    states = threads.run(examine, list(tasks.values()), activity="checking indexes", listener=progress)
+    before = dict(zip(tasks, states, strict=True))
+    for entry, task in tasks.items():
+        if before[entry].condition == "fresh":
+            sweep(entry)
+        elif not rebuild:
+            task.target.refuse(before[entry].condition, before[entry].detail)
+    return before
+
+
+def _outcome(
+    task: IndexTask, request: IndexRequest, before: Examination, action: Action | None
+) -> IndexOutcome:
+    size = task.target.content.file_bytes
+    return IndexOutcome(
+        request, task.target.entry, task.plan, task.dataset, before, action, size, task.tokenizer
+    )
