@@ -41,7 +41,7 @@ ORIGIN = IndexOrigin(
 
 @pytest.fixture
 def target(tmp_path):
-    content = EntryContent(blend_specs(BLEND), ORIGIN)
+    content = EntryContent(blend_specs(BLEND.samples), ORIGIN)
     return CacheTarget(CacheEntry.of(BLEND, str(tmp_path / "cache")), BLEND, content, "the valid blend")
 
 

@@ -46,7 +46,7 @@ def test_dtypes_change_where_megatrons_do():
 
 def test_an_exhaustive_blend_has_the_sum_of_its_weights():
     exhaustive = BlendedDescription((SOURCE, SOURCE), "valid", (3, 4), None)
-    assert blend_specs(exhaustive)["dataset_index"] == ArraySpec(np.dtype("<i2"), (7,))
+    assert blend_specs(exhaustive.samples)["dataset_index"] == ArraySpec(np.dtype("<i2"), (7,))
 
 
 def test_a_sidecar_of_version_1_is_read_and_written_back_byte_for_byte():

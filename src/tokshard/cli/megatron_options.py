@@ -139,6 +139,21 @@ def applies_to(command: str, option: str) -> bool:
     return command == _COMMAND and option in _OPTIONS - _SHARED
 
 
+def rules_of_preset(version: str | None, *, is_used: bool) -> str | None:
+    """Return the name of the rules that the preset follows, for people; None if it is not used.
+
+    Args:
+        version: Megatron's version, if one is given.
+        is_used: Whether the preset is.
+
+    Raises:
+        UsageError: The version is unknown, or has no effect.
+    """
+    if not is_used and version is not None:
+        raise UsageError(f"{_VERSION_OPTION} requires --preset megatron", hint="add --preset megatron")
+    return f"the rules of Megatron {known_version(version or NEWEST)}" if is_used else None
+
+
 def _value_of(option: str, words: Sequence[str]) -> str | None:
     found = None
     for word, following in zip(words, [*words[1:], ""], strict=True):

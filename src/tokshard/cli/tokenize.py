@@ -1,19 +1,19 @@
-"""``tokshard tokenize``: options, one call, one rendering."""
+"""``tokshard tokenize``: options, one call; or the job file of an array of such calls."""
 
 from __future__ import annotations
 
 import os
-import shlex
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 import tokshard
 from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
-from tokshard.cli import declarations, rendering, terminal
+from tokshard.cli import declarations, terminal, tokenize_views
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, integer, switch, text
+from tokshard.cli.megatron_options import rules_of_preset
 from tokshard.cli.options import (
     RUN,
     AsJson,
@@ -26,119 +26,15 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
-from tokshard.core.formatting import (
-    count,
-    counted,
-    duration,
-    size,
-    throughput,
-    tokenizer_name,
-    written_dataset,
-)
-from tokshard.core.megatron_versions import MEGATRON_VERSIONS, known_version
+from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.errors import UsageError
 
-if TYPE_CHECKING:
-    from tokshard import ArrayTaskReport, DiscardedWork, TokenizeDryRun, TokenizeReport
-
-
-_ARRAYS = "Job arrays"
-# Options of the array, not of the work of a task.
-_OWN_OPTIONS = frozenset({"array_task", "tasks", "emit", "image", "as_json", "dry_run"})
-
-
-Scheduler = Literal["slurm", "k8s"]
-ArrayTaskText = Annotated[
-    str | None,
-    text(
-        "--array-task",
-        metavar="I/N|auto|auto/N",
-        help="Encode share I of N, from 0/N. With auto, read the numbers from Slurm, Kubernetes or MPI.",
-        group=_ARRAYS,
-    ),
-]
-Finish = Annotated[
-    bool | None,
-    switch(
-        "--finish/--no-finish",
-        help="Only assemble the output from the parts that tasks encoded, or leave that to a later --finish. "
-        "Without either, the last task assembles the output.",
-        group=_ARRAYS,
-    ),
-]
-Emit = Annotated[
-    Scheduler | None,
-    choice(
-        Scheduler,
-        "--emit",
-        help="Print a job file that runs this command in --tasks tasks, and stop.",
-        group=_ARRAYS,
-    ),
-]
-Tasks = Annotated[
-    int | None, integer("--tasks", help="With --emit or --finish: the job array has N tasks.", group=_ARRAYS)
-]
-Image = Annotated[
-    str | None,
-    text(
-        "--image",
-        metavar="IMAGE",
-        help="With --emit k8s: run this container image.",
-        default="a placeholder",
-        group=_ARRAYS,
-    ),
-]
-
-
-def _command_words(context: typer.Context) -> list[str]:
-    words = [str(context.info_name)]
-    inputs: list[str] = []
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        source = context.get_parameter_source(name)
-        if name in _OWN_OPTIONS or source is None or source.name != "COMMANDLINE":
-            continue
-        value = context.params[name]
-        if parameter.param_type_name == "argument":
-            inputs = value
-        else:
-            words += _option_words(parameter, value)
-    if any(name.startswith("-") for name in inputs):
-        return [*words, "--", *inputs]
-    return [*words[:1], *inputs, *words[1:]]
-
-
-def _option_words(option: Any, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [option.opts[0] if value else option.secondary_opts[0]]
-    words = []
-    for item in value if isinstance(value, (list, tuple)) else [value]:
-        word = str(item)
-        words += [f"{option.opts[0]}={word}"] if word.startswith("-") else [option.opts[0], word]
-    return words
-
-
-def _show_task(report: ArrayTaskReport) -> None:
-    name = f"task {report.task} of {report.tasks}"
-    if report.state == "elsewhere":
-        rendering.line(f"{name}: nothing to do, {report.holder} completes the output")
-    if report.state in {"encoded", "published"}:
-        units, documents = counted(report.units, "unit"), counted(report.documents, "document")
-        facts = [(name, f"{units} encoded, {documents}, {counted(report.tokens, 'token')}")]
-        if report.units_reused:
-            facts.append(("reused", counted(report.units_reused, "unit")))
-        rendering.outcome(facts)
-    if report.state == "encoded":
-        rendering.outcome([("time", duration(report.seconds))])
-        rendering.line("next: the last task to end assembles the output; or run this command with --finish")
-    if report.result is not None:
-        _show_report(report.result)
-
-
-_SHOWN_INPUTS = 10
 _TEXT = "Text"
 _TOKENIZER = "Tokenizer"
 _ERRORS = "Bad records"
+_ARRAYS = "Job arrays"
+# Options that a job file leaves out of the command of its tasks.
+_OWN_OPTIONS = frozenset({"array_task", "tasks", "emit", "image", "as_json", "dry_run"})
 
 Encoder = Literal["auto", "fast", "reference"]
 Dtype = Literal["auto", "uint16", "int32"]
@@ -146,6 +42,7 @@ OnError = Literal["fail", "skip"]
 Preset = Literal["megatron"]
 Transformers = Literal["4", "5"]
 TiktokenPattern = Literal["v1", "v2"]
+Scheduler = Literal["slurm", "k8s"]
 
 COMMON_OPTIONS = (
     "--output",
@@ -432,11 +329,47 @@ def tokenize(
             group=RUN,
         ),
     ] = None,
-    array_task: ArrayTaskText = None,
-    finish: Finish = None,
-    emit: Emit = None,
-    tasks: Tasks = None,
-    image: Image = None,
+    array_task: Annotated[
+        str | None,
+        text(
+            "--array-task",
+            metavar="I/N|auto|auto/N",
+            help="Encode share I of N, from 0/N. With auto, read the numbers from Slurm, Kubernetes or MPI.",
+            group=_ARRAYS,
+        ),
+    ] = None,
+    finish: Annotated[
+        bool | None,
+        switch(
+            "--finish/--no-finish",
+            help="Only assemble the output from the parts that tasks encoded, or leave that to a later "
+            "--finish. Without either, the last task assembles the output.",
+            group=_ARRAYS,
+        ),
+    ] = None,
+    emit: Annotated[
+        Scheduler | None,
+        choice(
+            Scheduler,
+            "--emit",
+            help="Print a job file that runs this command in --tasks tasks, and stop.",
+            group=_ARRAYS,
+        ),
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        integer("--tasks", help="With --emit or --finish: the job array has N tasks.", group=_ARRAYS),
+    ] = None,
+    image: Annotated[
+        str | None,
+        text(
+            "--image",
+            metavar="IMAGE",
+            help="With --emit k8s: run this container image.",
+            default="a placeholder",
+            group=_ARRAYS,
+        ),
+    ] = None,
     executor: ExecutorChoice = "local",
     ray_address: RayAddress = None,
     ray_cpus_per_task: RayCpusPerTask = None,
@@ -460,7 +393,7 @@ def tokenize(
         "tokenize", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
         like_megatron = preset == "megatron"
-        rules = _rules(megatron, like_megatron=like_megatron)
+        rules = rules_of_preset(megatron, is_used=like_megatron)
         default_eod = TokenizeOptions.append_eod and not like_megatron
         options = TokenizeOptions(
             inputs=inputs or ("-" if discard_work else ()),
@@ -495,7 +428,7 @@ def tokenize(
             check_against=check_against,
         )
         if discard_work:
-            run.show(tokshard.discard_work(options), _show_discarded)
+            run.show(tokshard.discard_work(options), tokenize_views.show_discarded)
             return
         array = ArrayOptions(array_task, finish, emit, tasks, image)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
@@ -513,7 +446,7 @@ def tokenize(
         if dry_run:
             plan = tokshard.dry_run_tokenize(options)
             run.warn(plan.warnings)
-            run.show(plan, partial(_show_dry_run, rules=rules))
+            run.show(plan, partial(tokenize_views.show_dry_run, rules=rules))
             return
         if tokenizer is None and vocab_file is None and not quiet:
             terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
@@ -523,7 +456,7 @@ def tokenize(
                 options, task, finish=array.finish is None, progress=run.progress
             )
             run.warn(done.result.warnings if done.result else ())
-            run.show(done, _show_task)
+            run.show(done, tokenize_views.show_task)
             return
         if array.finish:
             report = tokshard.finish_tokenize(options, tasks=array.tasks, progress=run.progress)
@@ -531,86 +464,32 @@ def tokenize(
             cluster = None if ray is None else tokshard.RayExecutor(ray)
             report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
         run.warn(report.warnings)
-        run.show(report, partial(_show_report, rules=rules))
+        run.show(report, partial(tokenize_views.show_report, rules=rules))
 
 
-def _rules(version: str | None, *, like_megatron: bool) -> str | None:
-    """Return the name of the rules of the preset, for people."""
-    if not like_megatron:
-        if version is not None:
-            raise UsageError("--megatron requires --preset megatron", hint="add --preset megatron")
-        return None
-    return f"the rules of Megatron {known_version(version or MEGATRON_VERSIONS[-1])}"
+def _command_words(context: typer.Context) -> list[str]:
+    words = [str(context.info_name)]
+    inputs: list[str] = []
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if name in _OWN_OPTIONS or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[name]
+        if parameter.param_type_name == "argument":
+            inputs = value
+        else:
+            words += _option_words(parameter, value)
+    if any(name.startswith("-") for name in inputs):
+        return [*words, "--", *inputs]
+    return [*words[:1], *inputs, *words[1:]]
 
 
-def _show_discarded(report: DiscardedWork) -> None:
-    for path in report.removed:
-        rendering.line(f"removed: {path}")
-    units, held = counted(report.units, "finished unit"), size(report.size_bytes)
-    rendering.line(f"{units} ({held}) removed" if report.removed else "nothing to remove: no unfinished work")
-
-
-def _show_report(report: TokenizeReport, rules: str | None = None) -> None:
-    first = report.outputs[0].prefix
-    verb = "up to date" if report.up_to_date else "written"
-    facts: list[tuple[str, object]] = [(verb, written_dataset(output)) for output in report.outputs]
-    if sum(report.rejected.values()):
-        reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(report.rejected.items()))
-        facts.append(("rejected", f"{reasons} (listed in {first}.tokshard/rejected.jsonl)"))
-    if rules is not None:
-        facts.append(("preset", rules))
-    facts.append(("encoder", _encoder(report)))
-    if report.transformers_check is not None:
-        facts.append(("checked", _checked(report)))
-    if not report.up_to_date:
-        if report.units_reused:
-            units = f"{count(report.units_reused)} of {counted(report.units, 'unit')}"
-            facts.append(("reused", units))
-        if report.bytes_of_other_options:
-            units = counted(report.units_of_other_options, "unit")
-            removed = size(report.bytes_of_other_options)
-            facts.append(("removed", f"{units} of other options or inputs ({removed})"))
-        tokens = sum(output.tokens for output in report.outputs)
-        speed = throughput(report.seconds, report.content_bytes, tokens)
-        facts.append(("time", f"{size(report.content_bytes)} of text in {speed}"))
-    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(first)}")])
-
-
-def _encoder(report: TokenizeReport) -> str:
-    names = [name for name in ("fast", "reference") if report.encoder.documents.get(name)]
-    text = " and ".join(names) or "none, there are no documents"
-    if report.encoder.compared:
-        checked = counted(report.encoder.compared, "document")
-        text += f", {checked} checked against the reference encoder, all equal"
-    return text + (f" ({report.encoder_reason})" if report.encoder_reason else "")
-
-
-def _checked(report: TokenizeReport | TokenizeDryRun) -> str:
-    check = report.transformers_check
-    if check is None:
-        return ""
-    encoded = f"{counted(check.texts, 'text')} encoded by transformers {check.version}"
-    return f"{encoded} ({check.tokenizer_class}), all equal"
-
-
-def _show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
-    total = sum(source.size_bytes or 0 for source in plan.inputs)
-    rendering.line(f"inputs: {count(len(plan.inputs))}, {size(total)} on disk")
-    inputs = []
-    for source in plan.inputs:
-        length = "stream" if source.size_bytes is None else size(source.size_bytes)
-        packed = "" if source.compression == "none" else f", {source.compression}"
-        inputs.append(f"  {source.path} ({source.format}{packed}, {length})")
-    rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
-    rendering.line(f"outputs: {', '.join(plan.outputs)} ({plan.state})")
-    if plan.local_dir is not None:
-        rendering.line(f"built in: {plan.local_dir}, then uploaded")
-    name, vocabulary = tokenizer_name(plan.tokenizer), count(plan.tokenizer.vocab_size)
-    dtype, eod = plan.options.dtype, plan.options.eod_id
-    rendering.line(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD token {eod}")
-    if rules is not None:
-        rendering.line(f"preset: {rules}")
-    reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
-    rendering.line(f"encoder: {plan.encoder}{reason}, {counted(plan.workers, 'worker')}")
-    if plan.transformers_check is not None:
-        rendering.line(f"checked: {_checked(plan)}")
+def _option_words(option: Any, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [option.opts[0] if value else option.secondary_opts[0]]
+    words = []
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        word = str(item)
+        words += [f"{option.opts[0]}={word}"] if word.startswith("-") else [option.opts[0], word]
+    return words

@@ -203,6 +203,10 @@ class TokenizerAgreement:
         """The mismatches that a product records, its inputs' included; the first ones if there are many."""
         return tuple(dict.fromkeys((*self.mismatches, *self.recorded)))[:_RECORDED_MISMATCHES]
 
+    def adding(self, mismatches: Iterable[TokenizerMismatch]) -> TokenizerAgreement:
+        """Return the agreement with further mismatches."""
+        return replace(self, mismatches=tuple(dict.fromkeys((*self.mismatches, *mismatches))))
+
     def accepting(
         self, recorded: Iterable[TokenizerMismatch], *, of_indexes: Iterable[TokenizerMismatch] = ()
     ) -> TokenizerAgreement:

@@ -80,7 +80,7 @@ class CacheTarget:
         mismatches: tuple[TokenizerMismatch, ...] = (),
     ) -> Self:
         """Return the entry of a blend, whose content follows from its description."""
-        content = EntryContent(blend_specs(description), None)
+        content = EntryContent(blend_specs(description.samples), None)
         return cls(CacheEntry.of(description, directory), description, content, label, mismatches)
 
     @property

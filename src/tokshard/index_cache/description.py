@@ -139,6 +139,11 @@ class BlendedDescription(_DescribedIndex):
         return self.split
 
     @property
+    def samples(self) -> int:
+        """The number of samples: ``size``, or the sum of weights that are samples."""
+        return int(sum(self.weights)) if self.size is None else self.size
+
+    @property
     def has_a_size(self) -> bool:
         """True if the number of samples is known: from ``size``, or from weights that are samples."""
         return self.size is not None or all(type(weight) is int and weight > 0 for weight in self.weights)

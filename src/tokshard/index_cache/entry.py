@@ -250,10 +250,9 @@ def gpt_specs(plan: EpochPlan) -> dict[str, ArraySpec]:
     }
 
 
-def blend_specs(description: BlendedDescription) -> dict[str, ArraySpec]:
+def blend_specs(samples: int) -> dict[str, ArraySpec]:
     """Return dtype and shape of the arrays of a blend."""
-    size = int(sum(description.weights)) if description.size is None else description.size
     return {
-        "dataset_index": ArraySpec(np.dtype(np.int16), (size,)),
-        "dataset_sample_index": ArraySpec(np.dtype(np.int64), (size,)),
+        "dataset_index": ArraySpec(np.dtype(np.int16), (samples,)),
+        "dataset_sample_index": ArraySpec(np.dtype(np.int64), (samples,)),
     }

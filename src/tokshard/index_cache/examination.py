@@ -247,7 +247,7 @@ class _Examiner:
         # Compares shapes with each other and the description, without the dataset.
         wanted: dict[str, ArraySpec] = {}
         if isinstance(description, BlendedDescription):
-            wanted = blend_specs(description)
+            wanted = blend_specs(description.samples)
         else:
             if "document_index" in specs:
                 wanted["document_index"] = ArraySpec(np.dtype(np.int32), specs["document_index"].shape[:1])

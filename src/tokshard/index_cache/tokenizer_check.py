@@ -116,8 +116,7 @@ def check_tokenizers(
                 part.identity is None or part.identity.max_token_id >= size for part in tokenizers[name].parts
             )
         ]
-        beyond = tuple(_beyond_vocabulary(unknown, size, side))
-        found = replace(found, mismatches=(*found.mismatches, *beyond))
+        found = found.adding(_beyond_vocabulary(unknown, size, side))
     found.require(allowed=allowed)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
@@ -20,8 +20,15 @@ from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageE
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.index_cache.description import GPTDatasetDescription, descriptions_in, read_description
-from tokshard.index_cache.entry import CacheEntry, IndexOrigin, Sidecar, default_directory, gpt_specs
-from tokshard.index_cache.npy import read_spec
+from tokshard.index_cache.entry import (
+    CacheEntry,
+    IndexOrigin,
+    Sidecar,
+    blend_specs,
+    default_directory,
+    gpt_specs,
+)
+from tokshard.index_cache.npy import ArraySpec, read_spec
 from tokshard.sharding.sources import (
     CachedArrays,
     DatasetReference,
@@ -31,6 +38,9 @@ from tokshard.sharding.sources import (
 )
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
+
+_DESCRIPTION_SUFFIX = "description.txt"
+_NAMED_INDEX = "pass one of its description.txt files, or the dataset of the cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +153,8 @@ class DatasetSnapshots:
             MissingFileError: The dataset or a file of the index is not there.
             IntegrityError: The index was made from other data, is damaged, or nothing is known of it.
         """
-        snapshot, sidecar = self.of(prefix), _sidecar(entry)
-        origin = _origin(entry, sidecar)
-        then = origin.dataset
-        changes = snapshot.fingerprint.changes_since(then)
+        snapshot, origin = self.of(prefix), _origin(entry)
+        changes = snapshot.fingerprint.changes_since(origin.dataset)
         if changes:
             changes = [*_tokenizer_change(origin, prefix), *changes]
             raise IntegrityError(
@@ -154,31 +162,15 @@ class DatasetSnapshots:
                 path=entry.description_path,
                 hint="run tokshard build-indices --rebuild, or tokshard blend --rebuild",
             )
-        index = IndexReference(_files(entry, description.index_split), _epochs(entry, description, sidecar))
+        fingerprints = {name: FileFingerprint.of(entry.array_path(name)) for name in entry.arrays}
+        directory = os.path.abspath(entry.directory)
+        files = CachedArrays(directory, entry.hash, description.index_split, "GPTDataset", fingerprints)
+        index = IndexReference(files, _epochs(entry, description, origin))
         return snapshot.reference(
             samples=index.epochs.samples if samples is None else samples,
-            fingerprint=snapshot.fingerprint.filled_from(then),
+            fingerprint=snapshot.fingerprint.filled_from(origin.dataset),
             index=index,
         )
-
-
-def blend_files(directory: str, hash_text: str, split: str, samples: int) -> CachedArrays:
-    """Return the arrays of a blend, if they are there and have the shape.
-
-    Raises:
-        MissingFileError: An array is missing.
-        IntegrityError: An array is truncated, or has another shape.
-    """
-    files = CachedArrays.at(directory, hash_text, split, "BlendedDataset")
-    for name, dtype in (("dataset_index", "int16"), ("dataset_sample_index", "int64")):
-        spec = read_spec(files.path(name))
-        if spec.shape != (samples,) or spec.dtype.name != dtype:
-            raise IntegrityError(
-                f"{files.path(name)} must be {dtype} of shape ({samples},) for the blend, got {spec}",
-                path=files.path(name),
-                hint="run tokshard blend with --rebuild",
-            )
-    return files
 
 
 def _documents(prefix: str, fingerprint: FileFingerprint, *, multimodal: bool) -> int:
@@ -190,7 +182,7 @@ def _documents(prefix: str, fingerprint: FileFingerprint, *, multimodal: bool) -
     return header.document_count
 
 
-def _sidecar(entry: CacheEntry) -> Sidecar:
+def _origin(entry: CacheEntry) -> IndexOrigin:
     sidecar = Sidecar.read(entry.sidecar_path)
     if sidecar is None:
         raise IntegrityError(
@@ -203,7 +195,9 @@ def _sidecar(entry: CacheEntry) -> Sidecar:
             f"{entry.sidecar_path} belongs to another index, {sidecar.description_md5}",
             path=entry.sidecar_path,
         )
-    return sidecar
+    if sidecar.origin is None:
+        raise IntegrityError(f"{entry.sidecar_path}: origin is null", path=entry.sidecar_path)
+    return sidecar.origin
 
 
 def _tokenizer_change(origin: IndexOrigin, prefix: str) -> list[str]:
@@ -214,14 +208,7 @@ def _tokenizer_change(origin: IndexOrigin, prefix: str) -> list[str]:
     return [f"its tokenizer was {tokenizer_name(then)} and is now {tokenizer_name(now)}"]
 
 
-def _origin(entry: CacheEntry, sidecar: Sidecar) -> IndexOrigin:
-    if sidecar.origin is None:
-        raise IntegrityError(f"{entry.sidecar_path}: origin is null", path=entry.sidecar_path)
-    return sidecar.origin
-
-
-def _epochs(entry: CacheEntry, description: GPTDatasetDescription, sidecar: Sidecar) -> EpochPlan:
-    origin = _origin(entry, sidecar)
+def _epochs(entry: CacheEntry, description: GPTDatasetDescription, origin: IndexOrigin) -> EpochPlan:
     plan = plan_epochs(
         sequences=origin.sequences,
         tokens_per_epoch=origin.tokens_per_epoch,
@@ -236,29 +223,18 @@ def _epochs(entry: CacheEntry, description: GPTDatasetDescription, sidecar: Side
             f"{plan.samples} of {plan.epochs}",
             path=entry.sidecar_path,
         )
-    return _checked(entry, plan)
-
-
-def _checked(entry: CacheEntry, plan: EpochPlan) -> EpochPlan:
-    # The arrays must have the shapes that follow from the plan.
-    for name, spec in gpt_specs(plan).items():
-        found = read_spec(entry.array_path(name))
-        if found != spec:
-            raise IntegrityError(
-                f"{entry.array_path(name)} must be {spec} for the index, got {found}",
-                path=entry.array_path(name),
-                hint="rebuild the index with --rebuild",
-            )
+    _check_arrays(entry.array_path, gpt_specs(plan), "the index", "rebuild the index with --rebuild")
     return plan
 
 
-def _files(entry: CacheEntry, split: str) -> CachedArrays:
-    fingerprints = {name: FileFingerprint.of(entry.array_path(name)) for name in entry.arrays}
-    return CachedArrays(os.path.abspath(entry.directory), entry.hash, split, "GPTDataset", fingerprints)
-
-
-_DESCRIPTION_SUFFIX = "description.txt"
-_NAMED_INDEX = "pass one of its description.txt files, or the dataset of the cache"
+def _check_arrays(
+    path_of: Callable[[str], str], specs: Mapping[str, ArraySpec], product: str, hint: str
+) -> None:
+    for name, spec in specs.items():
+        path = path_of(name)
+        found = read_spec(path)
+        if found != spec:
+            raise IntegrityError(f"{path} must be {spec} for {product}, got {found}", path=path, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +364,10 @@ def _split_source(split: BlendSplit, document: BlendDocument, snapshots: Dataset
     order = None
     if split.order is not None:
         cache = os.path.abspath(document.cache_directory)
-        order = blend_files(cache, split.order.hash, split.split, split.samples)
+        order = CachedArrays.at(cache, split.order.hash, split.split, "BlendedDataset")
+        _check_arrays(
+            order.path, blend_specs(split.samples), "the blend", "run tokshard blend with --rebuild"
+        )
     return SampleSource("blend", split.name, split.samples, datasets, order)
 
 

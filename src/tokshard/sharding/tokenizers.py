@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from tokshard.blending.document import BlendDocument
@@ -61,7 +61,7 @@ def agree_on_tokenizers(
         IntegrityError: The manifest of a dataset is damaged.
     """
     everything = [dataset for source in sources for dataset in source.datasets]
-    sidecars = {entry: entry.readable_sidecar() for entry in _entries(everything)}
+    sidecars = _sidecars(everything)
     datasets = list(_tokenizers(everything, sidecars).items())
     if continued is not None:
         datasets.insert(0, (f"the data of plan {continued.plan_id[:12]}", _tokenizer_of(continued)))
@@ -72,9 +72,7 @@ def agree_on_tokenizers(
     if continued is not None:
         recorded += continued.tokenizer_mismatches or ()
     of_jobs = (found for blend in blends for found in blend.mismatches_of_job(dict(datasets)))
-    agreement = agree(datasets)
-    agreement = replace(agreement, mismatches=(*agreement.mismatches, *dict.fromkeys(of_jobs)))
-    agreement = agreement.accepting(recorded, of_indexes=of_indexes)
+    agreement = agree(datasets).adding(of_jobs).accepting(recorded, of_indexes=of_indexes)
     agreement.require(allowed=allowed)
     return PlanTokenizers(
         common_tokenizer([tokenizer for _, tokenizer in datasets]),
@@ -102,14 +100,14 @@ def _tokenizer_of(plan: Plan) -> DatasetTokenizer:
     if plan.tokenizer is not None:
         return plan.tokenizer
     datasets = [dataset for stream in plan.streams.values() for dataset in stream.source.datasets]
-    sidecars = {entry: entry.readable_sidecar() for entry in _entries(datasets)}
-    parts = (part for each in _tokenizers(datasets, sidecars).values() for part in each.parts)
+    tokenizers = _tokenizers(datasets, _sidecars(datasets)).values()
+    parts = (part for each in tokenizers for part in each.parts)
     return DatasetTokenizer(mismatches=plan.tokenizer_mismatches, merged=tuple(dict.fromkeys(parts)))
 
 
-def _entries(datasets: Iterable[DatasetReference]) -> list[CacheEntry]:
-    found = (_entry(dataset) for dataset in datasets)
-    return list(dict.fromkeys(entry for entry in found if entry is not None))
+def _sidecars(datasets: Iterable[DatasetReference]) -> dict[CacheEntry, Sidecar | None]:
+    entries = dict.fromkeys(_entry(dataset) for dataset in datasets)
+    return {entry: entry.readable_sidecar() for entry in entries if entry is not None}
 
 
 def _entry(dataset: DatasetReference) -> CacheEntry | None:

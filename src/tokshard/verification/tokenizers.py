@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from tokshard.blending.document import BlendDocument
 from tokshard.dataset.manifest import read_dataset_tokenizer
@@ -60,8 +59,7 @@ def examine_tokenizers(
     if context.tokenizer is not None:
         job = JobTokenizer(context.tokenizer.argument or "bytes", context.tokenizer.identity)
     of_job = blend.mismatches_of_job(dict(now)) if blend is not None and job is None else ()
-    agreement = agree(now, job)
-    agreement = replace(agreement, mismatches=(*agreement.mismatches, *of_job)).accepting(mismatches or ())
+    agreement = agree(now, job).adding(of_job).accepting(mismatches or ())
     for mismatch in agreement.mismatches:
         is_jobs = not mismatch.first.count
         findings.find("tokenizer-other" if is_jobs else "tokenizer-mismatch", mismatch.message)

@@ -1,0 +1,116 @@
+"""Views of tokenize: what was written, what would be done, a task of a job array, work that was removed."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from tokshard.cli import rendering
+from tokshard.core.formatting import (
+    count,
+    counted,
+    duration,
+    size,
+    throughput,
+    tokenizer_name,
+    written_dataset,
+)
+
+if TYPE_CHECKING:
+    from tokshard import ArrayTaskReport, DiscardedWork, TokenizeDryRun, TokenizeReport
+
+_SHOWN_INPUTS = 10
+
+
+def show_report(report: TokenizeReport, rules: str | None = None) -> None:
+    """Print what was written, and how."""
+    first = report.outputs[0].prefix
+    verb = "up to date" if report.up_to_date else "written"
+    facts: list[tuple[str, object]] = [(verb, written_dataset(output)) for output in report.outputs]
+    if sum(report.rejected.values()):
+        reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(report.rejected.items()))
+        facts.append(("rejected", f"{reasons} (listed in {first}.tokshard/rejected.jsonl)"))
+    if rules is not None:
+        facts.append(("preset", rules))
+    facts.append(("encoder", _encoder(report)))
+    if report.transformers_check is not None:
+        facts.append(("checked", _checked(report)))
+    if not report.up_to_date:
+        if report.units_reused:
+            units = f"{count(report.units_reused)} of {counted(report.units, 'unit')}"
+            facts.append(("reused", units))
+        if report.bytes_of_other_options:
+            units = counted(report.units_of_other_options, "unit")
+            removed = size(report.bytes_of_other_options)
+            facts.append(("removed", f"{units} of other options or inputs ({removed})"))
+        tokens = sum(output.tokens for output in report.outputs)
+        speed = throughput(report.seconds, report.content_bytes, tokens)
+        facts.append(("time", f"{size(report.content_bytes)} of text in {speed}"))
+    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(first)}")])
+
+
+def show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
+    """Print what would be done."""
+    total = sum(source.size_bytes or 0 for source in plan.inputs)
+    rendering.line(f"inputs: {count(len(plan.inputs))}, {size(total)} on disk")
+    inputs = []
+    for source in plan.inputs:
+        length = "stream" if source.size_bytes is None else size(source.size_bytes)
+        packed = "" if source.compression == "none" else f", {source.compression}"
+        inputs.append(f"  {source.path} ({source.format}{packed}, {length})")
+    rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
+    rendering.line(f"outputs: {', '.join(plan.outputs)} ({plan.state})")
+    if plan.local_dir is not None:
+        rendering.line(f"built in: {plan.local_dir}, then uploaded")
+    name, vocabulary = tokenizer_name(plan.tokenizer), count(plan.tokenizer.vocab_size)
+    dtype, eod = plan.options.dtype, plan.options.eod_id
+    rendering.line(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD token {eod}")
+    if rules is not None:
+        rendering.line(f"preset: {rules}")
+    reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
+    rendering.line(f"encoder: {plan.encoder}{reason}, {counted(plan.workers, 'worker')}")
+    if plan.transformers_check is not None:
+        rendering.line(f"checked: {_checked(plan)}")
+
+
+def show_task(report: ArrayTaskReport) -> None:
+    """Print what a task of a job array encoded."""
+    name = f"task {report.task} of {report.tasks}"
+    if report.state == "elsewhere":
+        rendering.line(f"{name}: nothing to do, {report.holder} completes the output")
+    if report.state in {"encoded", "published"}:
+        units, documents = counted(report.units, "unit"), counted(report.documents, "document")
+        facts = [(name, f"{units} encoded, {documents}, {counted(report.tokens, 'token')}")]
+        if report.units_reused:
+            facts.append(("reused", counted(report.units_reused, "unit")))
+        rendering.outcome(facts)
+    if report.state == "encoded":
+        rendering.outcome([("time", duration(report.seconds))])
+        rendering.line("next: the last task to end assembles the output; or run this command with --finish")
+    if report.result is not None:
+        show_report(report.result)
+
+
+def show_discarded(report: DiscardedWork) -> None:
+    """Print the unfinished work that was removed."""
+    for path in report.removed:
+        rendering.line(f"removed: {path}")
+    units, held = counted(report.units, "finished unit"), size(report.size_bytes)
+    rendering.line(f"{units} ({held}) removed" if report.removed else "nothing to remove: no unfinished work")
+
+
+def _encoder(report: TokenizeReport) -> str:
+    names = [name for name in ("fast", "reference") if report.encoder.documents.get(name)]
+    text = " and ".join(names) or "none, there are no documents"
+    if report.encoder.compared:
+        checked = counted(report.encoder.compared, "document")
+        text += f", {checked} checked against the reference encoder, all equal"
+    return text + (f" ({report.encoder_reason})" if report.encoder_reason else "")
+
+
+def _checked(report: TokenizeReport | TokenizeDryRun) -> str:
+    check = report.transformers_check
+    if check is None:
+        return ""
+    encoded = f"{counted(check.texts, 'text')} encoded by transformers {check.version}"
+    return f"{encoded} ({check.tokenizer_class}), all equal"
