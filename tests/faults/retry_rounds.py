@@ -147,8 +147,11 @@ def main() -> None:
     os.makedirs(rounds.workdir)
     os.chdir(rounds.workdir)
     Path("in").mkdir()
-    write("a.jsonl", [b'{"text": "a"}'])
-    campaign.load_for(lambda: campaign.command(["tokenize", "in/a.jsonl", "-o", "x"], "in", None))
+    for name in NAMES:
+        write(name, [b'{"text": "a"}', b"broken"])
+    for words in ([], ["--on-error", "skip"]):
+        everything = ["tokenize", *(f"in/{name}" for name in NAMES), "-o", "x", *words]
+        campaign.load_for(lambda words=everything: campaign.command(words, "in", None))
     failures = {}
     for number in range(rounds.rounds):
         if (wrong := play(rounds, random.Random(f"{rounds.seed} {number}"))) is not None:

@@ -66,17 +66,17 @@ def first_failures(result: dict) -> str:
 
 GROWING = ["write", "create", "open_for_append", "make_directory"]
 CAMPAIGNS = {
-    "plain": ({}, 5),
+    "plain": ({}, 7),
     "streamed": ({"arguments": STREAMED}, 13),
     "two fields": (
         {"arguments": TWO_FIELDS, "prefixes": ["out/x_text_document", "out/x_title_document"]},
         14,
     ),
     "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 10),
-    "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 2),
-    "disk full": ({"mode": "enospc", "only": GROWING}, 3),
+    "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 4),
+    "disk full": ({"mode": "enospc", "only": GROWING}, 5),
     "input/output error": ({"mode": "eio"}, 8),
-    "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 2),
+    "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 3),
 }
 
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.oracle
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "sample_data"
+MOST_DOCUMENTS = 150  # of each source: enough for several units
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +47,18 @@ def preprocess(megatron, path, prefix, tokenizer_path, *, special_tokens, append
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """Both sources, and documents that are lists, with empty texts among them."""
-    path = tmp_path_factory.mktemp("inputs") / "lists.jsonl"
-    stories = (SAMPLE / "stories.jsonl").read_text(encoding="utf-8").splitlines()
-    with path.open("w", encoding="utf-8") as file:
-        for number, line in enumerate(stories[:150]):
-            text = json.loads(line)["text"]
-            pieces = ["", *text.split(". ")] if number % 3 else []
-            file.write(json.dumps({"text": pieces}) + "\n")
-    return [SAMPLE / "stories.jsonl", SAMPLE / "manuals.jsonl", path]
+    """A part of both sources, and documents that are lists, with empty texts among them."""
+    directory = tmp_path_factory.mktemp("inputs")
+    paths = []
+    for name in ("stories", "manuals"):
+        lines = (SAMPLE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        paths.append(directory / f"{name}.jsonl")
+        paths[-1].write_text("".join(lines[:MOST_DOCUMENTS]), encoding="utf-8")
+    texts = [json.loads(line)["text"] for line in paths[0].read_text(encoding="utf-8").splitlines()]
+    pieces = [["", *text.split(". ")] if number % 3 else [] for number, text in enumerate(texts)]
+    paths.append(directory / "lists.jsonl")
+    paths[-1].write_text("".join(json.dumps({"text": each}) + "\n" for each in pieces), encoding="utf-8")
+    return paths
 
 
 @pytest.fixture(scope="module")
