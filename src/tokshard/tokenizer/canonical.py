@@ -14,44 +14,15 @@ from itertools import chain
 from typing import Any, Final
 
 from tokshard.tokenizer.huggingface import (
+    COMPONENT_DEFAULTS,
     SPLITS_SPECIAL_TOKENS,
     added_ids_of_model,
     byte_alphabet,
+    model_type,
     template_ids,
 )
 from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
 
-# Defaults of `tokenizers`, by type of component: a missing key means the same as this value.
-_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "BPE": {
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-    },
-    "Unigram": {"unk_id": None, "byte_fallback": False},
-    "WordPiece": {
-        "unk_token": "[UNK]",
-        "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100,
-    },
-    "WordLevel": {"unk_token": "<unk>"},
-    "ByteLevel": {"add_prefix_space": True, "use_regex": True},
-    "Metaspace": {"replacement": "\N{LOWER ONE EIGHTH BLOCK}", "prepend_scheme": "always", "split": True},
-    "Split": {"invert": False},
-    "Digits": {"individual_digits": False},
-    "Punctuation": {"behavior": "Isolated"},
-    "BertNormalizer": {
-        "clean_text": True,
-        "handle_chinese_chars": True,
-        "strip_accents": None,
-        "lowercase": True,
-    },
-    "Strip": {"strip_left": True, "strip_right": True},
-}
 _WITHOUT_EFFECT: Final = {"trim_offsets", "str_rep"}
 _PARTS_OF_SEQUENCES: Final = ("normalizers", "pretokenizers")
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -188,18 +159,6 @@ def _flat_merges(merges: Any) -> Any:
     return merges
 
 
-def model_type(model: dict[str, Any]) -> str:
-    """Return the type of a model."""
-    if model.get("type"):
-        return str(model["type"])
-    # The oldest files name no type; the library tries them in this order.
-    if "merges" in model:
-        return "BPE"
-    if isinstance(model.get("vocab"), list):
-        return "Unigram"
-    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
-
-
 def _added_tokens(parsed: dict[str, Any]) -> list[list[Any]]:
     tokens = [token for token in parsed.get("added_tokens") or [] if token.get("content")]
     ids = added_ids_of_model(parsed["model"], [token["content"] for token in tokens])
@@ -236,5 +195,5 @@ def _of_sequence(part: dict[str, Any]) -> Iterable[Any]:
 
 
 def _without_defaults(kind: str, values: dict[str, Any]) -> dict[str, Any]:
-    defaults = _DEFAULTS.get(kind, {})
+    defaults = COMPONENT_DEFAULTS.get(kind, {})
     return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}

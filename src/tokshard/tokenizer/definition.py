@@ -17,7 +17,8 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
 from tokshard.errors import TokenizerError
 from tokshard.storage.files import write_atomically
 from tokshard.tokenizer import canonical
-from tokshard.tokenizer.directory import FILES_BESIDE, Directory, Reading, ReadingProblem, choose_reading
+from tokshard.tokenizer.directory import ReadingProblem, choose_reading
+from tokshard.tokenizer.directory_reader import FILES_BESIDE, Directory, Reading
 from tokshard.tokenizer.eod import choose_eod, declared_eod
 from tokshard.tokenizer.files import (
     as_object,

@@ -12,6 +12,38 @@ from tokshard.tokenizer.vocabulary import Vocabulary
 SPLITS_SPECIAL_TOKENS: Final = "encode_special_tokens"
 """Key of definitions that tokshard writes, at their beginning: special tokens in texts are text."""
 
+COMPONENT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "BPE": {
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    },
+    "Unigram": {"unk_id": None, "byte_fallback": False},
+    "WordPiece": {
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "unk_token": "[UNK]",
+    },
+    "WordLevel": {"unk_token": "<unk>"},
+    "ByteLevel": {"add_prefix_space": True, "use_regex": True},
+    "Metaspace": {"replacement": "\N{LOWER ONE EIGHTH BLOCK}", "prepend_scheme": "always", "split": True},
+    "Split": {"invert": False},
+    "Digits": {"individual_digits": False},
+    "Punctuation": {"behavior": "Isolated"},
+    "BertNormalizer": {
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    },
+    "Strip": {"strip_left": True, "strip_right": True},
+}
+"""Values that the library uses for missing keys, by the type of the component."""
+
 
 def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
     """Return the vocabulary of a parsed ``tokenizer.json``; raise TokenizerError if it is none."""
@@ -151,6 +183,18 @@ def added_ids_of_model(model: Mapping[str, Any], contents: Iterable[str]) -> dic
         wanted = set(contents)
         vocabulary = {piece[0]: index for index, piece in enumerate(vocabulary) if piece[0] in wanted}
     return added_token_ids(vocabulary, size, contents)
+
+
+def model_type(model: dict[str, Any]) -> str:
+    """Return the type of a model."""
+    if model.get("type"):
+        return str(model["type"])
+    # The oldest files name no type; the library tries them in this order.
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
 
 
 def byte_alphabet() -> list[str]:

@@ -13,7 +13,7 @@ from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
-from tokshard.tokenizer.directory import FILES_BESIDE
+from tokshard.tokenizer.directory_reader import FILES_BESIDE
 from tokshard.tokenizer.files import ACCEPTED_FILES, conversion_hint, read_settings
 
 _DEFINITION = "tokenizer.json"

@@ -14,7 +14,13 @@ from tokshard.errors import TokenizerError
 from tokshard.tokenizer import metaspace
 from tokshard.tokenizer.disputed import DISPUTED_CHARACTER, components
 from tokshard.tokenizer.huggingface import SPLITS_SPECIAL_TOKENS, added_token_ids, byte_alphabet
-from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
+from tokshard.tokenizer.tiktoken_files import (
+    CL100K_PATTERN,
+    GPT2_PATTERN,
+    O200K_PATTERN,
+    QWEN3_5_PATTERN,
+    QWEN_PATTERN,
+)
 
 _TOP_KEYS: Final = frozenset(
     {
@@ -48,15 +54,14 @@ _BEHAVIORS: Final = ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNex
 
 # Published patterns: GPT-2; cl100k and Llama 3; o200k; Qwen 2 and 3; Qwen 3.5; Mistral's tekken; digits
 # alone; the three of DeepSeek V3.
-_QWEN2 = CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 _TEKKEN = O200K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}").replace(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "")
 KNOWN_PATTERNS: Final = frozenset(
     {
         GPT2_PATTERN,
         CL100K_PATTERN,
         O200K_PATTERN,
-        _QWEN2,
-        _QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"),
+        QWEN_PATTERN,
+        QWEN3_5_PATTERN,
         _TEKKEN,
         r"\p{N}",
         r"\p{N}{1,3}",

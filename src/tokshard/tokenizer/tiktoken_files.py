@@ -156,6 +156,9 @@ CL100K_PATTERN: Final = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN_PATTERN: Final = CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN3_5_PATTERN: Final = QWEN_PATTERN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(
+    r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"
+)
 O200K_PATTERN: Final = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN
+from tokshard.tokenizer.huggingface import COMPONENT_DEFAULTS
+from tokshard.tokenizer.tiktoken_files import QWEN3_5_PATTERN, QWEN_PATTERN
 
 GENERIC: Final = "TokenizersBackend"
 """The class that keeps all of ``tokenizer.json``, by its name in version 5."""
@@ -316,7 +317,7 @@ def built_parts(
         case "GPTNeoXTokenizer":
             built, spaces, pieces = _bpe(model), _NFC, _byte_level(kwargs)
         case "Qwen2Tokenizer" | "Qwen3_5Tokenizer":
-            split = _split(_QWEN2_PATTERN if name == "Qwen2Tokenizer" else _QWEN3_5_PATTERN)
+            split = _split(QWEN_PATTERN if name == "Qwen2Tokenizer" else QWEN3_5_PATTERN)
             bytes_ = _byte_level({"add_prefix_space": bool(prefix)}, use_regex=False)
             built, spaces, pieces = _bpe(model), _NFC, _sequence(split, bytes_)
         case "CohereTokenizer":
@@ -338,7 +339,7 @@ def built_parts(
         case "T5Tokenizer":
             built, spaces, pieces = _unigram(model, 2), _precompiled(normalizer), _words_then("always")
         case _ if CLASSES_5[name].model == "WordPiece":
-            built = {**_WORD_PIECE, "unk_token": kwargs["unk_token"], "vocab": model["vocab"]}
+            built = _word_piece(model, kwargs["unk_token"])
             spaces = {
                 "type": "BertNormalizer",
                 "clean_text": True,
@@ -353,12 +354,7 @@ def built_parts(
 
 
 _MARK = "\N{LOWER ONE EIGHTH BLOCK}"
-_WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
 _NFC = {"type": "NFC"}
-_QWEN2_PATTERN = CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
-_QWEN3_5_PATTERN = _QWEN2_PATTERN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(
-    r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"
-)
 
 
 def _flag(kwargs: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
@@ -371,16 +367,19 @@ def _flag(kwargs: Mapping[str, Any], name: str, *, default: bool = False) -> boo
 def _bpe(model: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {
         "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
+        **COMPONENT_DEFAULTS["BPE"],
         **changes,
         "vocab": model["vocab"],
         "merges": model.get("merges") or [],
+    }
+
+
+def _word_piece(model: Mapping[str, Any], unknown: Any) -> dict[str, Any]:
+    return {
+        "type": "WordPiece",
+        **COMPONENT_DEFAULTS["WordPiece"],
+        "unk_token": unknown,
+        "vocab": model["vocab"],
     }
 
 
