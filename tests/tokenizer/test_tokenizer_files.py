@@ -506,7 +506,7 @@ def test_the_special_tokens_of_a_sentencepiece_model(settings, prefix, suffix, m
 def test_a_sentencepiece_directory_against_transformers(model, tmp_path):
     transformers = pytest.importorskip("transformers")
     if not transformers.__version__.startswith("4."):
-        pytest.skip("transformers 5 splits white space otherwise")
+        pytest.skip("transformers 5 splits white space differently")
     directory = directory_of(model, tmp_path, tokenizer_class="LlamaTokenizer")
     ours = load_tokenizer(directory)
     theirs = transformers.AutoTokenizer.from_pretrained(directory, use_fast=False)

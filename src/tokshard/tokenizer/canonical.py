@@ -1,8 +1,8 @@
 """The canonical form of a tokenizer's definition: equal for all files that give the same ids by design.
 
-Files of one tokenizer differ when they are saved again: merges are pairs or strings, defaults are written or
-left out, older names of options return as newer ones, and keys change places. Parts that change no id
-(decoders, truncation, padding, offsets) are left out. What remains is compared by its digest.
+A tokenizer's file changes when it is saved again: merges are pairs or strings, defaults are written or left
+out, options get newer names, and keys another order. The canonical form has none of these differences, and no
+parts that change no id (decoders, truncation, padding, offsets). It is compared by its digest.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def huggingface_digest(parsed: dict[str, Any]) -> str:
 
 
 def behavior(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Return what decides ids besides vocabulary and merges, in a form to compare.
+    """Return the parts that decide ids besides vocabulary and merges, in a form to compare.
 
-    More definitions are equal than by their digests: what cannot matter is left out, such as the unknown
-    token of a vocabulary with all bytes.
+    Options without effect are left out, such as the unknown token of a vocabulary with all bytes, so
+    definitions with different digests can have equal behavior.
     """
     model, parts = parsed["model"], _parts_of(parsed)
     options = _options(model)
@@ -59,8 +59,8 @@ def behavior(parsed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_unused_flags(parts: Mapping[str, Any], *, splits: bool) -> list[list[Any]]:
-    # Tokens are found in two passes, before and after normalization, so one pass without a normalizer is the
-    # same as the other.
+    # Tokens are matched in two passes, before and after normalization. Without a normalizer, both see the
+    # same text.
     tokens: list[list[Any]] = parts["added_tokens"]
     ways = {token[_NORMALIZED] for token in tokens}
     if parts["normalizer"] is None and len(ways) == 1:

@@ -1,4 +1,4 @@
-"""Tokenizers: finding one, reading what it is, and choosing its end-of-document token.
+"""Loading of tokenizers: finding one, reading its definition, and choosing its end-of-document token.
 
 This runs at the start of every command, so it parses the definition itself and loads no tokenizer
 library for ``tokenizer.json`` files (a vocabulary of 150,000 tokens takes about 0.3 s).
@@ -51,10 +51,10 @@ class Tokenizer:
         argument: What the user gave, or None for the built-in one.
         path: The local file that defines it, or None for the built-in one.
         identity: What manifests record, wherever the files are stored.
-        definition: What its library loads: the content of the file at ``path``, or that with what the
-            files beside it change.
+        definition: The content that its library loads: that of the file at ``path``, with the changes of
+            the files beside it.
         sha256: SHA-256 of ``definition``.
-        applied: What the files beside it change, one phrase each.
+        applied: The changes of the files beside it, one phrase each.
         warnings: Reasons why transformers may give other ids, one sentence each.
     """
 
@@ -112,7 +112,7 @@ class Tokenizer:
         return path
 
     def like(self, identity: TokenizerIdentity | None) -> Tokenizer:
-        """Return it with the settings that an identity records, if they apply to it."""
+        """Return the tokenizer with the settings that an identity records, if they apply to it."""
         recorded = None if identity is None else identity.transformers
         if self.kind == "huggingface" and recorded not in (None, self.identity.transformers):
             return load_tokenizer(self.argument, need_eod=False, transformers=recorded)
@@ -136,7 +136,7 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
     special_tokens: bool = True,
     files_beside: bool = True,
 ) -> Tokenizer:
-    """Find a tokenizer and read what it is.
+    """Find and read a tokenizer.
 
     Args:
         argument: One of the files in docs/reference/tokenizers.md or its directory, the URL of one of
@@ -144,13 +144,13 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
             bytes of UTF-8 and 256 is the end of a document; ``null:N`` for text that consists of token ids
             below N.
         eod: The end-of-document token: an id, or a token's text. A number is always an id.
-        need_eod: Whether it is an error that no EOD can be chosen. A wrong ``eod`` always is.
+        need_eod: Whether to raise an error if no EOD can be chosen. A wrong ``eod`` is always an error.
         merges: The path of the ``merges.txt`` that belongs to the ``vocab.json`` at ``argument``; by default
             the one beside it.
         tiktoken: How to read the file of a TikTokenizer; None for Megatron's defaults.
         transformers: The major version of transformers whose reading of a directory is followed; by default
             5 where 4 and 5 differ, with a warning.
-        strict: Whether it is an error, and no warning, that transformers may give other ids.
+        strict: Whether to raise an error, instead of warning, if transformers may give other ids.
         special_tokens: Whether the post-processor applies, so that its differences matter.
         files_beside: Whether files beside the definition, such as ``tokenizer_config.json``, are read, too.
 
@@ -197,7 +197,7 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
 
 
 def definition_ahead(path: str, transformers: Family | None) -> tuple[bytes, dict[str, Any]]:
-    """Return what :func:`load_tokenizer` makes of a local ``tokenizer.json``: its bytes, and them parsed."""
+    """Return the definition that :func:`load_tokenizer` makes of a local file, as bytes and parsed."""
     source = locate_tokenizer(path)
     content = read_file(source.definition)
     parsed = as_object(parse_json(content, source.definition), source.definition)
@@ -235,7 +235,7 @@ def reopen_tokenizer(path: str | None, identity: TokenizerIdentity, sha256: str)
         sha256: The SHA-256 of that file.
 
     Raises:
-        TokenizerError: The file cannot be read, or is not the same any more.
+        TokenizerError: The file cannot be read, or has changed.
     """
     definition = _definition_without_file(identity) if path is None else read_file(path)
     if hashlib.sha256(definition).hexdigest() != sha256:
@@ -380,7 +380,7 @@ def _sentencepiece(source: Location, content: bytes) -> _Read:
         _refuse_difference(source.directory, settings, path, difference)
         problem = ReadingProblem(
             f"the SentencePiece model {path} keeps text that spells a special token, which AutoTokenizer "
-            "makes this token; transformers 5 also splits white space otherwise",
+            "makes this token; transformers 5 also splits white space differently",
             f"for the ids of AutoTokenizer, {conversion_hint(source.directory, settings)}; or pass {path}",
         )
     digest = canonical.content_digest("sentencepiece", content)

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from tokshard.tokenizer import huggingface_library
 
-# fastokens' regular expressions take this one character for white space; Unicode and the reference do
-# not, since 2013.
+# fastokens' regular expressions treat this character as white space; Unicode and the reference do not,
+# since 2013.
 DISPUTED_CHARACTER: Final = "\u180e"
 
 # The characters for which fastokens 0.3.5 and `tokenizers` 1.0.0rc3 split (\p{L}, \p{M}, \p{N}, \s) or
-# normalize (NFC) otherwise: those that Unicode added with version 17, and the combining
+# normalize (NFC) differently: those that Unicode added with version 17, and the combining
 # marks that it added since version 9. fastokens and 0.22 and 0.23 agree on them.
 _SINCE_VERSION_1: Final = (
     "\u07fd\u088f\u0897-\u089f\u08ca-\u08d3\u09fe\u0c3c\u0c5c\u0cdc\u0d3b\u0d3c\u0eba\u1715\u180e"
@@ -35,7 +35,7 @@ _SINCE_VERSION_1: Final = (
 
 
 def disputed(definition: dict[str, Any]) -> Callable[[str], bool] | None:
-    """Return the function that finds texts for the reference; None if no text is one for this definition."""
+    """Return the function that recognizes disputed texts; None if this definition has none."""
     if huggingface_library.is_version_1():
         search = re.compile(f"[{_SINCE_VERSION_1}]").search
         return lambda text: not text.isascii() and search(text) is not None
@@ -46,7 +46,7 @@ def disputed(definition: dict[str, Any]) -> Callable[[str], bool] | None:
 
 
 def components(part: Any, key: str) -> Iterator[dict[str, Any]]:
-    """Yield the components of a part of a definition; ``key``: where a Sequence has its members."""
+    """Yield the components of a part of a definition; ``key``: the key of the members of a Sequence."""
     if not isinstance(part, dict):
         return
     if part.get("type") != "Sequence":

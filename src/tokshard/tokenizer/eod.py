@@ -30,7 +30,7 @@ KNOWN_EODS: Final = (
 
 
 def declared_eod(paths: tuple[str, ...]) -> str | None:
-    """Return the EOS token that the first of the files declares which declares one."""
+    """Return the EOS token of the first file that declares one; None if none does."""
     for path in paths:
         token = read_object(path).get("eos_token")
         if isinstance(token, dict):
@@ -51,7 +51,7 @@ def choose_eod(
         vocabulary: The tokens.
         wanted: What the user names: an id, or the text of a token.
         path: The tokenizer, for messages.
-        need_eod: Whether it is an error that none can be chosen. A wrong ``wanted`` always is.
+        need_eod: Whether to raise an error if none can be chosen. A wrong ``wanted`` is always an error.
 
     Raises:
         TokenizerError: See above.

@@ -1,7 +1,7 @@
 """The equivalence check: in every run the fast encoder is compared with the reference on some documents.
 
-Chosen are the documents of the corpus' first megabyte, and then about one in a thousand by a hash of its
-position, so the choice depends on nothing but the input.
+These are the documents of the corpus' first megabyte, and about one in a thousand of the others, by a hash of
+its position, so the choice depends on nothing but the input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def sample(offsets: NDArray[np.int64], file: int, compare_below: int) -> NDArray
 
     Returns:
         Indices into ``offsets``, int64. About one in :data:`ONE_IN` beyond ``compare_below``: those whose
-        position, mixed by the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), is small.
+        position, mixed by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014), is small.
     """
     import numpy as np
 

@@ -43,7 +43,7 @@ def read_file(path: str) -> bytes:
 
 
 def is_model_file(path: str) -> bool:
-    """Return whether a file has a name as ``tokenizer.model`` or ``tokenizer.model.v3``."""
+    """Return whether a file has a name like ``tokenizer.model`` or ``tokenizer.model.v3``."""
     return re.search(r"\.model(\.v\w+)?$", path) is not None
 
 
@@ -109,7 +109,7 @@ def parse_json(content: bytes, path: str) -> Any:
     """Parse a tokenizer's file; raise TokenizerError if it is not JSON."""
     import orjson
 
-    # Half of the time would go to collecting garbage among the small lists of merges, which are none.
+    # The garbage collector would take half of the time to visit the lists of merges, none of them garbage.
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -10,7 +10,7 @@ from tokshard.tokenizer.files import parse_object, read_file, token_text
 
 _EOD: Final = "<|endoftext|>"
 _CLASSES: Final = ("GPT2Tokenizer", "GPT2TokenizerFast")
-# What changes ids when transformers loads the files, and the value that changes nothing.
+# Settings that change ids when transformers loads the files, each with the value that changes nothing.
 _PLAIN: Final[Mapping[str, Any]] = {"add_prefix_space": False, "add_bos_token": False, "auto_map": None}
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "additional_special_tokens")
 

@@ -10,7 +10,7 @@ from tokshard.errors import TokenizerError
 from tokshard.tokenizer.vocabulary import Vocabulary
 
 SPLITS_SPECIAL_TOKENS: Final = "encode_special_tokens"
-"""Key of definitions that tokshard writes, at their beginning: special tokens in texts are text."""
+"""First key of definitions, written by tokshard, that encode special tokens in texts as ordinary text."""
 
 COMPONENT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "BPE": {
@@ -151,10 +151,10 @@ def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int]
 def added_token_ids(
     vocabulary: Mapping[str, int], vocabulary_size: int, contents: Iterable[str]
 ) -> dict[str, int]:
-    """Return the ids that ``tokenizers`` gives to added tokens, which are not those that the file names.
+    """Return the ids that ``tokenizers`` gives to added tokens, whatever ids the file states.
 
-    A token that the model has keeps the model's id. The others are numbered on from the model's size, in
-    the order of the file, whatever ids the file states.
+    A token of the model's vocabulary keeps its id there. The others get the ids from the model's size on, in
+    the order of the file.
 
     Example:
         >>> added_token_ids({"a": 0, "b": 1}, 2, ["<x>", "b", "<y>"])

@@ -1,8 +1,8 @@
 """The library `tokenizers`, behind one interface: the only module that imports it.
 
 Version 1.0, of which there are pre-releases, has another interface than 0.22 and 0.23: it loads files only,
-and switches truncation and padding off by attributes. Which one is installed is decided when a tokenizer is
-loaded, by the features of the library.
+and switches truncation and padding off by attributes. The installed version is recognized by its
+features when a tokenizer is loaded.
 """
 
 from __future__ import annotations

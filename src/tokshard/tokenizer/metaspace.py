@@ -1,4 +1,4 @@
-"""Metaspace pre-tokenizers, said as normalizers, which the fast encoder knows.
+"""Metaspace pre-tokenizers, rewritten as normalizers, which the fast encoder supports.
 
 ``Metaspace`` turns spaces into U+2581, puts one in front, and (if it splits) begins a piece at each.
 Normalizers ``Prepend`` and ``Replace`` and a ``Split`` at U+2581 do the same except that
@@ -7,8 +7,8 @@ Normalizers ``Prepend`` and ``Replace`` and a ``Split`` at U+2581 do the same ex
 * with ``prepend_scheme`` ``first`` it puts nothing in front of the sections after an added token, and
   with ``always`` it looks at each section's own beginning.
 
-Documents with either are outside the domain in which the two are equal. They are found here, at the
-price of one look at each text's first character and one table look-up for each token.
+Documents with either are outside the domain in which the two are equal. To find them costs one check of each
+text's first character and one table look-up for each token.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SCHEMES: Final = ("always", "first", "never")
 
 
 def is_metaspace(definition: dict[str, Any]) -> bool:
-    """Tell whether a tokenizer.json's pre-tokenizer is a Metaspace."""
+    """Return whether a tokenizer.json's pre-tokenizer is a Metaspace."""
     part = definition.get("pre_tokenizer")
     return isinstance(part, dict) and part.get("type") == "Metaspace"
 
 
 def prepends(definition: dict[str, Any]) -> bool:
-    """Tell whether a definition's Metaspace puts U+2581 in front of texts."""
+    """Return whether a definition's Metaspace puts U+2581 in front of texts."""
     return bool(definition["pre_tokenizer"].get("prepend_scheme", "always") != "never")
 
 

@@ -1,4 +1,4 @@
-"""SentencePiece models: their tokens, and what the files beside one change."""
+"""SentencePiece models: their tokens, and the changes by the files beside one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def foreign_class(settings: Mapping[str, Any]) -> str | None:
 
 
 def difference_from_llama(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> str | None:
-    """Return why AutoTokenizer encodes otherwise than a model in the same directory, or None.
+    """Return why AutoTokenizer encodes differently from the model in the same directory, or None.
 
     It compares with transformers 4, whose LlamaTokenizer encodes all texts in the same way, except those
     that spell a special token.

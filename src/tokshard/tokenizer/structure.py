@@ -1,8 +1,8 @@
 """The tokenizer.json files that the fast encoder supports.
 
-An allow-list. A part is known here because fastokens 0.3.5 and ``tokenizers`` 0.23 gave equal tokens for
-it on every code point in several contexts and on random texts; a part that is not known is refused, with
-the reason, and the reference encoder serves. docs/explanation/exactness.md has the table of what was tried.
+An allow-list. It contains the parts for which fastokens 0.3.5 and ``tokenizers`` 0.23 gave equal tokens on
+every code point in several contexts and on random texts. Other parts are refused, with the reason, and the
+reference encoder is used. docs/explanation/exactness.md lists the comparisons.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
 
 
 def simplified(definition: dict[str, Any], *, special_tokens: bool) -> dict[str, Any]:
-    """Return a definition that :func:`refusal` accepts in the form in which the fast encoder takes it.
+    """Return the form of a definition that the fast encoder loads; :func:`refusal` must accept it.
 
-    Without decoder, truncation and padding, which have no part in encoding here; without a
-    post-processor unless it applies; and with a normalizer that does nothing where there is none but both
-    kinds of added tokens: fastokens matches them in the two passes of ``tokenizers`` only then. Merges are
-    written in the older form where they can be, which it reads in two thirds of the time.
+    It has no decoder, truncation and padding, which do not affect ids, and no post-processor unless it
+    applies. A definition without a normalizer, but with normalized and other added tokens, gets a normalizer
+    that does nothing: only then does fastokens match them in two passes, as ``tokenizers`` does. Merges are
+    written in the older form where possible, which fastokens reads in two thirds of the time.
     """
     if metaspace.is_metaspace(definition):
         definition = metaspace.rewritten(definition) or definition
@@ -178,7 +178,7 @@ def _vocabulary_refusal(vocabulary: Any) -> str | None:
 def _merges_refusal(merges: Any) -> str | None:
     if isinstance(merges, list):
         if all(isinstance(merge, str) and merge.count(" ") == 1 for merge in merges):
-            # Old files may carry the comment of merges.txt along, which only tokenizers skips.
+            # Old files may contain the comment of merges.txt, which only tokenizers skips.
             commented = any(merge.startswith("#version") for merge in merges)
             return "merges with comments" if commented else None
         if all(isinstance(merge, list) and list(map(type, merge)) == [str, str] for merge in merges):
@@ -238,7 +238,7 @@ def _pattern_refusal(pattern: dict[str, Any]) -> str | None:
 
 
 def _coverage_refusal(definition: dict[str, Any]) -> str | None:
-    # Every text must be encodable: what happens otherwise differs between the encoders.
+    # Every text must be encodable: the encoders treat other texts differently.
     model = definition["model"]
     vocabulary = model["vocab"]
     steps = components(definition.get("pre_tokenizer"), "pretokenizers")
@@ -281,7 +281,7 @@ def _added_tokens_refusal(definition: dict[str, Any]) -> str | None:
                 f"the added token {token['content']!r} with the id {token['id']}, "
                 f"for which tokenizers takes {ids[token['content']]}"
             )
-    # Which of two tokens that normalize to the same text wins is chance in tokenizers itself.
+    # Of two tokens with the same normalized text, tokenizers itself finds one by chance.
     folded = [_folded(token["content"]) for token in tokens if token["normalized"]]
     return "added tokens that normalize to the same text" if len(set(folded)) < len(folded) else None
 

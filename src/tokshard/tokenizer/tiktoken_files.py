@@ -107,7 +107,7 @@ def encoding_of_json(
 
 
 def encoding_of_name(definition: bytes, name: str, path: str) -> TiktokenEncoding:
-    """Return the encoding in a file that was read before, when it had this name."""
+    """Return the encoding in a file for which an earlier reading recorded this name."""
     if settings := TikTokenizerSettings.of_encoding(name):
         return _megatron(parse_json(definition, path), settings, path)
     if name == _TEKKEN:
@@ -320,7 +320,7 @@ class TikTokenizerSettings:
 
     @classmethod
     def of_encoding(cls, name: str | None) -> Self | None:
-        """Return the settings in the name of an encoding, or None if it is another one's."""
+        """Return the settings in the name of an encoding, or None for other names."""
         found = re.fullmatch(r"TikTokenizer-(v[12])-(\d+)-(\d+)(?:-(\[.*\]))?", name or "", re.DOTALL)
         if found is None:
             return None

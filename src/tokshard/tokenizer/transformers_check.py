@@ -164,7 +164,7 @@ def _files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def _special_texts(tokenizer: Tokenizer) -> Iterator[str]:
-    # A corpus hardly contains them, and settings of the directory may change what they take away around them.
+    # They are rare in a corpus, and settings may change which spaces around them they absorb.
     definition = parse_object(tokenizer.definition, str(tokenizer.path))
     for token in definition.get("added_tokens", [])[:_MAX_SPECIAL_TOKENS]:
         yield f"a {token['content']} b{token['content']}"

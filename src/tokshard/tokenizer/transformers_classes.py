@@ -140,7 +140,7 @@ class Class5:
     """A class of version 5 that rebuilds normalizer and pre-tokenizer.
 
     Attributes:
-        model: The type of model that it keeps vocabulary and merges of.
+        model: The type of model whose vocabulary and merges it keeps.
         tokens: Its special tokens where the files name none.
         readds: Whether it adds its special tokens once more, without flags.
     """

@@ -1,4 +1,4 @@
-"""What is known of a tokenizer's tokens before its library is loaded."""
+"""The tokens of a tokenizer, as they are known before its library is loaded."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Vocabulary:
     Attributes:
         ids: The id of each token.
         added: Tokens that are not from the model: the EOD token is searched among them first.
-        size: Number of tokens; not that of the names in ``ids``, where pieces repeat.
+        size: Number of tokens; may exceed that of ``ids``, where pieces repeat.
         declared_eod: The EOD token that the tokenizer's files name.
         name: The encoding, for kinds whose file does not define the tokenizer alone; else None.
-        prefix_ids: Ids before each text with ``--special-tokens`` (BOS); None if the files do not tell.
+        prefix_ids: Ids before each text with ``--special-tokens`` (BOS); None if they are unknown.
         suffix_ids: The same after each text.
     """
 
