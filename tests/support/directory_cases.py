@@ -4,7 +4,7 @@ import copy
 import string
 
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
-DEFINITION, MODEL = "tokenizer.json", "config.json"
+DEFINITION, MODEL_CONFIG = "tokenizer.json", "config.json"
 TEXTS = [
     "",
     " ",
@@ -49,6 +49,7 @@ def _pairs(space):
 
 
 def token(content, **flags):
+    """Return a token as configuration files write one with its flags."""
     return {
         "content": content,
         "single_word": False,
@@ -119,12 +120,11 @@ def bert():
     return {DEFINITION: definition, CONFIG: {"tokenizer_class": "BertTokenizer"}}
 
 
-def _decoder(files, *more, **changes):
-    known = [*files[DEFINITION]["added_tokens"], *more]
-    decoder = {str(one["id"]): {key: one[key] for key in one if key != "id"} for one in known}
-    for one in decoder.values():
-        one.update(changes.get("flags", {}))
-    return decoder
+def decoder_of(tokens, **flags):
+    """Return the added_tokens_decoder of added tokens, with flags changed."""
+    return {
+        str(one["id"]): {key: value for key, value in one.items() if key != "id"} | flags for one in tokens
+    }
 
 
 def _new(files, **flags):
@@ -179,8 +179,8 @@ def cases():
         ),
         "LlamaTokenizer": llama(),
         "LlamaTokenizer, legacy": _with(llama, CONFIG, legacy=True),
-        "LlamaTokenizer of a Mistral": _with(llama, MODEL, model_type="mistral"),
-        "LlamaTokenizer of a Qwen2": _with(llama, MODEL, model_type="qwen2"),
+        "LlamaTokenizer of a Mistral": _with(llama, MODEL_CONFIG, model_type="mistral"),
+        "LlamaTokenizer of a Qwen2": _with(llama, MODEL_CONFIG, model_type="qwen2"),
         "GemmaTokenizer": _with(llama, CONFIG, tokenizer_class="GemmaTokenizer"),
         "TokenizersBackend": _with(byte_level, CONFIG, tokenizer_class="TokenizersBackend"),
         "BertTokenizer": bert(),
@@ -197,14 +197,16 @@ def cases():
         "a new normalized token": {"special": False, "normalized": True},
     }.items():
         files = byte_level()
-        files[CONFIG]["added_tokens_decoder"] = _decoder(files, _new(files, **flags))
+        files[CONFIG]["added_tokens_decoder"] = decoder_of(
+            [*files[DEFINITION]["added_tokens"], _new(files, **flags)]
+        )
         found[f"added_tokens_decoder: {name}"] = files
     for name in ("lstrip", "rstrip", "normalized", "single_word"):
         files = llama()
-        files[CONFIG]["added_tokens_decoder"] = _decoder(files, flags={name: True})
+        files[CONFIG]["added_tokens_decoder"] = decoder_of(files[DEFINITION]["added_tokens"], **{name: True})
         found[f"added_tokens_decoder: {name}"] = files
     files = _with(byte_level, MAP, eos_token="<|new|>")
-    files[CONFIG]["added_tokens_decoder"] = _decoder(files)
+    files[CONFIG]["added_tokens_decoder"] = decoder_of(files[DEFINITION]["added_tokens"])
     found["eos_token in a map that is not read"] = files
     files = byte_level()
     files[DEFINITION]["pre_tokenizer"]["add_prefix_space"] = True

@@ -1,4 +1,4 @@
-"""Small tokenizer definitions and hostile texts, shared by the tests of this folder."""
+"""Small tokenizer definitions and hostile texts."""
 
 import copy
 import itertools
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from support.directory_cases import token
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.huggingface import byte_alphabet
 
@@ -52,8 +53,7 @@ def random_texts(seed, count):
 
 
 def added(index, content, **flags):
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {"id": index, "content": content, **plain, **flags}
+    return {"id": index, **token(content), "special": True, **flags}
 
 
 def definition_of(model, **parts):

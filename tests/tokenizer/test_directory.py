@@ -11,7 +11,7 @@ import pytest
 
 from support import directory_cases
 from support.tokenizer_definitions import IS_VERSION_1, lists_of, needs_version_0
-from support.tokenizer_directories import gpt2
+from support.tokenizer_families import gpt2
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal, reference_encoder
