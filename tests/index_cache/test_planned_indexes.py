@@ -38,6 +38,7 @@ from tokshard.errors import (
 )
 from tokshard.gpt_index.splits import parse_split, whole_split
 from tokshard.index_cache import build_or_reuse, planned_indexes
+from tokshard.index_cache.job import report_of
 from tokshard.storage import syscalls
 from tokshard.storage.lock import WriterLock
 
@@ -253,7 +254,7 @@ def test_a_flipped_bit_is_seen_by_digests_and_only_by_them(prefix, directory):
     path.write_bytes(content)
     for digests, state in ((False, "fresh"), (True, "damaged")):
         (checked,) = examine_requests([request_for(prefix)], cache_directory=directory, digests=digests)
-        assert (checked.before.condition, checked.is_fresh) == (state, not digests)
+        assert (checked.before.condition, report_of(checked).is_fresh) == (state, not digests)
 
 
 def test_a_rebuild_repairs_damage_that_only_digests_detect(prefix, directory):

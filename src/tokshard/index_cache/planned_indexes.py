@@ -55,11 +55,6 @@ class IndexOutcome:
     tokenizer: DatasetTokenizer
 
     @property
-    def is_fresh(self) -> bool:
-        """True if the index is fresh now."""
-        return self.action is not None or self.before.condition == "fresh"
-
-    @property
     def recorded_mismatches(self) -> tuple[TokenizerMismatch, ...]:
         """The mismatches of tokenizers that were allowed when the index was built that is reused."""
         sidecar = self.before.sidecar if self.before.condition == "fresh" else None
