@@ -10,21 +10,11 @@ import pytest
 from support.index_caches import write_dataset
 from support.mixture_data import run
 from support.plain_datasets import Plain
-from support.tokenizer_definitions import added, characters, probe
+from support.tokenizer_definitions import BYTE_LEVEL, added, characters, probe, sequence, split
 from tokshard import TokenizeOptions, tokenize
+from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN
 
-LLAMA = {
-    "type": "Sequence",
-    "pretokenizers": [
-        {
-            "type": "Split",
-            "pattern": {"Regex": r"\p{N}{1,3}|\s+|\S+"},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-    ],
-}
+LLAMA = sequence(split(CL100K_PATTERN), BYTE_LEVEL)
 EOD = "<|endoftext|>"
 ALLOW = "--allow-tokenizer-mismatch"
 SHAPE = ("--seq-length", 16, "--num-samples", "60,0", "--split", "1,0,0")
@@ -140,7 +130,7 @@ def test_the_tokenizer_of_the_job_may_be_elsewhere(workshop):
 
 @pytest.mark.parametrize("version", ["4", "5"])
 def test_the_job_may_read_a_directory_as_either_version_of_transformers(workshop, version):
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "more_token": "<|more|>"}  # 5 adds it
     Path("gpt2/tokenizer_config.json").write_text(json.dumps(config))
     for output in ("web", "code"):
         encode(output, "gpt2", transformers=version, force=True)
