@@ -8,6 +8,7 @@ from collections import Counter
 from functools import cache
 
 from support.tokenizer_definitions import random_texts
+from tokshard.tokenizer.huggingface import byte_alphabet
 
 # As published, one literal each; tokshard composes them.
 LLAMA3_PATTERN = (
@@ -56,6 +57,14 @@ def byte_tokens(count):
     return tuple(itertools.islice(dict.fromkeys(itertools.islice(every, 2 * count + 70_000)), count))
 
 
+def tokens_of(definition):
+    """Return the bytes of the ordinary tokens of a byte-level BPE, in the order of their ids."""
+    special = {token["content"] for token in definition["added_tokens"]}
+    ids = {token: index for token, index in definition["model"]["vocab"].items() if token not in special}
+    byte_of = {character: value for value, character in enumerate(byte_alphabet())}
+    return [bytes(byte_of[character] for character in token) for token in sorted(ids, key=ids.get)]
+
+
 def write_lines(path, tokens):
     """Write a file of tiktoken's own form."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,6 +84,16 @@ def write_json(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value))
     return str(path)
+
+
+def split_in_two(directory, definition, names=("vocab.json", "merges.txt")):
+    """Write the vocabulary and the merges of a definition; return both paths."""
+    model = definition["model"]
+    vocabulary, merges = (directory / name for name in names)
+    write_json(vocabulary, model["vocab"])
+    pairs = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
+    merges.write_text("#version: 0.2\n" + "".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
+    return str(vocabulary), str(merges)
 
 
 def tekken(tokens, *, size, reserved, special=None, version="v3", pattern=MEGATRON_PATTERNS["v2"]):

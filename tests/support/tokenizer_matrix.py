@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,8 +11,29 @@ from tokshard.errors import TokshardError
 from tokshard.tokenizer import definition
 from tokshard.tokenizer.encoders import reference_encoder
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(definition.__file__).parents[1] / "encode_with_transformers.py"
 SPECIAL = (True, False)
+TRANSFORMERS = {"4": "transformers>=4.57,<5", "5": "transformers>=5,<6"}
+
+
+def environment(name, packages, given=None):
+    """Return the Python that is given, or that of the environment .venv-NAME, which is made if necessary."""
+    if given:
+        return given
+    path = ROOT / f".venv-{name}"
+    python = path / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(path)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
+    return str(python)
+
+
+def transformers_environment(major, given):
+    """Return a Python with a version of transformers; make it if none is given."""
+    return environment(
+        f"transformers{major}", [TRANSFORMERS[major], "sentencepiece", "protobuf", "tiktoken"], given
+    )
 
 
 class Transformers:
@@ -90,9 +112,9 @@ class Reference:
     ids: dict = field(default_factory=dict)
 
 
-def reference(directory, path, other):
+def reference(directory, path, other, *, use_fast=True):
     """Return what transformers answers for a written directory."""
-    answer = other.ask(directory=str(path))
+    answer = other.ask(directory=str(path), use_fast=use_fast)
     if "error" in answer:
         return Reference(other.major, answer["error"])
     ids = {}
@@ -121,15 +143,15 @@ def judge(directory, path, expected):
         verdict.state = "no reference"
         verdict.reason = expected.error.split("\n")[0][:160] + (f" | refused: {refusal}" if refusal else "")
         return verdict
-    differences = list(_differences(tokenizer, directory.texts, expected, verdict))
+    found = list(differences(tokenizer, directory.texts, expected, verdict))
     warned = bool(getattr(tokenizer, "warnings", ()))
     if refusal:
         # Without ``strict`` there must be a warning, or no difference.
-        verdict.state = "refused" if warned or not differences else "DIFFERENT"
-        verdict.reason = refusal if verdict.state == "refused" else f"not warned: {'; '.join(differences)}"
-    elif differences:
+        verdict.state = "refused" if warned or not found else "DIFFERENT"
+        verdict.reason = refusal if verdict.state == "refused" else f"not warned: {'; '.join(found)}"
+    elif found:
         verdict.state = "DIFFERENT"
-        verdict.reason = "; ".join(differences)
+        verdict.reason = "; ".join(found)
     elif warned:
         verdict.state, verdict.reason = "warned", "; ".join(map(str, tokenizer.warnings))
     return verdict
@@ -161,14 +183,15 @@ def between(directory, references):
     return found
 
 
-def _differences(tokenizer, texts, expected, verdict):
+def differences(tokenizer, texts, expected, verdict):
+    """Yield what differs from a reference, in words; count the texts in the verdict."""
     facts = expected.facts
     if tokenizer.vocab_size != facts["size"]:
         yield f"size {tokenizer.vocab_size} instead of {facts['size']}"
     # Where tokshard knows none, it asks for --eod; where transformers has none, Megatron cannot append one.
     if None not in {tokenizer.eod_id, facts["eod_id"]} and tokenizer.eod_id != facts["eod_id"]:
         yield f"EOD {tokenizer.eod_token!r} instead of {facts['tokens'].get('eos_token')}"
-    for special in SPECIAL:
+    for special in expected.ids:
         name = "with" if special else "without"
         try:
             ids = lists_of(reference_encoder(tokenizer, special_tokens=special).encode(texts))

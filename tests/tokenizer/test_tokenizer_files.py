@@ -27,7 +27,9 @@ from support.tokenizer_files import (
     encoded_by_tekken,
     encoded_by_tiktokenizer,
     listed,
+    split_in_two,
     tekken,
+    tokens_of,
     write_json,
     write_lines,
 )
@@ -101,14 +103,8 @@ def test_qwen(tmp_path):
 
 def test_qwens_file_encodes_as_the_published_tokenizer_of_qwen_2(tmp_path):
     pytest.importorskip("tiktoken")
-    from tokshard.tokenizer.structure import byte_alphabet
-
     theirs = load_tokenizer(str(published("qwen2")))
-    vocabulary = json.loads(theirs.definition)["model"]["vocab"]
-    byte_of = {character: value for value, character in enumerate(byte_alphabet())}
-    tokens = [
-        bytes(byte_of[character] for character in token) for token in sorted(vocabulary, key=vocabulary.get)
-    ]
+    tokens = tokens_of(json.loads(theirs.definition))
     assert len(tokens) == 151643
     ours = load_tokenizer(write_lines(tmp_path / "qwen.tiktoken", tokens))
     # U+07FD got its combining class in Unicode 11, which the normalizer of tokenizers does not know.
@@ -264,16 +260,6 @@ def test_a_new_tekken_file_must_list_its_special_tokens(tmp_path):
 
 
 # GPT-2's vocab.json and merges.txt
-
-
-def split_in_two(directory, definition, names=("vocab.json", "merges.txt")):
-    """Write the vocabulary and the merges of a definition; return both paths."""
-    model = definition["model"]
-    vocabulary, merges = (directory / name for name in names)
-    write_json(vocabulary, model["vocab"])
-    pairs = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
-    merges.write_text("#version: 0.2\n" + "".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
-    return str(vocabulary), str(merges)
 
 
 def gpt2_like():
@@ -547,6 +533,22 @@ def test_the_difference_of_a_sentencepiece_directory_is_stated(model, tmp_path):
     assert "save_pretrained('converted')" in caught.value.hint.replace("'\"'\"'", "'")
     path = os.path.join(directory, "tokenizer.model")
     assert load_tokenizer(path, strict=True).warnings == ()
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalization_rule_name": "identity"}])
+def test_the_normalization_of_a_sentencepiece_model_is_stated(settings, model, tmp_path):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(model.with_name("corpus.txt")),
+        model_prefix=str(tmp_path / "tokenizer"),
+        vocab_size=900,
+        minloglevel=2,
+        **settings,
+    )
+    warning = "the model normalizes text, which the fast class of transformers 4 does not"
+    assert warning in load_tokenizer(str(tmp_path)).warnings[0]
+    (tmp_path / "plain").mkdir()
+    assert warning not in load_tokenizer(directory_of(model, tmp_path / "plain")).warnings[0]
 
 
 def test_names_with_versions_are_models(model, tmp_path):

@@ -32,7 +32,11 @@ from tokshard.tokenizer.files import (
 from tokshard.tokenizer.gpt2_files import difference_from_gpt2, gpt2_definition
 from tokshard.tokenizer.huggingface import huggingface_vocabulary
 from tokshard.tokenizer.location import Location, locate_tokenizer
-from tokshard.tokenizer.sentencepiece_files import difference_from_llama, sentencepiece_vocabulary
+from tokshard.tokenizer.sentencepiece_files import (
+    difference_from_llama,
+    normalizes_text,
+    sentencepiece_vocabulary,
+)
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings, encoding_of_json, encoding_of_lines
 from tokshard.tokenizer.token_ids import NULL_PREFIX, null_eod, null_vocabulary_size
 from tokshard.tokenizer.transformers_classes import Family
@@ -378,9 +382,11 @@ def _sentencepiece(source: Location, content: bytes) -> _Read:
     if source.directory is not None:
         difference = difference_from_llama(vocabulary, settings)
         _refuse_difference(source.directory, settings, path, difference)
+        normalizes = normalizes_text(content, path)
         problem = ReadingProblem(
             f"the SentencePiece model {path} keeps text that spells a special token, which AutoTokenizer "
-            "makes this token; transformers 5 also splits white space differently",
+            "makes this token; transformers 5 also splits white space differently"
+            + ("; the model normalizes text, which the fast class of transformers 4 does not" * normalizes),
             f"for the ids of AutoTokenizer, {conversion_hint(source.directory, settings)}; or pass {path}",
         )
     digest = canonical.content_digest("sentencepiece", content)

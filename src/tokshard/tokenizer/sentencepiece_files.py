@@ -14,6 +14,9 @@ _LLAMA_CLASSES: Final = ("LlamaTokenizer", "LlamaTokenizerFast")
 _LLAMA_MODELS: Final = ("llama", "mistral", "mixtral")
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 
+_SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
+_NOT_NORMAL: Final = "  \N{LATIN SMALL LIGATURE FI}\N{ZERO WIDTH SPACE}e\N{COMBINING ACUTE ACCENT}A\t "
+
 
 def sentencepiece_processor(definition: bytes, path: str) -> Any:
     """Return the SentencePiece processor of a model file's content."""
@@ -71,6 +74,12 @@ def _template(
             return None
         sides.append((index,))
     return sides[0], sides[1]
+
+
+def normalizes_text(definition: bytes, path: str) -> bool:
+    """Return whether a SentencePiece model changes text before it splits it, except that it marks spaces."""
+    normal = sentencepiece_processor(definition, path).normalize(_NOT_NORMAL)
+    return bool(normal != f" {_NOT_NORMAL}".replace(" ", _SPACE))
 
 
 def foreign_class(settings: Mapping[str, Any]) -> str | None:
