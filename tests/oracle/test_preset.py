@@ -6,7 +6,6 @@ them.
 """
 
 import argparse
-import base64
 import importlib
 import importlib.metadata
 import json
@@ -18,19 +17,22 @@ from pathlib import Path
 import pytest
 
 from oracle.support import megatron_or_skip
-from support.command_line import SAMPLE, tokshard
+from support.command_line import tokshard
+from support.preset_inputs import (
+    EXCLUDE,
+    HUGGING_FACE,
+    INCLUDE,
+    NULL,
+    OWN_TOKENS,
+    TIKTOKENIZER,
+    gpt2,
+    make_inputs,
+)
 from tokshard.core.megatron_versions import is_at_least, known_version
 
 pytestmark = pytest.mark.oracle
 
 CHECKOUT = os.environ.get("TOKSHARD_MEGATRON")
-HUGGING_FACE = ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model")
-INCLUDE, EXCLUDE = "--tokenizer-hf-include-special-tokens", "--tokenizer-hf-no-include-special-tokens"
-TIKTOKENIZER = ("--tokenizer-type", "TikTokenizer", "--tokenizer-model", "ranks.json", "--vocab-size")
-NULL = ("--tokenizer-type", "NullTokenizer", "--vocab-size")
-OWN_TOKENS = ("</s>", "the", "<unk>", "<s>", "<mask>", "<pad>", "<cls>", "<sep>")
-SPECIAL_TEXT = "<|endoftext|>two  spaces</s> <mask>\n\n <s>"
-
 CASES = {
     "Hugging Face": (*HUGGING_FACE, "bos"),
     "Hugging Face, included": (*HUGGING_FACE, "bos", INCLUDE),
@@ -44,8 +46,7 @@ CASES = {
     "TikTokenizer, fewer": (*TIKTOKENIZER, "700", "--tiktoken-num-special-tokens", "150"),
     "TikTokenizer, own": (*TIKTOKENIZER, "700", "--tiktoken-num-special-tokens", "150",
                           "--tokenizer-special-tokens", *OWN_TOKENS),
-    "GPT-2": ("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "gpt2/vocab.json",
-              "--merge-file", "gpt2/merges.txt"),
+    "GPT-2": gpt2("gpt2"),
     "null": (*NULL, "50000"),
     "null, int32": (*NULL, "65500"),
     "null, EOD": (*NULL, "50000", "--null-tokenizer-eod-id", "3"),
@@ -74,77 +75,8 @@ def place(version, tmp_path_factory):
     """Return a directory with the inputs and a tokenizer of each type."""
     del version  # it skips
     directory = tmp_path_factory.mktemp("preset")
-    texts = []
-    with (SAMPLE / "stories.jsonl").open(encoding="utf-8") as file:
-        texts = [json.loads(line)["text"] for line in list(file)[:80]]
-    documents = [text if number % 4 else ["", *text.split(". ")] for number, text in enumerate(texts)]
-    documents += ["", " ", [], SPECIAL_TEXT, texts[0] + SPECIAL_TEXT + texts[1]]
-    write_lines(directory / "texts.jsonl", documents)
-    numbers = [" ".join(str(997 * n * k % 50000) for k in range(1, 2 + n % 50)) for n in range(200)]
-    write_lines(directory / "ids.jsonl", [*numbers, ["1 2", "3"], []])
-    make_hugging_face(directory)
-    make_others(directory, texts)
+    make_inputs(directory)
     return directory
-
-
-def write_lines(path, documents):
-    path.write_text("".join(json.dumps({"text": each}, ensure_ascii=False) + "\n" for each in documents))
-
-
-def make_hugging_face(directory):
-    definition = json.loads((SAMPLE / "tokenizer.json").read_text())
-    token = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
-    text = {"Sequence": {"id": "A", "type_id": 0}}
-    named = {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}
-    definition["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [token, text],
-        "pair": [text, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"<|endoftext|>": named},
-    }
-    for name, key in (("bos", "eos_token"), ("sep", "sep_token")):
-        (directory / name).mkdir()
-        (directory / name / "tokenizer.json").write_text(json.dumps(definition))
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", key: "<|endoftext|>"}
-        (directory / name / "tokenizer_config.json").write_text(json.dumps(config))
-
-
-def make_others(directory, texts):
-    import sentencepiece
-    import tokenizers
-
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text.replace("\n", " ") for text in texts),
-        model_prefix=str(directory / "x"),
-        vocab_size=1000,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    # Megatron loads "gpt2" with transformers: here it finds a directory of this name.
-    (directory / "gpt2").mkdir()
-    trained = tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator(texts, vocab_size=600, special_tokens=["<|endoftext|>"], show_progress=False)
-    trained.save_model(str(directory / "gpt2"))
-    vocabulary = json.loads((directory / "gpt2" / "vocab.json").read_text())
-    trained.save(str(directory / "gpt2" / "tokenizer.json"))
-    (directory / "gpt2" / "config.json").write_text('{"model_type": "gpt2"}')
-    (directory / "gpt2" / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
-    byte_of = {character: byte for byte, character in byte_characters().items()}
-    ordinary = [key for key in sorted(vocabulary, key=vocabulary.__getitem__) if key != "<|endoftext|>"]
-    longer = [bytes(byte_of[character] for character in key) for key in ordinary if len(key) > 1]
-    tokens = [*(bytes([byte]) for byte in range(256)), *longer]
-    ranks = [
-        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": ""}
-        for rank, token in enumerate(tokens)
-    ]
-    (directory / "ranks.json").write_text(json.dumps(ranks))
-
-
-def byte_characters():
-    """Return the characters that stand for bytes in GPT-2's vocabulary."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
 
 
 def arguments(options):
@@ -178,7 +110,7 @@ def preprocess(version, source, prefix, options, *, append_eod):
     tokenizer = module.build_tokenizer(arguments(options))
     dtype = megatron.DType.optimal_dtype(tokenizer.vocab_size)
     builder = megatron.IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
-    for line in Path(source).read_text(encoding="utf-8").splitlines():
+    for line in Path(source).read_text(encoding="utf-8").split("\n")[:-1]:
         value = json.loads(line)["text"]
         tokens, lengths = [], []
         for each in value if isinstance(value, list) else [value]:
