@@ -66,16 +66,16 @@ def first_failures(result: dict) -> str:
 
 GROWING = ["write", "create", "open_for_append", "make_directory"]
 CAMPAIGNS = {
-    "plain": ({}, 7),
-    "streamed": ({"arguments": STREAMED}, 13),
+    "plain": ({}, 17),
+    "streamed": ({"arguments": STREAMED}, 17),
     "two fields": (
         {"arguments": TWO_FIELDS, "prefixes": ["out/x_text_document", "out/x_title_document"]},
-        14,
+        23,
     ),
-    "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 10),
-    "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 4),
-    "disk full": ({"mode": "enospc", "only": GROWING}, 5),
-    "input/output error": ({"mode": "eio"}, 8),
+    "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 15),
+    "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 5),
+    "disk full": ({"mode": "enospc", "only": GROWING}, 7),
+    "input/output error": ({"mode": "eio"}, 16),
     "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 3),
 }
 

@@ -55,12 +55,12 @@ OLDER = ["merge", "{in}/c", *COMMON]
 
 COPIES = ["write", "copy_range"]
 CAMPAIGNS = {
-    "known": ({}, 8),
-    "mixed": ({"arguments": MIXED}, 7),
-    "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 7),
-    "killed in the middle of a write": ({"arguments": MIXED, "mode": "half", "only": COPIES}, 2),
-    "disk full": ({"arguments": MIXED, "mode": "enospc", "only": [*COPIES, "create", "open_for_append"]}, 2),
-    "input/output error": ({"arguments": MIXED, "mode": "eio"}, 5),
+    "known": ({}, 11),
+    "mixed": ({"arguments": MIXED}, 9),
+    "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 10),
+    "killed in the middle of a write": ({"arguments": MIXED, "mode": "half", "only": COPIES}, 3),
+    "disk full": ({"arguments": MIXED, "mode": "enospc", "only": [*COPIES, "create", "open_for_append"]}, 4),
+    "input/output error": ({"arguments": MIXED, "mode": "eio"}, 10),
     "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 2),
 }
 
