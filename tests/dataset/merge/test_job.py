@@ -334,9 +334,12 @@ def test_copies_do_not_need_the_kernel(monkeypatch, answer, workshop):
 
     prefix = "out"
     if answer == "other file system":
-        if not os.access("/dev/shm", os.W_OK) or os.stat("/dev/shm").st_dev == os.stat(".").st_dev:
+        here = os.stat(".").st_dev
+        places = [path for path in ("/dev/shm", "/var/tmp") if os.access(path, os.W_OK)]
+        place = next((path for path in places if os.stat(path).st_dev != here), None)
+        if place is None:
             pytest.skip("there is no second file system here")
-        prefix = f"{tempfile.mkdtemp(prefix='tokshard-', dir='/dev/shm')}/out"
+        prefix = f"{tempfile.mkdtemp(prefix='tokshard-', dir=place)}/out"
     else:
         monkeypatch.setattr(os, "copy_file_range", stand_in)
     try:
