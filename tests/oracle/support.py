@@ -29,3 +29,9 @@ def shared(rounds: int) -> range:
     """
     number, of = map(int, os.environ.get("TOKSHARD_ORACLE_SHARE", "1/1").split("/"))
     return range(number - 1, rounds, of)
+
+
+def skip_unless_first() -> None:
+    """Skip what depends on torch alone, the same for every Megatron, unless this is the first run."""
+    if not os.environ.get("TOKSHARD_ORACLE_SHARE", "1/1").startswith("1/"):
+        pytest.skip("torch is the same for every Megatron: the first run has run it")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oracle.support import skip_unless_first
 from support import slow_samplers
 
 pytestmark = pytest.mark.oracle
@@ -21,8 +22,7 @@ SAMPLES, MICRO_BATCH_SIZE, GLOBAL_BATCH_SIZE = 960, 4, 16
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
     """The directory of a run of the example, and what it printed."""
-    if not os.environ.get("TOKSHARD_ORACLE_SHARE", "1/1").startswith("1/"):
-        pytest.skip("torch is the same for every Megatron: the first run has run it")
+    skip_unless_first()
     if os.environ.get("TOKSHARD_ORACLE") != "required":
         pytest.importorskip("torch")
     directory = tmp_path_factory.mktemp("example") / "run"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from oracle.reference import Megatron, Tokenizer
+from oracle.support import skip_unless_first
 from support.loader_plans import (
     EOD,
     LENGTH,
@@ -42,6 +43,12 @@ def torch():
 
         return torch
     return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def first_torch(torch):
+    skip_unless_first()
+    return torch
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +96,7 @@ CASES = [(name, options) for name in NAMES for options in OPTIONS[: 4 if name ==
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_workers_give_what_the_loader_gives(torch, plans, name, options):
+def test_workers_give_what_the_loader_gives(first_torch, plans, name, options):
     expected = list(open_plan(plans[name], 1))
     loader = open_plan(plans[name], 1)
     batches = data_loader(loader, **options)
@@ -107,7 +114,7 @@ def test_workers_give_what_the_loader_gives(torch, plans, name, options):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("workers", "every"), [(0, 1), (2, 9)])
-def test_a_state_saved_through_workers_resumes_there(torch, plans, name, workers, every):
+def test_a_state_saved_through_workers_resumes_there(first_torch, plans, name, workers, every):
     def made():
         return data_loader(open_plan(plans[name], 0), num_workers=workers)
 
@@ -115,7 +122,7 @@ def test_a_state_saved_through_workers_resumes_there(torch, plans, name, workers
     assert restored >= len(made()) // every
 
 
-def test_a_state_does_not_depend_on_the_number_of_workers(torch, plans):
+def test_a_state_does_not_depend_on_the_number_of_workers(first_torch, plans):
     expected = list(open_plan(plans["single"], 0))
     states = []
     for workers in (0, 1, 2):
@@ -135,7 +142,7 @@ def test_a_state_does_not_depend_on_the_number_of_workers(torch, plans):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_distributed_sampler_on_top_is_refused(torch, plans, workers):
+def test_a_distributed_sampler_on_top_is_refused(first_torch, plans, workers):
     from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
     data = PlanDataset(open_plan(plans["single"], 0))
@@ -150,7 +157,7 @@ def test_a_distributed_sampler_on_top_is_refused(torch, plans, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchdata_saves_and_restores_it(torch, plans, workers):
+def test_torchdata_saves_and_restores_it(first_torch, plans, workers):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
     def made():
@@ -171,7 +178,7 @@ def test_torchdata_saves_and_restores_it(torch, plans, workers):
         assert all(map(equal, rest, expected[stop:]))
 
 
-def test_masks_that_samples_share_become_tensors(torch, plans):
+def test_masks_that_samples_share_become_tensors(first_torch, plans):
     options = BatchOptions(create_attention_mask=True, document_ids=True, num_tokens=True)
     loader = open_plan(plans["single"], 0, options=options)
     first = next(iter(data_loader(loader)))
