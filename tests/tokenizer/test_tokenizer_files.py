@@ -11,6 +11,7 @@ import pytest
 from support.tokenize_runs import documents, manifest, run_tokenize, write_jsonl
 from support.tokenizer_definitions import (
     GPT2_BYTE_LEVEL,
+    IS_VERSION_1,
     added,
     lists_of,
     probe,
@@ -36,6 +37,7 @@ from support.tokenizer_files import (
 from tokshard.errors import InputError, TokenizerError, UsageError
 from tokshard.inspection.datasets import inspect_tokenizer, tokenizer_of
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
+from tokshard.tokenizer.disputed import disputed
 from tokshard.tokenizer.encoders import decode, fast_encoder, reference_encoder, token_text
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
 from tokshard.verification.recognition import recognize
@@ -109,6 +111,10 @@ def test_qwens_file_encodes_as_the_published_tokenizer_of_qwen_2(tmp_path):
     ours = load_tokenizer(write_lines(tmp_path / "qwen.tiktoken", tokens))
     # U+07FD got its combining class in Unicode 11, which the normalizer of tokenizers does not know.
     batch = [text for text in random_texts(52, 1500) if "\u07fd" not in text]
+    if IS_VERSION_1:  # it knows the marks of Unicode 17
+        is_disputed = disputed(json.loads(theirs.definition))
+        batch = [text for text in batch if not is_disputed(text)]
+    assert len(batch) > 1000
     assert encoded(ours, batch) == encoded(theirs, batch)
 
 
