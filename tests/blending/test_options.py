@@ -42,7 +42,7 @@ def test_what_no_option_gives_is_that_of_like(like):
 
 
 def test_sizes_are_given_in_one_way():
-    training = TrainingOptions(train_iters=3, global_batch_size=4)
+    training = TrainingOptions(train_iters=3, global_batch_size=4, eval_interval=2)
     assert BlendOptions(("a",), sequence_length=8, training=training).resolve()[1].sizes.train == 12
     with pytest.raises(UsageError, match="exclude each other"):
         BlendOptions(("a",), num_samples=Sizes(1, 0, 0), training=training)

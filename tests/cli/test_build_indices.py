@@ -113,6 +113,16 @@ def test_training_arguments_make_megatrons_sizes(workshop):
     assert [index["num_samples"] for index in report["indices"]] == [100, None, 6]
 
 
+def test_only_megatron_015_has_a_default_of_the_validation_interval(workshop):
+    command = (*BUILD, "--train-iters", 2000, "--global-batch-size", 1, "--eval-iters", 2, "--split", "8,1,1")
+    early = (*command, "--megatron", "0.15", *NAMES[2:])
+    assert [index["num_samples"] for index in run(*early, "--json").json["indices"]] == [2000, 6, 2]
+    refused = run(*command, *NAMES)
+    assert refused.returncode == 2
+    assert "the validation interval is required" in refused.stderr
+    assert "pass the job's --eval-interval (1000 is the default of Megatron 0.15)" in refused.stderr
+
+
 def test_a_surplus_is_that_of_a_source(workshop):
     done = run(*BUILD, "--num-samples", 1001, "--surplus", 0.005, "--split", "1", "--json", *NAMES)
     assert [index["num_samples"] for index in done.json["indices"]] == [1007]

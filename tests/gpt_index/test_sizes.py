@@ -30,6 +30,22 @@ def test_sizes_are_megatrons_sums(changes, sizes):
     assert training_sizes(replace(BASE, **changes)) == sizes
 
 
+def test_only_megatron_015_has_a_default_interval_and_validates_without_training():
+    bare = replace(BASE, train_iters=2500, eval_interval=None)
+    by_default, checks_only = Sizes(40000, 3 * 5 * 16, 80), Sizes(40000, 5 * 16, 80)
+    for version in ("0.15", "0.15.3", "core_v0.15.0"):
+        assert training_sizes(bare, version) == training_sizes(replace(bare, skip_train=True), version)
+        assert training_sizes(bare, version) == by_default
+        assert training_sizes(replace(bare, eval_interval=1250), version) == by_default
+    for version in (None, "0.16", "0.19", "main-20260822"):
+        assert training_sizes(replace(bare, skip_train=True), version) == checks_only
+        with pytest.raises(UsageError, match="the validation interval is required") as error:
+            training_sizes(bare, version)
+        assert error.value.hint == "pass the job's --eval-interval (1000 is the default of Megatron 0.15)"
+    with pytest.raises(UsageError, match="--eval-interval must be at least 1, got 0"):
+        training_sizes(replace(bare, eval_interval=0), "0.15")
+
+
 @pytest.mark.parametrize(
     ("iteration", "train"), [(0, 160), (9, 160), (10, 480), (39, 480), (40, 360), (62, 360)]
 )
@@ -47,6 +63,7 @@ def test_a_phase_of_training_has_its_own_size(iteration, train):
         ({"eval_global_batch_size": 0}, "--eval-global-batch-size must be at least 1, got 0"),
         ({"eval_interval": 0}, "--eval-interval must be at least 1, got 0"),
         ({"eval_interval": None}, "the validation interval is required"),
+        ({"eval_interval": None, "eval_iters": 0}, "the validation interval is required"),
         ({"eval_iters": -1}, "--eval-iters must be at least 0, got -1"),
         ({"train_samples": -1}, "--train-samples must be at least 0, got -1"),
         ({"phase_transition_iterations": (10,)}, "requires the number of training samples"),

@@ -17,7 +17,7 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import GPTDatasetDescription
-from tokshard.preflight.job import diagnose, recipe_of_launch
+from tokshard.preflight.job import DoctorOptions, diagnose, doctor, recipe_of_launch
 from tokshard.preflight.launch.arguments import LaunchArguments, findings_of_arguments
 from tokshard.preflight.lookups import (
     CachedDescriptions,
@@ -319,6 +319,29 @@ def test_jobs_without_indexes_look_nothing_up(data):
 def test_each_rule_about_arguments(changes, expected):
     found = findings_of_arguments(replace(HEALTHY, **changes))
     assert [(finding.code, finding.severity) for finding in found] == expected
+
+
+def test_only_megatron_015_starts_without_a_validation_interval(data):
+    launch = replace(HEALTHY, eval_interval=None)
+    found = {
+        version: [finding.severity for finding in findings_of_arguments(launch, version)]
+        for version in (None, "0.15.2", "0.16", "main-20260822")
+    }
+    assert found == {None: ["warning"], "0.15.2": [], "0.16": ["error"], "main-20260822": ["error"]}
+    options = DoctorOptions(
+        "pretrain_gpt.py --data-path data/web --split 1 --seq-length 16 --train-iters 2000 "
+        "--global-batch-size 1 --eval-iters 2 --tokenizer-model /models/llama "
+        "--tokenizer-type HuggingFaceTokenizer"
+    )
+    reports = {version: doctor(replace(options, megatron=version)) for version in (None, "0.15", "0.19")}
+    for report in reports.values():
+        assert report.sizes == Sizes(2000, 6, 2)
+    assert [
+        finding.severity
+        for report in reports.values()
+        for finding in report.findings
+        if finding.code == "eval-interval"
+    ] == ["warning", "error"]
 
 
 def test_the_nearest_description_differs_in_the_fewest_fields(tmp_path):

@@ -174,8 +174,9 @@ class BlendOptions:
 
     def __post_init__(self) -> None:
         self._check_mixture()
-        if self.num_samples is not None and self.training.sizes is not None:
+        if self.num_samples is not None and self.training != TrainingOptions():
             raise UsageError("--num-samples and the training arguments exclude each other")
+        self._training_sizes  # noqa: B018 - raises for arguments that are missing or out of range
         if self.split is not None:
             parse_split(self.split)
 
@@ -193,6 +194,10 @@ class BlendOptions:
                 message,
                 hint="pass for example 0.7 data/web 0.3 data/code, or recipe.toml",
             )
+
+    @property
+    def _training_sizes(self) -> Sizes | None:
+        return self.training.sizes(self.naming.megatron)
 
     @property
     def _separate(self) -> tuple[str | None, str | None, str | None]:
@@ -231,7 +236,7 @@ class BlendOptions:
         check_path_as(self.path_as, (*named, self.cache or ""))
         seed = _first(self.seed, defaults.seed, like and like.random_seed, megatron_defaults.SEED)
         identifiers = self.naming.identifiers()
-        sizes = _first(self.num_samples, self.training.sizes, defaults.num_samples, Sizes(None, 0, 0))
+        sizes = _first(self.num_samples, self._training_sizes, defaults.num_samples, Sizes(None, 0, 0))
         config = BuilderConfig(
             sequence_length=sequence_length,
             sizes=sizes,

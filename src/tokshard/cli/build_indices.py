@@ -116,8 +116,8 @@ def build_indices(
             --cache-dir cache --like old-cache/0f3a-GPTDataset-train-description.txt
 
         tokshard build-indices data/web --seq-length 4096 --train-iters 50000 \
-            --global-batch-size 512 --eval-iters 10 --cache-dir cache \
-            --megatron 0.19 --tokenizer-model /models/llama
+            --global-batch-size 512 --eval-interval 1000 --eval-iters 10 \
+            --cache-dir cache --megatron 0.19 --tokenizer-model /models/llama
     """
     with command_run(
         "build-indices", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json

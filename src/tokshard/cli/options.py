@@ -125,7 +125,7 @@ EvalInterval = Annotated[
     declarations.count(
         "--eval-interval",
         help="Validate every N steps.",
-        default=str(megatron_defaults.EVAL_INTERVAL),
+        default=f"{megatron_defaults.EVAL_INTERVAL} with --megatron 0.15, else required",
         group=TRAINING,
     ),
 ]

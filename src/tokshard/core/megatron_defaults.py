@@ -9,5 +9,6 @@ SURPLUS = 0.005
 """``--mid-level-dataset-surplus``."""
 
 EVAL_INTERVAL = 1000
+"""Of Megatron 0.15; later versions have no default, and fail without ``--eval-interval``."""
 
 EVAL_ITERS = 100

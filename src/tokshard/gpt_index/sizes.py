@@ -6,11 +6,12 @@ other files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Key
+from tokshard.core.megatron_versions import is_at_least, known_version
 from tokshard.errors import UsageError
 
 
@@ -36,7 +37,8 @@ class TrainingArguments:
         train_iters: Steps. If only ``train_samples`` is set, it is ``train_samples //
             global_batch_size``, as in Megatron with a constant batch size; with a schedule set both.
         train_samples: Samples; if set (and not 0), the size of the training split.
-        eval_interval: Steps between two validations.
+        eval_interval: Steps between two validations. It may be None with ``full_validation`` or
+            ``skip_train``, and for Megatron 0.15, where it is 1000 by default.
         eval_iters: Steps of one validation, and of testing.
         eval_global_batch_size: Samples per validation step; None for ``global_batch_size``.
         start_eval_at_iter: The first step at which validation may run.
@@ -50,7 +52,7 @@ class TrainingArguments:
     global_batch_size: int
     train_iters: int | None = None
     train_samples: int | None = None
-    eval_interval: int | None = megatron_defaults.EVAL_INTERVAL
+    eval_interval: int | None = None
     eval_iters: int = megatron_defaults.EVAL_ITERS
     eval_global_batch_size: int | None = None
     start_eval_at_iter: int | None = None
@@ -60,8 +62,12 @@ class TrainingArguments:
     iteration: int = 0
 
 
-def training_sizes(arguments: TrainingArguments) -> Sizes:
+def training_sizes(arguments: TrainingArguments, megatron: str | None = None) -> Sizes:
     """Return the sizes that Megatron computes from these arguments.
+
+    Args:
+        arguments: The arguments of the job.
+        megatron: The version of Megatron Core of the job; None for any from 0.16 on.
 
     Raises:
         UsageError: A required argument is missing or out of range.
@@ -71,11 +77,23 @@ def training_sizes(arguments: TrainingArguments) -> Sizes:
         ...                                  eval_iters=2))
         Sizes(train=800, valid=48, test=16)
     """
+    if megatron is not None and not is_at_least(known_version(megatron), "0.16"):
+        arguments = _arguments_of_015(arguments)
     _check(arguments)
     batch = arguments.eval_global_batch_size or arguments.global_batch_size
     valid = None if arguments.full_validation else _validation_steps(arguments) * batch
     train = _phase_samples(arguments) if arguments.phase_transition_iterations else _train_samples(arguments)
     return Sizes(train=train, valid=valid, test=arguments.eval_iters * batch)
+
+
+def _arguments_of_015(arguments: TrainingArguments) -> TrainingArguments:
+    # It counts the validations of training with --skip-train, too.
+    interval = arguments.eval_interval
+    return replace(
+        arguments,
+        eval_interval=megatron_defaults.EVAL_INTERVAL if interval is None else interval,
+        skip_train=False,
+    )
 
 
 def _check(arguments: TrainingArguments) -> None:
@@ -88,7 +106,11 @@ def _check(arguments: TrainingArguments) -> None:
     if not arguments.full_validation and not arguments.skip_train:
         positive.append("eval_interval")
         if arguments.eval_interval is None:
-            raise UsageError("the validation interval is required", hint="pass --eval-interval")
+            raise UsageError(
+                "the validation interval is required",
+                hint="pass the job's --eval-interval "
+                f"({megatron_defaults.EVAL_INTERVAL} is the default of Megatron 0.15)",
+            )
     natural = ["train_iters", "train_samples", "eval_iters", "start_eval_at_iter", "iteration"]
     for name in positive + natural:
         value, least = getattr(arguments, name), int(name in positive)

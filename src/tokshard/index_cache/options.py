@@ -132,10 +132,10 @@ class TrainingOptions:
     See :class:`~tokshard.gpt_index.sizes.TrainingArguments`.
 
     Raises:
-        UsageError: They are not complete, or one is out of range.
+        UsageError: The number of steps or samples, or the batch size, is missing.
 
     Example:
-        >>> TrainingOptions(train_iters=100, global_batch_size=8, eval_interval=40, eval_iters=2).sizes
+        >>> TrainingOptions(train_iters=100, global_batch_size=8, eval_interval=40, eval_iters=2).sizes()
         Sizes(train=800, valid=48, test=16)
         >>> TrainingOptions(train_iters=50, global_batch_size=8, skip_train=True).words()
         ['--train-iters', '50', '--global-batch-size', '8', '--skip-train']
@@ -160,13 +160,19 @@ class TrainingOptions:
             )
         if given and self.global_batch_size is None:
             raise UsageError("--train-iters and --train-samples require --global-batch-size")
-        self.sizes  # noqa: B018 - raises for arguments that are out of range
 
-    @property
-    def sizes(self) -> Sizes | None:
-        """The samples that the job requests; None if no argument is given."""
+    def sizes(self, megatron: str | None = None) -> Sizes | None:
+        """Return the samples that the job requests; None if no argument is given.
+
+        Args:
+            megatron: The version of Megatron Core of the job, if it is known. Only for 0.15 there is a
+                default of ``eval_interval``.
+
+        Raises:
+            UsageError: An argument is missing or out of range.
+        """
         given = self._given()
-        return training_sizes(TrainingArguments(**given)) if given else None
+        return training_sizes(TrainingArguments(**given), megatron) if given else None
 
     def words(self) -> list[str]:
         """Return the arguments, as words of a launch command; without ``full_validation``."""
@@ -279,7 +285,7 @@ class BuildIndicesOptions:
     @property
     def sizes(self) -> tuple[Sizes, ...]:
         """The sizes in samples that are given."""
-        training = self.training.sizes
+        training = self.training.sizes(self.naming.megatron)
         return (*self.num_samples, *((training,) if training else ()))
 
     def early_warnings(self) -> tuple[str, ...]:

@@ -116,14 +116,15 @@ def diagnose(
         UsageError: An option is invalid.
         StorageError: The cache cannot be read.
     """
-    findings = findings_of_arguments(launch)
+    version = tokenizer.names.versions[0] if tokenizer and tokenizer.names.versions else None
+    findings = findings_of_arguments(launch, version)
     paths = PathMapping(path_as)
     splits: list[SplitPlan] = []
     recipe = None
     sizes = config = None
     if not (launch.mock_data or launch.sft):
         try:
-            sizes = launch.sizes()
+            sizes = launch.sizes(version)
             config = _config(launch, sizes, path_as)
             recipe = recipe_of_launch(launch, paths)
             splits, defects = forecast_splits(recipe, config)

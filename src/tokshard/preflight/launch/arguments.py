@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tokshard.core import megatron_defaults
 from tokshard.core.findings import Finding
+from tokshard.core.megatron_versions import is_at_least, known_version
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 from tokshard.gpt_index.splits import parse_split
@@ -139,7 +141,10 @@ class LaunchArguments:
         given = {
             "train_iters": self.train_iters or self._steps_of_schedule(),
             "train_samples": self.train_samples,
-            "eval_interval": self.eval_interval,
+            # A finding says which versions do not start without it.
+            "eval_interval": megatron_defaults.EVAL_INTERVAL
+            if self.eval_interval is None
+            else self.eval_interval,
             "eval_iters": self.eval_iters,
             "eval_global_batch_size": self.eval_global_batch_size,
             "start_eval_at_iter": self.start_eval_at_iter,
@@ -155,13 +160,16 @@ class LaunchArguments:
             **{name: value for name, value in given.items() if value is not None},
         )
 
-    def sizes(self) -> Sizes:
+    def sizes(self, megatron: str | None = None) -> Sizes:
         """Return the samples that the job requests in each split.
+
+        Args:
+            megatron: The version of Megatron Core, if it is known.
 
         Raises:
             UsageError: A required argument is missing or out of range.
         """
-        return training_sizes(self.training_arguments())
+        return training_sizes(self.training_arguments(), megatron)
 
     def _steps_of_schedule(self) -> int | None:
         if not self.train_samples:
@@ -227,15 +235,23 @@ def _whole(option: str, text: str) -> int:
         raise UsageError(f"{option} must be an integer, got {text!r}") from None
 
 
-def findings_of_arguments(launch: LaunchArguments) -> list[Finding]:
+def findings_of_arguments(launch: LaunchArguments, megatron: str | None = None) -> list[Finding]:
     """Return findings about arguments that Megatron refuses or treats unexpectedly.
+
+    Args:
+        launch: The arguments of the job.
+        megatron: The version of Megatron Core, if it is known.
+
+    Raises:
+        UsageError: The version is not known.
 
     Example:
         >>> launch = LaunchArguments(seq_length=100, context_parallel_size=8, skip_train=True)
         >>> [finding.code for finding in findings_of_arguments(launch)]
         ['context-parallel', 'no-data']
     """
-    rules = (_reading, _ranks, _batches, _schedules, _validation, _sources, _split_string, _caches)
+    validation = partial(_validation, megatron=None if megatron is None else known_version(megatron))
+    rules = (_reading, _ranks, _batches, _schedules, validation, _sources, _split_string, _caches)
     return [finding for rule in rules for finding in rule(launch)]
 
 
@@ -322,13 +338,17 @@ def _schedules(launch: LaunchArguments) -> Iterator[Finding]:
         )
 
 
-def _validation(launch: LaunchArguments) -> Iterator[Finding]:
-    if launch.eval_interval is None and not launch.full_validation and not launch.skip_train:
-        yield Finding(
-            "eval-interval",
-            "warning",
-            "--eval-interval is missing: Megatron up to 0.16 uses 1000, later versions fail",
-        )
+def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Finding]:
+    if launch.eval_interval is not None or launch.full_validation or launch.skip_train:
+        return
+    default = megatron_defaults.EVAL_INTERVAL
+    hint = f"add --eval-interval; the default up to 0.15 was {default}"
+    if megatron is None:
+        message = f"--eval-interval is missing: Megatron up to 0.15 uses {default}, later versions fail"
+        yield Finding("eval-interval", "warning", message, hint)
+    elif is_at_least(megatron, "0.16"):
+        message = f"--eval-interval is missing: Megatron {megatron} has no default, and will not start"
+        yield Finding("eval-interval", "error", message, hint)
 
 
 def _sources(launch: LaunchArguments) -> Iterator[Finding]:
