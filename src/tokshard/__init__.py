@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from tokshard.inspection.job import describe, inspect, write_inspection_page
     from tokshard.inspection.options import InspectOptions
     from tokshard.inspection.plans import PlanSampleSummary, PlanSummary, RankSummary
-    from tokshard.preflight.job import DoctorReport, doctor
+    from tokshard.preflight.job import DoctorReport, JobDiagnosis, doctor
+    from tokshard.preflight.launch.rules import SkippedCheck
     from tokshard.preflight.lookups import CacheLookup
     from tokshard.preflight.options import DoctorOptions
     from tokshard.sharding.disk_reads import DiskReads, ReadSummary, SimulationReport, simulate_plan
@@ -133,6 +134,7 @@ __all__ = [
     "IndexedDataset",
     "IndexedDatasetBuilder",
     "InspectOptions",
+    "JobDiagnosis",
     "LineLog",
     "MergeDryRun",
     "MergeOptions",
@@ -155,6 +157,7 @@ __all__ = [
     "SimulateOptions",
     "SimulationReport",
     "Sizes",
+    "SkippedCheck",
     "SourceDifference",
     "SplitDifference",
     "SplitForecast",
@@ -250,6 +253,7 @@ _HOMES = {
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
     "InspectOptions": "tokshard.inspection.options",
+    "JobDiagnosis": "tokshard.preflight.job",
     "LineLog": "tokshard.storage.line_log",
     "MergeDryRun": "tokshard.dataset.merge.job",
     "MergeOptions": "tokshard.dataset.merge.options",
@@ -273,6 +277,7 @@ _HOMES = {
     "SimulationReport": "tokshard.sharding.disk_reads",
     "Sizes": "tokshard.gpt_index.sizes",
     "SourceDifference": "tokshard.comparison.report",
+    "SkippedCheck": "tokshard.preflight.launch.rules",
     "SplitDifference": "tokshard.comparison.report",
     "SplitForecast": "tokshard.blending.job",
     "StagingOptions": "tokshard.sharding.options",

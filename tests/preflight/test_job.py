@@ -17,8 +17,11 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import GPTDatasetDescription
-from tokshard.preflight.job import DoctorOptions, diagnose, doctor, recipe_of_launch
-from tokshard.preflight.launch.arguments import LaunchArguments, findings_of_arguments
+from tokshard.preflight.job import DoctorOptions, JobDiagnosis, doctor, recipe_of_launch
+from tokshard.preflight.job import diagnose as diagnose_launch
+from tokshard.preflight.launch.arguments import LaunchArguments
+from tokshard.preflight.launch.launch import Launch
+from tokshard.preflight.launch.rules import SkippedCheck, check_arguments
 from tokshard.preflight.lookups import (
     CachedDescriptions,
     Candidate,
@@ -76,6 +79,14 @@ def prepare(launch: LaunchArguments, version="0.19", **changes) -> None:
     )
 
 
+def diagnose(arguments: LaunchArguments, **options) -> JobDiagnosis:
+    return diagnose_launch(Launch(arguments=arguments), **options)
+
+
+def skipped(diagnosis: JobDiagnosis) -> list[str]:
+    return [check.check for check in diagnosis.skipped]
+
+
 def codes(diagnosis, *severities) -> list[str]:
     return [
         finding.code for finding in diagnosis.findings if not severities or finding.severity in severities
@@ -119,14 +130,14 @@ def test_what_was_prepared_is_found_fresh(data, launch):
     assert {lookup.condition for lookup in found.lookups} == {"fresh"}
     assert codes(found, "error") == []
     assert {lookup.hash for lookup in found.lookups} == {name[:32] for name in os.listdir("cache")}
-    assert set(codes(found)) <= {"epochs", "unused-split", "blend", "tokenizer-not-compared"}
+    assert set(codes(found)) <= {"epochs", "unused-split", "blend"}
     assert found.is_healthy or launch.data_path == ("2", "data/web")
     assert found.tokenizer.label.startswith("Megatron 0.19")
 
 
 def test_a_healthy_job_has_no_findings(data):
     prepare(HEALTHY)
-    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "tokenizer-not-compared"]
+    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs"]
     assert diagnose(HEALTHY).is_healthy
 
 
@@ -153,10 +164,10 @@ def test_a_tokenizer_without_a_preset_is_taken_from_the_cache(data):
     other = replace(HEALTHY, tokenizer_type="SentencePieceTokenizer")
     assert diagnose(other).tokenizer.label == "the cache itself"
     assert diagnose(other).is_healthy
-    notes = ["epochs", "epochs", "tokenizer-assumed", "tokenizer-not-compared"]
+    notes = ["epochs", "epochs", "tokenizer-assumed"]
     assert codes(diagnose(other), "note") == notes
     elsewhere = diagnose(replace(other, data_cache_path="nothing"))
-    assert "tokenizer-unknown" in codes(elsewhere, "warning")
+    assert "cache-names" in skipped(elsewhere)
 
 
 def test_a_cache_of_another_tokenizer_is_not_taken_for_the_jobs(data):
@@ -168,7 +179,7 @@ def test_a_cache_of_another_tokenizer_is_not_taken_for_the_jobs(data):
     ):
         other = diagnose(replace(HEALTHY, **changes))
         assert {lookup.condition for lookup in other.lookups} == {"missing"}
-        assert "tokenizer-unknown" in codes(other, "warning")
+        assert "cache-names" in skipped(other)
     moved = diagnose(replace(HEALTHY, tokenizer_model="/models/other"))
     assert moved.tokenizer.label == "Megatron 0.17"
     fields = {name for lookup in moved.lookups if lookup.nearest for name in lookup.nearest.fields}
@@ -188,7 +199,7 @@ def test_each_state_of_the_cache_is_told(data):
     prepare(HEALTHY)
     (sidecar,) = Path("cache").glob("*-BlendedDataset-train-tokshard.json")
     sidecar.unlink()
-    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-foreign", "tokenizer-not-compared"]
+    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-foreign"]
     assert diagnose(HEALTHY).is_healthy
     victim = next(Path("cache").glob("*-GPTDataset-valid-sample_index.npy"))
     victim.write_bytes(victim.read_bytes()[:-1])
@@ -227,7 +238,11 @@ def test_one_defect_hides_no_other_split(data):
         ({"data_args_path": "none", "data_path": None}, "arguments", "file not found: none"),
         ({"train_iters": None}, "arguments", "the number of training steps or samples is required"),
         ({"seq_length": None}, "arguments", "the sequence length is required"),
-        ({"global_batch_size": None, "world_size": None}, "arguments", "the global batch size is required"),
+        (
+            {"global_batch_size": None, "micro_batch_size": None, "world_size": None},
+            "arguments",
+            "the global batch size is required",
+        ),
         ({"data_path": ("data/web", "data/code")}, "too-few-samples", "of the 80 samples requested"),
         ({"split": "1e2,1"}, "split", "Megatron would read 1, 2, 1"),
     ],
@@ -264,7 +279,7 @@ def test_several_epochs_are_told_as_they_are_read(data):
 def test_jobs_without_indexes_look_nothing_up(data):
     for changes in ({"mock_data": True, "data_path": None}, {"sft": True}):
         diagnosis = diagnose(replace(HEALTHY, **changes))
-        assert (diagnosis.lookups, codes(diagnosis)) == ((), ["other-data"])
+        assert (diagnosis.lookups, codes(diagnosis), skipped(diagnosis)) == ((), [], ["data"])
         assert diagnosis.is_healthy
 
 
@@ -272,10 +287,28 @@ def test_jobs_without_indexes_look_nothing_up(data):
     ("changes", "expected"),
     [
         ({}, []),
-        ({"notes": ("x",)}, [("reading", "warning")]),
-        ({"unseen": ("$@",)}, [("unknown-arguments", "note")]),
-        ({"context_parallel_size": 8, "world_size": None}, []),
-        ({"context_parallel_size": 3, "world_size": None}, [("context-parallel", "error")]),
+        ({"unseen": ("$@",)}, [("arguments", "skipped")]),
+        ({"unknown": (("save", "$X"),)}, []),
+        (
+            {"unknown": (("world_size", "$N"),), "world_size": None},
+            [("world-size", "skipped"), ("batch-size", "skipped")],
+        ),
+        ({"unknown": (("seq_length", "$S"),), "seq_length": None}, [("context-parallel", "skipped")]),
+        ({"unknown": (("data_path", "$D"),), "data_path": None}, [("data", "skipped")]),
+        ({"unseen": ("$@",), "data_path": None}, [("arguments", "skipped"), ("data", "skipped")]),
+        ({"unseen": ("$@",), "split": None}, [("arguments", "skipped"), ("split", "skipped")]),
+        (
+            {"unseen": ("$@",), "eval_interval": None},
+            [("arguments", "skipped"), ("eval-interval", "skipped")],
+        ),
+        (
+            {"context_parallel_size": 8, "world_size": None},
+            [("world-size", "skipped"), ("batch-size", "skipped")],
+        ),
+        (
+            {"context_parallel_size": 3, "world_size": None},
+            [("context-parallel", "error"), ("world-size", "skipped"), ("batch-size", "skipped")],
+        ),
         ({"seq_length": 12, "context_parallel_size": 4}, [("context-parallel", "error")]),
         ({"context_parallel_size": 1, "seq_length": 15}, []),
         ({"tensor_model_parallel_size": 3}, [("world-size", "error")]),
@@ -300,7 +333,17 @@ def test_jobs_without_indexes_look_nothing_up(data):
         ({"rampup_batch_size": ("8", "8", "100"), "train_iters": None}, [("schedule", "warning")]),
         ({"eval_interval": None}, [("eval-interval", "warning")]),
         ({"eval_interval": None, "skip_train": True}, []),
-        ({"fim_data": True}, [("other-data", "warning")]),
+        (
+            {
+                "dataloader_defer_npy_index_mmap": True,
+                "data_cache_path": None,
+                "data_path": None,
+                "split": None,
+                "train_data_path": ("x",),
+            },
+            [("no-cache-path", "error")],
+        ),
+        ({"dataloader_defer_npy_index_mmap": True}, []),
         ({"data_path": None}, [("no-data", "error")]),
         ({"data_args_path": "x"}, [("no-single-source", "error")]),
         ({"train_data_path": ("x",)}, [("no-single-source", "error"), ("split-excluded", "error")]),
@@ -317,14 +360,16 @@ def test_jobs_without_indexes_look_nothing_up(data):
     ],
 )
 def test_each_rule_about_arguments(changes, expected):
-    found = findings_of_arguments(replace(HEALTHY, **changes))
-    assert [(finding.code, finding.severity) for finding in found] == expected
+    found = check_arguments(replace(HEALTHY, **changes))
+    told = [(r.check, "skipped") if isinstance(r, SkippedCheck) else (r.code, r.severity) for r in found]
+    assert told == expected
+    assert all(result.hint for result in found)
 
 
 def test_only_megatron_015_starts_without_a_validation_interval(data):
     launch = replace(HEALTHY, eval_interval=None)
     found = {
-        version: [finding.severity for finding in findings_of_arguments(launch, version)]
+        version: [finding.severity for finding in check_arguments(launch, version)]
         for version in (None, "0.15.2", "0.16", "main-20260822")
     }
     assert found == {None: ["warning"], "0.15.2": [], "0.16": ["error"], "main-20260822": ["error"]}
@@ -335,7 +380,7 @@ def test_only_megatron_015_starts_without_a_validation_interval(data):
     )
     reports = {version: doctor(replace(options, megatron=version)) for version in (None, "0.15", "0.19")}
     for report in reports.values():
-        assert report.sizes == Sizes(2000, 6, 2)
+        assert report.jobs[0].sizes == Sizes(2000, 6, 2)
     assert [
         finding.severity
         for report in reports.values()

@@ -68,6 +68,7 @@ def test_what_is_sound_has_no_findings(tmp_path, monkeypatch, build, level):
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/findings.md").read_text()
 VERIFY, DOCTOR = PAGE.split("\n## `tokshard doctor`\n")
+DOCTOR, SKIPPED = DOCTOR.split("\n### Checks that were skipped\n")
 
 
 def rows(text):
@@ -95,6 +96,16 @@ def test_the_doctors_codes_are_those_of_its_code():
     assert len(listed) == len(set(listed))
     assert called <= set(listed) <= constants
     assert len(called) > 20
+
+
+def test_the_skipped_checks_are_those_of_the_doctors_code():
+    called = set()
+    for path in Path(preflight.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"SkippedCheck", "skipped"}:
+                (first, *_) = node.args
+                called |= {n.value for n in ast.walk(first) if isinstance(n, ast.Constant)}
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", SKIPPED, re.MULTILINE)) == called
 
 
 def test_problems_have_remedies_and_sentences_have_no_end():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +14,12 @@ import tokshard
 from tokshard import DoctorOptions
 from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
+from tokshard.cli.declarations import switch
 from tokshard.cli.options import LogJson
 from tokshard.core.formatting import count, counted
 
 if TYPE_CHECKING:
-    from tokshard import CacheLookup, DoctorReport
+    from tokshard import CacheLookup, DoctorReport, JobDiagnosis, SkippedCheck
 
 MAX_STDIN_BYTES = 64 << 20
 _SHOWN_LOOKUPS = 12
@@ -34,8 +37,8 @@ def doctor(
         list[str],
         typer.Argument(
             metavar="LAUNCH...",
-            help="A launch command; or one file that contains it: a script, arguments, a log or JSON; "
-            "or - for stdin.",
+            help="A launch script with its parameters; a file with arguments, a log, JSON or YAML; a launch "
+            "command; or - for stdin.",
             show_default=False,
         ),
     ],
@@ -43,19 +46,32 @@ def doctor(
     like: options.Like = None,
     tokenizer_identifiers: options.TokenizerIdentifiers = None,
     path_as: options.PathAs = None,
+    variables: options.Variables = None,
+    strict: Annotated[
+        bool, switch("--strict", help="Exit with code 1 if checks were skipped, too.", group=options.RUN)
+    ] = False,
+    show_command: Annotated[
+        bool,
+        switch(
+            "--show-command",
+            help="Print the launch command as it was understood, and stop.",
+            group=options.RUN,
+        ),
+    ] = False,
     as_json: options.AsJson = False,
     log_json: LogJson = None,
 ) -> None:
-    """Check a Megatron launch command: which cached indexes it will find, and what its data arguments will do.
+    """Check a Megatron launch script: what its data arguments will do, and which cached indexes it will find.
 
-    Nothing is written and no index is built. The exit code is 1 if there are errors or warnings. Without
-    --megatron, the version whose file names match most cached files is used.
+    Nothing is run, written or built. Variables that the script does not set are unknown; checks that need
+    them are listed as skipped. The exit code is 1 if there are errors or warnings.
 
     Examples:
         tokshard doctor launch.sh
+        tokshard doctor --set SLURM_NNODES=8 launch.sh 7b /data/web
         tokshard doctor --megatron 0.19 torchrun pretrain_gpt.py --data-path web ...
         grep -A999 'arguments ---' job.log | tokshard doctor -
-    """  # noqa: E501 - one line, as in the list of commands
+    """
     with command_run("doctor", as_json=as_json, log_json=log_json) as run:
         chosen = DoctorOptions(
             launch=_launch(launch),
@@ -63,11 +79,12 @@ def doctor(
             like=like,
             tokenizer_identifiers=tokenizer_identifiers,
             path_as=options.parse_path_as(path_as),
+            variables=options.parse_variables(variables),
         )
         report = tokshard.doctor(chosen)
         run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
-        run.show(report, _show)
-        if not report.is_healthy:
+        run.show(report, _show_commands if show_command else _show)
+        if not show_command and not (report.is_healthy and (report.is_complete or not strict)):
             run.found_problems()
 
 
@@ -78,42 +95,82 @@ def _launch(words: list[str]) -> str | tuple[str, ...]:
     return tuple(words) if len(words) > 1 else words[0]
 
 
+def _show_commands(report: DoctorReport) -> None:
+    for job in report.jobs:
+        if len(report.jobs) > 1:
+            rendering.line(f"# {_place(job)}")
+        rendering.line(job.command or json.dumps(job.arguments, ensure_ascii=False))
+
+
+def _place(job: JobDiagnosis) -> str:
+    where = "" if job.line is None else f"line {job.line}: "
+    return f"{where}{_conditions(job) or job.program or 'the job'}"
+
+
+def _conditions(job: JobDiagnosis) -> str:
+    return " and ".join(job.branches)
+
+
 def _show(report: DoctorReport) -> None:
-    _show_job(report)
-    for split in report.splits:
+    for number, job in enumerate(report.jobs, 1):
+        if len(report.jobs) > 1:
+            rendering.line(f"job {number} of {len(report.jobs)}, {_place(job)}")
+        _show_job(job)
+        if len(report.jobs) > 1:
+            rendering.line()
+    if len(report.jobs) > 1:
+        _show_end(report.is_healthy, report.skipped, sum(len(job.lookups) for job in report.jobs))
+
+
+def _show_job(job: JobDiagnosis) -> None:
+    _show_sizes(job)
+    for split in job.splits:
         if not split.sources:
             rendering.line(f"{split.name}: unknown, see below")
             continue
         kind = _KINDS.get(split.kind, "weighted blend of")
         datasets = "" if split.kind == "single" else f" {counted(len(split.sources), 'dataset')}"
         rendering.line(f"{split.name}: {kind}{datasets}, {count(split.samples)} samples")
-    if report.lookups:
+    if job.lookups:
         rendering.line()
-        rendering.line(f"cache files, by the names of {report.tokenizer.label}:")
-    missing_first = sorted(report.lookups, key=lambda lookup: lookup.condition == "fresh")
+        rendering.line(f"cache files, by the names of {job.tokenizer.label}:")
+    missing_first = sorted(job.lookups, key=lambda lookup: lookup.condition == "fresh")
     for lookup in missing_first[:_SHOWN_LOOKUPS]:
         _show_lookup(lookup)
     if len(missing_first) > _SHOWN_LOOKUPS:
         rendering.line(f"  and {len(missing_first) - _SHOWN_LOOKUPS} more (--json lists all)")
     rendering.line()
-    rendering.findings(report.findings)
-    if report.is_healthy:
-        seen = "in the visible arguments" if report.launch.unseen else "found"
-        indexes = counted(len(report.lookups), "cached index", "cached indexes")
-        rendering.line(f"no problems {seen}: the job will find its {indexes}")
+    rendering.findings(job.findings)
+    for skipped in job.skipped:
+        rendering.line(f"not checked: {skipped.check}: {skipped.reason}")
+        if skipped.hint:
+            rendering.line(f"  hint: {skipped.hint}")
+    _show_end(job.is_healthy, job.skipped, len(job.lookups))
 
 
-def _show_job(report: DoctorReport) -> None:
-    launch, sizes = report.launch, report.sizes
+def _show_end(is_healthy: bool, skipped: Sequence[SkippedCheck], lookups: int) -> None:
+    indexes = counted(lookups, "cached index", "cached indexes")
+    checks = f"{counted(len(skipped), 'check was', 'checks were')} skipped"
+    if not is_healthy:
+        if skipped:
+            rendering.line(checks)
+    elif skipped:
+        rendering.line(f"everything checked is fine; {checks}")
+    else:
+        rendering.line(f"no problems found: the job will find its {indexes}")
+
+
+def _show_sizes(job: JobDiagnosis) -> None:
+    arguments, sizes = job.launch.arguments, job.sizes
     parts = []
-    if launch.world_size is not None:
-        parts.append(counted(launch.world_size, "process", "processes"))
-    if launch.data_parallel_size is not None:
-        parts.append(counted(launch.data_parallel_size, "data-parallel rank"))
-    if launch.batch_size is not None:
-        parts.append(f"batches of {count(launch.batch_size)}")
-    if launch.sequence_length is not None:
-        parts.append(f"samples of {count(launch.sequence_length)} tokens")
+    if arguments.world_size is not None:
+        parts.append(counted(arguments.world_size, "process", "processes"))
+    if arguments.data_parallel_size is not None:
+        parts.append(counted(arguments.data_parallel_size, "data-parallel rank"))
+    if arguments.batch_size is not None:
+        parts.append(f"batches of {count(arguments.batch_size)}")
+    if arguments.sequence_length is not None:
+        parts.append(f"samples of {count(arguments.sequence_length)} tokens")
     rendering.line(f"job: {', '.join(parts) or 'unknown'}")
     if sizes is not None:
         asked = (f"{name} {_number(getattr(sizes, name))}" for name in ("train", "valid", "test"))
@@ -136,8 +193,6 @@ def _show_lookup(lookup: CacheLookup) -> None:
 
 
 def _value(value: Any) -> str:
-    import json
-
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN_VALUE else text[:_SHOWN_VALUE] + "..."
 

@@ -50,8 +50,8 @@ COMMANDS = {
     ),
     "doctor": Entry(
         "doctor",
-        "Check a Megatron launch command: which cached indexes it will find, and what its data arguments "
-        "will do.",
+        "Check a Megatron launch script: what its data arguments will do, and which cached indexes it "
+        "will find.",
         {"ignore_unknown_options": True},
     ),
     "verify": Entry("verify", "Verify a dataset, index cache, blend or plan against its recorded digests."),

@@ -239,6 +239,15 @@ PathAs = Annotated[
         group=NAMES,
     ),
 ]
+Variables = Annotated[
+    list[str] | None,
+    declarations.text(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a variable of the launch script's environment, for example SLURM_NNODES=8.",
+        group=NAMES,
+    ),
+]
 AssertHit = Annotated[
     bool,
     declarations.switch(
@@ -333,6 +342,27 @@ def parse_moved(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
         UsageError: The form of a pair is invalid.
     """
     return _parse_pairs("--moved", "OLD=NEW", "/scratch/data=/mnt/data", pairs)
+
+
+def parse_variables(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """Return the pairs (name, value) of ``--set``; values may be empty.
+
+    Raises:
+        UsageError: The form of a pair is invalid.
+
+    Example:
+        >>> parse_variables(["SLURM_NNODES=8", "EXTRA="])
+        (('SLURM_NNODES', '8'), ('EXTRA', ''))
+    """
+    found = []
+    for pair in pairs or []:
+        name, separator, value = pair.partition("=")
+        if not (separator and name.isidentifier()):
+            raise UsageError(
+                f"--set must be NAME=VALUE, got {pair!r}", hint="pass a pair such as --set SLURM_NNODES=8"
+            )
+        found.append((name, value))
+    return tuple(found)
 
 
 def _parse_pairs(

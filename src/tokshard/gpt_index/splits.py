@@ -22,7 +22,8 @@ SPLITS = (TRAIN, "valid", "test")
 _MEGATRON_NUMBER = re.compile(r"[.0-9]+")
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _SEPARATOR = r"(?:\s*[,;:/]\s*|\s+)"
-_PLAIN = re.compile(rf"\s*{_NUMBER}(?:{_SEPARATOR}{_NUMBER})*\s*[,;:/]?\s*", re.ASCII)
+# Quotes around it are common in launch scripts.
+_PLAIN = re.compile(rf"[\s'\"]*{_NUMBER}(?:{_SEPARATOR}{_NUMBER})*\s*[,;:/]?[\s'\"]*", re.ASCII)
 
 Interval = tuple[float, float]
 

@@ -7,8 +7,8 @@ for missing ones finds the fields of the description that differ from the neares
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 from tokshard.blending import recipe_files
@@ -18,33 +18,54 @@ from tokshard.blending.recipe import BlendRecipe, Mixture
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.findings import Finding
+from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.gpt_index.sizes import Sizes
-from tokshard.preflight.launch.arguments import LaunchArguments, findings_of_arguments
-from tokshard.preflight.launch.text import read_launch, read_launch_words
+from tokshard.preflight.launch.arguments import LaunchArguments
+from tokshard.preflight.launch.launch import Launch
+from tokshard.preflight.launch.programs import unchecked_options, unsupported_data
+from tokshard.preflight.launch.rules import (
+    Result,
+    SkippedCheck,
+    check_arguments,
+    reason_data_unknown,
+    reason_sizes_unknown,
+    skipped,
+)
+from tokshard.preflight.launch.source import read_job
 from tokshard.preflight.lookups import CacheLookup, Candidate, JobCache, TokenizerNames, identifiers_of_launch
 from tokshard.preflight.options import DoctorOptions
 from tokshard.preflight.tokenizers import findings_of_tokenizers, read_launch_tokenizer
-from tokshard.storage.small_files import read_small_file
+from tokshard.storage.paths import is_remote
 
 _SHOWN_SOURCES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorReport(Document):
-    """The diagnosis of a job before it is started.
+class JobDiagnosis:
+    """The diagnosis of one launch command.
 
     Attributes:
-        launch: The arguments of the job.
+        launch: The command.
         splits: The plan of each split; that of a split with a defect has no sources.
     """
 
-    SCHEMA = "tokshard.doctor/1"
-
-    is_healthy: Annotated[bool, Key("healthy", "Whether there are no findings other than notes.")]
+    line: Annotated[
+        int | None, Key("line", "Line of the launch command in the script; null for other texts.")
+    ]
+    branches: Annotated[
+        tuple[str, ...],
+        Key("branches", "Undetermined conditions that lead to the command, as written in the script."),
+    ]
+    program: Annotated[str | None, Key("program", "The program that is started, as written.")]
+    command: Annotated[str, Key("command", "The command as it was understood; empty for a log or a file.")]
     arguments: Annotated[
         dict[str, Any], Key("arguments", "Arguments about data that are given, by Megatron's names.")
+    ]
+    unknown: Annotated[
+        dict[str, str],
+        Key("unknown", "Arguments about data whose value is unknown, and what it depends on, as written."),
     ]
     sizes: Annotated[
         Sizes | None, Key("sizes", "Samples that the job asks for; null where they are not known.")
@@ -52,41 +73,62 @@ class DoctorReport(Document):
     tokenizer: Annotated[TokenizerNames, Key("tokenizer", "Tokenizer under whose names files are looked up.")]
     lookups: Annotated[tuple[CacheLookup, ...], Key("lookups", "Cache entries that the job looks up.")]
     findings: Annotated[tuple[Finding, ...], Key("findings", "What is wrong or worth knowing.")]
-    launch: Annotated[LaunchArguments, NotStored()] = LaunchArguments()  # noqa: RUF009 - frozen
+    skipped: Annotated[tuple[SkippedCheck, ...], Key("skipped", "Checks that were not possible.")]
+    launch: Annotated[Launch, NotStored()]
     splits: Annotated[tuple[SplitPlan, ...], NotStored()] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing that was checked is wrong."""
+        return not any(finding.is_problem for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport(Document):
+    """The diagnosis of a launch script before it is started."""
+
+    SCHEMA = "tokshard.doctor/1"
+
+    is_healthy: Annotated[bool, Key("healthy", "Whether nothing that was checked is wrong.")]
+    is_complete: Annotated[bool, Key("complete", "Whether no check was skipped.")]
+    jobs: Annotated[
+        tuple[JobDiagnosis, ...],
+        Key("jobs", "The launch commands; several if a condition decides that depends on something unknown."),
+    ]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all jobs, each once."""
+        return tuple(dict.fromkeys(finding for job in self.jobs for finding in job.findings))
+
+    @property
+    def skipped(self) -> tuple[SkippedCheck, ...]:
+        """The skipped checks of all jobs, each once."""
+        return tuple(dict.fromkeys(skipped for job in self.jobs for skipped in job.skipped))
 
 
 def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
-    """Check a Megatron launch command. Nothing is written, and no index is built.
+    """Check a Megatron launch script or command. Nothing is written, run or built.
 
     Args:
         job: The path of a launch script, a launch command, or options.
 
     Raises:
-        UsageError: The command has no data arguments, or an invalid one.
+        UsageError: The text contains no launch command.
         InputError: A file cannot be read.
         StorageError: The cache cannot be read.
     """
     options = job if isinstance(job, DoctorOptions) else DoctorOptions(job)
-    launch = _read(options)
-    return diagnose(launch, tokenizer=_candidate(launch, options), path_as=options.path_as)
-
-
-def _read(options: DoctorOptions) -> LaunchArguments:
-    if isinstance(options.launch, tuple):
-        return read_launch_words(options.launch)
-    text = os.fspath(options.launch)
-    if "\n" in text:
-        return read_launch(text)
-    if os.path.lexists(text):
-        return read_launch(read_small_file(text, "launch script").decode("utf-8", "surrogateescape"))
-    if " " not in text.strip():
-        raise MissingFileError(
-            f"launch script not found: {text}",
-            path=text,
-            hint="pass a file with the launch command, or the command itself",
-        )
-    return read_launch(text)
+    launches = read_job(options)
+    jobs = tuple(
+        diagnose(launch, tokenizer=_candidate(launch.arguments, options), path_as=options.path_as)
+        for launch in launches
+    )
+    return DoctorReport(
+        is_healthy=all(job.is_healthy for job in jobs),
+        is_complete=not any(job.skipped for job in jobs),
+        jobs=jobs,
+    )
 
 
 def _candidate(launch: LaunchArguments, options: DoctorOptions) -> Candidate | None:
@@ -99,15 +141,15 @@ def _candidate(launch: LaunchArguments, options: DoctorOptions) -> Candidate | N
 
 
 def diagnose(
-    launch: LaunchArguments,
+    launch: Launch,
     *,
     tokenizer: Candidate | None = None,
     path_as: tuple[tuple[str, str], ...] = (),
-) -> DoctorReport:
+) -> JobDiagnosis:
     """Check a job before it is launched.
 
     Args:
-        launch: Its arguments.
+        launch: Its launch command.
         tokenizer: The identifiers of its tokenizer; None to try those of each version of Megatron and those
             in the cache, and to use the best match.
         path_as: Pairs (path here, path at training time), for data or caches at other paths here.
@@ -116,48 +158,131 @@ def diagnose(
         UsageError: An option is invalid.
         StorageError: The cache cannot be read.
     """
+    arguments = launch.arguments
     version = tokenizer.names.versions[0] if tokenizer and tokenizer.names.versions else None
-    findings = findings_of_arguments(launch, version)
+    results = _Results()
+    unsupported = unsupported_data(launch)
+    is_checked = unsupported is None or unsupported.has_other_names_only
+    if unsupported is not None:
+        results.add(SkippedCheck("cache" if is_checked else "data", unsupported.reason))
+    if is_checked:
+        results.add(*check_arguments(arguments, version))
+    if options := unchecked_options(launch):
+        results.add(SkippedCheck("options", f"the effect of {', '.join(options)} is not checked"))
     paths = PathMapping(path_as)
-    splits: list[SplitPlan] = []
-    recipe = None
-    sizes = config = None
-    if not (launch.mock_data or launch.sft):
-        try:
-            sizes = launch.sizes(version)
-            config = _config(launch, sizes, path_as)
-            recipe = recipe_of_launch(launch, paths)
-            splits, defects = forecast_splits(recipe, config)
-            findings += defects
-        except TokshardError as error:
-            if not any(found.message == error.message or found.code == "no-data" for found in findings):
-                findings.append(Finding.of_error("arguments", error))
-    cache = JobCache(launch, paths)
+    forecast = _forecast(arguments, version, paths, results) if is_checked else _Forecast()
+    has_cache = unsupported is None
+    splits = forecast.splits if has_cache else []
+    cache = JobCache(arguments, paths)
     candidate = tokenizer or cache.likeliest(splits)
     splits = [split.with_tokenizer(candidate.identifiers) for split in splits]
     lookups = cache.lookups(splits)
-    findings += [*_of_sizes(splits, config), *_of_cache(launch, lookups, splits)]
+    results.add(*_of_sizes(splits, forecast.config), *_of_cache(arguments, lookups, splits))
     if tokenizer is None and splits:
-        findings += _of_tokenizer(candidate.names, lookups)
-    if recipe is not None:
-        job, recorded = read_launch_tokenizer(launch, path_as), cache.allowed_mismatches(lookups)
-        findings += findings_of_tokenizers(launch, job, prefixes_of(recipe), recorded)
-    given = {field.name: getattr(launch, field.name) for field in fields(launch)}
-    del given["unseen"]  # a finding names them
-    return DoctorReport(
-        is_healthy=not any(finding.is_problem for finding in findings),
-        arguments={
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in given.items()
-            if value not in (None, False, ())
-        },
-        sizes=sizes,
+        results.add(*_of_tokenizer(candidate.names, lookups))
+    if forecast.recipe is not None:
+        job, recorded = read_launch_tokenizer(arguments, path_as), cache.allowed_mismatches(lookups)
+        prefixes = prefixes_of(forecast.recipe)
+        results.add(*findings_of_tokenizers(arguments, job, prefixes, recorded))
+    return JobDiagnosis(
+        line=launch.line,
+        branches=launch.branches,
+        program=launch.program,
+        command=launch.command,
+        arguments=_given(arguments),
+        unknown=dict(arguments.unknown),
+        sizes=forecast.sizes,
         tokenizer=candidate.names,
         lookups=tuple(lookups),
-        findings=tuple(findings),
+        findings=tuple(results.findings),
+        skipped=tuple(results.skipped),
         launch=launch,
         splits=tuple(splits),
     )
+
+
+@dataclass(slots=True)
+class _Results:
+    findings: list[Finding] = field(default_factory=list)
+    skipped: list[SkippedCheck] = field(default_factory=list)
+
+    def add(self, *results: Result) -> None:
+        for result in results:
+            if isinstance(result, SkippedCheck):
+                self.skipped.append(result)
+            else:
+                self.findings.append(result)
+
+
+@dataclass(slots=True)
+class _Forecast:
+    # What a job will read, as far as it is known.
+    sizes: Sizes | None = None
+    config: BuilderConfig | None = None
+    recipe: BlendRecipe | None = None
+    splits: list[SplitPlan] = field(default_factory=list)
+
+
+def _forecast(
+    launch: LaunchArguments, version: str | None, paths: PathMapping, results: _Results
+) -> _Forecast:
+    forecast = _Forecast()
+    if (reason := reason_sizes_unknown(launch)) is not None:
+        results.add(skipped("sizes", reason))
+    data_reason = reason_data_unknown(launch)
+    try:
+        if reason is None:
+            forecast.sizes = launch.sizes(version)
+        if data_reason is None and (reason is None or launch.reason_unknown("split") is None):
+            forecast.recipe = recipe_of_launch(launch, paths)
+    except TokshardError as error:
+        if isinstance(error, MissingFileError) and _not_here([error.filename]):
+            data_reason = _not_on_this_machine([error.filename])
+        else:
+            results.add(Finding.of_error("arguments", error))
+            return forecast
+    if forecast.recipe is not None and (missing := _not_here(prefixes_of(forecast.recipe))):
+        data_reason = _not_on_this_machine(missing)
+    if data_reason is not None or forecast.sizes is None or forecast.recipe is None:
+        results.add(_without_cache(data_reason or reason or "the datasets are unknown"))
+        return forecast
+    try:
+        forecast.config = _config(launch, forecast.sizes, paths.pairs)
+        forecast.splits, defects = forecast_splits(forecast.recipe, forecast.config)
+        results.add(*defects)
+    except TokshardError as error:
+        results.add(Finding.of_error("arguments", error))
+    return forecast
+
+
+def _without_cache(reason: str) -> SkippedCheck:
+    if "not on this machine" in reason:
+        hint = "run doctor where the data is, or pass --path-as LOCAL=TRAINING"
+        return SkippedCheck("cache", reason, hint)
+    return skipped("cache", reason)
+
+
+def _not_on_this_machine(paths: Sequence[str]) -> str:
+    return f"not on this machine: {listed(paths, _SHOWN_SOURCES)}"
+
+
+def _not_here(prefixes: Iterable[str]) -> list[str]:
+    # Where even the directory is missing, the data is on another machine; in an existing one it is an error.
+    return [
+        prefix
+        for prefix in dict.fromkeys(prefixes)
+        if not is_remote(prefix) and not os.path.isdir(os.path.dirname(prefix) or ".")
+    ]
+
+
+def _given(launch: LaunchArguments) -> dict[str, Any]:
+    hidden = {"unknown", "unseen", "problems"}
+    given = {field.name: getattr(launch, field.name) for field in fields(launch) if field.name not in hidden}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value is not None and value is not False
+    }
 
 
 def _config(launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str], ...]) -> BuilderConfig:
@@ -321,13 +446,13 @@ def _of_cache(
             yield Finding(code, severity, text.format(count), hint)
 
 
-def _of_tokenizer(names: TokenizerNames, lookups: Sequence[CacheLookup]) -> Iterator[Finding]:
+def _of_tokenizer(names: TokenizerNames, lookups: Sequence[CacheLookup]) -> Iterator[Result]:
     hint = "pass --megatron VERSION, --like or --tokenizer-identifiers"
     if not any(lookup.will_be_found for lookup in lookups):
-        yield Finding(
-            "tokenizer-unknown",
-            "warning",
-            f"no files found under the names of any known version of Megatron; {names.label} is shown",
+        yield SkippedCheck(
+            "cache-names",
+            "no cached index has the name that any known version of Megatron gives it; the names of "
+            f"{names.label} are shown",
             hint,
         )
     elif names.source == "cache":

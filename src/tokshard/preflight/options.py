@@ -14,11 +14,14 @@ class DoctorOptions:
     """Options of :func:`tokshard.doctor`.
 
     Attributes:
-        launch: The path of a launch script, a log or JSON; a launch command; or the words of one.
+        launch: The path of a launch script, a log, JSON or YAML; a launch command; the words of one; or the
+            words that call a script: its path and its parameters.
         megatron: The version of Megatron Core of the job. Without one of these three options it is the one
             under whose names most files exist.
         like: A description that the job wrote.
         tokenizer_identifiers: A JSON file with the tokenizer's identifiers, or these themselves.
+        variables: Pairs (name, value) of variables in the environment of the launch script. All others are
+            unknown, except that the script's own defaults (``${NAME:-default}``) count.
         path_as: Pairs (path here, path at training time) of data and cache that this machine names otherwise.
 
     Raises:
@@ -30,6 +33,7 @@ class DoctorOptions:
     like: str | os.PathLike[str] | None = None
     tokenizer_identifiers: str | os.PathLike[str] | dict[str, Any] | None = None
     path_as: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         self.naming  # noqa: B018 - raises where options exclude each other

@@ -20,6 +20,7 @@ from tokshard.errors import InputError, IntegrityError, StorageError
 from tokshard.index_cache.identifiers import HUGGING_FACE, NULL
 from tokshard.index_cache.tokenizer_check import check_tokenizers, job_tokenizer
 from tokshard.preflight.launch.arguments import LaunchArguments
+from tokshard.preflight.launch.rules import Result, SkippedCheck
 
 _UNREADABLE = (InputError, IntegrityError, StorageError)
 _GPT2 = "GPT2BPETokenizer"
@@ -76,7 +77,7 @@ def findings_of_tokenizers(
     job: LaunchTokenizer,
     prefixes: Iterable[str],
     recorded: Sequence[TokenizerMismatch],
-) -> Iterator[Finding]:
+) -> Iterator[Result]:
     """Compare the tokenizers of a job's datasets, by their manifests, with each other and with the job's.
 
     Args:
@@ -105,11 +106,12 @@ def findings_of_tokenizers(
         yield Finding("document-policy", "warning", note, "tokenize all data with the same options")
     known = {name: found for name, found in datasets.items() if found.identity is not None}
     if known and job.reason is not None:
-        yield Finding(
-            "tokenizer-not-compared",
-            "note",
-            f"the tokenizer of the data was not compared with the job's: {job.reason}",
-        )
+        message = f"the tokenizer of the data was not compared with the job's: {job.reason}"
+        if _has_size(job):
+            yield Finding("tokenizer-not-compared", "note", message)
+        else:
+            hint = "run doctor where the tokenizer is, or pass --path-as LOCAL=TRAINING"
+            yield SkippedCheck("tokenizer", message, hint)
     yield from _beyond_embedding(launch.padded_vocab_size, known)
 
 

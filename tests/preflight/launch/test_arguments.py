@@ -13,7 +13,20 @@ from hypothesis import strategies as st
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.preflight.launch.arguments import LaunchArguments, parse_step_schedule
-from tokshard.preflight.launch.text import read_launch, read_launch_words
+from tokshard.preflight.launch.text import read_launch_words, read_launches
+
+
+def read_launch(text: str) -> LaunchArguments:
+    """Read a text with one launch command."""
+    (launch,) = read_launches(text)
+    return launch.arguments
+
+
+def read_words(words: list[str]) -> LaunchArguments:
+    """Read the words of one launch command."""
+    (launch,) = read_launch_words(words)
+    return launch.arguments
+
 
 SCRIPT = """#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -63,7 +76,7 @@ def test_a_script_is_read_with_its_variables():
     assert launch.data_path == ("0.7", "/data/web", "0.3", "/data/code")
     assert (launch.split, launch.seq_length) == ("949,50,1", 4096)
     assert launch.data_cache_path == "/cache/run 1"
-    assert (launch.world_size, launch.data_parallel_size, launch.notes) == (16, 4, ())
+    assert (launch.world_size, launch.data_parallel_size, launch.problems) == (16, 4, ())
     assert launch.sizes() == Sizes(256_000, 11 * 10 * 256, 10 * 256)
 
 
@@ -116,7 +129,8 @@ def twin() -> argparse.ArgumentParser:
 
 
 NUMBERS = st.integers(-5, 10**12).map(str)
-TEXTS = st.text("ab/.,0 =$'\"\\", min_size=1, max_size=6) | st.sampled_from(
+# Three dots stand for arguments that are left out.
+TEXTS = st.text("ab/.,0 =$'\"\\", min_size=1, max_size=6).filter("...".__ne__) | st.sampled_from(
     ["-1", "-.5", "-a b", "-", "--x y"]
 )
 LISTS = st.tuples(st.sampled_from(["--data-path", "--train-data-path"]), st.lists(TEXTS, max_size=4)).map(
@@ -140,7 +154,7 @@ OPTIONS = st.one_of(
 def test_words_are_parsed_as_argparse_does(options):
     words = ["--full-validation", *(word for option in options for word in option)]
     expected = vars(twin().parse_args(words))
-    launch = read_launch_words(["torchrun", "pretrain_gpt.py", *words])
+    launch = read_words(["torchrun", "pretrain_gpt.py", *words])
     quoted = read_launch("A=1 torchrun /x/pretrain_gpt.py " + shlex.join(words))
     assert quoted == launch
     for name, value in expected.items():
@@ -161,7 +175,7 @@ def test_words_are_parsed_as_argparse_does(options):
         ("srun -N 2 --ntasks-per-node=8 python -u", 16),
         ("srun -n 24 python", 24),
         ("srun python", None),
-        ("WORLD_SIZE=6 python", None),
+        ("WORLD_SIZE=6 python", 6),
         ("env WORLD_SIZE=6 python", 6),
         ("mpirun -np 12 python", 12),
         ("python", None),
@@ -178,46 +192,78 @@ def test_a_command_inside_a_wrapper_is_found():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "unknown"),
     [
-        (
-            "torchrun pretrain_gpt.py --data-path $DATA",
-            r"cannot read --data-path: the text does not set \$DATA",
-        ),
-        ("pretrain_gpt.py --train-samples $((A*B))", r"the text does not set \$\(\(A\*B\)\)"),
-        ("pretrain_gpt.py --train-iters 1e6", "--train-iters must be an integer, got '1e6'"),
-        ("pretrain_gpt.py --mid-level-dataset-surplus x", "must be a number, got 'x'"),
-        ("pretrain_gpt.py --seq-length", "--seq-length requires a value"),
-        ("python train.py --lr 3", "no argument of a Megatron training job"),
-        ("", "no argument of a Megatron training job"),
-        ("{}", "no argument of a Megatron training job"),
+        ("torchrun pretrain_gpt.py --data-path $DATA", ("data_path", "$DATA")),
+        ("pretrain_gpt.py --data-path a $ROOT/b c", ("data_path", "$ROOT")),
+        ("pretrain_gpt.py --train-samples $((A*B))", ("train_samples", "$((A*B))")),
+        ("pretrain_gpt.py --seq-length", ("seq_length", "")),
+        ("pretrain_gpt.py --seq-length --data-path a", ("seq_length", "")),
     ],
 )
-def test_what_cannot_be_read_is_an_error(text, message):
+def test_a_value_that_is_not_in_the_text_is_unknown(text, unknown):
+    launch = read_launch(text)
+    assert unknown in launch.unknown
+    assert getattr(launch, unknown[0]) is None
+    assert launch.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pretrain_gpt.py --train-iters 1e6", "--train-iters must be an integer, got '1e6'"),
+        ("pretrain_gpt.py --mid-level-dataset-surplus x", "must be a number, got 'x'"),
+        ("pretrain_gpt.py --train_iters 9 --seq-length 8", "--train_iters is spelled with underscores"),
+    ],
+)
+def test_what_megatron_refuses_is_a_problem_with_a_hint(text, message):
+    (problem,) = read_launch(text).problems
+    assert message in problem.message
+    assert problem.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("python train.py --lr 3", "no argument of a Megatron training job"),
+        ("python tools/preprocess_data.py --seed 3 --global-batch-size 8", "no argument of a Megatron"),
+        ("", "no argument of a Megatron training job"),
+        ("{}", "no argument of a Megatron training job"),
+        ('{"text": "a"}\n{"text": "b"}\n', "the text is JSON Lines, not a launch script"),
+        ("a\0b", "the text is a binary file, not a launch script"),
+        ("run 'a --seq-length 8", "cannot read the launch script: line 1"),
+    ],
+)
+def test_what_is_no_launch_command_is_an_error(text, message):
     with pytest.raises(UsageError, match=message):
         read_launch(text)
 
 
-def test_hidden_arguments_and_misspellings_are_noted():
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a.jsonl", "JSON Lines"), ("a.py", "a Python program"), ("a.idx", "an index of a dataset")],
+)
+def test_another_kind_of_file_is_named(name, kind):
+    with pytest.raises(UsageError, match=f"{name} is {kind}, not a launch script"):
+        read_launches('{"text": "--data-path"}', path=name)
+
+
+def test_hidden_arguments_are_noted():
     launch = read_launch(
-        "python pretrain_gpt.py --seq-length 8 --fp16 $EXTRA_ARGS ${MORE[@]} --save $D --train_iters 9"
+        "python pretrain_gpt.py --seq-length 8 --fp16 $EXTRA_ARGS ${MORE[@]} --save $D --seed 9 ..."
     )
-    assert launch.notes == (
-        "$EXTRA_ARGS is not set in the text: its arguments are not checked",
-        "--train_iters is spelled with underscores, which Megatron does not accept",
-    )
-    assert launch.unseen == ("${MORE[@]}",)
-    assert launch.train_iters is None
+    assert launch.unseen == ("$EXTRA_ARGS", "${MORE[@]}", "...")
+    assert (launch.seq_length, launch.seed, launch.unknown) == (8, 9, ())
 
 
 @pytest.mark.parametrize("words", ["$@", '"$@"', "$*", '"${@}"', "${X[@]}", '"${X[*]}"'])
 def test_arguments_that_are_not_in_the_text_end_a_list(words):
     text = f"python pretrain_gpt.py --data-path a b {words} --seq-length 8 {words}"
-    for launch in (read_launch(text), read_launch_words(text.split())):
-        assert (launch.data_path, launch.seq_length, launch.notes) == (("a", "b"), 8, ())
+    for launch in (read_launch(text), read_words(text.split())):
+        assert (launch.data_path, launch.seq_length, launch.problems) == (("a", "b"), 8, ())
         assert launch.unseen == (words.strip('"'),)
-    with pytest.raises(UsageError, match=r"cannot read --data-path: the text does not set"):
-        read_launch(f"python pretrain_gpt.py --seq-length 8 --data-path {words}")
+    unknown = read_launch(f"python pretrain_gpt.py --seq-length 8 --data-path {words}")
+    assert (unknown.data_path, unknown.unknown) == (None, (("data_path", words.strip('"')),))
     escaped = read_launch("python pretrain_gpt.py --data-path a '$@'")
     assert (escaped.data_path, escaped.unseen) == (("a", "$@"), ())
 

@@ -16,14 +16,16 @@ import pytest
 import yaml
 
 from support.launch_scripts import SCRIPTS, load_all
-from tokshard.preflight.launch.arguments import LaunchArguments, findings_of_arguments
+from tokshard.core.findings import Finding
+from tokshard.preflight.launch.arguments import LaunchArguments
+from tokshard.preflight.launch.rules import check_arguments
 
 BASH = shutil.which("bash") or "/bin/bash"
 ALL = load_all()
 SHELL = [script for script in ALL if script.path.suffix != ".log"]
 
 # Neither an option nor a value of the text.
-NOT_READ = {"notes", "unseen", "is_completed"}
+NOT_READ = {"unknown", "unseen", "problems", "is_completed"}
 FIELDS = {field.name: field for field in fields(LaunchArguments) if field.name not in NOT_READ}
 KINDS = {name: str(field.type).partition(" |")[0] for name, field in FIELDS.items()}
 
@@ -242,7 +244,11 @@ def test_expectations_are_complete(script):
 def test_errors_follow_from_the_arguments(script):
     """The arguments that a script determines are enough to find its errors, and sizes are consistent."""
     for job in script.jobs:
-        findings = findings_of_arguments(LaunchArguments(**job.read, is_completed=job.program is None))
-        found = {finding.code for finding in findings if finding.severity == "error"}
+        findings = check_arguments(LaunchArguments(**job.read, is_completed=job.program is None))
+        found = {
+            finding.code
+            for finding in findings
+            if isinstance(finding, Finding) and finding.severity == "error"
+        }
         assert {*job.errors} <= found
         assert {"batch-size", "world-size", "context-parallel"} & found <= {*job.errors}

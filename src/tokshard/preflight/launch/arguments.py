@@ -1,29 +1,44 @@
-"""Data arguments of a Megatron training job, and their problems."""
+"""Data arguments of a Megatron training job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from tokshard.core import megatron_defaults
 from tokshard.core.findings import Finding
-from tokshard.core.megatron_versions import is_at_least, known_version
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
-from tokshard.gpt_index.splits import parse_split
 
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+NO_OPTIONS = frozenset({"unknown", "unseen", "problems", "world_size", "iteration", "is_completed"})
+"""Attributes of :class:`LaunchArguments` that no option of Megatron sets."""
+
+
+def option_of(name: str) -> str:
+    """Return the option that sets an argument.
+
+    Example:
+        >>> option_of("data_path")
+        '--data-path'
+    """
+    return "--" + name.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchArguments:
     """The data arguments of a Megatron job, with Megatron's names.
 
-    Absent arguments are None (or False for a switch). ``world_size`` is that of the launcher, if the command
-    shows it; ``is_completed`` is set if Megatron has parsed the arguments and filled in derived ones;
-    ``notes`` are remarks for the user; ``unseen`` are the variables, such as ``$@``, that may contain more
-    arguments.
+    Absent arguments are None (or False for a switch), and so are those with an unknown value. ``world_size``
+    is that of the launcher, if the command shows it; ``is_completed`` is set if Megatron has parsed the
+    arguments and filled in derived ones.
+
+    Attributes:
+        unknown: The names of the arguments with an unknown value, and the expansions that make it unknown, as
+            they are written.
+        unseen: Expansions, such as ``$@``, that may contain more arguments.
+        problems: Findings about the text.
     """
 
     data_path: tuple[str, ...] | None = None
@@ -85,8 +100,21 @@ class LaunchArguments:
     fim_data: bool = False
     world_size: int | None = None
     is_completed: bool = False
-    notes: tuple[str, ...] = ()
+    unknown: tuple[tuple[str, str], ...] = ()
     unseen: tuple[str, ...] = ()
+    problems: tuple[Finding, ...] = ()
+
+    def reason_unknown(self, *names: str) -> str | None:
+        """Return the reason why one of these arguments is unknown; None if all are known or absent."""
+        for name, written in self.unknown:
+            if name in names:
+                subject = "the number of processes" if name == "world_size" else option_of(name)
+                return f"{subject} depends on {written}" if written else f"{subject} has no value in the text"
+        return None
+
+    def reason_hidden(self) -> str | None:
+        """Return the reason why an absent argument may be given nevertheless."""
+        return None if not self.unseen else f"{', '.join(self.unseen)} may contain more arguments"
 
     @property
     def data_parallel_size(self) -> int | None:
@@ -233,192 +261,3 @@ def _whole(option: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise UsageError(f"{option} must be an integer, got {text!r}") from None
-
-
-def findings_of_arguments(launch: LaunchArguments, megatron: str | None = None) -> list[Finding]:
-    """Return findings about arguments that Megatron refuses or treats unexpectedly.
-
-    Args:
-        launch: The arguments of the job.
-        megatron: The version of Megatron Core, if it is known.
-
-    Raises:
-        UsageError: The version is not known.
-
-    Example:
-        >>> launch = LaunchArguments(seq_length=100, context_parallel_size=8, skip_train=True)
-        >>> [finding.code for finding in findings_of_arguments(launch)]
-        ['context-parallel', 'no-data']
-    """
-    validation = partial(_validation, megatron=None if megatron is None else known_version(megatron))
-    rules = (_reading, _ranks, _batches, _schedules, validation, _sources, _split_string, _caches)
-    return [finding for rule in rules for finding in rule(launch)]
-
-
-def _reading(launch: LaunchArguments) -> Iterator[Finding]:
-    for note in launch.notes:
-        yield Finding("reading", "warning", note)
-    if launch.unseen:
-        yield Finding(
-            "unknown-arguments",
-            "note",
-            f"not set in the text: {', '.join(launch.unseen)}; their arguments are not checked",
-            "run `bash -x script` to print the expanded command",
-        )
-
-
-def _ranks(launch: LaunchArguments) -> Iterator[Finding]:
-    length, context = launch.sequence_length, launch.context_parallel_size or 1
-    if length is not None and context > 1 and length % (2 * context):
-        yield Finding(
-            "context-parallel",
-            "error",
-            f"the sequence length must be divisible by {2 * context} (2 x context parallel), got {length}",
-            f"use a multiple of {2 * context}: each context-parallel rank reads two chunks of a sequence",
-        )
-    model, world = launch.model_parallel_size, launch.world_size
-    if world is not None and world % model:
-        yield Finding(
-            "world-size",
-            "error",
-            f"the number of processes must be divisible by {model} (tensor x pipeline x context), "
-            f"got {world}",
-        )
-
-
-def _batches(launch: LaunchArguments) -> Iterator[Finding]:
-    ranks = launch.data_parallel_size
-    pairs = (
-        ("global batch size", launch.global_batch_size, launch.micro_batch_size),
-        (
-            "evaluation's global batch size",
-            launch.eval_global_batch_size or (launch.eval_micro_batch_size and launch.global_batch_size),
-            launch.eval_micro_batch_size or launch.micro_batch_size,
-        ),
-    )
-    for name, batch, micro in pairs:
-        if batch is None or micro is None or ranks is None or micro < 1:
-            continue
-        if batch % (micro * ranks):
-            yield Finding(
-                "batch-size",
-                "error",
-                f"the {name} must be divisible by {micro * ranks} ({micro} for each of {ranks} data-parallel "
-                f"ranks), got {batch}",
-            )
-
-
-def _schedules(launch: LaunchArguments) -> Iterator[Finding]:
-    if launch.step_batch_size_schedule is not None:
-        try:
-            schedule = parse_step_schedule(launch.step_batch_size_schedule, launch.seq_length)
-        except UsageError as error:
-            yield Finding.of_error("schedule", error)
-            return
-        if launch.global_batch_size is not None and not launch.is_completed:
-            yield Finding(
-                "schedule", "error", "--step-batch-size-schedule and --global-batch-size exclude each other"
-            )
-        by_steps = launch.train_iters and not launch.train_samples
-        if by_steps and max(batch for _, batch in schedule) > (launch.batch_size or 0):
-            yield Finding(
-                "schedule",
-                "warning",
-                f"Megatron computes the size of the training data with {launch.batch_size} samples per step, "
-                "fewer than the schedule's: training may run out of samples",
-                "pass --train-samples instead of --train-iters",
-            )
-    if launch.rampup_batch_size is not None and not launch.train_iters:
-        yield Finding(
-            "schedule",
-            "warning",
-            "--rampup-batch-size is ignored from Megatron 0.18 on; up to 0.17 it adds steps, and so more "
-            "samples of validation than are counted here",
-            "pass --train-iters as the job prints it",
-        )
-
-
-def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Finding]:
-    if launch.eval_interval is not None or launch.full_validation or launch.skip_train:
-        return
-    default = megatron_defaults.EVAL_INTERVAL
-    hint = f"add --eval-interval; the default up to 0.15 was {default}"
-    if megatron is None:
-        message = f"--eval-interval is missing: Megatron up to 0.15 uses {default}, later versions fail"
-        yield Finding("eval-interval", "warning", message, hint)
-    elif is_at_least(megatron, "0.16"):
-        message = f"--eval-interval is missing: Megatron {megatron} has no default, and will not start"
-        yield Finding("eval-interval", "error", message, hint)
-
-
-def _sources(launch: LaunchArguments) -> Iterator[Finding]:
-    for option, given in (("--mock-data", launch.mock_data), ("--sft", launch.sft)):
-        if given:
-            yield Finding("other-data", "note", f"with {option} the job reads no indexes and no cache")
-    if launch.fim_data:
-        yield Finding(
-            "other-data",
-            "warning",
-            "with --fim-data the files are named after another class (GPTFIMDataset) than those listed here",
-        )
-    common = [launch.data_path, launch.data_args_path]
-    separate = [launch.train_data_path, launch.valid_data_path, launch.test_data_path]
-    kinds = [
-        any(option is not None for option in common),
-        any(option is not None for option in (*separate, launch.per_split_data_args_path)),
-    ]
-    if None not in common or all(kinds) or (kinds[1] and any(separate) and launch.per_split_data_args_path):
-        yield Finding("no-single-source", "error", "several mutually exclusive data arguments are set")
-    if not any(kinds) and not launch.mock_data and not launch.sft:
-        yield Finding("no-data", "error", "no data argument is set", "add --data-path or --train-data-path")
-    if kinds[1] and launch.split is not None:
-        yield Finding(
-            "split-excluded",
-            "error",
-            f"--split {launch.split!r} and data for each split exclude each other: Megatron will not start",
-            "remove --split",
-        )
-
-
-def _split_string(launch: LaunchArguments) -> Iterator[Finding]:
-    if launch.data_path is None and launch.data_args_path is None:
-        return
-    if launch.split is None and launch.data_path is None:
-        yield Finding(
-            "default-split",
-            "error",
-            "--split is missing: Megatron has a default only for --data-path, and will not start",
-            f"add --split; the default would be {megatron_defaults.SPLIT!r}",
-        )
-        return
-    if launch.split is None:
-        yield Finding(
-            "default-split",
-            "warning",
-            f"--split is missing, and the default {megatron_defaults.SPLIT!r} reserves 3.1% of the data for "
-            "validation and test",
-            "add --split 1,0,0 to train on all data, or other shares",
-        )
-        return
-    try:
-        parse_split(launch.split)
-    except UsageError as error:
-        yield Finding.of_error("split", error)
-
-
-def _caches(launch: LaunchArguments) -> Iterator[Finding]:
-    lazy = launch.dataloader_fast_cache_load or launch.dataloader_defer_npy_index_mmap
-    if lazy and launch.data_cache_path is None:
-        yield Finding("no-cache-path", "error", "fast and deferred cache loading require --data-cache-path")
-    if lazy and (launch.data_path is not None or launch.data_args_path is not None):
-        yield Finding(
-            "fast-cache-load", "error", "fast and deferred cache loading require data for each split"
-        )
-    if launch.dataloader_type == "cyclic" and launch.no_data_sharding:
-        yield Finding(
-            "cyclic-sampler",
-            "warning",
-            "the cyclic sampler without data sharding can yield different numbers of batches per rank, and "
-            "the ranks then diverge",
-            "remove --no-data-sharding, or use a number of samples that is divisible by the ranks",
-        )

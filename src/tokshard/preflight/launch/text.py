@@ -1,248 +1,198 @@
-"""Parser of launch commands of Megatron training jobs.
-
-Three forms of text are understood: shell text (a command with its wrappers, a launch script, or bare
-arguments), the block of arguments that Megatron prints when it starts, and a JSON object of arguments.
-Arguments that do not concern data are skipped.
-"""
+"""Reading of the launch commands of Megatron jobs in scripts, commands, logs and files of arguments."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tokshard.core.strict_json import parse_json_object
 from tokshard.errors import UsageError
-from tokshard.preflight.launch.arguments import LaunchArguments
-from tokshard.preflight.launch.shellwords import Word, read_commands
+from tokshard.preflight.launch.arguments import NO_OPTIONS, LaunchArguments
+from tokshard.preflight.launch.launch import Launch, launch_of_words
+from tokshard.preflight.launch.options import ALIASES, TYPES, count_options
+from tokshard.preflight.launch.programs import (
+    is_other_program,
+    is_training_program,
+    unchecked_options,
+    unsupported_data,
+)
+from tokshard.preflight.shell.interpreter import ShellPath, read_shell
+from tokshard.preflight.shell.state import ShellCommand
+from tokshard.preflight.shell.values import Word
+from tokshard.storage.small_files import read_small_file
 
-_FLAG, _ONE, _LIST = "flag", "one", "list"
-
-# Attributes that are not called as their options.
-_ALIASES = {"special_tokens": "tokenizer_special_tokens", "metadata_path": "tokenizer_metadata"}
-
-# Attributes that no option of Megatron sets.
-_NO_OPTIONS = frozenset({"notes", "unseen", "world_size", "iteration", "is_completed"})
-
-_LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")
-_OPTION_WITH_VALUE = re.compile(r"--[a-z][a-z0-9-]*=")
-_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-_ARGUMENTS_NAME = re.compile(r"ARG|OPT|FLAG|@", re.IGNORECASE)
 _ALL_WORDS = re.compile(r"\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\}")
-_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+_LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")
+_ATTRIBUTES = (frozenset(TYPES) - NO_OPTIONS) | {"world_size", "iteration"}
+_TRACED = re.compile(r"^\++ ", re.MULTILINE)
+_SECTIONS = ("model_parallel", "language_model")
+
+# A command with one of these is the launch of a job.
+_DECISIVE = frozenset(
+    {
+        "data_path",
+        "data_args_path",
+        "train_data_path",
+        "per_split_data_args_path",
+        "mock_data",
+        "train_iters",
+        "train_samples",
+        "global_batch_size",
+        "micro_batch_size",
+    }
+)
+_NOTHING = "no argument of a Megatron training job found in {}"
+_HINT = "pass the launch script, or the whole command with the values of its variables"
+_SUFFIXES = {
+    ".bin": "a file of tokens",
+    ".idx": "an index of a dataset",
+    ".npy": "an array",
+    ".parquet": "a table",
+    ".py": "a Python program",
+}
 
 
-def read_launch(text: str) -> LaunchArguments:
-    """Read a launch command, a launch script, bare arguments, a log, or a JSON object of arguments.
+def read_launches(
+    text: str,
+    *,
+    parameters: Sequence[str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    path: str | None = None,
+) -> tuple[Launch, ...]:
+    """Read a launch script or command, bare arguments, a log, or a JSON or YAML object of arguments.
+
+    Args:
+        text: The text.
+        parameters: Positional parameters of the script; None if they are unknown.
+        variables: Variables of its environment; all others are unknown.
+        path: The file that contains the text.
+
+    Returns:
+        The launch commands in the order of the text. Where something unknown decides between several, all are
+        returned. Those with equal arguments are one.
 
     Raises:
-        UsageError: It has no data arguments, or an invalid one.
+        UsageError: It contains no launch command.
+        IntegrityError: It is JSON with a syntax error.
 
     Example:
-        >>> read_launch("torchrun --nproc-per-node 8 pretrain_gpt.py --data-path a b --seed=7").data_path
-        ('a', 'b')
+        >>> text = "torchrun --nproc-per-node 8 pretrain_gpt.py --data-path a b --seed=7"
+        >>> [launch.arguments.data_path for launch in read_launches(text)]
+        [('a', 'b')]
     """
+    name = path or "the text"
+    _refuse_other_files(text, name)
     if text.lstrip().startswith("{"):
-        return _from_values(parse_json_object(text.encode("utf-8", "backslashreplace"), "the arguments"))
+        content = text.encode("utf-8", "backslashreplace")
+        return (_of_values(parse_json_object(content, "the arguments" if path is None else path), name),)
     lines = [match for line in text.splitlines() if (match := _LOG_LINE.search(line))]
     printed: dict[str, str] = {match[1]: match[2] for match in lines}
     if "seq_length" in printed or "data_path" in printed:
-        return _from_values({name: _literal(value.strip()) for name, value in printed.items()})
-    return read_launch_words(_choose(read_commands(text)))
+        return (_of_values({key: _literal(value.strip()) for key, value in printed.items()}, name),)
+    if path is not None and path.endswith((".yaml", ".yml")):
+        return (_of_yaml(text, name),)
+    if _TRACED.search(text):
+        paths = _of_trace(text)
+    else:
+        paths = read_shell(text, parameters=parameters, variables=variables, path=path)
+    return _choose(paths, variables or {}, name)
 
 
-def read_launch_words(words: Sequence[Word | str]) -> LaunchArguments:
-    """Read the words of one launch command, as a shell would pass them.
+def read_launch_words(words: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[Launch, ...]:
+    """Read the words of one launch command, as a shell passes them.
 
     Raises:
-        UsageError: An argument cannot be read, or nothing is about data.
+        UsageError: It contains no launch command.
     """
-    command = [_typed(word) if isinstance(word, str) else word for word in words]
-    inner = [at for at, word in enumerate(command) if ".py " in word.text]
-    if inner:  # for example: srun bash -c "torchrun ... pretrain_gpt.py ..."
-        command = command[: inner[0]] + _choose(read_commands(command[inner[0]].text))
-    start = next((at + 1 for at, word in enumerate(command) if _is_program(word)), None)
-    if start is None:
-        start = next((at for at, word in enumerate(command) if word.text.startswith("--")), len(command))
-    values, notes, unseen = _parse(command[start:])
-    if not values:
-        raise UsageError(
-            "no argument of a Megatron training job found in the text",
-            hint="paste the whole command with the values of its variables, or pass a file that contains it",
-        )
-    return replace(
-        LaunchArguments(**values),
-        world_size=_world_size(command[:start]),
-        notes=tuple(notes),
-        unseen=tuple(dict.fromkeys(unseen)),
-    )
+    command = ShellCommand(tuple(map(_typed, words)), (), 1)
+    return _choose([ShellPath((command,), ())], variables or {}, "the command")
 
 
-def _kinds() -> Mapping[str, str]:
-    kinds = {}
-    for field in fields(LaunchArguments):
-        if field.name not in _NO_OPTIONS:
-            text = str(field.type)
-            kinds[field.name] = _FLAG if text == "bool" else _LIST if text.startswith("tuple") else _ONE
-    return kinds
-
-
-_KINDS = _kinds()
-_ATTRIBUTES = frozenset(field.name for field in fields(LaunchArguments)) - {
-    "notes",
-    "unseen",
-    "is_completed",
-}
-_TYPES = {field.name: str(field.type) for field in fields(LaunchArguments)}
-
-
-def _option(word: Word) -> str | None:
-    if not word.text.startswith("--"):
-        return None
-    name = word.text[2:].partition("=")[0]
-    attribute = name.replace("-", "_")
-    return attribute if attribute in _KINDS and "_" not in name else None
-
-
-def _choose(commands: Sequence[tuple[Word, ...]]) -> list[Word]:
-    # The most arguments about data count; bare arguments may fill many lines.
-    if commands and commands[0][0].text.startswith("--"):
-        return [word for command in commands for word in command]
-    return list(max(commands, key=lambda words: sum(_option(word) is not None for word in words), default=()))
-
-
-def _is_program(word: Word) -> bool:
-    return word.text.endswith(".py") and not word.text.startswith("-")
+def _of_trace(text: str) -> list[ShellPath]:
+    # ``bash -x`` prints each command after a plus sign, expanded and quoted.
+    commands: list[ShellCommand] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if _TRACED.match(line) and ".py" in line:
+            for path in read_shell(line.lstrip("+ ")):
+                commands += (replace(command, line=number) for command in path.commands)
+    return [ShellPath(tuple(commands), ())]
 
 
 def _typed(word: str) -> Word:
     # A pasted ``"$@"`` that no shell has replaced is marked.
     bare = word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word
-    return Word(bare, (bare,)) if _ALL_WORDS.fullmatch(bare) else Word(word)
+    return Word(bare, (bare,), is_open=True) if _ALL_WORDS.fullmatch(bare) else Word(word)
 
 
-def _parse(words: Sequence[Word]) -> tuple[dict[str, Any], list[str], list[str]]:
-    # Of an option given twice the last one counts, as for argparse.
-    values: dict[str, Any] = {}
-    notes, unseen = [], []
-    for at, word in enumerate(words):
-        attribute = _option(word)
-        if attribute is not None:
-            values[attribute] = _value(attribute, list(_operands(words, at)))
-        elif _holds_all_words(word):
-            unseen.append(word.text)
-        elif _may_hide_arguments(words, at):
-            notes.append(f"{word.text} is not set in the text: its arguments are not checked")
-        elif word.text.startswith("--") and word.text[2:].partition("=")[0].replace("-", "_") in _KINDS:
-            notes.append(f"{word.text} is spelled with underscores, which Megatron does not accept")
-    return values, notes, unseen
-
-
-def _holds_all_words(word: Word) -> bool:
-    # A script's own arguments, or an array that the text does not set.
-    return word.unknown == (word.text,) and _ALL_WORDS.fullmatch(word.text) is not None
-
-
-def _may_hide_arguments(words: Sequence[Word], at: int) -> bool:
-    word, before = words[at], words[at - 1].text if at else ""
-    if not word.unknown or word.text != word.unknown[0]:
-        return False
-    return _ARGUMENTS_NAME.search(word.text) is not None or not before.startswith("--") or "=" in before
-
-
-def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
-    name, separator, value = words[at].text.partition("=")
-    if separator:
-        yield Word(value, words[at].unknown)
-        return
-    for number, word in enumerate(words[at + 1 :]):
-        if _is_option(word.text) or (number and _holds_all_words(word)):
-            return
-        yield word
-        if _KINDS[name[2:].replace("-", "_")] != _LIST:
-            return
-
-
-def _is_option(text: str) -> bool:
-    # As argparse decides: not a lone hyphen, a negative number, or a text with blanks.
-    if _OPTION_WITH_VALUE.match(text):
-        return True
-    return len(text) > 1 and text[0] == "-" and " " not in text and not _NEGATIVE_NUMBER.fullmatch(text)
-
-
-def _value(attribute: str, words: list[Word]) -> Any:
-    option = "--" + attribute.replace("_", "-")
-    for word in words:
-        if word.unknown and _KINDS[attribute] != _FLAG:
-            raise UsageError(
-                f"cannot read {option}: the text does not set {word.unknown[0]}, got {word.text!r}",
-                hint="paste the command with its values (`bash -x script` prints it), or the block of "
-                "arguments that the job prints when it starts",
+def _choose(paths: Sequence[ShellPath], variables: Mapping[str, str], name: str) -> tuple[Launch, ...]:
+    if _are_bare_arguments(paths):
+        words = [word for command in paths[0].commands for word in command.words]
+        paths = [ShellPath((ShellCommand(tuple(words), (), 1),), ())]
+    found: dict[object, Launch] = {}
+    for path in paths:
+        for command in path.commands:
+            launch = launch_of_words(
+                command.words, command.wrappers, {**dict(command.scheduler), **variables}
             )
-    if _KINDS[attribute] == _FLAG:
+            if not _is_job(launch):
+                continue
+            launch = replace(_with_yaml(launch, name), line=command.line, branches=path.branches)
+            key = (launch.arguments, launch.program_name, unsupported_data(launch), unchecked_options(launch))
+            if key in found:
+                branches = tuple(b for b in found[key].branches if b in path.branches)
+                found[key] = replace(found[key], branches=branches)
+            else:
+                found[key] = launch
+    if not found:
+        raise UsageError(_NOTHING.format(name), hint=_HINT)
+    launches = sorted(found.values(), key=lambda launch: launch.line or 0)
+    if len(launches) == 1:
+        launches = [replace(launches[0], branches=())]
+    return tuple(launches)
+
+
+def _are_bare_arguments(paths: Sequence[ShellPath]) -> bool:
+    # A file of options, on one line or on many.
+    commands = paths[0].commands if paths else ()
+    return bool(commands) and bool(commands[0].words) and commands[0].words[0].text.startswith("--")
+
+
+def _is_job(launch: Launch) -> bool:
+    if is_other_program(launch.program_name):
+        return False
+    names = {name for name in _DECISIVE if getattr(launch.arguments, name) not in (None, False)}
+    names |= {name for name, _ in launch.arguments.unknown} & _DECISIVE
+    if names or "yaml_cfg" in launch.others:
         return True
-    if _KINDS[attribute] == _LIST:
-        return tuple(word.text for word in words)
-    if not words:
-        raise UsageError(f"{option} requires a value")
-    return _converted(attribute, words[0].text)
+    if is_training_program(launch.program_name):
+        return bool(count_options(launch.words) or launch.arguments.unseen or unsupported_data(launch))
+    return launch.program is None and count_options(launch.words) > 0
 
 
-def _converted(attribute: str, text: str) -> Any:
-    option = "--" + attribute.replace("_", "-")
-    if _TYPES[attribute].startswith("int"):
-        return _integer(option, text)
-    if _TYPES[attribute].startswith("float"):
-        try:
-            return float(text)
-        except ValueError:
-            raise UsageError(f"{option} must be a number, got {text!r}") from None
-    return text
-
-
-def _integer(option: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
+def _refuse_other_files(text: str, name: str) -> None:
+    for suffix, kind in _SUFFIXES.items():
+        if name.endswith(suffix):
+            raise UsageError(f"{name} is {kind}, not a launch script", hint=_HINT)
+    lines = [line for line in text.lstrip().splitlines() if line.strip()][:2]
+    if "\0" in text:
+        raise UsageError(f"{name} is a binary file, not a launch script", hint=_HINT)
+    if lines and all(_is_object(line) for line in lines) and (len(lines) > 1 or name.endswith(".jsonl")):
         raise UsageError(
-            f"{option} must be an integer, got {text!r}",
-            hint="write all digits: Megatron does not accept 1e6 or 1M here",
-        ) from None
-
-
-def _world_size(wrapper: Sequence[Word]) -> int | None:
-    # Nodes times processes per node, or the processes of srun and mpirun.
-    found: dict[str, str] = {}
-    for word, following in zip(wrapper, (*wrapper[1:], Word("")), strict=False):
-        name, separator, value = word.text.partition("=")
-        found[name.lstrip("-").replace("_", "-") if name.startswith("-") else name] = (
-            value if separator else following.text
+            f"{name} is JSON Lines, not a launch script",
+            hint="pass the script that starts the job; to tokenize a corpus, run tokshard tokenize",
         )
-    names = {word.text.rsplit("/", 1)[-1] for word in wrapper}
-    if names & _LAUNCHERS:
-        return _product(found.get("nnodes", "1"), found.get("nproc-per-node", "1"))
-    if "WORLD_SIZE" in found:
-        return _product(found["WORLD_SIZE"])
-    if "srun" in names:
-        total = found.get("ntasks", found.get("n"))
-        nodes, per_node = found.get("nodes", found.get("N")), found.get("ntasks-per-node")
-        if total is not None:
-            return _product(total)
-        return _product(nodes, per_node) if nodes and per_node else None
-    if names & {"mpirun", "mpiexec"}:
-        return _product(found.get("np", found.get("n", "")))
-    return None
 
 
-def _product(*numbers: str) -> int | None:
-    result = 1
-    for number in numbers:
-        if not number.isdecimal() or int(number) < 1:
-            return None
-        result *= int(number)
-    return result
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _literal(text: str) -> Any:
@@ -253,22 +203,65 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _from_values(values: Mapping[str, Any]) -> LaunchArguments:
+def _with_yaml(launch: Launch, name: str) -> Launch:
+    """Return a launch with the arguments of its --yaml-cfg file, which replace all others."""
+    path = launch.others.get("yaml_cfg")
+    if path is None:
+        return launch
+    world = launch.arguments.world_size
+    unknown = tuple(pair for pair in launch.arguments.unknown if pair[0] == "world_size")
+    here = os.path.join(os.path.dirname(name), path)
+    for candidate in (path, here):
+        if os.path.isfile(candidate):
+            text = read_small_file(candidate, "configuration").decode("utf-8", "replace")
+            values = _of_yaml(text, candidate)
+            arguments = replace(values.arguments, world_size=world, unknown=unknown, is_completed=False)
+            return replace(launch, arguments=arguments, others={**values.others, "yaml_cfg": path})
+    arguments = LaunchArguments(world_size=world, unknown=unknown, unseen=(path,))
+    return replace(launch, arguments=arguments, others={"yaml_cfg": path})
+
+
+def _of_yaml(text: str, name: str) -> Launch:
+    import yaml
+
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        told = " ".join(str(error).split())
+        raise UsageError(f"{name} is not valid YAML: {told}", hint=_HINT) from None
+    if not isinstance(values, dict):
+        raise UsageError(f"{name} is not a YAML object of arguments", hint=_HINT)
+    # Megatron merges two sections into the whole; others stay apart.
+    for section in _SECTIONS:
+        inner = values.pop(section, None)
+        values |= inner if isinstance(inner, dict) else {}
+    path = values.get("data_path")
+    if isinstance(path, str):
+        values["data_path"] = path.split()
+    return _of_values({str(key): value for key, value in values.items()}, name)
+
+
+def _of_values(values: Mapping[str, Any], name: str) -> Launch:
     # None and unknown names count as not given.
     given: dict[str, Any] = {}
-    for name, value in values.items():
-        attribute = _ALIASES.get(name, name)
+    for key, value in values.items():
+        attribute = ALIASES.get(key, key)
         if attribute in _ATTRIBUTES and value is not None:
             given[attribute] = _checked(attribute, value)
     if values.get("no_data_sharding") is None and values.get("data_sharding") is False:
         given["no_data_sharding"] = True
     if not given:
-        raise UsageError("no argument of a Megatron training job found in the text")
-    return LaunchArguments(**given, is_completed=True)
+        raise UsageError(_NOTHING.format(name), hint=_HINT)
+    others = {
+        key: "" if value is True else str(value)
+        for key, value in values.items()
+        if ALIASES.get(key, key) not in _ATTRIBUTES and value not in (None, False, [])
+    }
+    return Launch(arguments=LaunchArguments(**given, is_completed=True), others=others)
 
 
 def _checked(attribute: str, value: Any) -> Any:
-    wanted = _TYPES[attribute]
+    wanted = TYPES[attribute]
     if wanted.startswith("tuple") and isinstance(value, list | tuple):
         return tuple(map(str, value))
     if wanted.startswith("str") and isinstance(value, list | tuple):  # phase_transition_iterations, parsed

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokshard.errors import UsageError
-from tokshard.preflight.launch.shellwords import Word, read_commands
+from tokshard.preflight.shell.interpreter import read_shell
+from tokshard.preflight.shell.values import Word
+
+
+def read_commands(text: str) -> list[tuple[Word, ...]]:
+    """The commands of a script with one path."""
+    (path,) = read_shell(text)
+    return [command.words for command in path.commands]
 
 
 def words_of(text: str) -> list[list[str]]:
@@ -45,7 +52,7 @@ SETTINGS = "S='1 two'\nT=three\nexport K=7\nL=(a 'b c' # comment\n  \"$T\" $S)\n
 @given(st.lists(st.tuples(COMMANDS, SEPARATORS), min_size=1, max_size=4))
 def test_words_are_those_of_bash(commands):
     text = SETTINGS + "".join(map("".join, commands)) + "run"
-    assert words_of(text)[1:] == bash(text)  # the first command is the bare word export
+    assert words_of(text) == bash(text)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +79,15 @@ def test_a_plain_word_has_nothing_unknown():
 
 
 def test_pipes_brackets_and_redirections_part_commands():
-    assert words_of("(cd x && run a) 2>&1 | tee log > out &\nif run b; then run c; fi") == [
-        ["cd", "x"],
+    text = "(cd x && run a) 2>&1 | tee log > out &\nif run b; then run c; fi"
+    (holds, fails) = read_shell(text)
+    assert [[word.text for word in command.words] for command in holds.commands] == [
         ["run", "a"],
         ["tee", "log"],
-        ["if", "run", "b"],
-        ["then", "run", "c"],
-        ["fi"],
+        ["run", "b"],
+        ["run", "c"],
     ]
+    assert (holds.branches, fails.branches) == (("run b",), ("not run b",))
 
 
 @pytest.mark.parametrize("text", ["run 'a", 'run "a', "A=(a b", "run ${A", "run $(a", "run `a", "A=(a; b)"])
@@ -92,7 +100,7 @@ def test_what_is_not_closed_is_an_error(text):
 @given(st.text(alphabet="ab=$(){}[]@'\"\\ \n#;&|<>`*+-:1", max_size=30))
 def test_no_text_breaks_the_reader(text):
     try:
-        commands = read_commands(text)
+        paths = read_shell(text)
     except UsageError:
         return
-    assert all(command for command in commands)
+    assert all(command.words for path in paths for command in path.commands)

@@ -1,0 +1,84 @@
+"""A launch command: its program, its arguments about data, and what is known of both."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tokshard.preflight.launch.arguments import LaunchArguments
+from tokshard.preflight.launch.launchers import world_size_of
+from tokshard.preflight.launch.options import parse_options
+from tokshard.preflight.shell.values import Word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch command of a training job.
+
+    Attributes:
+        arguments: Its arguments about data.
+        program: The program that it starts, as written; None if the text does not name one.
+        others: Its other options by their names in Megatron, and the text of their first operand.
+        words: The command as it was understood; empty for a log or a file of arguments.
+        line: The line of the script, from 1; None for other texts.
+        branches: The undetermined conditions that lead to it, as written; "not ..." if they do not hold.
+    """
+
+    arguments: LaunchArguments
+    program: str | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
+    words: tuple[Word, ...] = ()
+    line: int | None = None
+    branches: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The command as it was understood; unknown expansions stay as they are written."""
+        return " ".join(word.text if word.unknown else shlex.quote(word.text) for word in self.words)
+
+    @property
+    def program_name(self) -> str:
+        """The last part of the program's path."""
+        return (self.program or "").rsplit("/", 1)[-1]
+
+
+def launch_of_words(
+    words: Sequence[Word],
+    wrappers: Sequence[Word] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Launch:
+    """Return the launch command that words are.
+
+    Args:
+        words: The command.
+        wrappers: The words of the wrappers that run it.
+        variables: Known variables of the job scheduler.
+
+    Example:
+        >>> launch = launch_of_words([Word("torchrun"), Word("pretrain_gpt.py"), Word("--seed=7")])
+        >>> launch.program, launch.arguments.seed, launch.arguments.world_size
+        ('pretrain_gpt.py', 7, 1)
+    """
+    start = next((at + 1 for at, word in enumerate(words) if _is_program(words, at)), None)
+    program = None if start is None else words[start - 1].text
+    if start is None:
+        start = next((at for at, word in enumerate(words) if word.text.startswith("--")), len(words))
+    parsed = parse_options(words[start:])
+    world = world_size_of((*wrappers, *words[:start]), variables or {})
+    unknown = dict(parsed.unknown)
+    if world.size is None and world.reason is not None:
+        unknown["world_size"] = world.reason
+    arguments = LaunchArguments(
+        **parsed.values,
+        world_size=world.size,
+        unknown=tuple(unknown.items()),
+        unseen=tuple(parsed.unseen),
+        problems=tuple(parsed.problems),
+    )
+    return Launch(arguments=arguments, program=program, others=parsed.others, words=(*wrappers, *words))
+
+
+def _is_program(words: Sequence[Word], at: int) -> bool:
+    text = words[at].text
+    return text.endswith(".py") and not text.startswith("-") and (not at or words[at - 1].text != "-c")

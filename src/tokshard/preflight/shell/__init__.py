@@ -1,0 +1,1 @@
+"""Reading of shell scripts without running them."""

@@ -1,0 +1,156 @@
+"""Shell arithmetic: ``$((...))``, ``((...))``, ``let`` and the indexes of arrays."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tokshard.preflight.shell.state import State
+from tokshard.preflight.shell.syntax import Node
+from tokshard.preflight.shell.values import Value, Variable, text_of, written_text
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAX_POWER = 64
+
+
+def _divide(one: int, other: int) -> int:
+    quotient = abs(one) // abs(other)
+    return quotient if (one < 0) == (other < 0) else -quotient
+
+
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divide,
+    "%": lambda one, other: one - other * _divide(one, other),
+    "<": lambda one, other: int(one < other),
+    ">": lambda one, other: int(one > other),
+    "<=": lambda one, other: int(one <= other),
+    ">=": lambda one, other: int(one >= other),
+    "==": lambda one, other: int(one == other),
+    "!=": lambda one, other: int(one != other),
+    "&&": lambda one, other: int(bool(one and other)),
+    "||": lambda one, other: int(bool(one or other)),
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+}
+
+
+def evaluate(node: Node, state: State, word: Callable[[Node], Value]) -> int | None:
+    """Return the value of an arithmetic expression; None if it is unknown. Assignments change the state.
+
+    Args:
+        node: The expression.
+        state: The state of the script.
+        word: The expansion of its operands.
+    """
+    return _Arithmetic(state, word).value(node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arithmetic:
+    state: State
+    word: Callable[[Node], Value]
+
+    def value(self, node: Node) -> int | None:
+        kind = node["Type"]
+        if kind == "ParenArithm":
+            return self.value(node["X"])
+        if kind == "Word":
+            return self._integer(node)
+        if kind == "UnaryArithm":
+            return self._unary(node)
+        if kind == "BinaryArithm":
+            return self._binary(node)
+        return None
+
+    def _integer(self, node: Node) -> int | None:
+        text = text_of(self.word(node))
+        if text is None:
+            return None
+        if _NAME.fullmatch(text):
+            variable = self.state.lookup(text)
+            if variable is None or variable.is_unknown:
+                return None
+            text = text_of(variable.elements.get("0", ()))
+        try:
+            return None if text is None else int(text.strip() or "0", 0 if "x" in text.lower() else 10)
+        except ValueError:
+            return _parsed(text or "")
+
+    def _unary(self, node: Node) -> int | None:
+        value, kind = self.value(node["X"]), node["Op"]
+        if kind in ("++", "--"):
+            changed = None if value is None else value + (1 if kind == "++" else -1)
+            self._assign_number(node["X"], changed)
+            return value if node.get("Post") else changed
+        if value is None:
+            return None
+        return {"-": -value, "+": value, "!": int(not value), "~": ~value}.get(kind)
+
+    def _binary(self, node: Node) -> int | None:
+        kind = node["Op"]
+        if kind == "?":
+            return self._choice(node)
+        if kind == ",":
+            self.value(node["X"])
+            return self.value(node["Y"])
+        other = self.value(node["Y"])
+        if kind.endswith("=") and kind not in ("==", "!=", "<=", ">="):
+            if kind != "=":
+                other = combined(kind[:-1], self.value(node["X"]), other)
+            self._assign_number(node["X"], other)
+            return other
+        return combined(kind, self.value(node["X"]), other)
+
+    def _choice(self, node: Node) -> int | None:
+        condition = self.value(node["X"])
+        sides = node["Y"]
+        if condition is None or sides["Type"] != "BinaryArithm":
+            return None
+        return self.value(sides["X"] if condition else sides["Y"])
+
+    def _assign_number(self, target: Node, value: int | None) -> None:
+        name = written_text(self.word(target))
+        if _NAME.fullmatch(name):
+            variable = Variable(is_unknown=True) if value is None else Variable.of(str(value))
+            self.state.assign(name, variable)
+
+
+def _parsed(text: str) -> int | None:
+    # A variable may contain an expression, such as 2*4.
+    try:
+        return _evaluated(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def combined(kind: str, one: int | None, other: int | None) -> int | None:
+    """Return the result of an operator; None if an operand is unknown, or it has no result."""
+    if one is None or other is None:
+        return None
+    if kind == "**":
+        return one**other if 0 <= other <= _MAX_POWER and abs(one) < 1 << 32 else None
+    if kind in ("<<", ">>"):
+        return None if not 0 <= other < 64 else one << other if kind == "<<" else one >> other
+    try:
+        operation = _OPERATIONS.get(kind)
+        return None if operation is None else operation(one, other)
+    except ZeroDivisionError:
+        return None
+
+
+def _evaluated(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp):
+        symbols = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%"}
+        result = combined(symbols.get(type(node.op), ""), _evaluated(node.left), _evaluated(node.right))
+        if result is not None:
+            return result
+    raise ValueError("not plain arithmetic")

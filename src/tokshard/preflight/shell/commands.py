@@ -1,0 +1,106 @@
+"""Commands of shell scripts that run other texts: shells, files, and job schedulers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tokshard.preflight.shell.values import Word
+
+SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
+RUNNERS = SHELLS | {"sbatch", "salloc"}
+"""Programs that run the script of a file or of their standard input."""
+
+_OPTION_WITH_TEXT = re.compile(r"-[a-z]*c")
+_DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
+_INNER_COMMAND = re.compile(r"\.py[ \t\n]")
+_INTERPRETERS = re.compile(r"python[0-9.]*|perl")
+
+_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_TASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
+_GPUS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
+_VARIABLES = {
+    "--nodes": _NODES,
+    "-N": _NODES,
+    "--ntasks": _TASKS,
+    "-n": _TASKS,
+    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "--gpus-per-node": _GPUS,
+    "--gres": _GPUS[:1],
+    "--cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+    "-c": ("SLURM_CPUS_PER_TASK",),
+    "--job-name": ("SLURM_JOB_NAME",),
+    "-J": ("SLURM_JOB_NAME",),
+}
+_TEXTS = frozenset({"SLURM_JOB_NAME"})
+
+
+def variables_of_directives(script: str) -> Iterator[tuple[str, str]]:
+    """Yield the variables that Slurm sets for the ``#SBATCH`` lines of a script.
+
+    Example:
+        >>> list(variables_of_directives("#SBATCH --nodes=4 --gres=gpu:8"))
+        [('SLURM_NNODES', '4'), ('SLURM_JOB_NUM_NODES', '4'), ('SLURM_GPUS_ON_NODE', '8')]
+    """
+    for line in script.splitlines():
+        if line.strip() and not line.startswith("#"):
+            return  # sbatch reads the comments before the first command
+        match = _DIRECTIVE.match(line)
+        words = ("" if match is None else match[1]).partition(" #")[0].split()
+        for number, word in enumerate(words):
+            option, separator, value = word.partition("=")
+            if re.fullmatch(r"-[Nncj]\d+", word):
+                option, value = word[:2], word[2:]
+            elif not separator:
+                value = words[number + 1] if number + 1 < len(words) else ""
+            if option in ("--gres", "--gpus-per-node"):
+                value = value.rpartition(":")[2]
+            for name in _VARIABLES.get(option, ()):
+                if value.isdecimal() or (value and name in _TEXTS):
+                    yield name, value
+
+
+def nested_text(words: Sequence[Word]) -> tuple[int, Word, Sequence[Word]] | None:
+    """Return the position of a shell among the words, the text that it runs, and the text's parameters.
+
+    Example:
+        >>> nested_text([Word("srun"), Word("bash"), Word("-c"), Word("run $0 $1"), Word("x"), Word("y")])
+        (1, Word(text='run $0 $1', unknown=(), is_open=False), [Word(text='y', unknown=(), is_open=False)])
+    """
+    shell = program_at(words, SHELLS)
+    if shell is not None:
+        for at in range(shell + 1, len(words) - 1):
+            if not words[at].text.startswith("-"):
+                break
+            if _OPTION_WITH_TEXT.fullmatch(words[at].text):
+                return shell, words[at + 1], list(words[at + 3 :])
+    for at, word in enumerate(words):
+        # For example: ssh HOST "torchrun pretrain_gpt.py ...".
+        before = words[at - 1].text if at else ""
+        known_text = (
+            word.text if not word.unknown else "".join(p.text for p in word.value if not p.is_unknown)
+        )
+        is_code = before == "-c" and _has_interpreter(words[:at])
+        if at and _INNER_COMMAND.search(known_text) and not is_code:
+            return at, word, ()
+    return None
+
+
+def _has_interpreter(words: Sequence[Word]) -> bool:
+    return any(_INTERPRETERS.fullmatch(word.text.rsplit("/", 1)[-1]) for word in words)
+
+
+def program_at(words: Sequence[Word], names: frozenset[str]) -> int | None:
+    """Return the position of the first word that is one of these programs."""
+    for at, word in enumerate(words):
+        if word.text.rsplit("/", 1)[-1] in names:
+            return at
+    return None
+
+
+def file_operand(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
+    """Return the script that the operands of a shell name, and its parameters."""
+    for at, word in enumerate(words):
+        if not word.text.startswith(("-", "+")):
+            return word.text, words[at + 1 :]
+    return None, ()

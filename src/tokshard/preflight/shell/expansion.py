@@ -1,0 +1,390 @@
+"""Expansion of shell words: variables, arithmetic, and the output of simple commands."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+
+from tokshard.preflight.shell.arithmetic import evaluate
+from tokshard.preflight.shell.programs import output_of
+from tokshard.preflight.shell.state import State
+from tokshard.preflight.shell.syntax import Node, ShellText
+from tokshard.preflight.shell.values import (
+    Fields,
+    Value,
+    Variable,
+    Word,
+    joined_values,
+    known,
+    text_of,
+    unknown,
+)
+
+_GLOB = re.compile(r"[*?]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
+_ALL = frozenset("@*")
+_SPECIAL = frozenset("?$!-_")
+_ESCAPED = re.compile(r"\\\n|\\(.)", re.DOTALL)
+_ESCAPED_IN_QUOTES = re.compile(r'\\\n|\\([$`"\\])')
+_ESCAPED_IN_DOCUMENT = re.compile(r"\\\n|\\([$`\\])")
+
+
+class Expander:
+    """Expansion of the words of a script in one state of it.
+
+    Args:
+        text: The script.
+        state: The state; assignments within expansions change it.
+    """
+
+    def __init__(self, text: ShellText, state: State) -> None:
+        self._text = text
+        self._state = state
+
+    def words(self, nodes: Sequence[Node]) -> list[Word]:
+        """Return the words that word nodes become, after splitting."""
+        return [word for node in nodes for word in self._fields(node).words()]
+
+    def values(self, nodes: Sequence[Node]) -> list[Value]:
+        """Return the values of the words that word nodes become."""
+        return [value for node in nodes for value in self._fields(node).values()]
+
+    def value(self, node: Node | None) -> Value:
+        """Return the value of a word that is not split, as on the right of an assignment."""
+        if node is None:
+            return ()
+        fields = Fields()
+        self._add_parts(fields, node.get("Parts", ()), quoted=True, escapes=_ESCAPED)
+        return joined_values(fields.values())
+
+    def here_document(self, node: Node) -> Value:
+        """Return the text of a here-document: as between double quotes, but quotes are characters."""
+        fields = Fields()
+        self._add_parts(fields, node.get("Parts", ()), quoted=True, escapes=_ESCAPED_IN_DOCUMENT)
+        return joined_values(fields.values())
+
+    def _fields(self, node: Node) -> Fields:
+        fields = Fields()
+        self._add_parts(fields, node.get("Parts", ()), quoted=False, escapes=_ESCAPED)
+        return fields
+
+    def _add_parts(
+        self, fields: Fields, parts: Sequence[Node], *, quoted: bool, escapes: re.Pattern[str]
+    ) -> None:
+        for number, part in enumerate(parts):
+            kind = part["Type"]
+            if kind == "Lit":
+                self._add_literal(fields, part, quoted=quoted, escapes=escapes, is_first=not number)
+            elif kind == "SglQuoted":
+                text = part.get("Value", "")
+                fields.add(known(_ansi(text) if part.get("Dollar") else text))
+            elif kind == "DblQuoted":
+                if not self._is_empty_list(part):
+                    fields.add(())
+                self._add_parts(fields, part.get("Parts", ()), quoted=True, escapes=_ESCAPED_IN_QUOTES)
+            elif kind == "ParamExp":
+                self._add_parameter(fields, part, quoted=quoted)
+            elif kind == "ArithmExp":
+                number_of = self.arithmetic(part["X"])
+                fields.add(unknown(self._text.written(part)) if number_of is None else known(str(number_of)))
+            elif kind == "CmdSubst":
+                output = self._output(part)
+                self._add(fields, unknown(self._text.written(part)) if output is None else output, quoted)
+            else:
+                fields.add(unknown(self._text.written(part)))
+
+    @staticmethod
+    def _add(fields: Fields, value: Value, quoted: bool) -> None:  # noqa: FBT001 - passed on
+        if quoted:
+            fields.add(value)
+        else:
+            fields.add_split(value)
+
+    @staticmethod
+    def _is_empty_list(part: Node) -> bool:
+        # "${ARRAY[@]}" without elements is no word at all.
+        parts = part.get("Parts", ())
+        return len(parts) == 1 and parts[0]["Type"] == "ParamExp" and _is_list(parts[0])
+
+    def _add_literal(
+        self, fields: Fields, part: Node, *, quoted: bool, escapes: re.Pattern[str], is_first: bool
+    ) -> None:
+        raw = part.get("Value", "")
+        text = escapes.sub(lambda match: match[1] or "", raw)
+        if escapes is not _ESCAPED:
+            fields.add(known(text))
+        elif is_first and raw.startswith("~"):
+            home = re.match("~[^/]*", raw)
+            fields.add((*unknown(home.group() if home else "~"), *known(text[home.end() if home else 1 :])))
+        elif not quoted and _GLOB.search(raw.replace("\\*", "").replace("\\?", "")):
+            fields.add(unknown(text))  # the files that match are not known
+        else:
+            fields.add(known(text))
+
+    def _add_parameter(self, fields: Fields, part: Node, *, quoted: bool) -> None:
+        written = self._text.written(part)
+        if (word := self._replacement(part)) is not None:
+            self._add_parts(fields, word.get("Parts", ()), quoted=quoted, escapes=_ESCAPED)
+            return
+        values = self._parameter(part)
+        is_list = _is_list(part)
+        if values is None:
+            variable = self._variable(part["Param"]["Value"])
+            if (is_list or not quoted) and not (variable is not None and variable.is_optional):
+                fields.add_open(unknown(written))
+            else:
+                fields.add(unknown(written))
+        elif not quoted:
+            for number, value in enumerate(values):
+                if number:
+                    fields.cut()
+                fields.add_split(value)
+        elif is_list and _index_of(part) == "*":
+            fields.add(joined_values(values))
+        else:
+            fields.add_list(values)
+
+    def _replacement(self, part: Node) -> Node | None:
+        """Return the word that a parameter expansion has for a variable that is not set, or is."""
+        operation, name = part.get("Exp"), part["Param"]["Value"]
+        if operation is None or operation["Op"] not in _DEFAULTS or part.get("Excl") or part.get("Length"):
+            return None
+        kind, variable = operation["Op"], self._variable(name)
+        # The environment is assumed to set no variable for which the script has another value.
+        is_unset = variable is None and name not in _SPECIAL
+        values = self._selected(part, variable)
+        if values is None and not is_unset:
+            return None
+        uses_word = is_unset or not values or (":" in kind and not any(values))
+        word: Node = operation.get("Word") or {}
+        if "+" in kind:
+            return {} if uses_word else word
+        if not uses_word or "?" in kind:
+            return None
+        if "=" in kind:
+            self._state.assign(name, Variable.of(self.value(word)))
+        return word
+
+    def _parameter(self, part: Node) -> list[Value] | None:
+        """Return the values of a parameter expansion; None if they are unknown."""
+        variable = self._variable(part["Param"]["Value"])
+        if part.get("Excl"):
+            return self._indirect(part, variable)
+        values = self._selected(part, variable)
+        if part.get("Length"):
+            return self._length(part, values)
+        if values is None or part.get("Width"):
+            return None
+        return self._changed(part, values)
+
+    def _changed(self, part: Node, values: list[Value]) -> list[Value] | None:
+        written = unknown(self._text.written(part))
+        if part.get("Slice"):
+            return self._slice(part, values)
+        if part.get("Repl"):
+            return [self._replaced(part["Repl"], value, written) for value in values]
+        if part.get("Exp") is not None and part["Exp"]["Op"] not in _DEFAULTS:
+            return [self._cut(part["Exp"], value, written) for value in values]
+        return values
+
+    def _variable(self, name: str) -> Variable | None:
+        parameters = self._state.parameters
+        if name in _SPECIAL:
+            return None
+        if name not in _ALL and name != "#" and not name.isdecimal():
+            return self._state.lookup(name)
+        if name == "0":
+            return self._state.lookup(name)
+        if parameters is None:
+            return None
+        if name.isdecimal():
+            return Variable().extended(parameters[int(name) - 1 : int(name)])
+        return Variable.of(str(len(parameters))) if name == "#" else Variable().extended(parameters)
+
+    def _selected(self, part: Node, variable: Variable | None) -> list[Value] | None:
+        # The elements that the index selects; None if the variable is not set here or unknown.
+        if variable is None or variable.is_unknown:
+            return None
+        if _is_list(part):
+            return variable.values()
+        key = "0"
+        if part.get("Index") is not None:
+            index = self._key(part["Index"])
+            if index is None:
+                return None
+            key = index
+        return [variable.elements.get(key, ())]
+
+    def _key(self, index: Node) -> str | None:
+        value = self.arithmetic(index)
+        if value is not None:
+            return str(value)
+        return text_of(self.value(index)) if index["Type"] == "Word" else None
+
+    def _indirect(self, part: Node, variable: Variable | None) -> list[Value] | None:
+        if variable is None or variable.is_unknown:
+            return None
+        if _is_list(part):
+            return [known(key) for key in variable.sorted_keys()]
+        name = text_of(variable.elements.get("0", ()))
+        target = None if not name else self._variable(name)
+        return None if target is None or target.is_unknown else [target.elements.get("0", ())]
+
+    @staticmethod
+    def _length(part: Node, values: list[Value] | None) -> list[Value] | None:
+        if values is None:
+            return None
+        if _is_list(part):
+            return [known(str(len(values)))]
+        text = text_of(values[0])
+        return None if text is None else [known(str(len(text)))]
+
+    def _slice(self, part: Node, values: list[Value]) -> list[Value] | None:
+        first = self.arithmetic(part["Slice"]["Offset"])
+        length_node = part["Slice"].get("Length")
+        length = None if length_node is None else self.arithmetic(length_node)
+        if first is None or (length_node is not None and length is None):
+            return None
+        if _is_list(part):
+            if part["Param"]["Value"] in _ALL:
+                first -= 1  # parameters are numbered from 1
+            return values[first:][:length]
+        text = text_of(values[0])
+        return None if text is None else [known(text[first:][:length])]
+
+    def _replaced(self, replacement: Node, value: Value, written: Value) -> Value:
+        text, pattern = text_of(value), text_of(self.value(replacement.get("Orig")))
+        by = text_of(self.value(replacement.get("With")))
+        if text is None or not pattern or by is None or pattern[0] in "#%":
+            return written
+        times = 0 if replacement.get("All") else 1
+        return known(re.sub(_pattern(pattern), lambda _: by, text, count=times))
+
+    def _cut(self, operation: Node, value: Value, written: Value) -> Value:
+        text, kind = text_of(value), operation["Op"]
+        if text is None:
+            return written
+        if kind in ("^^", ",,"):
+            return known(text.upper() if kind == "^^" else text.lower())
+        pattern = text_of(self.value(operation.get("Word")))
+        if pattern is None or kind not in ("%", "%%", "#", "##"):
+            return written
+        whole = re.compile(_pattern(pattern))
+        ends = range(len(text) + 1)
+        cuts = ends if kind in ("%%", "#") else reversed(ends)
+        for cut in cuts:
+            part, rest = (text[:cut], text[cut:]) if kind.startswith("#") else (text[cut:], text[:cut])
+            if whole.fullmatch(part):
+                return known(rest)
+        return value
+
+    def arithmetic(self, node: Node) -> int | None:
+        """Return the value of an arithmetic expression; None if it is unknown. Assignments are done."""
+        return evaluate(node, self._state, self.value)
+
+    def assign(self, assignment: Node) -> None:
+        """Run an assignment."""
+        state = self._state
+        name = assignment["Name"]["Value"]
+        before = state.lookup(name) if assignment.get("Append") else None
+        array = assignment.get("Array")
+        if array is not None:
+            state.assign(name, self._array(array, before or Variable()))
+            return
+        value = self.value(assignment.get("Value"))
+        if assignment.get("Append") and (before is None or before.is_unknown):
+            # The environment may contain the beginning.
+            state.forget([name]) if before is not None else state.assign(name, Variable.of(value))
+            return
+        index = assignment.get("Index")
+        key = "0" if index is None else self._key(index)
+        elements = dict(before.elements) if before is not None else {}
+        if index is not None:
+            found = state.lookup(name)
+            elements = dict(found.elements) if found is not None else {}
+        if key is None:
+            state.forget([name])
+            return
+        elements[key] = (elements.get(key, ()) if assignment.get("Append") else ()) + value
+        state.assign(name, Variable(elements))
+
+    def _array(self, array: Node, before: Variable) -> Variable:
+        variable = before
+        for element in array.get("Elems", ()):
+            if element.get("Index") is not None:
+                key = self._key(element["Index"])
+                if key is None:
+                    return Variable(is_unknown=True)
+                elements = {**variable.elements, key: self.value(element.get("Value"))}
+                variable = Variable(elements, variable.is_unknown)
+            else:
+                variable = variable.extended(self.values([element["Value"]]))
+        return variable
+
+    def _directory(self, command: Node) -> Value | None:
+        # $(cd DIRECTORY && pwd)
+        if command.get("Type") != "BinaryCmd" or command["Op"] != "&&":
+            return None
+        changes, prints = (command[side].get("Cmd") or {} for side in ("X", "Y"))
+        words = self.values(changes.get("Args", ()))
+        target = text_of(words[1]) if len(words) == 2 and text_of(words[0]) == "cd" else None
+        is_printed = [text_of(word) for word in self.values(prints.get("Args", ()))][:1] == ["pwd"]
+        return known(os.path.abspath(target)) if target and is_printed else None
+
+    def _output(self, part: Node) -> Value | None:
+        """Return the output of a command substitution that is known without running it."""
+        statements = part.get("Stmts", ())
+        if len(statements) != 1:
+            return None
+        statement = statements[0]
+        command = statement.get("Cmd") or {}
+        if (directory := self._directory(command)) is not None:
+            return directory
+        if command.get("Type") != "CallExpr" or not command.get("Args"):
+            return None
+        for redirection in statement.get("Redirs", ()):
+            if redirection["Op"] in ("<<", "<<-") and self._text.written(command) == "cat":
+                return _without_newlines(self.here_document(redirection["Hdoc"]))
+        if statement.get("Redirs"):
+            return None
+        first, *operands = self.values(command["Args"])
+        output = output_of(text_of(first) or "", operands)
+        return None if output is None else _without_newlines(output)
+
+
+_DEFAULTS = frozenset({":-", "-", ":=", "=", ":+", "+", ":?", "?"})
+
+
+def _is_list(part: Node) -> bool:
+    return _index_of(part) in _ALL
+
+
+def _index_of(part: Node) -> str:
+    name = part["Param"]["Value"]
+    if name in _ALL:
+        return str(name)
+    index = part.get("Index") or {}
+    parts = index.get("Parts", ())
+    return str(parts[0].get("Value", "")) if len(parts) == 1 and parts[0]["Type"] == "Lit" else ""
+
+
+def _pattern(pattern: str) -> str:
+    expression = translate(pattern).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
+    return f"(?s:{expression})"
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Return whether a text matches a shell pattern as a whole."""
+    return re.fullmatch(_pattern(pattern), text) is not None
+
+
+def _without_newlines(value: Value) -> Value:
+    if value and not value[-1].is_unknown:
+        return (*value[:-1], *known(value[-1].text.rstrip("\n")))
+    return value
+
+
+def _ansi(text: str) -> str:
+    simple = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\033", "a": "\a"}
+    return re.sub(r"\\(.)", lambda match: simple.get(match[1], match[0]), text, flags=re.DOTALL)

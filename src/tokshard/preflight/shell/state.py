@@ -1,0 +1,164 @@
+"""State of a shell script at one place: variables, parameters, functions and the branches taken so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tokshard.preflight.shell.values import Value, Variable, Word, text_of, unknown
+
+Flow = Literal["exit", "return", "break", "continue"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCommand:
+    """A command that a script runs.
+
+    Attributes:
+        words: Its words, after those of the wrappers that run it (such as ``srun bash -c``).
+        wrappers: The words of the wrappers.
+        line: The line of the script, from 1.
+        scheduler: The variables of the job scheduler that are known at this place.
+    """
+
+    words: tuple[Word, ...]
+    wrappers: tuple[Word, ...]
+    line: int
+    scheduler: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class State:
+    """The state of a script on one path through its branches.
+
+    Attributes:
+        variables: The variables that are set.
+        exported: The names of those that commands inherit.
+        parameters: The positional parameters; None if they are unknown.
+        functions: The functions by name: the text they are in, and their bodies.
+        files: The texts that the script writes to files, by the paths as written.
+        branches: The undetermined conditions on this path, as written; "not ..." if they do not hold.
+        assumed: The outcomes of undetermined conditions, by their operands.
+        bound: The values that variables must have on this path, because a condition compares them.
+        flow: The reason why the following statements do not run.
+        commands: The commands so far.
+    """
+
+    variables: dict[str, Variable] = field(default_factory=dict)
+    exported: frozenset[str] = frozenset()
+    parameters: tuple[Value, ...] | None = None
+    functions: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    branches: tuple[str, ...] = ()
+    assumed: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    bound: dict[str, str] = field(default_factory=dict)
+    flow: Flow | None = None
+    commands: tuple[ShellCommand, ...] = ()
+
+    def fork(self, **changes: Any) -> State:
+        """Return a copy that can be changed independently."""
+        copied = replace(
+            self,
+            variables=dict(self.variables),
+            functions=dict(self.functions),
+            files=dict(self.files),
+            assumed=dict(self.assumed),
+            bound=dict(self.bound),
+        )
+        return replace(copied, **changes) if changes else copied
+
+    def assign(self, name: str, variable: Variable) -> None:
+        """Set a variable; conditions on its earlier value do not hold any more."""
+        self.variables[name] = variable
+        self.bound.pop(name, None)
+        if self.assumed:
+            self.assumed = {key: value for key, value in self.assumed.items() if not _mentions(key, name)}
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Make variables unknown."""
+        for name in names:
+            self.assign(name, Variable(is_unknown=True))
+
+    def lookup(self, name: str) -> Variable | None:
+        """Return a variable; None if it is not set here."""
+        found = self.variables.get(name)
+        if found is None and name in self.bound:
+            return Variable.of(self.bound[name])
+        return found
+
+    def scheduler(self) -> tuple[tuple[str, str], ...]:
+        """Return the known variables of the job scheduler."""
+        found = []
+        for name in sorted(self.variables.keys() | self.bound.keys()):
+            if name.startswith("SLURM_") and (variable := self.lookup(name)) is not None:
+                text = text_of(variable.elements.get("0", unknown(name)))
+                if text:
+                    found.append((name, text))
+        return tuple(found)
+
+    def changed_since(self, before: State) -> set[str]:
+        """Return the names of the variables that differ from those of an earlier state."""
+        names = self.variables.keys() | before.variables.keys()
+        return {name for name in names if self.variables.get(name) != before.variables.get(name)}
+
+
+def _mentions(key: tuple[str, ...], name: str) -> bool:
+    return any("$" in part and name in part for part in key)
+
+
+def merge(states: list[State]) -> list[State]:
+    """Return the states that differ; conditions that make no difference are dropped."""
+    merged: list[State] = []
+    for state in states:
+        for number, other in enumerate(merged):
+            if _same(state, other):
+                merged[number] = _common(other, state)
+                break
+        else:
+            merged.append(state)
+    return merged
+
+
+def _same(one: State, other: State) -> bool:
+    return (
+        one.flow == other.flow
+        and one.commands == other.commands
+        and one.variables == other.variables
+        and one.parameters == other.parameters
+        and one.files == other.files
+        and one.exported == other.exported
+        and one.functions.keys() == other.functions.keys()
+    )
+
+
+def _common(one: State, other: State) -> State:
+    return one.fork(
+        branches=tuple(branch for branch in one.branches if branch in other.branches),
+        assumed=_shared(one.assumed, other.assumed),
+        bound=_shared(one.bound, other.bound),
+    )
+
+
+def _shared(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key: value for key, value in one.items() if key in other and other[key] == value}
+
+
+def join(states: list[State]) -> State:
+    """Return one state for all: variables that differ are unknown, and the commands of all count."""
+    # What follows runs only where nothing has ended the script.
+    ended = [state for state in states if state.flow == "exit"]
+    alive = [state for state in states if state.flow != "exit"] or ended[:1]
+    joined = alive[0].fork()
+    for state in alive[1:]:
+        joined.forget(state.changed_since(joined))
+        joined.functions |= state.functions
+        joined.files |= state.files
+        joined.exported |= state.exported
+        if state.parameters != joined.parameters:
+            joined.parameters = None
+        joined = _common(joined, state)
+        joined.flow = state.flow if joined.flow == state.flow else None
+    commands = (command for state in (*alive, *ended) for command in state.commands)
+    joined.commands = tuple(dict.fromkeys(commands))
+    return joined

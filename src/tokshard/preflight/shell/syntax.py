@@ -1,0 +1,89 @@
+"""Syntax trees of shell scripts, from the parser of ``shfmt`` (mvdan.cc/sh).
+
+The trees are those of ``shfmt --to-json``: dictionaries with the node types and field names of its Go package
+``syntax``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+from functools import cache
+from typing import Any
+
+from tokshard.errors import UsageError
+from tokshard.preflight.shell.values import decoded, script_of, unknown
+
+Node = dict[str, Any]
+"""A node of a syntax tree: its fields, and the text of its class under ``Type``."""
+
+_PACKAGE = "shfmt-py"
+_PROGRAMS = ("shfmt", "shfmt.exe")
+_FILL_IN = re.compile(r"<[A-Za-z][^<>\n]*>")
+_MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
+
+
+class ShellText:
+    """A shell script and its syntax tree.
+
+    Attributes:
+        statements: The statements of the script.
+
+    Raises:
+        UsageError: It is not a shell script.
+
+    Example:
+        >>> [statement["Cmd"]["Type"] for statement in ShellText("A=1; if true; then run $A; fi").statements]
+        ['CallExpr', 'IfClause']
+    """
+
+    def __init__(self, text: str) -> None:
+        # The parser counts bytes, and rejects what is not UTF-8.
+        self._source = text.replace("\r\n", "\n").replace("\0", "?").encode("utf-8", "replace")
+        try:
+            tree = _parse(self._source)
+        except UsageError:
+            # Published scripts contain texts such as <path of the data>, which bash would not accept either.
+            filled = _FILL_IN.sub(lambda match: script_of(unknown(match[0])), self._source.decode())
+            self._source = filled.encode()
+            tree = _parse(self._source)
+        self.statements: list[Node] = tree.get("Stmts", [])
+
+    def written(self, node: Node) -> str:
+        """Return a node as it is written."""
+        return decoded(self._source[node["Pos"]["Offset"] : node["End"]["Offset"]].decode())
+
+    @property
+    def text(self) -> str:
+        """The script."""
+        return self._source.decode()
+
+
+def _parse(source: bytes) -> Node:
+    command = [_program(), "--language-dialect", "bash", "--to-json"]
+    done = subprocess.run(  # noqa: S603 - the text is read, not run
+        command, input=source, capture_output=True, check=False
+    )
+    if done.returncode == 0:
+        tree: Node = json.loads(done.stdout)
+        return tree
+    told = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["unknown error"]
+    match = _MESSAGE.fullmatch(told[0])
+    line, message = (match[1] or match[3], match[2] or match[4]) if match else ("1", told[0])
+    raise UsageError(
+        f"cannot read the launch script: line {line}: {message}",
+        hint="check the script with bash -n, or pass the command alone",
+    )
+
+
+@cache
+def _program() -> str:
+    for file in importlib.metadata.files(_PACKAGE) or ():
+        if file.name in _PROGRAMS:
+            return str(file.locate())
+    raise UsageError(
+        f"the package {_PACKAGE}, which reads launch scripts, is incomplete",
+        hint=f"install it again: pip install --force-reinstall {_PACKAGE}",
+    )

@@ -1,0 +1,202 @@
+"""Values of shell variables, of which parts may be unknown, and the words that they become."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_BLANKS = " \t\n"
+_PREFIX = "__unknown_"
+_ENCODED = re.compile(rf"\$\{{{_PREFIX}((?:[0-9a-f][0-9a-f])*)\}}")
+
+
+class Piece(NamedTuple):
+    """A part of a value: text, or an expansion whose value is unknown, as it is written."""
+
+    text: str
+    is_unknown: bool = False
+
+
+Value = tuple[Piece, ...]
+"""The parts of a value, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a command.
+
+    Attributes:
+        text: The word after expansion; unknown expansions stay as they are written.
+        unknown: The unknown expansions in it.
+        is_open: Whether it may stand for any number of words: it is an unknown array, or an unknown
+            expansion without quotes.
+        value: The parts of the text, if it was expanded.
+    """
+
+    text: str
+    unknown: tuple[str, ...] = ()
+    is_open: bool = False
+    value: Value = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A shell variable.
+
+    Attributes:
+        elements: The elements by their keys; a scalar has the key 0, an unknown one no elements.
+        is_unknown: Whether its value is unknown.
+        is_optional: Whether it is unknown because the script sets it on another path, so that only the
+            environment may set it here.
+    """
+
+    elements: Mapping[str, Value] = field(default_factory=dict)
+    is_unknown: bool = False
+    is_optional: bool = False
+
+    @classmethod
+    def of(cls, value: Value | str) -> Variable:
+        """Return a scalar."""
+        return cls({"0": known(value) if isinstance(value, str) else value})
+
+    def values(self) -> list[Value]:
+        """Return the elements in the order of the keys."""
+        return [self.elements[key] for key in self.sorted_keys()]
+
+    def sorted_keys(self) -> list[str]:
+        """Return the keys in order: numbers ascend, others follow as they were added."""
+        return sorted(self.elements, key=lambda key: int(key) if key.isdecimal() else 1 << 62)
+
+    def extended(self, values: Iterable[Value]) -> Variable:
+        """Return an array with more elements."""
+        used = [int(key) for key in self.elements if key.isdecimal()]
+        first = max(used, default=-1) + 1
+        added = {str(number): value for number, value in enumerate(values, first)}
+        return Variable({**self.elements, **added}, self.is_unknown)
+
+
+def known(text: str) -> Value:
+    """Return the value of a text."""
+    return (Piece(text),) if text else ()
+
+
+def unknown(written: str) -> Value:
+    """Return the value of an expansion that only a shell can do."""
+    return (Piece(written, True),)
+
+
+def script_of(value: Value) -> str:
+    """Return a value as text of another script, in which unknown parts stay unknown.
+
+    Example:
+        >>> script = script_of((Piece("run "), Piece("$@", True)))
+        >>> script, decoded(script)
+        ('run ${__unknown_2440}', 'run $@')
+    """
+    return "".join(
+        f"${{{_PREFIX}{piece.text.encode().hex()}}}" if piece.is_unknown else piece.text for piece in value
+    )
+
+
+def decoded(text: str) -> str:
+    """Return a text with the unknown parts of :func:`script_of` as they were written."""
+    return _ENCODED.sub(lambda match: bytes.fromhex(match[1]).decode(), text)
+
+
+def text_of(value: Value) -> str | None:
+    """Return the text of a value; None if a part is unknown."""
+    return None if any(piece.is_unknown for piece in value) else "".join(piece.text for piece in value)
+
+
+def written_text(value: Value) -> str:
+    """Return the text of a value, with unknown parts as they are written."""
+    return "".join(piece.text for piece in value)
+
+
+def joined_values(values: Iterable[Value]) -> Value:
+    """Return values with blanks between them, as one value."""
+    return tuple(piece for number, one in enumerate(values) for piece in known(" " * bool(number)) + one)
+
+
+def word_of(value: Value, *, is_open: bool = False) -> Word:
+    """Return the word that a value is."""
+    unknown_parts = tuple(piece.text for piece in value if piece.is_unknown)
+    return Word(written_text(value), unknown_parts, is_open, value)
+
+
+class Fields:
+    """The words that the parts of one word become: an unquoted expansion may be split."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Value, bool]] = []
+        self._pieces: list[Piece] = []
+        self._is_present = False
+        self._is_open = False
+
+    def add(self, value: Value) -> None:
+        """Add a part that is not split."""
+        self._pieces += value
+        self._is_present = True
+
+    def add_open(self, value: Value) -> None:
+        """Add an unknown part that may stand for any number of words."""
+        self.add(value)
+        self._is_open = True
+
+    def add_list(self, values: Iterable[Value]) -> None:
+        """Add parts each of which but the first begins a new word."""
+        for number, value in enumerate(values):
+            if number:
+                self.cut()
+            self.add(value)
+
+    def add_split(self, value: Value) -> None:
+        """Add an unquoted part, which is split at blanks."""
+        for piece in value:
+            if piece.is_unknown:
+                self.add_open((piece,))
+                continue
+            words = piece.text.split()
+            if piece.text[0] in _BLANKS:
+                self.cut()
+            for number, text in enumerate(words):
+                if number:
+                    self.cut()
+                self.add((Piece(text),))
+            if words and piece.text[-1] in _BLANKS:
+                self.cut()
+
+    def cut(self) -> None:
+        """End a word, if one has begun."""
+        if self._is_present:
+            value = _joined(self._pieces)
+            # Text beside the expansion belongs to one word at least.
+            self._done.append((value, self._is_open and len(value) == 1 and value[0].is_unknown))
+        self._pieces, self._is_present, self._is_open = [], False, False
+
+    def values(self) -> list[Value]:
+        """Return the values of all words."""
+        self.cut()
+        return [value for value, _ in self._done]
+
+    def words(self) -> list[Word]:
+        """Return all words."""
+        self.cut()
+        return [word_of(value, is_open=is_open) for value, is_open in self._done]
+
+
+def _joined(pieces: Iterable[Piece]) -> Value:
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and not piece.is_unknown and not joined[-1].is_unknown:
+            joined[-1] = Piece(joined[-1].text + piece.text)
+        elif piece.text:
+            joined.append(piece)
+    return tuple(joined)
+
+
+def value_of(word: Word) -> Value:
+    """Return the value of a word."""
+    return word.value or known(word.text)
