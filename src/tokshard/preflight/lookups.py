@@ -286,6 +286,7 @@ class JobCache:
             key=lambda candidate: (
                 self._found([split.with_tokenizer(candidate.identifiers) for split in splits]),
                 max((_likeness(candidate.identifiers, other) for other in there), default=0),
+                _is_release(candidate),
             ),
         )
 
@@ -350,6 +351,10 @@ class JobCache:
 
     def _of(self, request: IndexRequest) -> str:
         return self._directory or default_directory(request.prefix)
+
+
+def _is_release(candidate: Candidate) -> bool:
+    return any(version[0].isdecimal() for version in candidate.names.versions)
 
 
 def _likeness(known: dict[str, Any] | None, other: dict[str, Any]) -> int:
