@@ -189,6 +189,7 @@ def test_a_command_inside_a_wrapper_is_found():
     inner = "cd /x && python -u pretrain_gpt.py --data-path 'a b' --seq-length 8"
     launch = read_launch(f"#SBATCH -N 2\nsrun -N 2 --ntasks-per-node=8 bash -c {shlex.quote(inner)}")
     assert (launch.data_path, launch.seq_length, launch.world_size) == (("a b",), 8, 16)
+    assert read_words(["srun", "-N", "2", "--ntasks-per-node=8", "bash", "-c", inner]) == launch
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,10 +24,9 @@ from tokshard.preflight.launch.programs import (
 )
 from tokshard.preflight.shell.interpreter import ShellPath, read_shell
 from tokshard.preflight.shell.state import ShellCommand
-from tokshard.preflight.shell.values import Word
 from tokshard.storage.small_files import read_small_file
 
-_ALL_WORDS = re.compile(r"\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\}")
+_ALL_WORDS = re.compile(r'("?)(?:\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\})\1')
 _LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")
 _ATTRIBUTES = (frozenset(TYPES) - NO_OPTIONS) | {"world_size", "iteration"}
 _TRACED = re.compile(r"^\++ ", re.MULTILINE)
@@ -109,8 +109,9 @@ def read_launch_words(words: Sequence[str], variables: Mapping[str, str] | None 
     Raises:
         UsageError: It contains no launch command.
     """
-    command = ShellCommand(tuple(map(_typed, words)), (), 1)
-    return _choose([ShellPath((command,), ())], variables or {}, "the command")
+    # A pasted ``"$@"`` that no shell has replaced is one here, too.
+    text = " ".join(word if _ALL_WORDS.fullmatch(word) else shlex.quote(word) for word in words)
+    return _choose(read_shell(text, variables=variables), variables or {}, "the command")
 
 
 def _of_trace(text: str) -> list[ShellPath]:
@@ -121,12 +122,6 @@ def _of_trace(text: str) -> list[ShellPath]:
             for path in read_shell(line.lstrip("+ ")):
                 commands += (replace(command, line=number) for command in path.commands)
     return [ShellPath(tuple(commands), ())]
-
-
-def _typed(word: str) -> Word:
-    # A pasted ``"$@"`` that no shell has replaced is marked.
-    bare = word[1:-1] if len(word) > 1 and word[0] == word[-1] == '"' else word
-    return Word(bare, (bare,), is_open=True) if _ALL_WORDS.fullmatch(bare) else Word(word)
 
 
 def _choose(paths: Sequence[ShellPath], variables: Mapping[str, str], name: str) -> tuple[Launch, ...]:
