@@ -135,14 +135,20 @@ def combined(kind: str, one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return None
     if kind == "**":
-        return one**other if 0 <= other <= _MAX_POWER and abs(one) < 1 << 32 else None
+        return _wrapped(one**other) if 0 <= other <= _MAX_POWER else None
     if kind in ("<<", ">>"):
-        return None if not 0 <= other < 64 else one << other if kind == "<<" else one >> other
+        shifted = one << (other % 64) if kind == "<<" else one >> (other % 64)
+        return _wrapped(shifted)
     try:
         operation = _OPERATIONS.get(kind)
-        return None if operation is None else operation(one, other)
+        return None if operation is None else _wrapped(operation(one, other))
     except ZeroDivisionError:
         return None
+
+
+def _wrapped(value: int) -> int:
+    # Bash computes with 64 bits.
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _evaluated(node: ast.expr) -> int:

@@ -23,7 +23,7 @@ from tokshard.preflight.shell.commands import (
 from tokshard.preflight.shell.conditions import condition_of_words
 from tokshard.preflight.shell.control import ControlFlow, Outcomes, Run
 from tokshard.preflight.shell.state import ShellCommand, State, merge
-from tokshard.preflight.shell.syntax import Node, ShellText
+from tokshard.preflight.shell.syntax import Node, ShellText, too_deep
 from tokshard.preflight.shell.values import Variable, Word, decoded, known, script_of, value_of, written_text
 from tokshard.storage.small_files import read_small_file
 
@@ -76,7 +76,10 @@ def read_shell(
     if path is not None and not any(variables_of_directives(text)):  # a job scheduler copies the script
         state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), Variable.of(path))
     run = Run(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
-    states = _Interpreter(run, script).all_statements(state)
+    try:
+        states = _Interpreter(run, script).all_statements(state)
+    except RecursionError:
+        raise too_deep() from None
     return [ShellPath(state.commands, state.branches) for state in merge(states)]
 
 
@@ -96,7 +99,9 @@ class _Interpreter(ControlFlow):
                 state.exported |= {name}
 
     def define(self, command: Node, state: State) -> list[State]:
-        state.functions[command["Name"]["Value"]] = (self, command["Body"])
+        for name in (command.get("Name"), *command.get("Names", ())):
+            if name is not None:
+                state.functions[name["Value"]] = (self, command["Body"])
         return [state]
 
     def call(self, statement: Node, state: State) -> Outcomes:

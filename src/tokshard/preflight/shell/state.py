@@ -8,6 +8,10 @@ from typing import Any, Literal
 
 from tokshard.preflight.shell.values import Value, Variable, Word, text_of, unknown
 
+# Of a variable: a loop may double it in each round.
+_MAX_CHARACTERS = 1 << 20
+_MAX_PIECES = 1 << 16
+
 Flow = Literal["exit", "return", "break", "continue"]
 
 
@@ -70,6 +74,9 @@ class State:
 
     def assign(self, name: str, variable: Variable) -> None:
         """Set a variable; conditions on its earlier value do not hold any more."""
+        pieces = [piece for value in variable.elements.values() for piece in value]
+        if len(pieces) > _MAX_PIECES or sum(len(piece.text) for piece in pieces) > _MAX_CHARACTERS:
+            variable = Variable(is_unknown=True)
         self.variables[name] = variable
         self.bound.pop(name, None)
         if self.assumed:

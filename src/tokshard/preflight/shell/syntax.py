@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
+import shutil
 import subprocess
 from functools import cache
 from typing import Any
@@ -20,6 +22,7 @@ Node = dict[str, Any]
 """A node of a syntax tree: its fields, and the text of its class under ``Type``."""
 
 _PACKAGE = "shfmt-py"
+_MAX_CHARACTERS = 4 << 20
 _PROGRAMS = ("shfmt", "shfmt.exe")
 _FILL_IN = re.compile(r"<[A-Za-z][^<>\n]*>")
 _MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
@@ -40,6 +43,11 @@ class ShellText:
     """
 
     def __init__(self, text: str) -> None:
+        if len(text) > _MAX_CHARACTERS:
+            raise UsageError(
+                f"a launch script must have at most {_MAX_CHARACTERS:,} characters, got {len(text):,}",
+                hint="pass the command that starts the job alone",
+            )
         # The parser counts bytes, and rejects what is not UTF-8.
         self._source = text.replace("\r\n", "\n").replace("\0", "?").encode("utf-8", "replace")
         try:
@@ -67,7 +75,10 @@ def _parse(source: bytes) -> Node:
         command, input=source, capture_output=True, check=False
     )
     if done.returncode == 0:
-        tree: Node = json.loads(done.stdout)
+        try:
+            tree: Node = json.loads(done.stdout)
+        except RecursionError:
+            raise too_deep() from None
         return tree
     told = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["unknown error"]
     match = _MESSAGE.fullmatch(told[0])
@@ -78,11 +89,20 @@ def _parse(source: bytes) -> Node:
     )
 
 
+def too_deep() -> UsageError:
+    """Return the error about a script that is nested too deeply."""
+    return UsageError(
+        "the launch script is nested too deeply", hint="pass the command that starts the job alone"
+    )
+
+
 @cache
 def _program() -> str:
     for file in importlib.metadata.files(_PACKAGE) or ():
-        if file.name in _PROGRAMS:
+        if file.name in _PROGRAMS and os.path.isfile(file.locate()):
             return str(file.locate())
+    if (found := shutil.which(_PROGRAMS[0])) is not None:
+        return found
     raise UsageError(
         f"the package {_PACKAGE}, which reads launch scripts, is incomplete",
         hint=f"install it again: pip install --force-reinstall {_PACKAGE}",

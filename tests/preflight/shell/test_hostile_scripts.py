@@ -1,0 +1,83 @@
+"""Scripts that are endless, huge or deep end in an error or an unknown value, in bounded time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tokshard.errors import UsageError
+from tokshard.preflight.shell import control, syntax
+from tokshard.preflight.shell.interpreter import read_shell
+
+
+def last_words(text: str) -> list[str]:
+    """The words of the last command on each path."""
+    return [word.text for path in read_shell(text) for word in path.commands[-1].words]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 1500 + "run" + ")" * 1500,
+        "f() { f; }; f",
+        "f() { eval f; }; f",
+        "x='eval $x'; eval $x",
+        'run "' + "$(echo " * 200 + ")" * 200 + '"',
+        "run $((" + "(" * 1500 + "1" + ")" * 1500 + "))",
+    ],
+)
+def test_what_is_nested_deeply_is_read_or_refused(text):
+    with contextlib.suppress(UsageError):
+        read_shell(text)
+
+
+def test_a_huge_script_is_refused(monkeypatch):
+    monkeypatch.setattr(syntax, "_MAX_CHARACTERS", 10)
+    with pytest.raises(UsageError, match="at most 10 characters, got 11"):
+        read_shell("run 2345678")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while true; do X=1$X; done",
+        "while :; do :; done",
+        "for ((;;)); do X=2; done",
+        "until false; do X=3; done",
+    ],
+)
+def test_an_endless_loop_makes_its_variables_unknown(loop):
+    assert last_words(f"X=0; Y=1; {loop}; run $X $Y")[-1] == "1"
+
+
+def test_many_rounds_in_many_rounds_are_too_many(monkeypatch):
+    monkeypatch.setattr(control, "_MAX_STEPS", 2000)
+    loops = "".join(f"for ((i{n}=0; i{n}<900; i{n}++)); do " for n in range(4))
+    with pytest.raises(UsageError, match="too many to follow"):
+        read_shell(loops + "run; " + "done; " * 4)
+
+
+def test_a_value_that_doubles_becomes_unknown():
+    text = "X=aaaaaaaa; for i in {1..60}; do :; done; for ((i=0; i<60; i++)); do X=$X$X; done; run $X"
+    run, value = last_words(text)
+    assert (run, set(value.split("$X"))) == ("run", {""})
+
+
+def test_numbers_have_64_bits_as_in_bash():
+    assert last_words("run $((2**63)) $((2**64)) $((9223372036854775807 + 1)) $((1 << 63)) $((-7 / 2))") == [
+        "run",
+        "-9223372036854775808",
+        "0",
+        "-9223372036854775808",
+        "-9223372036854775808",
+        "-3",
+    ]
+
+
+def test_many_conditions_make_no_more_than_some_paths():
+    text = "".join(f'if [ "$A{n}" = 1 ]; then X{n}=1; else X{n}=2; fi\n' for n in range(40))
+    paths = read_shell(text + "run $X0 $X39\n")
+    assert 1 <= len(paths) <= 64
+    words = {tuple(word.text for word in path.commands[-1].words) for path in paths}
+    assert words <= {("run", a, b) for a in ("1", "2", "$X0") for b in ("1", "2", "$X39")}
