@@ -179,6 +179,14 @@ def test_words_are_parsed_as_argparse_does(options):
         ("env WORLD_SIZE=6 python", 6),
         ("mpirun -np 12 python", 12),
         ("python", None),
+        ("export WORLD_SIZE=16; python", 16),
+        ("WORLD_SIZE=16; python", None),
+        ("export WORLD_SIZE=16; torchrun --nproc-per-node $N", None),
+        ("torchrun $DISTRIBUTED_ARGS", None),
+        ("torchrun --nproc-per-node 2 $DISTRIBUTED_ARGS", None),
+        ("torchrun --node_rank $R --nproc-per-node 2 --nnodes 3 $MORE", 6),
+        ("torchrun --nproc-per-node 4 --node-rank $R", 4),
+        ("N=2; torchrun --nnodes $N --nproc-per-node 4 -m", 8),
     ],
 )
 def test_launchers_tell_the_world_size(command, world):

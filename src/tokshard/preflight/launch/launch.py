@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokshard.preflight.launch.arguments import LaunchArguments
-from tokshard.preflight.launch.launchers import world_size_of
+from tokshard.preflight.launch.launchers import LAUNCHERS, world_size_of
 from tokshard.preflight.launch.options import parse_options
 from tokshard.preflight.shell.values import Word
 
@@ -62,10 +62,11 @@ def launch_of_words(
     """
     start = next((at + 1 for at, word in enumerate(words) if _is_program(words, at)), None)
     program = None if start is None else words[start - 1].text
+    before = words[:start]
     if start is None:
         start = next((at for at, word in enumerate(words) if word.text.startswith("--")), len(words))
     parsed = parse_options(words[start:])
-    world = world_size_of((*wrappers, *words[:start]), variables or {})
+    world = world_size_of((*wrappers, *before), variables or {})
     unknown = dict(parsed.unknown)
     if world.size is None and world.reason is not None:
         unknown["world_size"] = world.reason
@@ -80,5 +81,7 @@ def launch_of_words(
 
 
 def _is_program(words: Sequence[Word], at: int) -> bool:
-    text = words[at].text
-    return text.endswith(".py") and not text.startswith("-") and (not at or words[at - 1].text != "-c")
+    text, before = words[at].text, words[at - 1].text if at else ""
+    if before == "-m":
+        return text not in LAUNCHERS
+    return text.endswith(".py") and not text.startswith("-") and before != "-c"

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from tokshard.preflight.shell.values import Word
 
-_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+"""Programs and modules of torch that start processes, and set WORLD_SIZE themselves."""
+
 _MPI = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun"})
 _DEEPSPEED = frozenset({"deepspeed"})
 
@@ -40,10 +42,9 @@ def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldS
     given = _options(words)
     names = {word.text.rsplit("/", 1)[-1] for word in words}
     found = WorldSize()
-    if names & _LAUNCHERS:
-        one = Word("1")
-        found = _product(given.get("nnodes", one), given.get("nproc-per-node", one))
-    elif names & _DEEPSPEED:
+    if names & LAUNCHERS:
+        return _torchrun(given, _hidden(words))
+    if names & _DEEPSPEED:
         found = _deepspeed(given)
     elif "WORLD_SIZE" in given:
         found = _product(given["WORLD_SIZE"])
@@ -55,6 +56,19 @@ def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldS
     if found.size is None and variables.get("WORLD_SIZE", "").isdecimal():
         return WorldSize(int(variables["WORLD_SIZE"]))
     return found
+
+
+def _torchrun(given: Mapping[str, Word], hidden: Word | None) -> WorldSize:
+    default = Word("1") if hidden is None else Word(hidden.text, (hidden.text,))
+    return _product(given.get("nnodes", default), given.get("nproc-per-node", default))
+
+
+def _hidden(words: Sequence[Word]) -> Word | None:
+    # An expansion that may contain options of the launcher, and not the value of one.
+    for word, before in zip(words[1:], words, strict=False):
+        if word.is_open and (not before.text.startswith("-") or "=" in before.text):
+            return word
+    return None
 
 
 def _options(words: Sequence[Word]) -> dict[str, Word]:

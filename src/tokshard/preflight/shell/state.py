@@ -95,10 +95,11 @@ class State:
         return found
 
     def scheduler(self) -> tuple[tuple[str, str], ...]:
-        """Return the known variables of the job scheduler."""
+        """Return the known variables of the job scheduler, and WORLD_SIZE if it is exported."""
         found = []
         for name in sorted(self.variables.keys() | self.bound.keys()):
-            if name.startswith("SLURM_") and (variable := self.lookup(name)) is not None:
+            is_exported = name == "WORLD_SIZE" and name in self.exported
+            if (is_exported or name.startswith("SLURM_")) and (variable := self.lookup(name)) is not None:
                 text = text_of(variable.elements.get("0", unknown(name)))
                 if text:
                     found.append((name, text))
