@@ -23,6 +23,7 @@ _MAX_PATHS = 64
 _MAX_STEPS = 50_000
 _MAX_ROUNDS = 1_000
 _MAX_DEPTH = 20
+_ASSIGNED = "assigned"  # a field added to the nodes of the syntax tree
 
 Outcomes = list[tuple[State, bool | None]]
 """The states after a statement, each with its exit status: success, failure, or unknown."""
@@ -101,12 +102,14 @@ class ControlFlow(ABC):
         for statement in statements:
             if all(state.flow for state in states):
                 break
+            before = len(states)
             states = [
                 after
                 for state in states
                 for after in ([state] if state.flow else [s for s, _ in self._statement(statement, state)])
             ]
-            states = _limited(states)
+            if len(states) > before:
+                states = _limited(states)
         return states
 
     def _statement(self, statement: Node, state: State) -> Outcomes:
@@ -379,7 +382,9 @@ def _matches_any(text: str | None, patterns: Sequence[Value]) -> bool | None:
 
 def _with_optional(state: State, command: Node) -> State:
     # The environment is assumed to set no variable that another branch sets, unless a condition asks for it.
-    names = {name for name in _assigned(command) if name not in state.variables and name not in state.bound}
+    if _ASSIGNED not in command:
+        command[_ASSIGNED] = frozenset(_assigned(command))
+    names = {name for name in command[_ASSIGNED] if name not in state.variables and name not in state.bound}
     if names:
         asked = " ".join(" ".join(key) for key in state.assumed)
         for name in names:
@@ -408,5 +413,5 @@ def _after_loop(states: list[State]) -> list[State]:
 
 
 def _limited(states: list[State]) -> list[State]:
-    merged = merge(states) if len(states) > 1 else states
+    merged = merge(states)
     return merged if len(merged) <= _MAX_PATHS else [join(merged)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tokshard.preflight.shell.values import Value, Variable, Word, text_of, unknown
@@ -62,15 +62,21 @@ class State:
 
     def fork(self, **changes: Any) -> State:
         """Return a copy that can be changed independently."""
-        copied = replace(
-            self,
-            variables=dict(self.variables),
-            functions=dict(self.functions),
-            files=dict(self.files),
-            assumed=dict(self.assumed),
-            bound=dict(self.bound),
+        copied = State(
+            dict(self.variables),
+            self.exported,
+            self.parameters,
+            dict(self.functions),
+            dict(self.files),
+            self.branches,
+            dict(self.assumed),
+            dict(self.bound),
+            self.flow,
+            self.commands,
         )
-        return replace(copied, **changes) if changes else copied
+        for name, value in changes.items():
+            setattr(copied, name, value)
+        return copied
 
     def assign(self, name: str, variable: Variable) -> None:
         """Set a variable; conditions on its earlier value do not hold any more."""

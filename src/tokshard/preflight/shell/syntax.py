@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tokshard.errors import UsageError
@@ -69,6 +69,7 @@ class ShellText:
         return self._source.decode()
 
 
+@lru_cache(maxsize=128)  # loops run the same texts again
 def _parse(source: bytes) -> Node:
     command = [_program(), "--language-dialect", "bash", "--to-json"]
     done = subprocess.run(  # noqa: S603 - the text is read, not run
