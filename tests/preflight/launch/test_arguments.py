@@ -277,6 +277,12 @@ def test_arguments_that_are_not_in_the_text_end_a_list(words):
     assert (escaped.data_path, escaped.unseen) == (("a", "$@"), ())
 
 
+def test_an_unknown_word_after_the_first_of_a_list_is_one_of_its_values():
+    launch = read_launch("python pretrain_gpt.py --data-path 0.5 $A 0.5 b --fp16 $FP8 $MORE --seed 7")
+    assert (launch.data_path, launch.unknown, launch.seed) == (None, (("data_path", "$A"),), 7)
+    assert launch.unseen == ("$MORE",)
+
+
 def test_the_batch_size_follows_from_the_processes():
     launch = read_launch(
         "torchrun --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 3 "

@@ -104,3 +104,67 @@ def test_no_text_breaks_the_reader(text):
     except UsageError:
         return
     assert all(command.words for path in paths for command in path.commands)
+
+
+LEAVES = st.sampled_from(["1", "a", "-", "${T}", '"{,}"', "\\{", "\\,", "'x y'", "{}", "{a}", "=", "${S}"])
+RANGES = st.builds(
+    "{{{}..{}{}}}".format,
+    *[st.sampled_from(["1", "04", "-2", "9"])] * 2,
+    st.sampled_from(["", "..2", "..-3"]),
+)
+BRACES = st.recursive(
+    LEAVES | RANGES | st.just("{c..e}"),
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=3).map("".join)
+        | st.lists(inner, min_size=2, max_size=3).map(lambda choices: f"{{{','.join(choices)}}}")
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(BRACES, max_size=3))
+def test_braces_are_expanded_as_bash_does(words):
+    text = SETTINGS + f"run {' '.join(words)}"
+    assert words_of(text) == bash(text)
+
+
+def open_words(text: str) -> list[tuple[str, bool]]:
+    return [(word.text, word.is_open) for word in read_commands(text)[-1]]
+
+
+def test_elements_of_arrays_may_be_any_number_of_words():
+    text = 'L=(a $X "$Y" "$@"); '
+    opened = [("a", False), ("$X", True), ("$Y", False), ("$@", True)]
+    assert open_words(text + 'run "${L[@]}"') == [("run", False), *opened]
+    assert open_words(text + 'run "${L[*]}"') == [("run", False), ("a $X $Y $@", False)]
+    assert open_words(text + 'run "${L[2]}" ${#L[@]}')[1:] == [("${L[2]}", False), ("${#L[@]}", True)]
+
+
+@pytest.mark.parametrize("append", ["L+=(--b 2)", "L+=' --b 2'"])
+def test_a_file_that_cannot_be_read_may_set_what_is_appended_to(append):
+    known = [("run", False), ("--b", False), ("2", False)]
+    assert open_words(f"{append}; run ${{L[@]}}") == known
+    assert open_words(f"source settings.sh; {append}; run ${{L[@]}}") == [
+        known[0],
+        ("${L[@]}", True),
+        *known[1:],
+    ]
+
+
+def test_text_is_appended_to_a_variable_that_another_branch_sets():
+    assert open_words("if false; then L=a; fi; L+=b; run $L") == [("run", False), ("b", False)]
+
+
+def test_descriptions_in_angle_brackets_are_unknown_values():
+    texts = ["run <data path>_x --to <PATH>", "sh -c 'run <data path>_x --to <the path>' 2>&1 <in 2>log"]
+    for text, last in zip(texts, ("<PATH>", "<the path>"), strict=True):
+        (command,) = read_commands(text)
+        assert [word.text for word in command] == ["run", "<data path>_x", "--to", last]
+        assert [word.unknown for word in command] == [(), ("<data path>",), (), (last,)]
+    assert words_of("run '<s>' \"</s>\" <a >b") == [["run", "<s>", "</s>"]]
+
+
+def test_elements_of_arrays_may_begin_with_brackets():
+    assert words_of("L=(--layers [0]+[1]\n [2]=x); run ${L[@]}")[-1][:2] == ["run", "--layers"]
+    assert open_words("L=(--layers [0]+[1] -a); run ${L[@]}")[2:] == [("[0]+[1]", False), ("-a", False)]

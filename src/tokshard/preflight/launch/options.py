@@ -15,7 +15,7 @@ _FLAG, _ONE, _LIST = "flag", "one", "list"
 _OPTION_WITH_VALUE = re.compile(r"--[a-z][a-z0-9-]*=")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _ELLIPSES = frozenset({"...", "…"})
-_NAME_OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA|\[[@*]\]|\$[@*]", re.IGNORECASE)
+_NAME_OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA|\[[@*]\]|\$\{?[@*]", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -122,8 +122,9 @@ def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
     for number, word in enumerate(words[at + 1 :]):
         if _is_option(word.text) or word.text in _ELLIPSES:
             return
-        if word.is_open and (number or (not is_known and _NAME_OF_ARGUMENTS.search(word.text))):
-            return  # it may be operands or options
+        looks_like_options = _NAME_OF_ARGUMENTS.search(word.text) is not None
+        if word.is_open and (number and looks_like_options if is_known else number or looks_like_options):
+            return
         yield word
         if kind != _LIST:
             return

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import translate
 
 from tokshard.preflight.shell.arithmetic import evaluate
+from tokshard.preflight.shell.braces import expand_braces
 from tokshard.preflight.shell.programs import output_of
 from tokshard.preflight.shell.state import State
 from tokshard.preflight.shell.syntax import Node, ShellText
 from tokshard.preflight.shell.values import (
     Fields,
+    Piece,
     Value,
     Variable,
     Word,
+    decoded,
+    is_open,
     joined_values,
     known,
     text_of,
     unknown,
+    value_of,
+    word_of,
 )
 
-_GLOB = re.compile(r"[*?]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
+_GLOB = re.compile(r"[*?]")
+_PLAIN = re.compile(r"[^\\*?{~]+")
+_WORD = "word"  # a field added to the nodes of the syntax tree
 _ALL = frozenset("@*")
 _SPECIAL = frozenset("?$!-_")
 _ESCAPED = re.compile(r"\\\n|\\(.)", re.DOTALL)
@@ -44,11 +52,19 @@ class Expander:
 
     def words(self, nodes: Sequence[Node]) -> list[Word]:
         """Return the words that word nodes become, after splitting."""
-        return [word for node in nodes for word in self._fields(node).words()]
+        words: list[Word] = []
+        for node in nodes:
+            if _WORD not in node:
+                node[_WORD] = _plain_word(node.get("Parts", ()))
+            if node[_WORD] is not None:
+                words.append(node[_WORD])
+            else:
+                words += (word for fields in self._fields(node) for word in fields.words())
+        return words
 
     def values(self, nodes: Sequence[Node]) -> list[Value]:
         """Return the values of the words that word nodes become."""
-        return [value for node in nodes for value in self._fields(node).values()]
+        return [value_of(word) for word in self.words(nodes)]
 
     def value(self, node: Node | None) -> Value:
         """Return the value of a word that is not split, as on the right of an assignment."""
@@ -64,10 +80,11 @@ class Expander:
         self._add_parts(fields, node.get("Parts", ()), quoted=True, escapes=_ESCAPED_IN_DOCUMENT)
         return joined_values(fields.values())
 
-    def _fields(self, node: Node) -> Fields:
-        fields = Fields()
-        self._add_parts(fields, node.get("Parts", ()), quoted=False, escapes=_ESCAPED)
-        return fields
+    def _fields(self, node: Node) -> Iterator[Fields]:
+        for parts in expand_braces(node.get("Parts", ())):
+            fields = Fields()
+            self._add_parts(fields, parts, quoted=False, escapes=_ESCAPED)
+            yield fields
 
     def _add_parts(
         self, fields: Fields, parts: Sequence[Node], *, quoted: bool, escapes: re.Pattern[str]
@@ -78,7 +95,7 @@ class Expander:
                 self._add_literal(fields, part, quoted=quoted, escapes=escapes, is_first=not number)
             elif kind == "SglQuoted":
                 text = part.get("Value", "")
-                fields.add(known(_ansi(text) if part.get("Dollar") else text))
+                fields.add(known(_ansi(text) if part.get("Dollar") else decoded(text)))
             elif kind == "DblQuoted":
                 if not self._is_empty_list(part):
                     fields.add(())
@@ -132,7 +149,7 @@ class Expander:
         if values is None:
             variable = self._variable(part["Param"]["Value"])
             if (is_list or not quoted) and not (variable is not None and variable.is_optional):
-                fields.add_open(unknown(written))
+                fields.add_open(written)
             else:
                 fields.add(unknown(written))
         elif not quoted:
@@ -176,6 +193,8 @@ class Expander:
             return self._length(part, values)
         if values is None or part.get("Width"):
             return None
+        if is_open(values) and any(part.get(change) for change in ("Slice", "Repl", "Exp")):
+            return None
         return self._changed(part, values)
 
     def _changed(self, part: Node, values: list[Value]) -> list[Value] | None:
@@ -214,6 +233,8 @@ class Expander:
             if index is None:
                 return None
             key = index
+        if is_open(variable.elements.values()):
+            return None
         return [variable.elements.get(key, ())]
 
     def _key(self, index: Node) -> str | None:
@@ -236,7 +257,7 @@ class Expander:
         if values is None:
             return None
         if _is_list(part):
-            return [known(str(len(values)))]
+            return None if is_open(values) else [known(str(len(values)))]
         text = text_of(values[0])
         return None if text is None else [known(str(len(text)))]
 
@@ -287,15 +308,14 @@ class Expander:
         """Run an assignment."""
         state = self._state
         name = assignment["Name"]["Value"]
-        before = state.lookup(name) if assignment.get("Append") else None
+        before = self._before(name) if assignment.get("Append") else None
         array = assignment.get("Array")
         if array is not None:
             state.assign(name, self._array(array, before or Variable()))
             return
         value = self.value(assignment.get("Value"))
-        if assignment.get("Append") and (before is None or before.is_unknown):
-            # The environment may contain the beginning.
-            state.forget([name]) if before is not None else state.assign(name, Variable.of(value))
+        if assignment.get("Append") and before is not None and before.is_unknown:
+            state.forget([name])
             return
         index = assignment.get("Index")
         key = "0" if index is None else self._key(index)
@@ -308,6 +328,16 @@ class Expander:
             return
         elements[key] = (elements.get(key, ()) if assignment.get("Append") else ()) + value
         state.assign(name, Variable(elements))
+
+    def _before(self, name: str) -> Variable | None:
+        """Return the variable that an assignment appends to."""
+        found = self._state.lookup(name)
+        if found is not None and not found.is_optional:
+            return found
+        # The environment is assumed to set no variable that the script sets, but a file may do so.
+        if self._state.has_unknown_source:
+            return Variable({"0": (Piece(f"${{{name}[@]}}", is_unknown=True, is_open=True),)})
+        return None
 
     def _array(self, array: Node, before: Variable) -> Variable:
         variable = before
@@ -351,6 +381,12 @@ class Expander:
         first, *operands = self.values(command["Args"])
         output = output_of(text_of(first) or "", operands)
         return None if output is None else _without_newlines(output)
+
+
+def _plain_word(parts: Sequence[Node]) -> Word | None:
+    """Return the word that a literal is in every state; None for other words."""
+    text = parts[0].get("Value", "") if len(parts) == 1 and parts[0]["Type"] == "Lit" else ""
+    return word_of(known(text)) if _PLAIN.fullmatch(text) else None
 
 
 _DEFAULTS = frozenset({":-", "-", ":=", "=", ":+", "+", ":?", "?"})

@@ -133,7 +133,10 @@ class _Interpreter(ControlFlow):
             )
         if name in ("source", "."):
             sourced = self._file(words[1].text, state) if len(words) > 1 else None
-            return [state] if sourced is None else self._same_shell(sourced, statement, state)
+            if sourced is not None:
+                return self._same_shell(sourced, statement, state)
+            state.has_unknown_source = True
+            return [state]
         if name in ("exec", "command", "builtin") and len(words) > 1:
             words = words[1:]
         assigned = [

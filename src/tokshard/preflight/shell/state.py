@@ -47,6 +47,8 @@ class State:
         bound: The values that variables must have on this path, because a condition compares them.
         flow: The reason why the following statements do not run.
         commands: The commands so far.
+        has_unknown_source: Whether the script has read commands from a file that cannot be read here, which
+            may have set any variable.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class State:
     bound: dict[str, str] = field(default_factory=dict)
     flow: Flow | None = None
     commands: tuple[ShellCommand, ...] = ()
+    has_unknown_source: bool = False
 
     def fork(self, **changes: Any) -> State:
         """Return a copy that can be changed independently."""
@@ -73,6 +76,7 @@ class State:
             dict(self.bound),
             self.flow,
             self.commands,
+            self.has_unknown_source,
         )
         for name, value in changes.items():
             setattr(copied, name, value)
@@ -142,6 +146,7 @@ def _same(one: State, other: State) -> bool:
         and one.parameters == other.parameters
         and one.files == other.files
         and one.exported == other.exported
+        and one.has_unknown_source == other.has_unknown_source
         and one.functions.keys() == other.functions.keys()
     )
 
@@ -169,6 +174,7 @@ def join(states: list[State]) -> State:
         joined.functions |= state.functions
         joined.files |= state.files
         joined.exported |= state.exported
+        joined.has_unknown_source |= state.has_unknown_source
         if state.parameters != joined.parameters:
             joined.parameters = None
         joined = _common(joined, state)

@@ -24,7 +24,13 @@ Node = dict[str, Any]
 _PACKAGE = "shfmt-py"
 _MAX_CHARACTERS = 4 << 20
 _PROGRAMS = ("shfmt", "shfmt.exe")
-_FILL_IN = re.compile(r"<[A-Za-z][^<>\n]*>")
+# Published scripts contain texts such as <path of the data>, which bash would take for redirections.
+_FILL_IN = re.compile(
+    r"""(?<![<\d&])<[A-Za-z][^<>\n&|;"'$]*(?<!\s)(?<!\s\d)>(?=[\s"'_/\\),.]|$)""",
+    re.MULTILINE,
+)
+# And array elements such as [0]*3, which only bash accepts.
+_BRACKET = re.compile(r"(?<=\s)\[(?=[^\s\[\]]*\](?!\s|\+?=))")
 _MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
 
 
@@ -49,13 +55,14 @@ class ShellText:
                 hint="pass the command that starts the job alone",
             )
         # The parser counts bytes, and rejects what is not UTF-8.
-        self._source = text.replace("\r\n", "\n").replace("\0", "?").encode("utf-8", "replace")
+        text = text.replace("\r\n", "\n").replace("\0", "?")
+        text = _FILL_IN.sub(lambda match: _filled(match) if " " in match[0] else match[0], text)
+        self._source = text.encode("utf-8", "replace")
         try:
             tree = _parse(self._source)
         except UsageError:
-            # Published scripts contain texts such as <path of the data>, which bash would not accept either.
-            filled = _FILL_IN.sub(lambda match: script_of(unknown(match[0])), self._source.decode())
-            self._source = filled.encode()
+            text = _BRACKET.sub(r"\\[", _FILL_IN.sub(_filled, text))
+            self._source = text.encode("utf-8", "replace")
             tree = _parse(self._source)
         self.statements: list[Node] = tree.get("Stmts", [])
 
@@ -67,6 +74,10 @@ class ShellText:
     def text(self) -> str:
         """The script."""
         return self._source.decode()
+
+
+def _filled(match: re.Match[str]) -> str:
+    return script_of(unknown(match[0]))
 
 
 @lru_cache(maxsize=128)  # loops run the same texts again

@@ -13,10 +13,14 @@ _ENCODED = re.compile(rf"\$\{{{_PREFIX}((?:[0-9a-f][0-9a-f])*)\}}")
 
 
 class Piece(NamedTuple):
-    """A part of a value: text, or an expansion whose value is unknown, as it is written."""
+    """A part of a value: text, or an expansion whose value is unknown, as it is written.
+
+    An unknown part that may stand for any number of words is open.
+    """
 
     text: str
     is_unknown: bool = False
+    is_open: bool = False
 
 
 Value = tuple[Piece, ...]
@@ -87,6 +91,11 @@ def unknown(written: str) -> Value:
     return (Piece(written, True),)
 
 
+def is_open(values: Iterable[Value]) -> bool:
+    """Return whether values may stand for another number of them."""
+    return any(piece.is_open for value in values for piece in value)
+
+
 def script_of(value: Value) -> str:
     """Return a value as text of another script, in which unknown parts stay unknown.
 
@@ -117,46 +126,52 @@ def written_text(value: Value) -> str:
 
 def joined_values(values: Iterable[Value]) -> Value:
     """Return values with blanks between them, as one value."""
-    return tuple(piece for number, one in enumerate(values) for piece in known(" " * bool(number)) + one)
+    return _closed(
+        tuple(piece for number, one in enumerate(values) for piece in known(" " * bool(number)) + one)
+    )
 
 
-def word_of(value: Value, *, is_open: bool = False) -> Word:
+def _closed(value: Value) -> Value:
+    return tuple(piece._replace(is_open=False) for piece in value) if is_open([value]) else value
+
+
+def word_of(value: Value) -> Word:
     """Return the word that a value is."""
     unknown_parts = tuple(piece.text for piece in value if piece.is_unknown)
-    return Word(written_text(value), unknown_parts, is_open, value)
+    # Text beside an open part belongs to one word at least.
+    return Word(written_text(value), unknown_parts, len(value) == 1 and value[0].is_open, value)
 
 
 class Fields:
     """The words that the parts of one word become: an unquoted expansion may be split."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Value, bool]] = []
+        self._done: list[Value] = []
         self._pieces: list[Piece] = []
         self._is_present = False
-        self._is_open = False
 
     def add(self, value: Value) -> None:
         """Add a part that is not split."""
-        self._pieces += value
+        self._pieces += _closed(value)
         self._is_present = True
 
-    def add_open(self, value: Value) -> None:
+    def add_open(self, written: str) -> None:
         """Add an unknown part that may stand for any number of words."""
-        self.add(value)
-        self._is_open = True
+        self.add_list([(Piece(written, is_unknown=True, is_open=True),)])
 
     def add_list(self, values: Iterable[Value]) -> None:
         """Add parts each of which but the first begins a new word."""
         for number, value in enumerate(values):
             if number:
                 self.cut()
-            self.add(value)
+            self._pieces += value
+            self._is_present = True
 
     def add_split(self, value: Value) -> None:
         """Add an unquoted part, which is split at blanks."""
         for piece in value:
             if piece.is_unknown:
-                self.add_open((piece,))
+                self.add_open(piece.text)
                 continue
             words = piece.text.split()
             if piece.text[0] in _BLANKS:
@@ -171,20 +186,18 @@ class Fields:
     def cut(self) -> None:
         """End a word, if one has begun."""
         if self._is_present:
-            value = _joined(self._pieces)
-            # Text beside the expansion belongs to one word at least.
-            self._done.append((value, self._is_open and len(value) == 1 and value[0].is_unknown))
-        self._pieces, self._is_present, self._is_open = [], False, False
+            self._done.append(_joined(self._pieces))
+        self._pieces, self._is_present = [], False
 
     def values(self) -> list[Value]:
         """Return the values of all words."""
         self.cut()
-        return [value for value, _ in self._done]
+        return self._done
 
     def words(self) -> list[Word]:
         """Return all words."""
         self.cut()
-        return [word_of(value, is_open=is_open) for value, is_open in self._done]
+        return [word_of(value) for value in self._done]
 
 
 def _joined(pieces: Iterable[Piece]) -> Value:
