@@ -48,6 +48,7 @@ PUBLIC = [
     "IndexedDatasetBuilder",
     "InspectOptions",
     "JobDiagnosis",
+    "LaunchIndexes",
     "LineLog",
     "MergeDryRun",
     "MergeOptions",
@@ -113,6 +114,7 @@ PUBLIC = [
     "dry_run_tokenize",
     "emit_megatron",
     "finish_tokenize",
+    "indexes_of_launch",
     "inspect",
     "merge",
     "read_plan",
@@ -259,9 +261,11 @@ def look_at_everything(api, blend):
     assert Path("page.html").read_text().startswith("<!doctype html>")
     assert api.trace(api.TraceOptions(plan="plan", step=0)).to_json()["schema"] == "tokshard.trace-samples/1"
     Path("launch.sh").write_text(
-        "torchrun pretrain_gpt.py --data-path stories --seq-length 64 --split 1,0,0 --train-samples 8\n"
+        "torchrun pretrain_gpt.py --data-path stories --seq-length 64 --split 1,0,0 --train-samples 8 "
+        "--global-batch-size 8 --skip-train --tokenizer-type NullTokenizer --vocab-size 8000\n"
     )
     assert api.doctor("launch.sh").to_json()["schema"] == "tokshard.doctor/1"
+    assert api.indexes_of_launch(api.DoctorOptions("launch.sh", megatron="0.19")).blend_options().seed == 1234
 
 
 def test_every_public_function_works_after_the_import_of_all_modules(tmp_path, monkeypatch):

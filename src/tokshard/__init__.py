@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tokshard.inspection.job import describe, inspect, write_inspection_page
     from tokshard.inspection.options import InspectOptions
     from tokshard.inspection.plans import PlanSampleSummary, PlanSummary, RankSummary
+    from tokshard.preflight.from_launch import LaunchIndexes, indexes_of_launch
     from tokshard.preflight.job import DoctorReport, JobDiagnosis, doctor
     from tokshard.preflight.launch.rules import SkippedCheck
     from tokshard.preflight.lookups import CacheLookup
@@ -135,6 +136,7 @@ __all__ = [
     "IndexedDatasetBuilder",
     "InspectOptions",
     "JobDiagnosis",
+    "LaunchIndexes",
     "LineLog",
     "MergeDryRun",
     "MergeOptions",
@@ -200,6 +202,7 @@ __all__ = [
     "dry_run_tokenize",
     "emit_megatron",
     "finish_tokenize",
+    "indexes_of_launch",
     "inspect",
     "merge",
     "read_plan",
@@ -254,6 +257,7 @@ _HOMES = {
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
     "InspectOptions": "tokshard.inspection.options",
     "JobDiagnosis": "tokshard.preflight.job",
+    "LaunchIndexes": "tokshard.preflight.from_launch",
     "LineLog": "tokshard.storage.line_log",
     "MergeDryRun": "tokshard.dataset.merge.job",
     "MergeOptions": "tokshard.dataset.merge.options",
@@ -318,6 +322,7 @@ _HOMES = {
     "dry_run_tokenize": "tokshard.tokenization.run",
     "emit_megatron": "tokshard.blending.emission",
     "finish_tokenize": "tokshard.tokenization.job_array.job",
+    "indexes_of_launch": "tokshard.preflight.from_launch",
     "inspect": "tokshard.inspection.job",
     "merge": "tokshard.dataset.merge.job",
     "read_plan": "tokshard.sharding.plan",

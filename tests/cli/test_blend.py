@@ -57,7 +57,9 @@ def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
     command = re.search(r"^next: launch with (.*); check the launch script", done.stdout, re.MULTILINE)[1]
     job = ("--train-iters", 50, "--global-batch-size", 4, "--eval-interval", 100, "--eval-iters", 2)
     seen = run("doctor", "--json", "pretrain_gpt.py", *shlex.split(command), *job, *JOB_TOKENIZER)
-    states = {(lookup["split"], lookup["prefix"]): lookup["condition"] for lookup in seen.json["lookups"]}
+    states = {
+        (lookup["split"], lookup["prefix"]): lookup["condition"] for lookup in seen.json["jobs"][0]["lookups"]
+    }
     assert {state for (split, _), state in states.items() if split == "train"} == {"fresh"}
 
 

@@ -6,6 +6,8 @@ import importlib
 import importlib.metadata
 import json
 import random
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +175,35 @@ def test_doctor_finds_it_healthy(prepared):
     launch += ["--seq-length", str(SEQUENCE_LENGTH), *training, "--data-cache-path", "mix/cache"]
     done = tokshard("doctor", "--tokenizer-identifiers", "identifiers.json", *launch, cwd=prepared)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("weights", [{"data/manuals": 1}, WEIGHTS], ids=["one-dataset", "weights"])
+def test_the_doctors_hint_builds_what_a_launch_script_lacks(prepared, megatron, monkeypatch, weights):
+    cache = f"cache-{len(weights)}"
+    words = weights if len(weights) == 1 else [str(word) for pair in weights.items() for word in pair[::-1]]
+    training = " ".join(f"{option} {value}" for option, value in TRAINING.items())
+    (prepared / "launch.sh").write_text(
+        f"DATA=({' '.join(words)})\n"
+        'torchrun --nproc-per-node 8 pretrain_gpt.py --data-path "${DATA[@]}" --split $1 \\\n'
+        f"    --seq-length {SEQUENCE_LENGTH} {training} --data-cache-path $CACHE \\\n"
+        f"    --tokenizer-type NullTokenizer --vocab-size {VOCAB_SIZE}\n",
+        encoding="utf-8",
+    )
+    doctor = ["doctor", "--tokenizer-identifiers", "identifiers.json", "--set", f"CACHE={cache}"]
+    doctor += ["launch.sh", SPLIT]
+    missing = tokshard(*doctor, cwd=prepared)
+    assert missing.returncode == 1, missing.stderr
+    (command,) = re.findall(r"hint: build them: run `tokshard (.*)`", missing.stdout)
+    assert command.startswith("build-indices" if len(weights) == 1 else "blend")
+    run(*shlex.split(command), cwd=prepared)
+    healthy = tokshard(*doctor, cwd=prepared)
+    assert healthy.returncode == 0, healthy.stdout
+    monkeypatch.chdir(prepared)
+    before = file_states(".")
+    datasets, writes = start(megatron, cache, weights)
+    assert writes == []
+    assert file_states(".") == before
+    assert all(len(dataset) >= size for dataset, size in zip(datasets, SIZES, strict=True))
 
 
 def random_arguments(draw):

@@ -17,7 +17,8 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import GPTDatasetDescription
-from tokshard.preflight.job import DoctorOptions, JobDiagnosis, doctor, recipe_of_launch
+from tokshard.preflight.forecast import recipe_of_launch
+from tokshard.preflight.job import DoctorOptions, JobDiagnosis, doctor
 from tokshard.preflight.job import diagnose as diagnose_launch
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.launch.launch import Launch
@@ -85,6 +86,18 @@ def diagnose(arguments: LaunchArguments, **options) -> JobDiagnosis:
 
 def skipped(diagnosis: JobDiagnosis) -> list[str]:
     return [check.check for check in diagnosis.skipped]
+
+
+@pytest.fixture(autouse=True)
+def _hints(monkeypatch):
+    """Each problem in any of these tests has a hint."""
+    created = JobDiagnosis.__init__
+
+    def check(self, *arguments, **values):
+        created(self, *arguments, **values)
+        assert [finding for finding in self.findings if finding.is_problem and not finding.hint] == []
+
+    monkeypatch.setattr(JobDiagnosis, "__init__", check)
 
 
 def codes(diagnosis, *severities) -> list[str]:

@@ -98,6 +98,24 @@ def test_the_doctors_codes_are_those_of_its_code():
     assert len(called) > 20
 
 
+def test_each_error_and_warning_of_the_doctor_has_a_hint():
+    count = 0
+    for path in Path(preflight.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in {
+                "Finding",
+                "Finding.of_error",
+            }:
+                continue
+            assert ast.unparse(node.func) == "Finding", f"{path}: an error may have no hint"
+            _, severity, _, *more = [ast.unparse(argument) for argument in node.args]
+            if severity != "'note'":
+                count += 1
+                assert more, f"{path}:{node.lineno}"
+                assert more[0] != "None", f"{path}:{node.lineno}"
+    assert count > 20
+
+
 def test_the_skipped_checks_are_those_of_the_doctors_code():
     called = set()
     for path in Path(preflight.__file__).parent.rglob("*.py"):

@@ -12,6 +12,7 @@ import typer
 
 import tokshard
 from tokshard import BlendOptions, NamingOptions, Sizes, TrainingOptions
+from tokshard.cli import from_launch as launches
 from tokshard.cli import options, rendering, terminal
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, number, switch, text
@@ -38,6 +39,7 @@ Emit = Literal["megatron-args", "megatron-json", "megatron-words"]
 
 COMMON_OPTIONS = (
     "--output",
+    "--from-launch",
     "--train",
     "--valid",
     "--test",
@@ -52,6 +54,7 @@ COMMON_OPTIONS = (
 
 
 def blend(
+    context: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -65,6 +68,7 @@ def blend(
         str | None,
         text("--output", "-o", metavar="DIR", help="Write DIR/blend.json, and the indexes to DIR/cache."),
     ] = None,
+    from_launch: launches.FromLaunch = None,
     train: Annotated[
         str | None,
         text(
@@ -95,7 +99,7 @@ def blend(
             group=_MIXTURE,
         ),
     ] = None,
-    data_path: Annotated[  # noqa: ARG001 - the words follow it, as in Megatron
+    data_path: Annotated[
         bool, typer.Option("--data-path", hidden=True, help="Accept the words that follow, as in Megatron.")
     ] = False,
     data_args_path: Annotated[
@@ -189,6 +193,7 @@ def blend(
     vocab_size: options.VocabSize = None,
     tokenizer: options.LocalTokenizer = None,
     path_as: options.PathAs = None,
+    variables: options.Variables = None,
     cache_dir: Annotated[
         str | None,
         text(
@@ -196,7 +201,7 @@ def blend(
             "--data-cache-path",
             metavar="DIR",
             help="Write the index files to this directory.",
-            default="OUTPUT/cache",
+            default="that of --from-launch, or OUTPUT/cache",
             group=options.RUN,
         ),
     ] = None,
@@ -240,61 +245,74 @@ def blend(
         tokshard blend recipe.toml -o mix --megatron 0.19 \
             --tokenizer-model /models/llama
 
-        tokshard blend data/web data/code --seq-length 4096 --max-epochs 4 \
-            --num-samples 10M,20k --dry-run
+        tokshard blend --from-launch 'launch.sh 7b' --megatron 0.19 -o mix
     """
+    values = dict(locals())
     with command_run(
         "blend", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
-        chosen = BlendOptions(
-            sources=tuple(words or ()),
-            output=output,
-            train=train,
-            valid=valid,
-            test=test,
-            data_args_path=data_args_path,
-            per_split_data_args_path=per_split_data_args_path,
-            multiple_validation_sets=multiple_validation_sets,
-            unit=unit,
-            epochs=epochs,
-            max_epochs=max_epochs,
-            temperature=temperature,
-            own_seeds=own_seeds,
-            sequence_length=seq_length,
-            split=split,
-            seed=seed,
-            extra_token=add_extra_token,
-            drop_last_partial=drop_last_partial_validation,
-            num_samples=None if num_samples is None else Sizes(*num_samples),
-            surplus=surplus,
-            training=TrainingOptions(
-                train_iters=train_iters,
-                train_samples=train_samples,
-                global_batch_size=global_batch_size,
-                eval_interval=eval_interval,
-                eval_iters=eval_iters,
-                eval_global_batch_size=eval_global_batch_size,
-                start_eval_at_iter=start_eval_at_iter,
-                skip_train=skip_train,
-                full_validation=full_validation,
-            ),
-            naming=NamingOptions(
-                like=like,
-                tokenizer_identifiers=tokenizer_identifiers,
-                megatron=megatron,
-                tokenizer_type=tokenizer_type,
-                tokenizer_model=tokenizer_model,
-                vocab_size=vocab_size,
-                tokenizer=tokenizer,
-            ),
-            path_as=options.parse_path_as(path_as),
-            cache_directory=cache_dir,
-            rebuild=rebuild,
-            allow_tokenizer_mismatch=allow_tokenizer_mismatch,
-            force=force,
-            workers=ray or workers,
-        )
+        indexes = launches.indexes_of(context, values)
+        if indexes is not None:
+            run.warn(indexes.warnings)
+            chosen = launches.adjusted(
+                indexes.blend_options(),
+                values,
+                output=output,
+                rebuild=rebuild,
+                allow_tokenizer_mismatch=allow_tokenizer_mismatch,
+                force=force,
+                workers=ray or workers,
+            )
+        else:
+            chosen = BlendOptions(
+                sources=tuple(words or ()),
+                output=output,
+                train=train,
+                valid=valid,
+                test=test,
+                data_args_path=data_args_path,
+                per_split_data_args_path=per_split_data_args_path,
+                multiple_validation_sets=multiple_validation_sets,
+                unit=unit,
+                epochs=epochs,
+                max_epochs=max_epochs,
+                temperature=temperature,
+                own_seeds=own_seeds,
+                sequence_length=seq_length,
+                split=split,
+                seed=seed,
+                extra_token=add_extra_token,
+                drop_last_partial=drop_last_partial_validation,
+                num_samples=None if num_samples is None else Sizes(*num_samples),
+                surplus=surplus,
+                training=TrainingOptions(
+                    train_iters=train_iters,
+                    train_samples=train_samples,
+                    global_batch_size=global_batch_size,
+                    eval_interval=eval_interval,
+                    eval_iters=eval_iters,
+                    eval_global_batch_size=eval_global_batch_size,
+                    start_eval_at_iter=start_eval_at_iter,
+                    skip_train=skip_train,
+                    full_validation=full_validation,
+                ),
+                naming=NamingOptions(
+                    like=like,
+                    tokenizer_identifiers=tokenizer_identifiers,
+                    megatron=megatron,
+                    tokenizer_type=tokenizer_type,
+                    tokenizer_model=tokenizer_model,
+                    vocab_size=vocab_size,
+                    tokenizer=tokenizer,
+                ),
+                path_as=options.parse_path_as(path_as),
+                cache_directory=cache_dir,
+                rebuild=rebuild,
+                allow_tokenizer_mismatch=allow_tokenizer_mismatch,
+                force=force,
+                workers=ray or workers,
+            )
         if assert_hit:
             _refuse_together("--assert-hit", {"--dry-run": dry_run, "--emit": emit is not None})
         _refuse_together("--emit", {"--json": as_json and emit is not None})
@@ -318,7 +336,8 @@ def blend(
             text = tokshard.emit_megatron(made.plan, chosen, emit)
             terminal.say(text if emit == "megatron-json" else visible(text))
         else:
-            run.show(made, lambda made: _show(made, chosen))
+            following = None if indexes is None else launches.following(indexes, chosen.cache, values)
+            run.show(made, lambda made: _show(made, chosen, following))
 
 
 def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
@@ -327,9 +346,9 @@ def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
             raise UsageError(f"{option} and {name} exclude each other", hint="leave out one of them")
 
 
-def _show(made: BlendDryRun | BlendReport, options: BlendOptions) -> None:
+def _show(made: BlendDryRun | BlendReport, options: BlendOptions, following: str | None) -> None:
     if isinstance(made, tokshard.BlendReport):
-        _show_report(made, options)
+        _show_report(made, options, following)
     else:
         for split in made.splits:
             _show_forecast(split)
@@ -361,7 +380,7 @@ def _show_hits(hits: BlendHits) -> None:
     rendering.outcome([("fresh", f"{count(fresh)} of {counted(len(hits.entries), 'index', 'indexes')}")])
 
 
-def _show_report(report: BlendReport, options: BlendOptions) -> None:
+def _show_report(report: BlendReport, options: BlendOptions, following: str | None) -> None:
     rendering.show(tokshard.describe(report.document))
     rendering.line()
     actions = Counter(entry.action for entry in report.entries)
@@ -374,9 +393,12 @@ def _show_report(report: BlendReport, options: BlendOptions) -> None:
         ("indexes", f"{done} in {shown_path(report.document.cache_directory)}"),
         ("time", duration(report.seconds)),
     ]
-    directory = shlex.quote(shown_path(os.path.dirname(report.path)))
-    following = f"tokshard shard-plan {directory} --data-parallel N --global-batch-size N -o PLAN"
+    rendering.outcome([*facts, ("next", following or _next(report, options))])
+
+
+def _next(report: BlendReport, options: BlendOptions) -> str:
     if options.naming.are_given and not report.plan.has_own_seeds:
         arguments = tokshard.emit_megatron(report.plan, options)
-        following = f"launch with {arguments}; check the launch script with `tokshard doctor launch.sh`"
-    rendering.outcome([*facts, ("next", following)])
+        return f"launch with {arguments}; check the launch script with `tokshard doctor launch.sh`"
+    directory = shlex.quote(shown_path(os.path.dirname(report.path)))
+    return f"tokshard shard-plan {directory} --data-parallel N --global-batch-size N -o PLAN"

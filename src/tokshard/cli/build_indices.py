@@ -12,6 +12,7 @@ import typer
 
 import tokshard
 from tokshard import BuildIndicesOptions, NamingOptions, Sizes, TrainingOptions
+from tokshard.cli import from_launch as launches
 from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import integer, number, text
@@ -35,14 +36,23 @@ _SHOWN_DIRECTORIES = 4
 _WORDS = {"found": "reused"}
 
 
-COMMON_OPTIONS = (*options.INDEXING_OPTIONS, "--epochs", "--assert-hit", "--rebuild", "--workers")
+COMMON_OPTIONS = (
+    "--from-launch",
+    *options.INDEXING_OPTIONS,
+    "--epochs",
+    "--assert-hit",
+    "--rebuild",
+    "--workers",
+)
 
 
 def build_indices(
+    context: typer.Context,
     prefixes: Annotated[
-        list[str],
-        typer.Argument(metavar="PREFIX...", help="Path prefixes of datasets.", show_default=False),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[PREFIX...]", help="Path prefixes of datasets.", show_default=False),
+    ] = None,
+    from_launch: launches.FromLaunch = None,
     seq_length: options.SequenceLengths = None,
     split: options.SplitText = None,
     seed: options.Seed = None,
@@ -81,6 +91,7 @@ def build_indices(
     vocab_size: options.VocabSize = None,
     tokenizer: options.LocalTokenizer = None,
     path_as: options.PathAs = None,
+    variables: options.Variables = None,
     cache_dir: Annotated[
         str | None,
         text(
@@ -118,47 +129,61 @@ def build_indices(
         tokshard build-indices data/web --seq-length 4096 --train-iters 50000 \
             --global-batch-size 512 --eval-interval 1000 --eval-iters 10 \
             --cache-dir cache --megatron 0.19 --tokenizer-model /models/llama
+
+        tokshard build-indices --from-launch launch.sh --megatron 0.19
     """
+    values = dict(locals())
     with command_run(
         "build-indices", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
-        chosen = BuildIndicesOptions(
-            prefixes=tuple(prefixes),
-            sequence_lengths=tuple(seq_length or ()),
-            split=split,
-            seed=seed,
-            extra_token=add_extra_token,
-            drop_last_partial=drop_last_partial_validation,
-            num_samples=tuple(Sizes(*size) for size in num_samples or ()),
-            epochs=tuple(epochs or ()),
-            surplus=surplus,
-            training=TrainingOptions(
-                train_iters=train_iters,
-                train_samples=train_samples,
-                global_batch_size=global_batch_size,
-                eval_interval=eval_interval,
-                eval_iters=eval_iters,
-                eval_global_batch_size=eval_global_batch_size,
-                start_eval_at_iter=start_eval_at_iter,
-                full_validation=full_validation,
-                skip_train=skip_train,
-            ),
-            naming=NamingOptions(
-                like=like,
-                tokenizer_identifiers=tokenizer_identifiers,
-                megatron=megatron,
-                tokenizer_type=tokenizer_type,
-                tokenizer_model=tokenizer_model,
-                vocab_size=vocab_size,
-                tokenizer=tokenizer,
-            ),
-            path_as=options.parse_path_as(path_as),
-            cache_directory=cache_dir,
-            rebuild=rebuild,
-            allow_tokenizer_mismatch=allow_tokenizer_mismatch,
-            workers=ray or workers,
-        )
+        indexes = launches.indexes_of(context, values)
+        if indexes is not None:
+            run.warn(indexes.warnings)
+            chosen = launches.adjusted(
+                indexes.build_indices_options(),
+                values,
+                rebuild=rebuild,
+                allow_tokenizer_mismatch=allow_tokenizer_mismatch,
+                workers=ray or workers,
+            )
+        else:
+            chosen = BuildIndicesOptions(
+                prefixes=tuple(prefixes or ()),
+                sequence_lengths=tuple(seq_length or ()),
+                split=split,
+                seed=seed,
+                extra_token=add_extra_token,
+                drop_last_partial=drop_last_partial_validation,
+                num_samples=tuple(Sizes(*size) for size in num_samples or ()),
+                epochs=tuple(epochs or ()),
+                surplus=surplus,
+                training=TrainingOptions(
+                    train_iters=train_iters,
+                    train_samples=train_samples,
+                    global_batch_size=global_batch_size,
+                    eval_interval=eval_interval,
+                    eval_iters=eval_iters,
+                    eval_global_batch_size=eval_global_batch_size,
+                    start_eval_at_iter=start_eval_at_iter,
+                    full_validation=full_validation,
+                    skip_train=skip_train,
+                ),
+                naming=NamingOptions(
+                    like=like,
+                    tokenizer_identifiers=tokenizer_identifiers,
+                    megatron=megatron,
+                    tokenizer_type=tokenizer_type,
+                    tokenizer_model=tokenizer_model,
+                    vocab_size=vocab_size,
+                    tokenizer=tokenizer,
+                ),
+                path_as=options.parse_path_as(path_as),
+                cache_directory=cache_dir,
+                rebuild=rebuild,
+                allow_tokenizer_mismatch=allow_tokenizer_mismatch,
+                workers=ray or workers,
+            )
         early = chosen.early_warnings()
         if chosen.naming.are_given:
             run.warn(early)
@@ -167,12 +192,15 @@ def build_indices(
         build_or_check = tokshard.check_indices if assert_hit else tokshard.build_indices
         report = build_or_check(chosen, progress=run.progress)
         run.warn(report.warnings)
-        run.show(report, _show)
+        following = None
+        if indexes is not None:
+            following = launches.following(indexes, chosen.cache_directory, values)
+        run.show(report, lambda report: _show(report, following))
         if not report.is_fresh:
             run.found_problems()
 
 
-def _show(report: BuildIndicesReport) -> None:
+def _show(report: BuildIndicesReport, following: str | None) -> None:
     several_lengths = len({index.sequence_length for index in report.indices}) > 1
     header = ["dataset", "split", "samples", "epochs", "documents", "tokens", "index", "size"]
     rows = []
@@ -188,10 +216,10 @@ def _show(report: BuildIndicesReport) -> None:
         if not index.is_fresh:
             rendering.line(f"{index.split} of {index.prefix} is {index.condition}: it {index.detail}")
     _show_epochs(report.epoch_sizes)
-    rendering.outcome(_outcome(report))
+    rendering.outcome(_outcome(report, following))
 
 
-def _outcome(report: BuildIndicesReport) -> Iterator[tuple[str, object]]:
+def _outcome(report: BuildIndicesReport, following: str | None) -> Iterator[tuple[str, object]]:
     total = len(report.indices)
     if not report.is_fresh:
         fresh = sum(index.is_fresh for index in report.indices)
@@ -205,7 +233,7 @@ def _outcome(report: BuildIndicesReport) -> Iterator[tuple[str, object]]:
     yield "indexes", f"{done} in {where} ({size(written)})"
     yield "time", duration(report.seconds)
     if report.has_megatron_names:
-        yield "next", _next(report.indices[0])
+        yield "next", following or _next(report.indices[0])
 
 
 def _show_epochs(sizes: Sequence[EpochSize]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,13 +14,13 @@ from tokshard import DoctorOptions
 from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import switch
+from tokshard.cli.from_launch import read_launch
 from tokshard.cli.options import LogJson
 from tokshard.core.formatting import count, counted
 
 if TYPE_CHECKING:
     from tokshard import CacheLookup, DoctorReport, JobDiagnosis, SkippedCheck
 
-MAX_STDIN_BYTES = 64 << 20
 _SHOWN_LOOKUPS = 12
 _KINDS = {
     "single": "one dataset",
@@ -74,7 +73,7 @@ def doctor(
     """
     with command_run("doctor", as_json=as_json, log_json=log_json) as run:
         chosen = DoctorOptions(
-            launch=_launch(launch),
+            launch=tuple(launch) if len(launch) > 1 else read_launch(launch[0]),
             megatron=megatron,
             like=like,
             tokenizer_identifiers=tokenizer_identifiers,
@@ -86,13 +85,6 @@ def doctor(
         run.show(report, _show_commands if show_command else _show)
         if not show_command and not (report.is_healthy and (report.is_complete or not strict)):
             run.found_problems()
-
-
-def _launch(words: list[str]) -> str | tuple[str, ...]:
-    if words == ["-"]:
-        # Text ends with a newline, so that it cannot be the name of a file.
-        return sys.stdin.buffer.read(MAX_STDIN_BYTES).decode("utf-8", "surrogateescape") + "\n"
-    return tuple(words) if len(words) > 1 else words[0]
 
 
 def _show_commands(report: DoctorReport) -> None:

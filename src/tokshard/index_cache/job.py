@@ -224,6 +224,8 @@ def requests_of(options: BuildIndicesOptions) -> tuple[list[IndexRequest], list[
         UsageError: No index would be built.
         InputError: A dataset, or a file about the job, cannot be read.
     """
+    if options.requests:
+        return list(options.requests), []
     like, identifiers = options.naming.settings(), options.naming.identifiers()
     lengths = options.sequence_lengths or ((like.sequence_length,) if like else ())
     if like is not None and not (options.sizes or options.epochs or like.num_samples):

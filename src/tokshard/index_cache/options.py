@@ -209,12 +209,20 @@ def check_path_as(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> Non
         paths: The datasets and the cache, as they are written.
     """
     for local, training in pairs:
-        root = local.rstrip("/") + "/"
-        if not any(path == local or path.startswith(root) for path in paths):
+        if not effective_pairs([(local, training)], paths):
             raise UsageError(
                 f"--path-as {local}={training} has no effect: no path begins with {local}",
                 hint="write the path as the dataset is named: data/web is not under ./data",
             )
+
+
+def effective_pairs(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs (path here, path at training time) that change a path."""
+    return tuple(
+        (local, training)
+        for local, training in pairs
+        if any(path == local or path.startswith(local.rstrip("/") + "/") for path in paths)
+    )
 
 
 @dataclass(frozen=True)
@@ -243,12 +251,14 @@ class BuildIndicesOptions:
             may be used.
         workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
             cache.
+        requests: The indexes themselves, instead of datasets, lengths, sizes and what else decides about
+            them; :func:`tokshard.indexes_of_launch` sets it.
 
     Raises:
         UsageError: Something is missing, or a value is out of range.
     """
 
-    prefixes: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
     sequence_lengths: tuple[int, ...] = ()
     split: str | None = None
     seed: int | None = None
@@ -264,10 +274,15 @@ class BuildIndicesOptions:
     rebuild: bool = False
     allow_tokenizer_mismatch: bool = False
     workers: int | RayOptions | None = None
+    requests: tuple[IndexRequest, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.requests:
+            if self.prefixes or self.sequence_lengths or self.sizes or self.epochs:
+                raise UsageError("requests and datasets exclude each other", hint="pass only one of them")
+            return
         if not self.prefixes:
-            raise UsageError("at least one dataset is required")
+            raise UsageError("at least one dataset is required", hint="pass for example data/web")
         if not self.sequence_lengths and self.naming.like is None:
             raise UsageError("the sequence length is required", hint="pass for example --seq-length 4096")
         if not self.sizes and not self.epochs and self.naming.like is None:
@@ -296,7 +311,7 @@ class BuildIndicesOptions:
         """
         like = self.naming.settings()
         if like is None:
-            return () if self.split is not None else (DEFAULT_SPLIT_WARNING,)
+            return () if self.split is not None or self.requests else (DEFAULT_SPLIT_WARNING,)
         if like.split is None or self.sizes or self.epochs:
             return ()
         shares = zip(SPLITS, parse_split(self.split or like.split).matrix, strict=True)

@@ -7,21 +7,18 @@ for missing ones finds the fields of the description that differ from the neares
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
-from tokshard.blending import recipe_files
 from tokshard.blending.options import BuilderConfig
-from tokshard.blending.plan import SplitPlan, plan_blend, plan_requests, shortfall_of
-from tokshard.blending.recipe import BlendRecipe, Mixture
-from tokshard.core import megatron_defaults
+from tokshard.blending.plan import SplitPlan, shortfall_of
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.findings import Finding
-from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
-from tokshard.errors import InputError, IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.gpt_index.sizes import Sizes
+from tokshard.preflight.build_command import BuildCommand
+from tokshard.preflight.forecast import Forecast, forecast_of, is_blend, prefixes_of
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.launch.launch import Launch
 from tokshard.preflight.launch.programs import unchecked_options, unsupported_data
@@ -29,15 +26,20 @@ from tokshard.preflight.launch.rules import (
     Result,
     SkippedCheck,
     check_arguments,
-    reason_data_unknown,
-    reason_sizes_unknown,
+    reason_names_unknown,
     skipped,
 )
 from tokshard.preflight.launch.source import read_job
-from tokshard.preflight.lookups import CacheLookup, Candidate, JobCache, TokenizerNames, identifiers_of_launch
+from tokshard.preflight.lookups import (
+    CacheLookup,
+    Candidate,
+    JobCache,
+    TokenizerNames,
+    candidates_of_launch,
+    chosen_candidate,
+)
 from tokshard.preflight.options import DoctorOptions
 from tokshard.preflight.tokenizers import findings_of_tokenizers, read_launch_tokenizer
-from tokshard.storage.paths import is_remote
 
 _SHOWN_SOURCES = 5
 
@@ -121,7 +123,12 @@ def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
     options = job if isinstance(job, DoctorOptions) else DoctorOptions(job)
     launches = read_job(options)
     jobs = tuple(
-        diagnose(launch, tokenizer=_candidate(launch.arguments, options), path_as=options.path_as)
+        diagnose(
+            launch,
+            tokenizer=_chosen(launch, options),
+            path_as=options.path_as,
+            command=BuildCommand.of(options, launch, is_only=len(launches) == 1),
+        )
         for launch in launches
     )
     return DoctorReport(
@@ -131,13 +138,10 @@ def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
     )
 
 
-def _candidate(launch: LaunchArguments, options: DoctorOptions) -> Candidate | None:
-    if options.megatron is not None:
-        identifiers = identifiers_of_launch(launch, options.megatron)
-        return Candidate(TokenizerNames("megatron", (options.megatron,)), identifiers)
-    found = options.naming.identifiers()
-    path = options.like or options.tokenizer_identifiers
-    return None if found is None else Candidate(TokenizerNames("file", path=str(path)), found)
+def _chosen(launch: Launch, options: DoctorOptions) -> Candidate | None:
+    if options.megatron is not None and reason_names_unknown(launch.arguments) is not None:
+        return None
+    return chosen_candidate(launch.arguments, options)
 
 
 def diagnose(
@@ -145,6 +149,7 @@ def diagnose(
     *,
     tokenizer: Candidate | None = None,
     path_as: tuple[tuple[str, str], ...] = (),
+    command: BuildCommand = BuildCommand(),  # noqa: B008 - frozen
 ) -> JobDiagnosis:
     """Check a job before it is launched.
 
@@ -153,6 +158,7 @@ def diagnose(
         tokenizer: The identifiers of its tokenizer; None to try those of each version of Megatron and those
             in the cache, and to use the best match.
         path_as: Pairs (path here, path at training time), for data or caches at other paths here.
+        command: The command that builds what is missing, for the hints.
 
     Raises:
         UsageError: An option is invalid.
@@ -170,16 +176,36 @@ def diagnose(
     if options := unchecked_options(launch):
         results.add(SkippedCheck("options", f"the effect of {', '.join(options)} is not checked"))
     paths = PathMapping(path_as)
-    forecast = _forecast(arguments, version, paths, results) if is_checked else _Forecast()
-    has_cache = unsupported is None
-    splits = forecast.splits if has_cache else []
+    forecast = forecast_of(arguments, version, paths) if is_checked else Forecast()
+    results.add(*forecast.results)
+    splits = forecast.splits if unsupported is None else []
+    if splits and tokenizer is None and (reason := reason_names_unknown(arguments)) is not None:
+        results.add(skipped("cache", reason))
+        splits = []
     cache = JobCache(arguments, paths)
     candidate = tokenizer or cache.likeliest(splits)
     splits = [split.with_tokenizer(candidate.identifiers) for split in splits]
-    lookups = cache.lookups(splits)
-    results.add(*_of_sizes(splits, forecast.config), *_of_cache(arguments, lookups, splits))
+    lookups, is_named = cache.lookups(splits), tokenizer is not None or cache.has_names_of(splits)
+    results.add(*_of_sizes(splits, forecast.config))
+    conditions = {lookup.condition for lookup in lookups}
+    told = command.text(
+        is_blend=is_blend(splits),
+        names=candidate.names,
+        is_named=is_named or len(candidates_of_launch(arguments)) == 1,
+        rebuild=not conditions.isdisjoint({"stale", "damaged"}),
+    )
+    told = f"run {told}"
+    if arguments.data_cache_path is None and splits:
+        # The directory is the command's default for a blend, so that the order of both does not matter.
+        with_path = f"add --data-cache-path {command.output}/cache to the launch command, and {told}"
+        results.findings = [
+            replace(finding, hint=with_path) if finding.code == "no-cache-path" else finding
+            for finding in results.findings
+        ]
+        told = with_path if is_blend(splits) else told
+    results.add(*_of_cache(arguments, lookups, splits, told))
     if tokenizer is None and splits:
-        results.add(*_of_tokenizer(candidate.names, lookups))
+        results.add(*_of_tokenizer(candidate.names, is_named=is_named))
     if forecast.recipe is not None:
         job, recorded = read_launch_tokenizer(arguments, path_as), cache.allowed_mismatches(lookups)
         prefixes = prefixes_of(forecast.recipe)
@@ -214,67 +240,6 @@ class _Results:
                 self.findings.append(result)
 
 
-@dataclass(slots=True)
-class _Forecast:
-    # What a job will read, as far as it is known.
-    sizes: Sizes | None = None
-    config: BuilderConfig | None = None
-    recipe: BlendRecipe | None = None
-    splits: list[SplitPlan] = field(default_factory=list)
-
-
-def _forecast(
-    launch: LaunchArguments, version: str | None, paths: PathMapping, results: _Results
-) -> _Forecast:
-    forecast = _Forecast()
-    if (reason := reason_sizes_unknown(launch)) is not None:
-        results.add(skipped("sizes", reason))
-    data_reason = reason_data_unknown(launch)
-    try:
-        if reason is None:
-            forecast.sizes = launch.sizes(version)
-        if data_reason is None and (reason is None or launch.reason_unknown("split") is None):
-            forecast.recipe = recipe_of_launch(launch, paths)
-    except TokshardError as error:
-        if isinstance(error, MissingFileError) and _not_here([error.filename]):
-            data_reason = _not_on_this_machine([error.filename])
-        else:
-            results.add(Finding.of_error("arguments", error))
-            return forecast
-    if forecast.recipe is not None and (missing := _not_here(prefixes_of(forecast.recipe))):
-        data_reason = _not_on_this_machine(missing)
-    if data_reason is not None or forecast.sizes is None or forecast.recipe is None:
-        results.add(_without_cache(data_reason or reason or "the datasets are unknown"))
-        return forecast
-    try:
-        forecast.config = _config(launch, forecast.sizes, paths.pairs)
-        forecast.splits, defects = forecast_splits(forecast.recipe, forecast.config)
-        results.add(*defects)
-    except TokshardError as error:
-        results.add(Finding.of_error("arguments", error))
-    return forecast
-
-
-def _without_cache(reason: str) -> SkippedCheck:
-    if "not on this machine" in reason:
-        hint = "run doctor where the data is, or pass --path-as LOCAL=TRAINING"
-        return SkippedCheck("cache", reason, hint)
-    return skipped("cache", reason)
-
-
-def _not_on_this_machine(paths: Sequence[str]) -> str:
-    return f"not on this machine: {listed(paths, _SHOWN_SOURCES)}"
-
-
-def _not_here(prefixes: Iterable[str]) -> list[str]:
-    # Where even the directory is missing, the data is on another machine; in an existing one it is an error.
-    return [
-        prefix
-        for prefix in dict.fromkeys(prefixes)
-        if not is_remote(prefix) and not os.path.isdir(os.path.dirname(prefix) or ".")
-    ]
-
-
 def _given(launch: LaunchArguments) -> dict[str, Any]:
     hidden = {"unknown", "unseen", "problems"}
     given = {field.name: getattr(launch, field.name) for field in fields(launch) if field.name not in hidden}
@@ -283,83 +248,6 @@ def _given(launch: LaunchArguments) -> dict[str, Any]:
         for name, value in given.items()
         if value is not None and value is not False
     }
-
-
-def _config(launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str], ...]) -> BuilderConfig:
-    if launch.sequence_length is None:
-        raise UsageError("the sequence length is required", hint="add --seq-length to the launch command")
-    surplus = launch.mid_level_dataset_surplus
-    return BuilderConfig(
-        sequence_length=launch.sequence_length,
-        sizes=sizes,
-        tokenizer={},
-        split=launch.split or megatron_defaults.SPLIT,
-        seed=megatron_defaults.SEED if launch.seed is None else launch.seed,
-        surplus=megatron_defaults.SURPLUS if surplus is None else surplus,
-        path_as=path_as,
-    )
-
-
-def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe:
-    """Return the recipe of a launch command, with the path prefixes of this machine.
-
-    Raises:
-        UsageError: Megatron would misread it, or it has no data.
-        InputError: A file of the command cannot be read.
-    """
-    here, several = paths.inverse(), launch.multiple_validation_sets
-    if launch.data_args_path is not None:
-        recipe = recipe_files.read_data_args(here.map(launch.data_args_path))
-    elif launch.data_path is not None:
-        recipe = recipe_files.parse_words(launch.data_path)
-    elif launch.per_split_data_args_path is not None:
-        path = here.map(launch.per_split_data_args_path)
-        recipe = recipe_files.read_per_split(path, multiple_validation_sets=several)
-    else:
-        words = (launch.train_data_path, launch.valid_data_path, launch.test_data_path)
-        recipe = recipe_files.parse_per_split_words(*words, multiple_validation_sets=several)
-    if recipe.per_split is None:
-        return replace(recipe, mixture=_mapped(recipe.mixture, here))
-    train, valid, test = (_mapped(mixture, here) for mixture in recipe.per_split)
-    return replace(recipe, per_split=(train, valid, test))
-
-
-def prefixes_of(recipe: BlendRecipe) -> list[str]:
-    """Return the path prefixes of all sources of a recipe, in order."""
-    mixtures = [recipe.mixture] if recipe.per_split is None else recipe.per_split
-    return [source.prefix for mixture in mixtures if mixture is not None for source in mixture.sources]
-
-
-def _mapped(mixture: Mixture | None, paths: PathMapping) -> Mixture | None:
-    if mixture is None:
-        return None
-    sources = (replace(source, prefix=paths.map(source.prefix)) for source in mixture.sources)
-    return replace(mixture, sources=tuple(sources))
-
-
-def forecast_splits(recipe: BlendRecipe, config: BuilderConfig) -> tuple[list[SplitPlan], list[Finding]]:
-    """Return the plan of each split, and findings of all splits.
-
-    The plan of a split with a defect has no sources.
-
-    Raises:
-        UsageError: The recipe and the sizes contradict each other.
-    """
-    requested = plan_requests(recipe, config)
-    planned: dict[str, SplitPlan] = {}
-    findings: dict[str, Finding] = {}
-    for name in dict.fromkeys(split.split for split in requested):
-        try:
-            plan = plan_blend(recipe, config, only=name)
-        except TokshardError as error:
-            code = "data" if isinstance(error, InputError | IntegrityError) else "blend"
-            findings.setdefault(error.message, Finding.of_error(code, error))
-            continue
-        shortfalls = {shortfall_of(split, plan.config) for split in plan.splits}  # findings of their own
-        for warning in (warning for warning in plan.warnings if warning not in shortfalls):
-            findings.setdefault(warning, Finding("blend", "warning", warning))
-        planned |= {split.name: split for split in plan.splits}
-    return [planned.get(split.name, split) for split in requested], list(findings.values())
 
 
 def _of_sizes(splits: Sequence[SplitPlan], config: BuilderConfig | None) -> Iterator[Finding]:
@@ -398,37 +286,20 @@ def _read_often(plan: SplitPlan) -> Iterator[Finding]:
 
 
 def _of_cache(
-    launch: LaunchArguments, lookups: Sequence[CacheLookup], splits: Sequence[SplitPlan]
+    launch: LaunchArguments, lookups: Sequence[CacheLookup], splits: Sequence[SplitPlan], remedy: str
 ) -> Iterator[Finding]:
-    if launch.data_cache_path is None and any(split.weights is not None for split in splits):
+    if launch.data_cache_path is None and is_blend(splits):
         yield Finding(
             "no-cache-path",
             "warning",
             "without --data-cache-path every rank builds the blend again at every start",
-            "add --data-cache-path to the launch command, and build the cache with tokshard blend",
+            remedy,
         )
+    build, rebuild = f"build them: {remedy}", f"replace them: {remedy}"
     rules: tuple[tuple[str, str, Any, str, str | None], ...] = (
-        (
-            "missing",
-            "cache-missing",
-            "warning",
-            "the job will build {}",
-            "build them with tokshard build-indices or tokshard blend",
-        ),
-        (
-            "stale",
-            "cache-stale",
-            "error",
-            "the job will read {}, built from other content",
-            "replace them: run tokshard build-indices or tokshard blend with --rebuild",
-        ),
-        (
-            "damaged",
-            "cache-damaged",
-            "error",
-            "the job will fail on, or misread, {}",
-            "replace them: run tokshard build-indices or tokshard blend with --rebuild",
-        ),
+        ("missing", "cache-missing", "warning", "the job will build {}", build),
+        ("stale", "cache-stale", "error", "the job will read {}, built from other content", rebuild),
+        ("damaged", "cache-damaged", "error", "the job will fail on, or misread, {}", rebuild),
         (
             "foreign",
             "cache-foreign",
@@ -446,9 +317,9 @@ def _of_cache(
             yield Finding(code, severity, text.format(count), hint)
 
 
-def _of_tokenizer(names: TokenizerNames, lookups: Sequence[CacheLookup]) -> Iterator[Result]:
+def _of_tokenizer(names: TokenizerNames, *, is_named: bool) -> Iterator[Result]:
     hint = "pass --megatron VERSION, --like or --tokenizer-identifiers"
-    if not any(lookup.will_be_found for lookup in lookups):
+    if not is_named:
         yield SkippedCheck(
             "cache-names",
             "no cached index has the name that any known version of Megatron gives it; the names of "

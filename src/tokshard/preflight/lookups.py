@@ -27,6 +27,7 @@ from tokshard.index_cache.identifiers import (
 from tokshard.index_cache.options import IndexRequest
 from tokshard.index_cache.planned_indexes import plan_indexes
 from tokshard.preflight.launch.arguments import LaunchArguments
+from tokshard.preflight.options import DoctorOptions
 
 _PLACE = re.compile(r"\[\d+\]")
 
@@ -171,6 +172,21 @@ def candidates_of_launch(launch: LaunchArguments) -> list[Candidate]:
     return list(found.values())
 
 
+def chosen_candidate(launch: LaunchArguments, options: DoctorOptions) -> Candidate | None:
+    """Return the identifiers that options choose for the tokenizer of a launch command; None if they do not.
+
+    Raises:
+        UsageError: There is no preset for the version or the tokenizer, or something is missing.
+        InputError: A file cannot be read.
+    """
+    if options.megatron is not None:
+        identifiers = identifiers_of_launch(launch, options.megatron)
+        return Candidate(TokenizerNames("megatron", (options.megatron,)), identifiers)
+    found = options.naming.identifiers()
+    path = options.like or options.tokenizer_identifiers
+    return None if found is None else Candidate(TokenizerNames("file", path=str(path)), found)
+
+
 def may_be_of_launch(identifiers: dict[str, Any], launch: LaunchArguments) -> bool:
     """Tell whether a tokenizer of some cache may be that of a launch command, as far as the command tells.
 
@@ -289,6 +305,15 @@ class JobCache:
                 _is_release(candidate),
             ),
         )
+
+    def has_names_of(self, splits: Sequence[SplitPlan]) -> bool:
+        """Return whether an index with the name that one of the splits looks up exists."""
+        return self._found(splits) > 0
+
+    @property
+    def directory(self) -> str | None:
+        """The directory of all files on this machine; None for one beside each dataset."""
+        return self._directory
 
     def lookups(self, splits: Sequence[SplitPlan]) -> list[CacheLookup]:
         """Return all cache entries that a job looks up, with their conditions."""

@@ -25,6 +25,16 @@ DATA_ARGUMENTS = (
     "test_data_path",
     "per_split_data_args_path",
 )
+_INDEXING = (
+    "split",
+    "data_cache_path",
+    "seq_length",
+    "encoder_seq_length",
+    "seed",
+    "mid_level_dataset_surplus",
+)
+_TOKENIZER = ("tokenizer_model", "vocab_file", "merge_file", "chat_template", "tokenizer_special_tokens")
+_NULL_IDS = ("null_tokenizer_eod_id", "null_tokenizer_pad_id")
 _MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _SIZES = (
     "train_iters",
@@ -107,10 +117,16 @@ def reason_sizes_unknown(launch: LaunchArguments) -> str | None:
 
 def reason_data_unknown(launch: LaunchArguments) -> str | None:
     """Return the reason why the datasets of a job are unknown; None if they are known or absent."""
-    reason = launch.reason_unknown(*DATA_ARGUMENTS, "split", "data_cache_path", "seq_length", "seed")
+    reason = launch.reason_unknown(*DATA_ARGUMENTS, *_INDEXING)
     if reason is None and not _has_data(launch):
         return launch.reason_hidden()
     return reason
+
+
+def reason_names_unknown(launch: LaunchArguments) -> str | None:
+    """Return the reason why the tokenizer, which the names of cache files contain, is unknown; else None."""
+    names = ("vocab_size", *_NULL_IDS) if launch.tokenizer_type == "NullTokenizer" else _TOKENIZER
+    return launch.reason_unknown("tokenizer_type", *names)
 
 
 def _has_data(launch: LaunchArguments) -> bool:
@@ -128,8 +144,7 @@ def _reading(launch: LaunchArguments) -> Iterator[Result]:
 
 def skipped(check: str, reason: str) -> SkippedCheck:
     """Return a check that was skipped because an argument is unknown, with the option that tells it."""
-    variables = dict.fromkeys(_VARIABLE.findall(reason))
-    hints = [f"--set {name}=VALUE" for name in variables]
+    hints = [f"--set {name}=VALUE" for name in variables_in(reason)]
     if _PARAMETER.search(reason):
         hints.append("the parameters of the script after its name")
     if hints:
@@ -139,6 +154,16 @@ def skipped(check: str, reason: str) -> SkippedCheck:
     else:
         hint = "pass the output of bash -x, or the arguments that the job prints"
     return SkippedCheck(check, reason, hint)
+
+
+def variables_in(text: str) -> tuple[str, ...]:
+    """Return the names of the shell variables in a text, each once.
+
+    Example:
+        >>> variables_in('[ "$MODE" = a ] and not [ -n "${N:-}" ]')
+        ('MODE', 'N')
+    """
+    return tuple(dict.fromkeys(_VARIABLE.findall(text)))
 
 
 def _ranks(launch: LaunchArguments) -> Iterator[Result]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
 
 from tokshard.errors import MissingFileError
 from tokshard.preflight.launch.launch import Launch
 from tokshard.preflight.launch.text import read_launch_words, read_launches
 from tokshard.preflight.options import DoctorOptions
 from tokshard.storage.small_files import read_small_file
+
+_SHELLS = frozenset({"bash", "sh", "sbatch"})
+_OPERATORS = frozenset(";&|<>$`(){}\n")
 
 
 def read_job(options: DoctorOptions) -> tuple[Launch, ...]:
@@ -19,13 +24,14 @@ def read_job(options: DoctorOptions) -> tuple[Launch, ...]:
         InputError: A file cannot be read.
     """
     variables = dict(options.variables)
+    call = script_call(options.launch)
+    if call is not None:
+        path, *parameters = call
+        return _read_file(path, parameters, variables)
     if isinstance(options.launch, tuple):
-        first, *parameters = options.launch
-        if _is_script(first):
-            return _read_file(first, parameters, variables)
         return read_launch_words(options.launch, variables)
     text = os.fspath(options.launch)
-    if "\n" not in text and os.path.lexists(text):
+    if is_file(options.launch):
         return _read_file(text, None, variables)
     if "\n" not in text and " " not in text.strip():
         raise MissingFileError(
@@ -36,8 +42,30 @@ def read_job(options: DoctorOptions) -> tuple[Launch, ...]:
     return read_launches(text, variables=variables)
 
 
-def _is_script(word: str) -> bool:
-    return os.path.isfile(word) and not word.endswith(".py")
+def is_file(launch: str | os.PathLike[str] | tuple[str, ...]) -> bool:
+    """Return whether this is the path of a file, and no text."""
+    return not isinstance(launch, tuple) and "\n" not in os.fspath(launch) and os.path.lexists(launch)
+
+
+def script_call(launch: str | os.PathLike[str] | tuple[str, ...]) -> list[str] | None:
+    """Return the path and the parameters if this is the call of a script, in words or in one text, else None.
+
+    Example:
+        >>> script_call("torchrun pretrain_gpt.py --seed 1") is None
+        True
+    """
+    if isinstance(launch, tuple):
+        words: Sequence[str] = launch
+    elif is_file(launch) or _OPERATORS & set(os.fspath(launch)):
+        return None
+    else:
+        try:
+            words = shlex.split(os.fspath(launch))
+        except ValueError:
+            return None
+    if len(words) > 1 and words[0] in _SHELLS:
+        words = words[1:]
+    return list(words) if words and os.path.isfile(words[0]) and not words[0].endswith(".py") else None
 
 
 def _read_file(path: str, parameters: list[str] | None, variables: dict[str, str]) -> tuple[Launch, ...]:

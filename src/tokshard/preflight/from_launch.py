@@ -1,0 +1,252 @@
+"""The indexes that a launch script's job looks up, as options of the commands that build them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from tokshard.blending.options import BlendOptions, BuilderConfig
+from tokshard.blending.plan import SplitPlan, plan_requests
+from tokshard.blending.recipe import BlendRecipe
+from tokshard.core.findings import Finding
+from tokshard.core.megatron_versions import MEGATRON_VERSIONS
+from tokshard.core.path_mapping import PathMapping
+from tokshard.errors import MissingFileError, TokshardError, UsageError
+from tokshard.index_cache.options import BuildIndicesOptions, NamingOptions, effective_pairs
+from tokshard.preflight.build_command import BuildCommand
+from tokshard.preflight.forecast import (
+    NOT_HERE_HINT,
+    config_of_launch,
+    is_blend,
+    missing_directories,
+    not_on_this_machine,
+    prefixes_of,
+    recipe_of_launch,
+)
+from tokshard.preflight.launch.arguments import LaunchArguments
+from tokshard.preflight.launch.launch import Launch
+from tokshard.preflight.launch.programs import unchecked_options, unsupported_data
+from tokshard.preflight.launch.rules import (
+    check_arguments,
+    reason_data_unknown,
+    reason_names_unknown,
+    reason_sizes_unknown,
+    skipped,
+    variables_in,
+)
+from tokshard.preflight.launch.source import read_job
+from tokshard.preflight.lookups import (
+    Candidate,
+    JobCache,
+    TokenizerNames,
+    candidates_of_launch,
+    chosen_candidate,
+    identifiers_of_launch,
+)
+from tokshard.preflight.options import DoctorOptions
+
+# With these errors a job does not start, or reads other data than it seems to.
+_DECISIVE = frozenset(
+    {"arguments", "no-single-source", "no-data", "split-excluded", "default-split", "split"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchIndexes:
+    """The indexes that the job of a launch script looks up.
+
+    Attributes:
+        recipe: The mixture of the job, with the path prefixes of this machine.
+        config: The parameters of the job's dataset builder.
+        cache_directory: The job's ``--data-cache-path`` on this machine; None if the job has none.
+        tokenizer: A copy of the job's tokenizer on this machine, if the job's path is another one.
+        blend_command: The command that builds them.
+        warnings: Messages for the user.
+    """
+
+    recipe: BlendRecipe
+    config: BuilderConfig
+    cache_directory: str | None
+    tokenizer: str | None
+    blend_command: str
+    warnings: tuple[str, ...]
+
+    def blend_options(self) -> BlendOptions:
+        """Return options of :func:`tokshard.blend` without an output."""
+        config, recipe = self.config, self.recipe
+        paths = (*prefixes_of(recipe), self.cache_directory or "")
+        return BlendOptions(
+            sources=recipe,
+            sequence_length=config.sequence_length,
+            split=config.split if recipe.per_split is None else None,
+            seed=config.seed,
+            num_samples=config.sizes,
+            surplus=config.surplus,
+            naming=self._naming,
+            path_as=effective_pairs(config.path_as, paths),
+            cache_directory=self.cache_directory,
+        )
+
+    def build_indices_options(self) -> BuildIndicesOptions:
+        """Return options of :func:`tokshard.build_indices`.
+
+        Raises:
+            UsageError: The job reads a blend.
+        """
+        splits = plan_requests(self.recipe, self.config)
+        if is_blend(splits):
+            raise UsageError(
+                "the job reads a blend, and tokshard build-indices builds indexes of single datasets",
+                hint=f"run {self.blend_command}",
+            )
+        return BuildIndicesOptions(
+            requests=tuple(request for split in splits for request in split.requests),
+            naming=self._naming,
+            cache_directory=self.cache_directory,
+        )
+
+    @property
+    def _naming(self) -> NamingOptions:
+        return NamingOptions(tokenizer_identifiers=self.config.tokenizer, tokenizer=self.tokenizer)
+
+
+def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchIndexes:
+    """Return the indexes that :func:`tokshard.doctor` looks up for a launch script, for building them.
+
+    Args:
+        job: The path of a launch script, a launch command, or options.
+
+    Raises:
+        UsageError: An argument that decides about the indexes or the version of Megatron is unknown, several
+            launch commands need different indexes, or the job reads other data than GPT's.
+        InputError: A file cannot be read, or the data is not on this machine.
+        StorageError: The cache cannot be read.
+
+    Example:
+        >>> command = "torchrun pretrain_gpt.py --data-path 0.7 web 0.3 code --split 99,1,0 --seq-length 64 "
+        >>> command += "--train-iters 10 --global-batch-size 8 --eval-interval 5 --tokenizer-model llama"
+        >>> found = indexes_of_launch(DoctorOptions(command, megatron="0.19"))
+        >>> options = found.blend_options()  # add an output, and pass them to tokshard.blend
+        >>> options.num_samples, options.split
+        (Sizes(train=80, valid=2400, test=800), '99,1,0')
+    """
+    options = job if isinstance(job, DoctorOptions) else DoctorOptions(job)
+    launches = read_job(options)
+    found: list[LaunchIndexes | TokshardError] = []
+    for launch in launches:
+        try:
+            found.append(_indexes(launch, options))
+        except TokshardError as error:
+            found.append(error)
+    first, *others = found
+    if any(_key(other) != _key(first) for other in others):
+        _refuse_alternatives(launches)
+    if isinstance(first, TokshardError):
+        raise first
+    warnings = dict.fromkeys(
+        warning for each in found if isinstance(each, LaunchIndexes) for warning in each.warnings
+    )
+    return replace(first, warnings=tuple(warnings))
+
+
+def _key(found: LaunchIndexes | TokshardError) -> object:
+    if isinstance(found, TokshardError):
+        return type(found), found.message
+    return found.recipe, found.config, found.cache_directory, found.tokenizer
+
+
+def _refuse_alternatives(launches: Sequence[Launch]) -> NoReturn:
+    told = []
+    for launch in launches:
+        where = launch.program_name or "a launch command" if launch.line is None else f"line {launch.line}"
+        told.append(f"{where} if {' and '.join(launch.branches)}" if launch.branches else where)
+    variables = variables_in(" ".join(branch for launch in launches for branch in launch.branches))
+    hint = f"pass {' '.join(f'--set {name}=VALUE' for name in variables)}"
+    if not variables:
+        hint = "pass one of the commands in quotes; `tokshard doctor --show-command` prints them"
+    raise UsageError(f"{len(told)} launch commands need different indexes: {'; '.join(told)}", hint=hint)
+
+
+def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
+    arguments, paths = launch.arguments, PathMapping(options.path_as)
+    _require_known(launch, options)
+    recipe = recipe_of_launch(arguments, paths)
+    if missing := missing_directories(prefixes_of(recipe)):
+        reason, hint = not_on_this_machine(missing), NOT_HERE_HINT.format("the command")
+        raise MissingFileError(f"datasets are {reason}", path=missing[0], hint=hint)
+    config = config_of_launch(arguments, arguments.sizes(options.megatron), options.path_as)
+    cache, splits = JobCache(arguments, paths), plan_requests(recipe, config)
+    identifiers = _identifiers(arguments, options, cache, splits)
+    command = BuildCommand.of(options, launch)
+    return LaunchIndexes(
+        recipe=recipe,
+        config=replace(config, tokenizer=identifiers),
+        cache_directory=cache.directory,
+        tokenizer=_local_tokenizer(arguments, paths),
+        blend_command=command.text(is_blend=True, names=TokenizerNames("file"), is_named=True),
+        warnings=tuple(_warnings(launch)),
+    )
+
+
+def _require_known(launch: Launch, options: DoctorOptions) -> None:
+    arguments = launch.arguments
+    unsupported = unsupported_data(launch)
+    if unsupported is not None:
+        raise UsageError(
+            f"tokshard cannot build the indexes of this job: {unsupported.reason}",
+            hint="run `tokshard doctor` to check its other arguments",
+        )
+    for result in check_arguments(arguments, options.megatron):
+        if isinstance(result, Finding) and result.severity == "error" and result.code in _DECISIVE:
+            raise UsageError(result.message, hint=result.hint)
+    reason = reason_data_unknown(arguments) or reason_sizes_unknown(arguments)
+    if options.like is None and options.tokenizer_identifiers is None:
+        reason = reason or reason_names_unknown(arguments)
+    if reason is not None:
+        raise UsageError(f"the indexes of the job are unknown: {reason}", hint=skipped("cache", reason).hint)
+
+
+def _identifiers(
+    arguments: LaunchArguments, options: DoctorOptions, cache: JobCache, splits: Sequence[SplitPlan]
+) -> dict[str, object] | None:
+    chosen: Candidate | None = chosen_candidate(arguments, options)
+    if chosen is not None:
+        return chosen.identifiers
+    likeliest = cache.likeliest(splits)
+    if cache.has_names_of([split.with_tokenizer(likeliest.identifiers) for split in splits]):
+        return likeliest.identifiers
+    candidates = candidates_of_launch(arguments)
+    if len(candidates) == 1:
+        return candidates[0].identifiers
+    if not candidates:
+        return identifiers_of_launch(arguments, MEGATRON_VERSIONS[-2])  # the error tells why
+    *others, last = (_either(candidate.names.versions) for candidate in reversed(candidates))
+    raise UsageError(
+        "the Megatron version of the job is unknown, and no cached index tells it",
+        hint="pass --megatron VERSION; the names of the cache files differ between "
+        f"{', '.join(others)} and {last}",
+    )
+
+
+def _either(versions: Sequence[str]) -> str:
+    first, *others = reversed(versions)
+    return f"{first} (or {', '.join(others)})" if others else first
+
+
+def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | None:
+    model = arguments.tokenizer_model
+    if model is None or os.path.exists(model):
+        return None
+    here = paths.inverse().map(model)
+    return here if os.path.exists(here) else None
+
+
+def _warnings(launch: Launch) -> list[str]:
+    warnings = []
+    if (reason := launch.arguments.reason_hidden()) is not None:
+        warnings.append(f"{reason}; if they concern the data, {skipped('arguments', reason).hint}")
+    if unchecked := unchecked_options(launch):
+        warnings.append(f"the effect of {', '.join(unchecked)} on the indexes is not known")
+    return warnings
