@@ -30,11 +30,11 @@ from tokshard.preflight.launch.launch import Launch
 from tokshard.preflight.launch.programs import unchecked_options, unsupported_data
 from tokshard.preflight.launch.rules import (
     check_arguments,
+    hint_of_values,
     reason_data_unknown,
     reason_names_unknown,
     reason_sizes_unknown,
     skipped,
-    variables_in,
 )
 from tokshard.preflight.launch.source import read_job
 from tokshard.preflight.lookups import (
@@ -162,9 +162,9 @@ def _refuse_alternatives(launches: Sequence[Launch]) -> NoReturn:
     for launch in launches:
         where = launch.program_name or "a launch command" if launch.line is None else f"line {launch.line}"
         told.append(f"{where} if {' and '.join(launch.branches)}" if launch.branches else where)
-    variables = variables_in(" ".join(branch for launch in launches for branch in launch.branches))
-    hint = f"pass {' '.join(f'--set {name}=VALUE' for name in variables)}"
-    if not variables:
+    conditions = " ".join(branch for launch in launches for branch in launch.branches)
+    hint = hint_of_values(conditions)
+    if hint is None:
         hint = "pass one of the commands in quotes; `tokshard doctor --show-command` prints them"
     raise UsageError(f"{len(told)} launch commands need different indexes: {'; '.join(told)}", hint=hint)
 

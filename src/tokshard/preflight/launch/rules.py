@@ -144,16 +144,25 @@ def _reading(launch: LaunchArguments) -> Iterator[Result]:
 
 def skipped(check: str, reason: str) -> SkippedCheck:
     """Return a check that was skipped because an argument is unknown, with the option that tells it."""
-    hints = [f"--set {name}=VALUE" for name in variables_in(reason)]
-    if _PARAMETER.search(reason):
-        hints.append("the parameters of the script after its name")
-    if hints:
-        hint = f"pass {' '.join(hints[:-1])}{' and ' if len(hints) > 1 else ''}{hints[-1]}"
-    elif "number of processes" in reason:
+    hint = hint_of_values(reason)
+    if hint is None and "number of processes" in reason:
         hint = "pass --set WORLD_SIZE=N"
-    else:
+    elif hint is None:
         hint = "pass the output of bash -x, or the arguments that the job prints"
     return SkippedCheck(check, reason, hint)
+
+
+def hint_of_values(text: str) -> str | None:
+    """Return the instruction to pass the values of the variables and parameters in a text; None without any.
+
+    Example:
+        >>> hint_of_values("--seq-length depends on $LENGTH")
+        'pass --set LENGTH=VALUE'
+    """
+    hints = [f"--set {name}=VALUE" for name in variables_in(text)]
+    if _PARAMETER.search(text):
+        hints.append("the parameters of the script after its name")
+    return f"pass {' '.join(hints[:-1])}{' and ' if len(hints) > 1 else ''}{hints[-1]}" if hints else None
 
 
 def variables_in(text: str) -> tuple[str, ...]:
