@@ -193,6 +193,19 @@ def test_launchers_tell_the_world_size(command, world):
     assert read_launch(f"{command} pretrain_gpt.py --seq-length 8").world_size == world
 
 
+@pytest.mark.parametrize(
+    ("directives", "world"), [("-N 2 --ntasks-per-node=8", 16), ("-N 2 -n 12 --ntasks-per-node=8", 12)]
+)
+def test_srun_takes_the_number_of_tasks_from_the_batch_script(directives, world):
+    text = f"#SBATCH {directives}\nsrun nice -n 10 python pretrain_gpt.py --seq-length 8"
+    assert read_launch(text).world_size == world
+
+
+def test_the_programs_of_one_mpirun_are_one_job_of_unknown_size():
+    one = "-np 4 python pretrain_gpt.py --seq-length 8"
+    assert read_launch(f"mpirun {one} : {one}").world_size is None
+
+
 def test_a_command_inside_a_wrapper_is_found():
     inner = "cd /x && python -u pretrain_gpt.py --data-path 'a b' --seq-length 8"
     launch = read_launch(f"#SBATCH -N 2\nsrun -N 2 --ntasks-per-node=8 bash -c {shlex.quote(inner)}")

@@ -66,7 +66,9 @@ def launch_of_words(
     if start is None:
         start = next((at for at, word in enumerate(words) if word.text.startswith("--")), len(words))
     parsed = parse_options(words[start:])
-    world = world_size_of((*wrappers, *before), variables or {})
+    # mpirun separates several programs with a colon; their processes are one job.
+    colons = [word for word in words[start:] if word.text == ":"]
+    world = world_size_of((*wrappers, *before, *colons), variables or {})
     unknown = dict(parsed.unknown)
     if world.size is None and world.reason is not None:
         unknown["world_size"] = world.reason

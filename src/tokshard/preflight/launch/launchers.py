@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,15 @@ LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.l
 """Programs and modules of torch that start processes, and set WORLD_SIZE themselves."""
 
 _MPI = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun"})
+_SRUN = frozenset({"srun"})
 _DEEPSPEED = frozenset({"deepspeed"})
+_ACCELERATE = frozenset({"accelerate"})
+
+# Programs that a launcher starts; the options after them are their own.
+_STARTED = frozenset({"nice", "numactl", "taskset", "env", "docker", "podman", "singularity", "apptainer"})
+_STARTED |= frozenset({"bash", "sh", "timeout", "stdbuf", "nsys", "launch"})
+_PAIRS = frozenset({"mca", "gmca", "genv", "env", "prtemca"})  # mpirun's options with two values
+_ATTACHED = re.compile(r"-([nN])(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,70 +48,139 @@ def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldS
         >>> world_size_of(words, {})
         WorldSize(size=32, reason=None)
     """
-    given = _options(words)
-    names = {word.text.rsplit("/", 1)[-1] for word in words}
     found = WorldSize()
-    if names & LAUNCHERS:
-        return _torchrun(given, _hidden(words))
-    if names & _DEEPSPEED:
-        found = _deepspeed(given)
-    elif "WORLD_SIZE" in given:
-        found = _product(given["WORLD_SIZE"])
-    elif "srun" in names:
-        found = _srun(given, variables)
-    elif names & _MPI:
-        number = given.get("np", given.get("n"))
-        found = WorldSize(None, "mpirun") if number is None else _product(number)
+    environment = {name: Word(text) for name, text in variables.items()} | _assignments(words)
+    if (options := _after(words, LAUNCHERS)) is not None:
+        return _torchrun(options, environment)
+    if (options := _after(words, _DEEPSPEED)) is not None:
+        found = _deepspeed(options)
+    elif "WORLD_SIZE" in _assignments(words):
+        found = _product(environment["WORLD_SIZE"])
+    elif (options := _after(words, _ACCELERATE)) is not None:
+        found = _accelerate(options)
+    elif (options := _after(words, _SRUN)) is not None:
+        found = _srun(options, variables)
+    elif (options := _after(words, _MPI)) is not None:
+        found = _mpi(options, words)
     if found.size is None and variables.get("WORLD_SIZE", "").isdecimal():
         return WorldSize(int(variables["WORLD_SIZE"]))
     return found
 
 
-def _torchrun(given: Mapping[str, Word], hidden: Word | None) -> WorldSize:
-    default = Word("1") if hidden is None else Word(hidden.text, (hidden.text,))
-    return _product(given.get("nnodes", default), given.get("nproc-per-node", default))
+def _after(words: Sequence[Word], names: frozenset[str]) -> Sequence[Word] | None:
+    # The words between a launcher and what it starts; None if none of the words is a launcher.
+    at = next((at for at, word in enumerate(words) if _name(word) in names), None)
+    if at is None:
+        return None
+    start = end = at + 1
+    if names == _ACCELERATE:
+        start = end = start + 1
+    while end < len(words):
+        text = words[end].text
+        if not (text.startswith("-") or words[end].is_open) or _name(words[end]) in LAUNCHERS:
+            break
+        values = 0 if "=" in text or words[end].is_open or _ATTACHED.fullmatch(text) else 1
+        values = 2 if text.lstrip("-") in _PAIRS else values
+        end += 1
+        while values and end < len(words) and _may_be_value(words[end]):
+            end, values = end + 1, values - 1
+    return words[start:end]
 
 
-def _hidden(words: Sequence[Word]) -> Word | None:
-    # An expansion that may contain options of the launcher, and not the value of one.
-    for word, before in zip(words[1:], words, strict=False):
-        if word.is_open and (not before.text.startswith("-") or "=" in before.text):
-            return word
-    return None
+def _may_be_value(word: Word) -> bool:
+    return not word.text.startswith("-") and _name(word) not in _STARTED | LAUNCHERS
+
+
+def _name(word: Word) -> str:
+    return word.text.rsplit("/", 1)[-1]
+
+
+def _assignments(words: Sequence[Word]) -> dict[str, Word]:
+    found = {}
+    for word in words:
+        name, separator, value = word.text.partition("=")
+        if separator and name.isidentifier():
+            found[name] = Word(value, word.unknown)
+    return found
 
 
 def _options(words: Sequence[Word]) -> dict[str, Word]:
     found: dict[str, Word] = {}
     for word, following in zip(words, (*words[1:], Word("")), strict=False):
+        if not word.text.startswith("-"):
+            continue
+        if (attached := _ATTACHED.fullmatch(word.text)) is not None:
+            found[attached[1]] = Word(attached[2])
+            continue
         name, separator, value = word.text.partition("=")
-        key = name.lstrip("-").replace("_", "-") if name.startswith("-") else name
-        found[key] = Word(value, word.unknown) if separator else following
+        found[name.lstrip("-").replace("_", "-")] = Word(value, word.unknown) if separator else following
     return found
 
 
-def _deepspeed(given: Mapping[str, Word]) -> WorldSize:
+def _hidden(words: Sequence[Word]) -> Word | None:
+    # An expansion that may contain options of the launcher, and not the value of one.
+    for word, before in zip(words, (Word(""), *words), strict=False):
+        if word.is_open and (not before.text.startswith("-") or "=" in before.text):
+            return word
+    return None
+
+
+def _torchrun(words: Sequence[Word], environment: Mapping[str, Word]) -> WorldSize:
+    given, hidden = _options(words), _hidden(words)
+    size = 1
+    for option in ("nnodes", "nproc-per-node"):
+        word = given.get(option)
+        if word is None and hidden is not None:
+            return WorldSize(None, hidden.text)
+        if word is None:
+            word = environment.get(f"PET_{option.replace('-', '_').upper()}", Word("1"))
+        part = _product(word)
+        if part.size is None:
+            # A range of nodes, or "gpu": torchrun decides when it runs.
+            return part if word.unknown else WorldSize(None, f"--{option} {word.text}".rstrip())
+        size *= part.size
+    return WorldSize(size)
+
+
+def _deepspeed(words: Sequence[Word]) -> WorldSize:
+    given = _options(words)
     gpus = given.get("num-gpus")
-    if gpus is None:
+    if gpus is None or not given.keys().isdisjoint({"include", "i", "exclude", "e"}):
+        return WorldSize(None, "deepspeed")
+    if "num-nodes" not in given and not given.keys().isdisjoint({"hostfile", "H"}):
         return WorldSize(None, "deepspeed")
     return _product(gpus, given.get("num-nodes", Word("1")))
 
 
-def _srun(given: Mapping[str, Word], variables: Mapping[str, str]) -> WorldSize:
-    def option(long: str, short: str, variable: str) -> Word | None:
-        word = given.get(long, given.get(short)) if short else given.get(long)
-        if word is None and variable in variables:
-            return Word(variables[variable])
-        return word
+def _accelerate(words: Sequence[Word]) -> WorldSize:
+    number = _options(words).get("num-processes")
+    return WorldSize(None, "accelerate") if number is None else _product(number)
 
-    total = option("ntasks", "n", "")
+
+def _mpi(words: Sequence[Word], command: Sequence[Word]) -> WorldSize:
+    given = _options(words)
+    number = given.get("np", given.get("n", given.get("c")))
+    if number is None or any(word.text == ":" for word in command):
+        return WorldSize(None, "mpirun")
+    return _product(number)
+
+
+def _srun(words: Sequence[Word], variables: Mapping[str, str]) -> WorldSize:
+    given, hidden = _options(words), _hidden(words)
+    slurm = {name: Word(variables[name]) for name in variables if name.startswith("SLURM_")}
+    total = given.get("ntasks", given.get("n"))
+    nodes = given.get("nodes", given.get("N"))
+    per_node = given.get("ntasks-per-node")
     if total is not None:
         return _product(total)
-    nodes = option("nodes", "N", "SLURM_NNODES")
-    per_node = option("ntasks-per-node", "", "SLURM_NTASKS_PER_NODE")
+    if per_node is None and hidden is not None:
+        return WorldSize(None, hidden.text)
+    if per_node is None and nodes is None and "SLURM_NTASKS" in slurm:
+        return _product(slurm["SLURM_NTASKS"])
+    nodes = nodes or slurm.get("SLURM_NNODES")
+    per_node = per_node or slurm.get("SLURM_NTASKS_PER_NODE")
     if nodes is not None and per_node is not None:
         return _product(nodes, per_node)
-    if "SLURM_NTASKS" in variables:
-        return _product(Word(variables["SLURM_NTASKS"]))
     return WorldSize(None, "srun")
 
 

@@ -145,7 +145,9 @@ def _reading(launch: LaunchArguments) -> Iterator[Result]:
 def skipped(check: str, reason: str) -> SkippedCheck:
     """Return a check that was skipped because an argument is unknown, with the option that tells it."""
     hint = hint_of_values(reason)
-    if hint is None and "number of processes" in reason:
+    if hint is None and "number of processes depends on --" in reason:
+        hint = "pass the launch command with numbers for --nnodes and --nproc-per-node"
+    elif hint is None and "number of processes" in reason:
         hint = "pass --set WORLD_SIZE=N"
     elif hint is None:
         hint = "pass the output of bash -x, or the arguments that the job prints"
