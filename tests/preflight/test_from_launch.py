@@ -290,10 +290,16 @@ def test_alternatives_with_other_indexes_are_refused(data):
     write('[ "$MODE" = debug ]', "--micro-batch-size 2 --save x")
     assert len(doctor(options).jobs) == 2
     assert indexes_of_launch(options).config.seed == 1234
+    write('[ -d "$DIRECTORY/a" ]', "--seed 7")
+    with pytest.raises(UsageError, match="2 launch commands need") as refused:
+        indexes_of_launch(replace(options, variables=(("DIRECTORY", "/data"),)))
+    assert "pass one of the commands in quotes" in (refused.value.hint or "")
     write('[ "$1" = debug ]', "--seed 7")
     with pytest.raises(UsageError, match="2 launch commands need") as refused:
         indexes_of_launch(options)
-    assert refused.value.hint == "pass the parameters of the script after its name"
+    assert refused.value.hint == (
+        "pass the parameters of the script after its name, in quotes: --from-launch 'SCRIPT PARAMETER'"
+    )
     assert indexes_of_launch(replace(options, launch="launch.sh debug")).config.seed == 7
     Path("launch.sh").write_text(f"{command_of(JOB)}\n{command_of(replace(JOB, seed=7))}\n")
     with pytest.raises(UsageError, match="need different indexes: line 1; line 2") as refused:

@@ -35,6 +35,7 @@ from tokshard.preflight.launch.rules import (
     reason_names_unknown,
     reason_sizes_unknown,
     skipped,
+    variables_in,
 )
 from tokshard.preflight.launch.source import read_job
 from tokshard.preflight.lookups import (
@@ -142,7 +143,7 @@ def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchInde
             found.append(error)
     first, *others = found
     if any(_key(other) != _key(first) for other in others):
-        _refuse_alternatives(launches)
+        _refuse_alternatives(launches, options)
     if isinstance(first, TokshardError):
         raise first
     warnings = dict.fromkeys(
@@ -157,16 +158,19 @@ def _key(found: LaunchIndexes | TokshardError) -> object:
     return found.recipe, found.config, found.cache_directory, found.tokenizer
 
 
-def _refuse_alternatives(launches: Sequence[Launch]) -> NoReturn:
+def _refuse_alternatives(launches: Sequence[Launch], options: DoctorOptions) -> NoReturn:
     told = []
     for launch in launches:
         where = launch.program_name or "a launch command" if launch.line is None else f"line {launch.line}"
         told.append(f"{where} if {' and '.join(launch.branches)}" if launch.branches else where)
     conditions = " ".join(branch for launch in launches for branch in launch.branches)
     hint = hint_of_values(conditions)
-    if hint is None:
+    names = set(variables_in(conditions))
+    if hint is None or (names and names <= dict(options.variables).keys()):
+        # All values are known: a file or a program of the job's machine decides.
         hint = "pass one of the commands in quotes; `tokshard doctor --show-command` prints them"
-    raise UsageError(f"{len(told)} launch commands need different indexes: {'; '.join(told)}", hint=hint)
+    message = f"{len(told)} launch commands need different indexes: {'; '.join(told)}"
+    raise UsageError(message, hint=_in_quotes(hint))
 
 
 def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
@@ -205,7 +209,13 @@ def _require_known(launch: Launch, options: DoctorOptions) -> None:
     if options.like is None and options.tokenizer_identifiers is None:
         reason = reason or reason_names_unknown(arguments)
     if reason is not None:
-        raise UsageError(f"the indexes of the job are unknown: {reason}", hint=skipped("cache", reason).hint)
+        hint = skipped("cache", reason).hint
+        raise UsageError(f"the indexes of the job are unknown: {reason}", hint=hint and _in_quotes(hint))
+
+
+def _in_quotes(hint: str) -> str:
+    is_parameter = hint.endswith("the parameters of the script after its name")
+    return f"{hint}, in quotes: --from-launch 'SCRIPT PARAMETER'" if is_parameter else hint
 
 
 def _identifiers(

@@ -236,12 +236,47 @@ def test_a_value_that_is_not_in_the_text_is_unknown(text, unknown):
         ("pretrain_gpt.py --train-iters 1e6", "--train-iters must be an integer, got '1e6'"),
         ("pretrain_gpt.py --mid-level-dataset-surplus x", "must be a number, got 'x'"),
         ("pretrain_gpt.py --train_iters 9 --seq-length 8", "--train_iters is spelled with underscores"),
+        ("pretrain_gpt.py --data-path '0.3 a 0.7 b'", "'0.3 a 0.7 b' as one path prefix of --data-path"),
+        ("pretrain_gpt.py --split 99 1 0 --seed 5", "no option takes 1 0: "),
+        ("pretrain_gpt.py --seed 5 \\ \n", "no option takes ' ': "),
+        ("pretrain_gpt.py --data-path a -- --seed 9", "no option takes -- --seed 9: "),
+        ("A='--split 1 --seed 5'; pretrain_gpt.py --data-path a \"$A\"", "--seed 5' as one path prefix"),
+        ("A='--split 1 --seed 5'; pretrain_gpt.py --seed 1 \"$A\"", "no option takes '--split 1 --seed 5'"),
+        ("pretrain_gpt.py --data-path a –-seed 9", "–-seed has a typographic dash or quote"),
+        ("pretrain_gpt.py --data-path “a”", "“a” has a typographic dash or quote"),
     ],
 )
 def test_what_megatron_refuses_is_a_problem_with_a_hint(text, message):
     (problem,) = read_launch(text).problems
     assert message in problem.message
     assert problem.hint
+
+
+def test_an_invalid_batch_size_is_not_replaced():
+    launch = read_launch("torchrun pretrain_gpt.py --global-batch-size 6e1 --micro-batch-size 2")
+    assert launch.batch_size is None
+    assert launch.reason_unknown("global_batch_size") == "--global-batch-size has the invalid value '6e1'"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "# seq_length ..... 512\n# data_path ..... b\n",
+        'echo "seq_length ..... $S"\necho "data_path ..... $D"\n',
+        "cat <<X > notes\n+ first\n+ second\nX\n",
+    ],
+)
+def test_a_script_that_looks_like_a_log_or_trace_is_a_script(before):
+    assert read_launch(f"{before}pretrain_gpt.py --data-path a").data_path == ("a",)
+
+
+def test_options_after_a_line_without_backslash_are_reported():
+    text = "torchrun pretrain_gpt.py --data-path a \\\n\n  --seed 5\n"
+    (launch,) = read_launches(text)
+    assert (launch.arguments.data_path, launch.arguments.seed) == (("a",), None)
+    (problem,) = launch.arguments.problems
+    assert "line 3 begins with --seed" in problem.message
+    assert "backslash" in problem.hint
 
 
 @pytest.mark.parametrize(

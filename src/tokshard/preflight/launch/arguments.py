@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tokshard.core import megatron_defaults
@@ -9,6 +10,7 @@ from tokshard.core.findings import Finding
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 
+_EXPANSION = re.compile(r"[$`<*?\[{~]")
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -109,6 +111,8 @@ class LaunchArguments:
         for name, written in self.unknown:
             if name in names:
                 subject = "the number of processes" if name == "world_size" else option_of(name)
+                if written and name != "world_size" and not _EXPANSION.search(written):
+                    return f"{subject} has the invalid value {written!r}"
                 return f"{subject} depends on {written}" if written else f"{subject} has no value in the text"
         return None
 
@@ -150,6 +154,8 @@ class LaunchArguments:
         if self.global_batch_size is not None:
             return self.global_batch_size
         if self.micro_batch_size is None or self.data_parallel_size is None:
+            return None
+        if self.reason_unknown("global_batch_size") is not None:
             return None
         return self.micro_batch_size * self.data_parallel_size
 

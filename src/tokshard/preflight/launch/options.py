@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -14,6 +15,11 @@ from tokshard.preflight.shell.values import Word
 _FLAG, _ONE, _LIST = "flag", "one", "list"
 _OPTION_WITH_VALUE = re.compile(r"--[a-z][a-z0-9-]*=")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+_SEVERAL_WORDS = re.compile(r"\s*(?:[0-9.]+|--\S*)\s+\S")
+_TYPOGRAPHIC = re.compile(
+    "^[\N{EN DASH}\N{EM DASH}]|[\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}]|-\N{EN DASH}"
+)
+_SHOWN = 60
 _ELLIPSES = frozenset({"...", "…"})
 _NAME_OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA|\[[@*]\]|\$\{?[@*]", re.IGNORECASE)
 
@@ -70,16 +76,25 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
         {'seq_length': 8, 'data_path': ('a',)}
     """
     parsed = ParsedOptions()
-    at = 0
+    at, is_complete, surplus = 0, False, list[str]()
     while at < len(words):
         word = words[at]
         operands = list(_operands(words, at))
         attribute = _attribute(word)
+        if word.text == ":":  # another program of mpirun
+            break
         if attribute is not None:
+            is_complete = _KINDS[attribute] != _LIST or "=" in word.text
             _set(parsed, attribute, operands)
         elif _is_hidden(word):
             parsed.unseen.append(word.text)
+        elif word.text == "--":
+            surplus += [word.text for word in words[at:]]
+            break
+        elif _is_surplus(word, is_complete=is_complete):
+            surplus.append(word.text)
         elif word.text.startswith("--"):
+            is_complete = False
             name = word.text[2:].partition("=")[0]
             parsed.others[name.replace("-", "_")] = operands[0].text if operands else ""
             if name.replace("-", "_") in _KINDS:
@@ -93,7 +108,31 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
                 )
         at += 1 if "=" in word.text or not operands else 1 + len(operands)
     parsed.unseen = list(dict.fromkeys(parsed.unseen))
+    parsed.problems += _problems_of_words(words, surplus)
     return parsed
+
+
+def _is_surplus(word: Word, *, is_complete: bool) -> bool:
+    # A word after the only value of an option, or several options in one word.
+    name = word.text.partition("=")[0]
+    is_quoted = name.startswith("--") and re.search(r"\s", name) is not None
+    return not word.unknown and (is_quoted or (is_complete and not _is_option(word.text)))
+
+
+def _problems_of_words(words: Sequence[Word], surplus: Sequence[str]) -> Iterator[Finding]:
+    if surplus:
+        told = " ".join(map(shlex.quote, surplus))
+        hint = "remove it, put a value with spaces in quotes, or remove the quotes around several options"
+        message = f"no option takes {_short(told)}: Megatron does not start with unrecognized arguments"
+        yield Finding("arguments", "error", message, hint)
+    for word in words:
+        if _TYPOGRAPHIC.search(word.text):
+            message = f"{_short(word.text)} has a typographic dash or quote, which is an ordinary letter here"
+            yield Finding("reading", "warning", message, "replace it with - or a straight quote")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def _attribute(word: Word) -> str | None:
@@ -147,6 +186,10 @@ def _set(parsed: ParsedOptions, attribute: str, words: Sequence[Word]) -> None:
         if word.unknown:
             parsed.unknown[attribute] = word.unknown[0]
             return
+        if attribute.endswith("data_path") and _SEVERAL_WORDS.match(word.text):
+            option = option_of(attribute)
+            message = f"Megatron reads {_short(repr(word.text))} as one path prefix of {option}"
+            parsed.problems.append(Finding("arguments", "error", message, "remove the quotes around it"))
     if _KINDS[attribute] == _LIST:
         parsed.values[attribute] = tuple(word.text for word in words)
     elif not words:

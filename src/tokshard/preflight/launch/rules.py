@@ -147,6 +147,8 @@ def skipped(check: str, reason: str) -> SkippedCheck:
     hint = hint_of_values(reason)
     if hint is None and "number of processes depends on --" in reason:
         hint = "pass the launch command with numbers for --nnodes and --nproc-per-node"
+    elif hint is None and "has the invalid value" in reason:
+        hint = "correct the value"
     elif hint is None and "number of processes" in reason:
         hint = "pass --set WORLD_SIZE=N"
     elif hint is None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokshard.core.findings import Finding
 from tokshard.core.strict_json import parse_json_object
 from tokshard.errors import UsageError
 from tokshard.preflight.launch.arguments import NO_OPTIONS, LaunchArguments
@@ -29,6 +30,8 @@ from tokshard.storage.small_files import read_small_file
 _ALL_WORDS = re.compile(r'("?)(?:\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\})\1')
 _LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")
 _ATTRIBUTES = (frozenset(TYPES) - NO_OPTIONS) | {"world_size", "iteration"}
+_IN_SCRIPT = re.compile(r"\s*(?:#|echo |printf )")
+_FEWEST_PRINTED = 2
 _TRACED = re.compile(r"^\++ ", re.MULTILINE)
 _SECTIONS = ("model_parallel", "language_model")
 
@@ -90,15 +93,18 @@ def read_launches(
     if text.lstrip().startswith("{"):
         content = text.encode("utf-8", "backslashreplace")
         return (_of_values(parse_json_object(content, "the arguments" if path is None else path), name),)
-    lines = [match for line in text.splitlines() if (match := _LOG_LINE.search(line))]
+    lines = [
+        match
+        for line in text.splitlines()
+        if (match := _LOG_LINE.search(line)) and not _IN_SCRIPT.match(line)
+    ]
     printed: dict[str, str] = {match[1]: match[2] for match in lines}
-    if "seq_length" in printed or "data_path" in printed:
+    if len(printed.keys() & _ATTRIBUTES) >= _FEWEST_PRINTED:
         return (_of_values({key: _literal(value.strip()) for key, value in printed.items()}, name),)
     if path is not None and path.endswith((".yaml", ".yml")):
         return (_of_yaml(text, name),)
-    if _TRACED.search(text):
-        paths = _of_trace(text)
-    else:
+    paths = _of_trace(text) if _TRACED.search(text) else []
+    if not any(path.commands for path in paths):
         paths = read_shell(text, parameters=parameters, variables=variables, path=path)
     return _choose(paths, variables or {}, name)
 
@@ -145,10 +151,29 @@ def _choose(paths: Sequence[ShellPath], variables: Mapping[str, str], name: str)
                 found[key] = launch
     if not found:
         raise UsageError(_NOTHING.format(name), hint=_HINT)
-    launches = sorted(found.values(), key=lambda launch: launch.line or 0)
+    launches = _without_lost_options(sorted(found.values(), key=lambda launch: launch.line or 0))
     if len(launches) == 1:
         launches = [replace(launches[0], branches=())]
     return tuple(launches)
+
+
+def _without_lost_options(launches: Sequence[Launch]) -> list[Launch]:
+    # A line of options whose line before does not end with a backslash is a command that fails.
+    kept: list[Launch] = []
+    for launch in launches:
+        if not kept or launch.program is not None or not launch.words[0].text.startswith("--"):
+            kept.append(launch)
+            continue
+        problem = Finding(
+            "arguments",
+            "error",
+            f"line {launch.line} begins with {launch.words[0].text}: the shell runs it as another command",
+            "end the line before it with a backslash, without spaces after it and without an empty line",
+        )
+        arguments = kept[-1].arguments
+        problems = (*arguments.problems, problem)
+        kept[-1] = replace(kept[-1], arguments=replace(arguments, problems=problems))
+    return kept
 
 
 def _are_bare_arguments(paths: Sequence[ShellPath]) -> bool:
