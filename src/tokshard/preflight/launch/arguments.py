@@ -113,6 +113,8 @@ class LaunchArguments:
                 subject = "the number of processes" if name == "world_size" else option_of(name)
                 if written and name != "world_size" and not _EXPANSION.search(written):
                     return f"{subject} has the invalid value {written!r}"
+                if written.isalpha():
+                    return f"{subject} depends on the configuration of {written}"
                 return f"{subject} depends on {written}" if written else f"{subject} has no value in the text"
         return None
 

@@ -112,21 +112,29 @@ def reason_sizes_unknown(launch: LaunchArguments) -> str | None:
         if launch.micro_batch_size is not None and launch.world_size is None:
             return "the command does not contain the number of processes"
         return launch.reason_hidden()
+    if launch.eval_interval is None and not (launch.full_validation or launch.skip_train):
+        return launch.reason_hidden()
     return None
 
 
 def reason_data_unknown(launch: LaunchArguments) -> str | None:
     """Return the reason why the datasets of a job are unknown; None if they are known or absent."""
     reason = launch.reason_unknown(*DATA_ARGUMENTS, *_INDEXING)
-    if reason is None and not _has_data(launch):
-        return launch.reason_hidden()
-    return reason
+    if reason is not None:
+        return reason
+    has_split = launch.split is not None or (launch.data_path is None and launch.data_args_path is None)
+    if _has_data(launch) and has_split and launch.sequence_length and launch.data_cache_path is not None:
+        return None
+    return launch.reason_hidden()
 
 
 def reason_names_unknown(launch: LaunchArguments) -> str | None:
     """Return the reason why the tokenizer, which the names of cache files contain, is unknown; else None."""
     names = ("vocab_size", *_NULL_IDS) if launch.tokenizer_type == "NullTokenizer" else _TOKENIZER
-    return launch.reason_unknown("tokenizer_type", *names)
+    reason = launch.reason_unknown("tokenizer_type", *names)
+    if reason is None and launch.tokenizer_type is None and launch.tokenizer_model is None:
+        return launch.reason_hidden()
+    return reason
 
 
 def _has_data(launch: LaunchArguments) -> bool:
@@ -152,7 +160,7 @@ def skipped(check: str, reason: str) -> SkippedCheck:
     elif hint is None and "number of processes" in reason:
         hint = "pass --set WORLD_SIZE=N"
     elif hint is None:
-        hint = "pass the output of bash -x, or the arguments that the job prints"
+        hint = "pass the launch command with this value, or the log of an earlier run of the job"
     return SkippedCheck(check, reason, hint)
 
 
@@ -220,6 +228,7 @@ def _batches(launch: LaunchArguments) -> Iterator[Result]:
         yield skipped("batch-size", reason)
         return
     ranks = launch.data_parallel_size
+    hidden = launch.reason_hidden() if any(getattr(launch, name) is None for name in _MODEL_SIZES) else None
     pairs = (
         ("--global-batch-size", launch.global_batch_size, launch.micro_batch_size),
         (
@@ -231,7 +240,9 @@ def _batches(launch: LaunchArguments) -> Iterator[Result]:
     for option, batch, micro in pairs:
         if batch is None or micro is None or ranks is None or micro < 1:
             continue
-        if batch % (micro * ranks):
+        if batch % (micro * ranks) and hidden is not None:  # more model-parallel ranks may divide it
+            yield skipped("batch-size", hidden)
+        elif batch % (micro * ranks):
             yield Finding(
                 "batch-size",
                 "error",
