@@ -322,8 +322,8 @@ def _of_tokenizer(names: TokenizerNames, *, is_named: bool) -> Iterator[Result]:
     if not is_named:
         yield SkippedCheck(
             "cache-names",
-            "no cached index has the name that any known version of Megatron gives it; the names of "
-            f"{names.label} are shown",
+            "no cached index matches a known version of Megatron; the names shown are those of "
+            f"{names.label}",
             hint,
         )
     elif names.source == "cache":
