@@ -43,10 +43,11 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> Done |
     elif name == "set":
         _set_parameters(operands, state)
     elif name == "shift":
-        _shift(operands, state)
+        return Done(_shift(operands, state))
     elif name == "unset":
         for word in operands:
             state.assign(word.text, Variable())
+            state.exported -= {word.text}
     elif name in ("read", "mapfile", "readarray", "getopts"):
         _read(operands, text, state)
     elif name not in _SILENT:
@@ -72,7 +73,12 @@ def _set_parameters(operands: Sequence[Word], state: State) -> None:
     state.parameters = None if is_open else tuple(map(value_of, words))
 
 
-def _shift(operands: Sequence[Word], state: State) -> None:
-    if state.parameters is not None:
-        count = operands[0].text if operands else "1"
-        state.parameters = state.parameters[int(count) :] if count.isdecimal() else None
+def _shift(operands: Sequence[Word], state: State) -> bool | None:
+    count = operands[0].text if operands else "1"
+    if state.parameters is None or not count.isdecimal():
+        state.parameters = None
+        return None
+    if int(count) > len(state.parameters):
+        return False
+    state.parameters = state.parameters[int(count) :]
+    return True

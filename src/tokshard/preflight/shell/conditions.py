@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from tokshard.preflight.shell.expansion import Expander, matches
 from tokshard.preflight.shell.syntax import Node
-from tokshard.preflight.shell.values import Value, text_of, written_text
+from tokshard.preflight.shell.values import Value, is_open, text_of, written_text
 
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+_BINARY = re.compile(r"[=<>]|[=!]=|-(?:eq|ne|lt|le|gt|ge|ef|nt|ot)")
 _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -47,6 +48,8 @@ class Condition:
 def condition_of_words(values: Sequence[Value]) -> Condition:
     """Return the condition of the operands of ``test``, or of ``[`` without the last bracket."""
     texts = [written_text(value) for value in values]
+    if _is_refused(texts) and not is_open(values):
+        return Condition(False, tuple(texts))
     for joint, decide in (("-o", _any), ("-a", _all)):
         for at in range(1, len(texts) - 1):
             if texts[at] == joint and len(texts) > 3:
@@ -55,6 +58,17 @@ def condition_of_words(values: Sequence[Value]) -> Condition:
     if len(values) > 1 and texts[0] == "!":
         return condition_of_words(values[1:]).negated()
     return _simple(values, texts)
+
+
+def _is_refused(texts: Sequence[str]) -> bool:
+    # Bash prints an error about operands without an operator: the test fails, negated or not.
+    while len(texts) > 1 and texts[0] == "!":
+        texts = texts[1:]
+    if "-a" in texts or "-o" in texts:
+        return False
+    if len(texts) == 3:
+        return not _BINARY.fullmatch(texts[1])
+    return len(texts) > 3 or (len(texts) == 2 and not texts[0].startswith("-"))
 
 
 def _simple(values: Sequence[Value], texts: Sequence[str]) -> Condition:

@@ -349,12 +349,16 @@ class ControlFlow(ABC):
         return merge([state.fork(commands=after.commands, branches=after.branches) for after in inner])
 
     def _declaration(self, command: Node, state: State) -> list[State]:
-        exports = command["Variant"]["Value"] == "export"
+        kind = command["Variant"]["Value"]
+        exports, is_local = kind == "export", kind in ("local", "declare", "typeset")
         for argument in command.get("Args", ()):
             if "Name" not in argument:
-                exports = exports or "x" in written_text(self.expander(state).value(argument.get("Value")))
+                options = written_text(self.expander(state).value(argument.get("Value")))
+                exports, is_local = exports or "x" in options, is_local and "g" not in options
                 continue
             name = argument["Name"]["Value"]
+            if is_local:
+                state.declare(name, is_assigned=not argument.get("Naked"))
             if not argument.get("Naked"):
                 self.expander(state).assign(argument)
             if exports:

@@ -94,14 +94,16 @@ class Expander:
             if kind == "Lit":
                 self._add_literal(fields, part, quoted=quoted, escapes=escapes, is_first=not number)
             elif kind == "SglQuoted":
-                text = part.get("Value", "")
-                fields.add(known(_ansi(text) if part.get("Dollar") else decoded(text)))
+                text = decoded(part.get("Value", ""))
+                if escapes is not _ESCAPED:  # a quote between double quotes, as in "${A:-'b'}"
+                    text = f"'{text}'"
+                fields.add(known(_ansi(text) if part.get("Dollar") else text))
             elif kind == "DblQuoted":
                 if not self._is_empty_list(part):
                     fields.add(())
                 self._add_parts(fields, part.get("Parts", ()), quoted=True, escapes=_ESCAPED_IN_QUOTES)
             elif kind == "ParamExp":
-                self._add_parameter(fields, part, quoted=quoted)
+                self._add_parameter(fields, part, quoted=quoted, escapes=escapes)
             elif kind == "ArithmExp":
                 number_of = self.arithmetic(part["X"])
                 fields.add(unknown(self._text.written(part)) if number_of is None else known(str(number_of)))
@@ -139,10 +141,15 @@ class Expander:
         else:
             fields.add(known(text))
 
-    def _add_parameter(self, fields: Fields, part: Node, *, quoted: bool) -> None:
+    def _add_parameter(self, fields: Fields, part: Node, *, quoted: bool, escapes: re.Pattern[str]) -> None:
         written = self._text.written(part)
         if (word := self._replacement(part)) is not None:
-            self._add_parts(fields, word.get("Parts", ()), quoted=quoted, escapes=_ESCAPED)
+            for inner in word.get("Parts", ()):
+                text = inner.get("Value", "")
+                if inner["Type"] == "Lit" and not quoted and "\\" not in text:
+                    fields.add_split(known(text))
+                else:
+                    self._add_parts(fields, [inner], quoted=quoted, escapes=escapes)
             return
         values = self._parameter(part)
         is_list = _is_list(part)
@@ -235,7 +242,7 @@ class Expander:
             key = index
         if is_open(variable.elements.values()):
             return None
-        return [variable.elements.get(key, ())]
+        return [variable.elements[key]] if key in variable.elements else []
 
     def _key(self, index: Node) -> str | None:
         value = self.arithmetic(index)
@@ -258,20 +265,20 @@ class Expander:
             return None
         if _is_list(part):
             return None if is_open(values) else [known(str(len(values)))]
-        text = text_of(values[0])
+        text = text_of(values[0] if values else ())
         return None if text is None else [known(str(len(text)))]
 
     def _slice(self, part: Node, values: list[Value]) -> list[Value] | None:
-        first = self.arithmetic(part["Slice"]["Offset"])
-        length_node = part["Slice"].get("Length")
-        length = None if length_node is None else self.arithmetic(length_node)
-        if first is None or (length_node is not None and length is None):
+        ends = [part["Slice"].get(end) for end in ("Offset", "Length")]
+        first, length = (None if end is None else self.arithmetic(end) for end in ends)
+        if (first is None and ends[0] is not None) or (length is None and ends[1] is not None):
             return None
+        first = first or 0
         if _is_list(part):
             if part["Param"]["Value"] in _ALL:
                 first -= 1  # parameters are numbered from 1
             return values[first:][:length]
-        text = text_of(values[0])
+        text = text_of(values[0] if values else ())
         return None if text is None else [known(text[first:][:length])]
 
     def _replaced(self, replacement: Node, value: Value, written: Value) -> Value:

@@ -252,13 +252,18 @@ class _Interpreter(ControlFlow):
 
     def _call_function(self, name: str, words: Sequence[Word], state: State) -> list[State]:
         interpreter, body = state.functions[name]
-        outer = state.parameters
+        outer, saved = state.parameters, state.saved
         is_open = any(word.is_open for word in words)
-        state.parameters = None if is_open else tuple(map(value_of, words))
+        state.parameters, state.saved = None if is_open else tuple(map(value_of, words)), {}
         with self.run.deeper():
             after = interpreter.statements([body], [state])
         for current in after:
-            current.parameters = outer
+            for own, variable in (current.saved or {}).items():
+                if variable is None:
+                    current.variables.pop(own, None)
+                else:
+                    current.assign(own, variable)
+            current.parameters, current.saved = outer, saved
             if current.flow == "return":
                 current.flow = None
         return merge(after)

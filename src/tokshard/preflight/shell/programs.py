@@ -40,6 +40,11 @@ def _expr(operands: list[Value]) -> Value:
 def _path_part(take: Callable[[str], str], name: str) -> Callable[[list[Value]], Value]:
     def part(operands: list[Value]) -> Value:
         text = text_of(operands[0]) if len(operands) == 1 else None
+        if text is None and name == "basename" and len(operands) == 2:
+            path, suffix = map(text_of, operands)
+            if path is not None and suffix is not None:
+                base = take(path)
+                return known(base if base == suffix else base.removesuffix(suffix))
         return unknown(f"$({name} {_written(operands)})") if text is None else known(take(text))
 
     return part

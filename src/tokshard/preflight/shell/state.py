@@ -45,6 +45,8 @@ class State:
         branches: The undetermined conditions on this path, as written; "not ..." if they do not hold.
         assumed: The outcomes of undetermined conditions, by their operands.
         bound: The values that variables must have on this path, because a condition compares them.
+        saved: The variables that the current function declares as its own, with their values outside of it;
+            None outside of functions.
         flow: The reason why the following statements do not run.
         commands: The commands so far.
         has_unknown_source: Whether the script has read commands from a file that cannot be read here, which
@@ -59,6 +61,7 @@ class State:
     branches: tuple[str, ...] = ()
     assumed: dict[tuple[str, ...], bool] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
+    saved: dict[str, Variable | None] | None = None
     flow: Flow | None = None
     commands: tuple[ShellCommand, ...] = ()
     has_unknown_source: bool = False
@@ -74,6 +77,7 @@ class State:
             self.branches,
             dict(self.assumed),
             dict(self.bound),
+            None if self.saved is None else dict(self.saved),
             self.flow,
             self.commands,
             self.has_unknown_source,
@@ -91,6 +95,13 @@ class State:
         self.bound.pop(name, None)
         if self.assumed:
             self.assumed = {key: value for key, value in self.assumed.items() if not _mentions(key, name)}
+
+    def declare(self, name: str, *, is_assigned: bool) -> None:
+        """Make a variable one of the current function; its new value may be made of the one outside."""
+        if self.saved is not None and name not in self.saved:
+            self.saved[name] = self.lookup(name)
+            if not is_assigned:
+                self.assign(name, Variable())
 
     def forget(self, names: Iterable[str]) -> None:
         """Make variables unknown."""

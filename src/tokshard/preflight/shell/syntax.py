@@ -68,7 +68,7 @@ class ShellText:
 
     def written(self, node: Node) -> str:
         """Return a node as it is written."""
-        return decoded(self._source[node["Pos"]["Offset"] : node["End"]["Offset"]].decode())
+        return decoded(self._source[node["Pos"].get("Offset", 0) : node["End"]["Offset"]].decode())
 
     @property
     def text(self) -> str:
