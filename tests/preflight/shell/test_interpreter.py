@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.real_bash import bash
 from tokshard.errors import UsageError
 from tokshard.preflight.shell.interpreter import read_shell
 from tokshard.preflight.shell.values import Word
@@ -21,22 +20,6 @@ def read_commands(text: str) -> list[tuple[Word, ...]]:
 
 def words_of(text: str) -> list[list[str]]:
     return [[word.text for word in command] for command in read_commands(text)]
-
-
-def bash(text: str) -> list[list[str]]:
-    """The slow twin: bash itself, in which ``run`` prints its arguments."""
-    program = "run() { printf '%s\\0' run \"$@\"; printf '\\n\\0'; }\n" + text
-    done = subprocess.run(
-        ["bash", "--norc", "-c", program], capture_output=True, check=True, env={"PATH": "/usr/bin:/bin"}
-    )
-    pieces = done.stdout.decode().split("\0")[:-1]
-    commands: list[list[str]] = [[]]
-    for piece in pieces:
-        if piece == "\n":
-            commands.append([])
-        else:
-            commands[-1].append(piece)
-    return commands[:-1]
 
 
 QUOTED = ["'q q'", '"d  d"', '"x $T y"', '"$S"', '"${L[@]}"', '"\\"x\\""', "''", '""', '"a\\\nb"', '"\\x"']

@@ -281,44 +281,44 @@ class ControlFlow(ABC):
         return _after_loop(states)
 
     def _c_for(self, command: Node, loop: Node, state: State) -> list[State]:
-        expander = self.expander(state)
+        def holds(state: State) -> Outcomes:
+            value = self.expander(state).arithmetic(loop["Cond"]) if "Cond" in loop else None
+            return [(state, None if value is None else value != 0)]
+
         if "Init" in loop:
-            expander.arithmetic(loop["Init"])
-        trial = state.fork()
-        for _ in range(_MAX_ROUNDS):
-            holds = self.expander(trial).arithmetic(loop["Cond"]) if "Cond" in loop else None
-            if holds is None:
-                break
-            if not holds:
-                return _after_loop([trial])
-            states = self._round(command["Do"], [trial])
-            trial = states[0] if len(states) == 1 else join(states)
-            if trial.flow:
-                return _after_loop([trial])
-            if "Post" in loop:
-                self.expander(trial).arithmetic(loop["Post"])
-        return self._unknown_rounds(command["Do"], state, set())
+            self.expander(state).arithmetic(loop["Init"])
+        return self._rounds(command["Do"], state, holds, loop.get("Post"))
 
     def _while(self, command: Node, state: State) -> list[State]:
-        states = [state.fork()]
+        def holds(state: State) -> Outcomes:
+            outcomes = self._statement(command["Cond"][-1], state)
+            return [(s, None if o is None else o != bool(command.get("Until"))) for s, o in outcomes]
+
+        return self._rounds(command["Do"], state, holds)
+
+    def _rounds(
+        self,
+        statements: Sequence[Node],
+        state: State,
+        holds: Callable[[State], Outcomes],
+        post: Node | None = None,
+    ) -> list[State]:
+        """Run a loop as long as its condition holds; if that is unknown, what the loop assigns is too."""
+        states, done = [state.fork()], list[State]()
         for _ in range(_MAX_ROUNDS):
-            decided = [
-                (after, outcome)
-                for before in states
-                for after, outcome in self._statement(command["Cond"][-1], before)
-            ]
-            until = bool(command.get("Until"))
-            outcomes = {None if outcome is None else outcome != until for _, outcome in decided}
-            if len(decided) > len(states) or outcomes - {True, False}:
-                break
-            if outcomes == {False}:
-                return _after_loop([after for after, _ in decided])
-            if outcomes != {True}:
-                break
-            states = self._round(command["Do"], [after for after, _ in decided])
-            if all(current.flow for current in states):
-                return _after_loop(states)
-        return self._unknown_rounds(command["Do"], state, set())
+            decided = [holds(before) for before in states]
+            if any(len(outcomes) > 1 or outcomes[0][1] is None for outcomes in decided):
+                return self._unknown_rounds(statements, state, set())
+            done += [after for [(after, outcome)] in decided if not outcome]
+            after = self._round(statements, [after for [(after, outcome)] in decided if outcome])
+            done += [one for one in after if one.flow]
+            states = _limited([one for one in after if not one.flow])
+            if not states:
+                return _after_loop(done)
+            if post is not None:
+                for before in states:
+                    self.expander(before).arithmetic(post)
+        return self._unknown_rounds(statements, state, set())
 
     def _round(self, statements: Sequence[Node], states: list[State]) -> list[State]:
         after = self.statements(statements, states)

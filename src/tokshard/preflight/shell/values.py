@@ -139,7 +139,8 @@ def word_of(value: Value) -> Word:
     """Return the word that a value is."""
     unknown_parts = tuple(piece.text for piece in value if piece.is_unknown)
     # Text beside an open part belongs to one word at least.
-    return Word(written_text(value), unknown_parts, len(value) == 1 and value[0].is_open, value)
+    is_open = bool(value) and all(piece.is_open for piece in value)
+    return Word(written_text(value), unknown_parts, is_open, value)
 
 
 class Fields:
