@@ -296,6 +296,12 @@ def test_jobs_without_indexes_look_nothing_up(data):
         assert diagnosis.is_healthy
 
 
+def test_the_processes_of_jobs_without_indexes_are_checked(data):
+    job = replace(HEALTHY, mock_data=True, tensor_model_parallel_size=3)
+    assert codes(diagnose(job)) == ["world-size"]
+    assert codes(diagnose(replace(job, unknown=(("world_size", "$N"),), world_size=None))) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -26,6 +26,7 @@ from tokshard.preflight.launch.rules import (
     Result,
     SkippedCheck,
     check_arguments,
+    check_processes,
     reason_names_unknown,
     skipped,
 )
@@ -171,8 +172,7 @@ def diagnose(
     is_checked = unsupported is None or unsupported.has_other_names_only
     if unsupported is not None:
         results.add(SkippedCheck("cache" if is_checked else "data", unsupported.reason))
-    if is_checked:
-        results.add(*check_arguments(arguments, version))
+    results.add(*(check_arguments(arguments, version) if is_checked else check_processes(arguments)))
     if options := unchecked_options(launch):
         results.add(SkippedCheck("options", f"the effect of {', '.join(options)} is not checked"))
     paths = PathMapping(path_as)

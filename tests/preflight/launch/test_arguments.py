@@ -14,6 +14,7 @@ from tokshard.errors import IntegrityError, UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.preflight.job import doctor
 from tokshard.preflight.launch.arguments import LaunchArguments, parse_step_schedule
+from tokshard.preflight.launch.programs import unsupported_data
 from tokshard.preflight.launch.text import read_launch_words, read_launches
 
 
@@ -343,6 +344,25 @@ def test_an_unknown_word_after_the_first_of_a_list_is_one_of_its_values():
     launch = read_launch("python pretrain_gpt.py --data-path 0.5 $A 0.5 b --fp16 $FP8 $MORE --seed 7")
     assert (launch.data_path, launch.unknown, launch.seed) == (None, (("data_path", "$A"),), 7)
     assert launch.unseen == ("$MORE",)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--train-data a.json",
+        "--valid-data b.json",
+        "--finetune-hf-dataset x/y",
+        "--train-weighted-split-paths-path list.txt",
+        "--dataset LLama-Pretrain-Raw",
+        "--train-mode finetune",
+        "--mock-data",
+    ],
+)
+def test_data_of_other_kinds_is_not_checked(option):
+    (launch,) = read_launches(f"python pretrain_gpt.py --split 9,1,0 --train-iters 5 {option}")
+    unsupported = unsupported_data(launch)
+    assert unsupported is not None
+    assert not unsupported.has_other_names_only
 
 
 def test_the_batch_size_follows_from_the_processes():

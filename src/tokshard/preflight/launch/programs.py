@@ -122,6 +122,10 @@ def _other_data(launch: Launch) -> Iterator[str]:
         yield f"with --dataloader-type {arguments.dataloader_type} the job reads no indexes"
     if any(_WEIGHTED_SPLITS.fullmatch(name) for name in others):
         yield "--train-weighted-split-paths and the like are Megatron-DeepSpeed's, and not read"
+    if "train_data" in others or "valid_data" in others:
+        yield "--train-data and --valid-data are Pai-Megatron-Patch's, and name texts, not indexed datasets"
+    if "finetune_hf_dataset" in others:
+        yield "with --finetune-hf-dataset the job reads conversations, not documents"
     dataset = others.get("dataset")
     if dataset is not None and dataset != "MMAP":
         yield f"with --dataset {dataset} Pai-Megatron-Patch reads other samples than GPT's"

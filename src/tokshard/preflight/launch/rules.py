@@ -97,6 +97,18 @@ def check_arguments(launch: LaunchArguments, megatron: str | None = None) -> lis
     return [result for rule in rules for result in rule(launch)]
 
 
+def check_processes(launch: LaunchArguments) -> list[Finding]:
+    """Check the arguments that do not depend on the kind of the data: processes and batches.
+
+    Example:
+        >>> launch = LaunchArguments(tensor_model_parallel_size=16, world_size=8, mock_data=True)
+        >>> [finding.code for finding in check_processes(launch)]
+        ['world-size']
+    """
+    results = (result for rule in (_ranks, _batches, _schedules) for result in rule(launch))
+    return [result for result in results if isinstance(result, Finding) and result.severity == "error"]
+
+
 def reason_sizes_unknown(launch: LaunchArguments) -> str | None:
     """Return the reason why the numbers of samples are unknown; None if all arguments for them are known."""
     names: tuple[str, ...] = (*_SIZES, "global_batch_size")
