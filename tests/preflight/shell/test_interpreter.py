@@ -151,3 +151,13 @@ def test_descriptions_in_angle_brackets_are_unknown_values():
 def test_elements_of_arrays_may_begin_with_brackets():
     assert words_of("L=(--layers [0]+[1]\n [2]=x); run ${L[@]}")[-1][:2] == ["run", "--layers"]
     assert open_words("L=(--layers [0]+[1] -a); run ${L[@]}")[2:] == [("[0]+[1]", False), ("-a", False)]
+
+
+def test_of_too_many_paths_those_with_other_options_stay_apart():
+    defaults = "".join(f'if [ -z "$V{n}" ]; then V{n}={n}; fi\n' for n in range(9))
+    text = 'if [ "$D" = x ]; then O="--data a"; else O="--data b"; fi\n'
+    paths = read_shell(f"{defaults}{text}{defaults.replace('V', 'W')}run $O $V1")
+    assert len(paths) <= 32
+    commands = [[word.text for word in path.commands[0].words] for path in paths]
+    assert {tuple(words[:3]) for words in commands} == {("run", "--data", "a"), ("run", "--data", "b")}
+    assert {len(words) for words in commands} == {4}

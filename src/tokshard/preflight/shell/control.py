@@ -15,11 +15,11 @@ from tokshard.errors import UsageError
 from tokshard.preflight.shell.commands import RUNNERS, program_at
 from tokshard.preflight.shell.conditions import Condition, condition_of_test
 from tokshard.preflight.shell.expansion import Expander, matches
-from tokshard.preflight.shell.state import State, join, merge
+from tokshard.preflight.shell.state import State, join, merge, without_one_decision
 from tokshard.preflight.shell.syntax import Node, ShellText
 from tokshard.preflight.shell.values import Value, Variable, Word, text_of, value_of, word_of, written_text
 
-_MAX_PATHS = 64
+_MAX_PATHS = 32
 _MAX_STEPS = 50_000
 _MAX_ROUNDS = 1_000
 _MAX_DEPTH = 20
@@ -417,5 +417,7 @@ def _after_loop(states: list[State]) -> list[State]:
 
 
 def _limited(states: list[State]) -> list[State]:
-    merged = merge(states)
-    return merged if len(merged) <= _MAX_PATHS else [join(merged)]
+    limited = merge(states)
+    while len(limited) > _MAX_PATHS:
+        limited = without_one_decision(limited)
+    return limited

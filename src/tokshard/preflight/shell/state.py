@@ -193,3 +193,35 @@ def join(states: list[State]) -> State:
     commands = (command for state in (*alive, *ended) for command in state.commands)
     joined.commands = tuple(dict.fromkeys(commands))
     return joined
+
+
+def without_one_decision(states: list[State]) -> list[State]:
+    """Return fewer states: those that differ in one condition only, which changes the least, are joined."""
+    best: tuple[tuple[int, int], list[list[State]]] | None = None
+    for decision in dict.fromkeys(_decision(branch) for state in states for branch in state.branches):
+        found: dict[tuple[str, ...], list[State]] = {}
+        for state in states:
+            others = tuple(branch for branch in state.branches if _decision(branch) != decision)
+            found.setdefault(others, []).append(state)
+        groups = list(found.values())
+        if len(groups) < len(states):
+            changed = {
+                name: state.variables.get(name)
+                for first, *rest in groups
+                for state in rest
+                for name in state.changed_since(first)
+            }
+            cost = sum(map(_has_options, changed.values())), len(changed)
+            if best is None or cost < best[0]:
+                best = cost, groups
+    return [join(states)] if best is None else [join(group) for group in best[1]]
+
+
+def _decision(branch: str) -> str:
+    return branch.removeprefix("not ")
+
+
+def _has_options(variable: Variable | None) -> bool:
+    # Options are what a script makes a command of; other values are made known again by a later condition.
+    values = () if variable is None else variable.elements.values()
+    return any("--" in piece.text for value in values for piece in value)
