@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -45,6 +46,17 @@ KNOWN = Names()
 UNKNOWN = Names(unknown=("U", "V"), split=("W",), has_loops=False)
 
 
+def named(make: Callable[..., st.SearchStrategy[str]]) -> Callable[..., st.SearchStrategy[str]]:
+    """Make strategies whose representation is a name: Hypothesis prints that of nested ones."""
+    cached = cache(make)
+
+    def drawn(draw: st.DrawFn, *args: object) -> str:
+        return draw(cached(*args))
+
+    drawn.__name__ = make.__name__
+    return st.composite(drawn)
+
+
 def sampled(*texts: str) -> st.SearchStrategy[str]:
     return st.sampled_from(texts)
 
@@ -64,7 +76,7 @@ ARITHMETIC = st.recursive(
 )
 
 
-@cache
+@named
 def expansions(names: Names) -> st.SearchStrategy[str]:
     """What may stand between double quotes, and without them."""
     name = sampled(*names.scalars)
@@ -86,8 +98,8 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
             "$1",
             "${2}",
             "$(echo $A)",
-            '$(basename "$D" .bin)',
-            '$(dirname "$D")',
+            '$(basename "./$D" .bin)',
+            '$(dirname "./$D")',
             "$(expr $N + 1)",
             "`echo b`",
         ),
@@ -95,7 +107,7 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
     )
 
 
-@cache
+@named
 def words(names: Names) -> st.SearchStrategy[str]:
     text = sampled(*TEXTS)
     piece = st.one_of(
@@ -108,7 +120,7 @@ def words(names: Names) -> st.SearchStrategy[str]:
     return word | sampled(*(f"${name}" for name in names.split)) if names.split else word
 
 
-@cache
+@named
 def conditions(names: Names) -> st.SearchStrategy[str]:
     operand = expansions(names).map('"{}"'.format) | sampled(*TEXTS)
     single = operand.filter(lambda text: "@" not in text)
@@ -134,7 +146,7 @@ def conditions(names: Names) -> st.SearchStrategy[str]:
     )
 
 
-@cache
+@named
 def simple_statements(names: Names) -> st.SearchStrategy[str]:
     word, name = words(names), sampled(*names.scalars)
     many = joined(" ", word, 0, 3)
@@ -168,7 +180,7 @@ def blocks(draw: st.DrawFn, names: Names, depth: int = 3) -> str:
     return "\n".join(found)
 
 
-@cache
+@named
 def compound_statements(names: Names, depth: int) -> st.SearchStrategy[str]:
     body, condition, word = blocks(names, depth - 1), conditions(names), words(names)
     items = joined(" ", word if names.has_loops else sampled(*TEXTS), 0, 3)

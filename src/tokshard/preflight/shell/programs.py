@@ -45,7 +45,9 @@ def _path_part(take: Callable[[str], str], name: str) -> Callable[[list[Value]],
             if path is not None and suffix is not None:
                 base = take(path)
                 return known(base if base == suffix else base.removesuffix(suffix))
-        return unknown(f"$({name} {_written(operands)})") if text is None else known(take(text))
+        if text is None or text.startswith("-"):
+            return unknown(f"$({name} {_written(operands)})")
+        return known(take(text))
 
     return part
 
