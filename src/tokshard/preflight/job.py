@@ -15,6 +15,7 @@ from tokshard.blending.options import BuilderConfig
 from tokshard.blending.plan import SplitPlan, shortfall_of
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.findings import Finding
+from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.preflight.build_command import BuildCommand
@@ -173,6 +174,15 @@ def diagnose(
     if unsupported is not None:
         results.add(SkippedCheck("cache" if is_checked else "data", unsupported.reason))
     results.add(*(check_arguments(arguments, version) if is_checked else check_processes(arguments)))
+    if launch.unread:
+        results.add(
+            SkippedCheck(
+                "scripts",
+                f"not found and not read: {listed(launch.unread, _SHOWN_SOURCES)}; they may set variables or "
+                "start jobs",
+                "run doctor on a machine and in a directory where the script finds them",
+            )
+        )
     if options := unchecked_options(launch):
         results.add(SkippedCheck("options", f"the effect of {', '.join(options)} is not checked"))
     paths = PathMapping(path_as)

@@ -161,3 +161,40 @@ def test_of_too_many_paths_those_with_other_options_stay_apart():
     commands = [[word.text for word in path.commands[0].words] for path in paths]
     assert {tuple(words[:3]) for words in commands} == {("run", "--data", "a"), ("run", "--data", "b")}
     assert {len(words) for words in commands} == {4}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("until run a; do sleep 1; done", ["run", "a"]),
+        ("IFS=,; L=a,b; run $L", ["run", "a", "b"]),
+        ("D=x; unset D; run ${D-m}", ["run", "m"]),
+        ("A=(1 2 3); unset 'A[1]'; run ${A[@]}", ["run", "1", "3"]),
+        ("D=w; f() { local D=s; g; }; g() { D=z; }; f; run $D", ["run", "w"]),
+        ("run $((010)) $((0x10)) $'t\\tb'", ["run", "8", "16", "t\tb"]),
+        ("ls | xargs -I{} run data/{}", ["xargs", "-I{}", "run", "data/{}", "xargs"]),
+    ],
+)
+def test_less_common_syntax(text, expected):
+    found = read_commands(text)[0 if "until" in text else -1]
+    assert [word.text for word in found] == expected
+
+
+def test_what_runs_for_each_input_is_unknown():
+    (found,) = [command for command in read_commands("ls | xargs -I{} run data/{}") if len(command) > 1]
+    assert [word.unknown for word in found][2:] == [(), ("data/{}",), ("xargs",)]
+
+
+def test_alternatives_within_a_pipe_stay_apart():
+    text = "srun bash -c 'if [ $X = 1 ]; then run a; else run b; fi' | tee log"
+    paths = read_shell(text)
+    assert [path.branches for path in paths] == [("[ $X = 1 ]",), ("not [ $X = 1 ]",)]
+    assert [[word.text for word in path.commands[0].words] for path in paths] == [["run", "a"], ["run", "b"]]
+
+
+def test_a_condition_on_parameters_is_asked_again_when_they_change():
+    text = 'set -- $U; if [ "$1" = a ]; then :; fi; set -- $V; if [ "$1" = a ]; then run; fi; run end'
+    assert {tuple(word.text for word in path.commands[0].words) for path in read_shell(text)} == {
+        ("run",),
+        ("run", "end"),
+    }

@@ -23,6 +23,7 @@ class Launch:
         words: The command as it was understood; empty for a log or a file of arguments.
         line: The line of the script, from 1; None for other texts.
         branches: The undetermined conditions that lead to it, as written; "not ..." if they do not hold.
+        unread: Scripts that the script runs or sources and that are not here.
     """
 
     arguments: LaunchArguments
@@ -31,6 +32,7 @@ class Launch:
     words: tuple[Word, ...] = ()
     line: int | None = None
     branches: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:

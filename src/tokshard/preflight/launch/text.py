@@ -142,7 +142,9 @@ def _choose(paths: Sequence[ShellPath], variables: Mapping[str, str], name: str)
             )
             if not _is_job(launch):
                 continue
-            launch = replace(_with_yaml(launch, name), line=command.line, branches=path.branches)
+            launch = replace(
+                _with_yaml(launch, name), line=command.line, branches=path.branches, unread=path.unread
+            )
             key = (launch.arguments, launch.program_name, unsupported_data(launch), unchecked_options(launch))
             if key in found:
                 branches = tuple(b for b in found[key].branches if b in path.branches)

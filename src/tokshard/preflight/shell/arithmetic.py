@@ -79,7 +79,7 @@ class _Arithmetic:
                 return None
             text = text_of(variable.elements.get("0", ()))
         try:
-            return None if text is None else int(text.strip() or "0", 0 if "x" in text.lower() else 10)
+            return None if text is None else _number(text.strip() or "0")
         except ValueError:
             return _parsed(text or "")
 
@@ -120,6 +120,13 @@ class _Arithmetic:
         if _NAME.fullmatch(name):
             variable = Variable(is_unknown=True) if value is None else Variable.of(str(value))
             self.state.assign(name, variable)
+
+
+def _number(text: str) -> int:
+    if text.lower().lstrip("+-").startswith("0x"):
+        return int(text, 16)
+    is_octal = text.lstrip("+-").startswith("0")
+    return int(text, 8 if is_octal else 10)
 
 
 def _parsed(text: str) -> int | None:

@@ -46,8 +46,7 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> Done |
         return Done(_shift(operands, state))
     elif name == "unset":
         for word in operands:
-            state.assign(word.text, Variable())
-            state.exported -= {word.text}
+            _unset(word.text, state)
     elif name in ("read", "mapfile", "readarray", "getopts"):
         _read(operands, text, state)
     elif name not in _SILENT:
@@ -55,6 +54,17 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> Done |
     elif [word.text for word in operands[:1]] == ["-v"]:  # printf
         state.forget(word.text for word in operands[1:2])
     return Done(None)
+
+
+def _unset(text: str, state: State) -> None:
+    name, bracket, key = text.partition("[")
+    found = state.lookup(name)
+    if bracket and found is not None and not found.is_unknown:
+        kept = {other: value for other, value in found.elements.items() if other != key.rstrip("]")}
+        state.assign(name, Variable(kept))
+        return
+    state.assign(name, Variable())
+    state.exported -= {name}
 
 
 def _read(operands: Sequence[Word], text: str | None, state: State) -> None:
@@ -70,15 +80,15 @@ def _set_parameters(operands: Sequence[Word], state: State) -> None:
         return
     words = operands[list(operands).index(Word("--")) + 1 :]
     is_open = any(word.is_open for word in words)
-    state.parameters = None if is_open else tuple(map(value_of, words))
+    state.set_parameters(None if is_open else tuple(map(value_of, words)))
 
 
 def _shift(operands: Sequence[Word], state: State) -> bool | None:
     count = operands[0].text if operands else "1"
     if state.parameters is None or not count.isdecimal():
-        state.parameters = None
+        state.set_parameters(None)
         return None
     if int(count) > len(state.parameters):
         return False
-    state.parameters = state.parameters[int(count) :]
+    state.set_parameters(state.parameters[int(count) :])
     return True

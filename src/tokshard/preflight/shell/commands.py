@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tokshard.preflight.shell.values import Word
+from tokshard.preflight.shell.values import Value, Word, known, unknown
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
-RUNNERS = SHELLS | {"sbatch", "salloc"}
+BATCH = frozenset({"sbatch", "salloc"})
+RUNNERS = SHELLS | BATCH
 """Programs that run the script of a file or of their standard input."""
+
+IS_SCRIPT = re.compile(r"\.(?:sh|bash|sbatch|slurm|job)$")
+"""The names of shell scripts."""
 
 _OPTION_WITH_TEXT = re.compile(r"-[a-z]*c")
 _DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _INNER_COMMAND = re.compile(r"\.py[ \t\n]")
 _INTERPRETERS = re.compile(r"python[0-9.]*|perl")
 
@@ -46,18 +51,22 @@ def variables_of_directives(script: str) -> Iterator[tuple[str, str]]:
         if line.strip() and not line.startswith("#"):
             return  # sbatch reads the comments before the first command
         match = _DIRECTIVE.match(line)
-        words = ("" if match is None else match[1]).partition(" #")[0].split()
-        for number, word in enumerate(words):
-            option, separator, value = word.partition("=")
-            if re.fullmatch(r"-[Nncj]\d+", word):
-                option, value = word[:2], word[2:]
-            elif not separator:
-                value = words[number + 1] if number + 1 < len(words) else ""
-            if option in ("--gres", "--gpus-per-node"):
-                value = value.rpartition(":")[2]
-            for name in _VARIABLES.get(option, ()):
-                if value.isdecimal() or (value and name in _TEXTS):
-                    yield name, value
+        yield from variables_of_options(("" if match is None else match[1]).partition(" #")[0].split())
+
+
+def variables_of_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the variables that Slurm sets for options of ``sbatch``."""
+    for number, word in enumerate(words):
+        option, separator, value = word.partition("=")
+        if re.fullmatch(r"-[Nncj]\d+", word):
+            option, value = word[:2], word[2:]
+        elif not separator:
+            value = words[number + 1] if number + 1 < len(words) else ""
+        if option in ("--gres", "--gpus-per-node"):
+            value = value.rpartition(":")[2]
+        for name in _VARIABLES.get(option, ()):
+            if value.isdecimal() or (value and name in _TEXTS):
+                yield name, value
 
 
 def nested_text(words: Sequence[Word]) -> tuple[int, Word, Sequence[Word]] | None:
@@ -90,6 +99,25 @@ def _has_interpreter(words: Sequence[Word]) -> bool:
     return any(_INTERPRETERS.fullmatch(word.text.rsplit("/", 1)[-1]) for word in words)
 
 
+def assignments_of(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
+    """Yield the variables that wrappers set for the shell that they run.
+
+    Example:
+        >>> words = [Word("env"), Word("A=1"), Word("sbatch"), Word("--export=ALL,B=2")]
+        >>> [name for name, _ in assignments_of(words)]
+        ['A', 'B']
+    """
+    for word in words:
+        if word.text.startswith("--export="):
+            for pair in word.text.removeprefix("--export=").split(","):
+                name, separator, text = pair.partition("=")
+                if separator:
+                    yield name, unknown(text) if word.unknown else known(text)
+        elif match := _ASSIGNMENT.match(word.text):
+            name, text = match[0][:-1], word.text[match.end() :]
+            yield name, unknown(text) if word.unknown else known(text)
+
+
 def program_at(words: Sequence[Word], names: frozenset[str]) -> int | None:
     """Return the position of the first word that is one of these programs."""
     for at, word in enumerate(words):
@@ -98,9 +126,10 @@ def program_at(words: Sequence[Word], names: frozenset[str]) -> int | None:
     return None
 
 
-def file_operand(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
-    """Return the script that the operands of a shell name, and its parameters."""
-    for at, word in enumerate(words):
-        if not word.text.startswith(("-", "+")):
-            return word.text, words[at + 1 :]
-    return None, ()
+def file_operand(words: Sequence[Word]) -> int | None:
+    """Return the position of the script among the operands of a shell or of ``sbatch``."""
+    if Word("-s") in words:
+        return None  # the standard input is the script
+    named = (at for at, word in enumerate(words) if IS_SCRIPT.search(word.text))
+    others = (at for at, word in enumerate(words) if not word.text.startswith(("-", "+")))
+    return next(named, next(others, None))

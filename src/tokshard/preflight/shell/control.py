@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tokshard.errors import UsageError
@@ -36,10 +36,12 @@ class Run:
     Attributes:
         directory: The directory of the script; None if it is not a file.
         given: The names of the variables that the caller sets.
+        unread: Scripts that the script runs or sources and that are not here.
     """
 
     directory: str | None
     given: frozenset[str]
+    unread: dict[str, None] = field(default_factory=dict)
     steps: int = 0
     depth: int = 0
 
@@ -207,11 +209,14 @@ class ControlFlow(ABC):
             words = self.expander(state.fork()).words(shell)
             if program_at(words, RUNNERS) is not None:
                 return [(after, None) for after in self.nested(text, words, command, state)]
+        states = [state]
         for side in ("X", "Y"):
-            found = [after.commands for after, _ in self._statement(command[side], state.fork())]
-            added = [c for commands in found for c in commands[len(state.commands) :]]
-            state = state.fork(commands=state.commands + tuple(dict.fromkeys(added)))
-        return [(state, None)]
+            states = [
+                before.follow(after)
+                for before in states
+                for after, _ in self._statement(command[side], before.fork())
+            ]
+        return [(after, None) for after in merge(states)]
 
     def _arithmetic(self, command: Node, state: State) -> Outcomes:
         value = self.expander(state).arithmetic(command["X"])
@@ -262,7 +267,7 @@ class ControlFlow(ABC):
         loop = command["Loop"]
         if loop["Type"] == "CStyleLoop":
             return self._c_for(command, loop, state)
-        name = loop["Name"]["Value"]
+        name = loop["Name"].get("Value", "")
         expander = self.expander(state)
         if (loop.get("InPos") or {}).get("Line"):
             words = expander.words(loop.get("Items", ()))
@@ -294,7 +299,7 @@ class ControlFlow(ABC):
             outcomes = self._statement(command["Cond"][-1], state)
             return [(s, None if o is None else o != bool(command.get("Until"))) for s, o in outcomes]
 
-        return self._rounds(command["Do"], state, holds)
+        return self._rounds(command["Do"], state, holds, condition=command["Cond"])
 
     def _rounds(
         self,
@@ -302,13 +307,14 @@ class ControlFlow(ABC):
         state: State,
         holds: Callable[[State], Outcomes],
         post: Node | None = None,
+        condition: Sequence[Node] = (),
     ) -> list[State]:
         """Run a loop as long as its condition holds; if that is unknown, what the loop assigns is too."""
         states, done = [state.fork()], list[State]()
         for _ in range(_MAX_ROUNDS):
             decided = [holds(before) for before in states]
             if any(len(outcomes) > 1 or outcomes[0][1] is None for outcomes in decided):
-                return self._unknown_rounds(statements, state, set())
+                return self._unknown_rounds([*condition, *statements], state, set())
             done += [after for [(after, outcome)] in decided if not outcome]
             after = self._round(statements, [after for [(after, outcome)] in decided if outcome])
             done += [one for one in after if one.flow]
@@ -318,7 +324,7 @@ class ControlFlow(ABC):
             if post is not None:
                 for before in states:
                     self.expander(before).arithmetic(post)
-        return self._unknown_rounds(statements, state, set())
+        return self._unknown_rounds([*condition, *statements], state, set())
 
     def _round(self, statements: Sequence[Node], states: list[State]) -> list[State]:
         after = self.statements(statements, states)
@@ -337,7 +343,7 @@ class ControlFlow(ABC):
         shifts = any(after.parameters != before.parameters for after in tried)
         before.forget(names)
         if shifts:
-            before.parameters = None
+            before.set_parameters(None)
         ended = self.statements(statements, [before.fork()])
         for after in ended:
             if after.flow != "exit":
@@ -346,7 +352,7 @@ class ControlFlow(ABC):
 
     def _subshell(self, command: Node, state: State) -> list[State]:
         inner = self.statements(command.get("Stmts", ()), [state.fork()])
-        return merge([state.fork(commands=after.commands, branches=after.branches) for after in inner])
+        return merge([state.follow(after) for after in inner])
 
     def _declaration(self, command: Node, state: State) -> list[State]:
         kind = command["Variant"]["Value"]
@@ -356,7 +362,7 @@ class ControlFlow(ABC):
                 options = written_text(self.expander(state).value(argument.get("Value")))
                 exports, is_local = exports or "x" in options, is_local and "g" not in options
                 continue
-            name = argument["Name"]["Value"]
+            name = argument["Name"].get("Value", "")
             if is_local:
                 state.declare(name, is_assigned=not argument.get("Naked"))
             if not argument.get("Naked"):
@@ -403,7 +409,7 @@ def _assigned(node: Any) -> Iterator[str]:
             yield from _assigned(item)
     elif isinstance(node, dict):
         if "Name" in node and ("Value" in node or "Array" in node) and isinstance(node["Name"], dict):
-            yield node["Name"]["Value"]
+            yield node["Name"].get("Value", "")
         for value in node.values():
             if isinstance(value, dict | list):
                 yield from _assigned(value)

@@ -13,18 +13,19 @@ from tokshard.preflight.shell.programs import output_of
 from tokshard.preflight.shell.state import State
 from tokshard.preflight.shell.syntax import Node, ShellText
 from tokshard.preflight.shell.values import (
+    BLANKS,
     Fields,
     Piece,
     Value,
     Variable,
     Word,
-    decoded,
     is_open,
     joined_values,
     known,
     text_of,
     unknown,
     value_of,
+    value_of_script,
     word_of,
 )
 
@@ -82,9 +83,14 @@ class Expander:
 
     def _fields(self, node: Node) -> Iterator[Fields]:
         for parts in expand_braces(node.get("Parts", ())):
-            fields = Fields()
+            fields = Fields(self._separators())
             self._add_parts(fields, parts, quoted=False, escapes=_ESCAPED)
             yield fields
+
+    def _separators(self) -> str:
+        variable = self._state.lookup("IFS")
+        text = None if variable is None else text_of(variable.elements.get("0", unknown("$IFS")))
+        return BLANKS if text is None else text
 
     def _add_parts(
         self, fields: Fields, parts: Sequence[Node], *, quoted: bool, escapes: re.Pattern[str]
@@ -94,10 +100,10 @@ class Expander:
             if kind == "Lit":
                 self._add_literal(fields, part, quoted=quoted, escapes=escapes, is_first=not number)
             elif kind == "SglQuoted":
-                text = decoded(part.get("Value", ""))
+                text = part.get("Value", "")
                 if escapes is not _ESCAPED:  # a quote between double quotes, as in "${A:-'b'}"
                     text = f"'{text}'"
-                fields.add(known(_ansi(text) if part.get("Dollar") else text))
+                fields.add(value_of_script(_ansi(text) if part.get("Dollar") else text))
             elif kind == "DblQuoted":
                 if not self._is_empty_list(part):
                     fields.add(())
@@ -154,7 +160,7 @@ class Expander:
         values = self._parameter(part)
         is_list = _is_list(part)
         if values is None:
-            variable = self._variable(part["Param"]["Value"])
+            variable = self._variable(part["Param"].get("Value", ""))
             if (is_list or not quoted) and not (variable is not None and variable.is_optional):
                 fields.add_open(written)
             else:
@@ -171,12 +177,13 @@ class Expander:
 
     def _replacement(self, part: Node) -> Node | None:
         """Return the word that a parameter expansion has for a variable that is not set, or is."""
-        operation, name = part.get("Exp"), part["Param"]["Value"]
+        operation, name = part.get("Exp"), part["Param"].get("Value", "")
         if operation is None or operation["Op"] not in _DEFAULTS or part.get("Excl") or part.get("Length"):
             return None
         kind, variable = operation["Op"], self._variable(name)
         # The environment is assumed to set no variable for which the script has another value.
-        is_unset = variable is None and name not in _SPECIAL
+        is_missing = variable is None or not (variable.elements or variable.is_unknown)
+        is_unset = is_missing and name not in _SPECIAL
         values = self._selected(part, variable)
         if values is None and not is_unset:
             return None
@@ -192,7 +199,7 @@ class Expander:
 
     def _parameter(self, part: Node) -> list[Value] | None:
         """Return the values of a parameter expansion; None if they are unknown."""
-        variable = self._variable(part["Param"]["Value"])
+        variable = self._variable(part["Param"].get("Value", ""))
         if part.get("Excl"):
             return self._indirect(part, variable)
         values = self._selected(part, variable)
@@ -275,7 +282,7 @@ class Expander:
             return None
         first = first or 0
         if _is_list(part):
-            if part["Param"]["Value"] in _ALL:
+            if part["Param"].get("Value", "") in _ALL:
                 first -= 1  # parameters are numbered from 1
             return values[first:][:length]
         text = text_of(values[0] if values else ())
@@ -314,7 +321,7 @@ class Expander:
     def assign(self, assignment: Node) -> None:
         """Run an assignment."""
         state = self._state
-        name = assignment["Name"]["Value"]
+        name = assignment["Name"].get("Value", "")
         before = self._before(name) if assignment.get("Append") else None
         array = assignment.get("Array")
         if array is not None:
@@ -404,7 +411,7 @@ def _is_list(part: Node) -> bool:
 
 
 def _index_of(part: Node) -> str:
-    name = part["Param"]["Value"]
+    name = part["Param"].get("Value", "")
     if name in _ALL:
         return str(name)
     index = part.get("Index") or {}

@@ -9,16 +9,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokshard.errors import UsageError
 from tokshard.preflight.shell.builtins import run_builtin
 from tokshard.preflight.shell.commands import (
+    BATCH,
+    IS_SCRIPT,
     RUNNERS,
+    SHELLS,
+    assignments_of,
     file_operand,
     nested_text,
     program_at,
     variables_of_directives,
+    variables_of_options,
 )
 from tokshard.preflight.shell.conditions import condition_of_words
 from tokshard.preflight.shell.control import ControlFlow, Outcomes, Run
@@ -28,6 +33,10 @@ from tokshard.preflight.shell.values import Variable, Word, decoded, known, scri
 from tokshard.storage.small_files import read_small_file
 
 _PROGRAM = re.compile(r"\.py(\s|$)")
+# They set up tools, and no arguments of a job.
+_HARMLESS = re.compile(
+    r"(?:^|/)(?:\.?bashrc|\.?bash_profile|\.?profile|activate|conda\.sh|setvars\.sh|modules\.sh|bash)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +46,12 @@ class ShellPath:
     Attributes:
         commands: The commands that it runs, in order.
         branches: The undetermined conditions that lead to it, as written; "not ..." if they do not hold.
+        unread: Scripts that the script runs or sources and that are not here.
     """
 
     commands: tuple[ShellCommand, ...]
     branches: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 def read_shell(
@@ -80,20 +91,21 @@ def read_shell(
         states = _Interpreter(run, script).all_statements(state)
     except RecursionError:
         raise too_deep() from None
-    return [ShellPath(state.commands, state.branches) for state in merge(states)]
+    return [ShellPath(state.commands, state.branches, tuple(run.unread)) for state in merge(states)]
 
 
 @dataclass(slots=True)
 class _Interpreter(ControlFlow):
     wrappers: tuple[Word, ...] = ()
     line: int | None = None  # of the command that runs this text; None for the script itself
+    options: Mapping[str, str] = field(default_factory=dict)  # of sbatch, which override its directives
 
     def all_statements(self, state: State) -> list[State]:
         self._directives(state)
         return self.statements(self.text.statements, [state])
 
     def _directives(self, state: State) -> None:
-        for name, value in variables_of_directives(self.text.text):
+        for name, value in {**dict(variables_of_directives(self.text.text)), **self.options}.items():
             if name not in self.run.given:
                 state.assign(name, Variable.of(value))
                 state.exported |= {name}
@@ -101,7 +113,7 @@ class _Interpreter(ControlFlow):
     def define(self, command: Node, state: State) -> list[State]:
         for name in (command.get("Name"), *command.get("Names", ())):
             if name is not None:
-                state.functions[name["Value"]] = (self, command["Body"])
+                state.functions[name.get("Value", "")] = (self, command["Body"])
         return [state]
 
     def call(self, statement: Node, state: State) -> Outcomes:
@@ -140,7 +152,7 @@ class _Interpreter(ControlFlow):
         if name in ("exec", "command", "builtin") and len(words) > 1:
             words = words[1:]
         assigned = [
-            Word(f"{a['Name']['Value']}={written_text(self.expander(state).value(a.get('Value')))}")
+            Word(f"{a['Name'].get('Value', '')}={written_text(self.expander(state).value(a.get('Value')))}")
             for a in statement["Cmd"].get("Assigns", ())
             if not a.get("Array")
         ]
@@ -173,12 +185,27 @@ class _Interpreter(ControlFlow):
             return self.nested(inner, words[:shell], statement, state, parameters)
         at = program_at(words, RUNNERS)
         if at is not None:
-            path, operands = file_operand(words[at + 1 :])
-            content = text if path is None else self._file(path, state)
+            operands = words[at + 1 :]
+            script_at = file_operand(operands)
+            if script_at is None:
+                content = text
+                wrappers, parameters = words[:at], [word for word in operands if word.text != "-s"]
+            else:
+                content = self._file(operands[script_at].text, state)
+                wrappers, parameters = words[: at + 1 + script_at], operands[script_at + 1 :]
             if content is not None:
-                return self.nested(content, words[:at], statement, state, operands)
+                is_shell = words[at].text.rsplit("/", 1)[-1] in SHELLS
+                wrappers = words[:at] if is_shell else wrappers
+                return self.nested(content, wrappers, statement, state, parameters)
         elif text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
             return self._written_script(text, statement, state)
+        for at, word in enumerate(words):
+            if IS_SCRIPT.search(word.text) and (not at or not words[at - 1].text.startswith("-")):
+                content = self._file(word.text, state)
+                if content is not None:
+                    return self.nested(content, words[:at], statement, state, words[at + 1 :])
+        if any(word.text in ("xargs", "parallel") for word in words[:2]):
+            words = [_of_each_input(word) for word in words] + [Word("xargs", ("xargs",), is_open=True)]
         return self._record(words, statement, state)
 
     def _record(self, words: Sequence[Word], statement: Node, state: State) -> list[State]:
@@ -204,17 +231,14 @@ class _Interpreter(ControlFlow):
             inner = _Interpreter(self.run, ShellText(text), self.wrappers, statement["Pos"]["Line"])
         except UsageError:
             return [state]  # not a script
-        return merge(
-            [
-                state.fork(commands=after.commands, branches=after.branches)
-                for after in inner.all_statements(fresh)
-            ]
-        )
+        return merge([state.follow(after) for after in inner.all_statements(fresh)])
 
     def _file(self, path: str, state: State) -> str | None:
         if path in state.files:
             return None  # it was read where it is written
         if self.run.directory is None or not os.path.isfile(os.path.join(self.run.directory, path)):
+            if not _HARMLESS.search(path):
+                self.run.unread[path] = None
             return None
         text = read_small_file(os.path.join(self.run.directory, path), "script")
         return text.decode("utf-8", "replace")
@@ -231,30 +255,29 @@ class _Interpreter(ControlFlow):
         try:
             script = ShellText(text)
         except UsageError:
-            return self._record(
-                (*wrappers, Word(decoded(text))), statement, state
-            )  # a text for another program
+            # It is a text for another program.
+            return self._record((*wrappers, Word(decoded(text))), statement, state)
         line = self.line or statement["Pos"]["Line"]
         inner = _Interpreter(self.run, script, (*self.wrappers, *wrappers), line)
         child = state.fork(
-            variables={n: v for n, v in state.variables.items() if n in state.exported},
-            functions={},
-            parameters=tuple(map(value_of, parameters)),
+            variables={n: v for n, v in state.variables.items() if n in state.exported}, functions={}
         )
+        child.set_parameters(None if any(map(_is_open, parameters)) else tuple(map(value_of, parameters)))
+        for name, value in assignments_of(wrappers):
+            child.assign(name, Variable.of(value))
+            child.exported |= {name}
+        if program_at(wrappers, BATCH) is not None:
+            inner.options = dict(variables_of_options([word.text for word in wrappers]))
         with self.run.deeper():
             after = inner.all_statements(child)
-        return merge(
-            [
-                state.fork(commands=one.commands, branches=one.branches, assumed=one.assumed, bound=one.bound)
-                for one in after
-            ]
-        )
+        return merge([state.follow(one) for one in after])
 
     def _call_function(self, name: str, words: Sequence[Word], state: State) -> list[State]:
         interpreter, body = state.functions[name]
         outer, saved = state.parameters, state.saved
         is_open = any(word.is_open for word in words)
-        state.parameters, state.saved = None if is_open else tuple(map(value_of, words)), {}
+        state.set_parameters(None if is_open else tuple(map(value_of, words)))
+        state.saved = {}
         with self.run.deeper():
             after = interpreter.statements([body], [state])
         for current in after:
@@ -263,7 +286,16 @@ class _Interpreter(ControlFlow):
                     current.variables.pop(own, None)
                 else:
                     current.assign(own, variable)
-            current.parameters, current.saved = outer, saved
+            current.set_parameters(outer)
+            current.saved = saved
             if current.flow == "return":
                 current.flow = None
         return merge(after)
+
+
+def _is_open(word: Word) -> bool:
+    return word.is_open
+
+
+def _of_each_input(word: Word) -> Word:
+    return Word(word.text, (word.text,)) if "{}" in word.text or word.text.startswith(":::") else word

@@ -14,10 +14,12 @@ def output_of(program: str, operands: list[Value]) -> Value | None:
 
     Example:
         >>> output_of("basename", [known("/data/web.bin")])
-        (Piece(text='web.bin', is_unknown=False),)
+        (Piece(text='web.bin', is_unknown=False, is_open=False),)
     """
     run = _PROGRAMS.get(program)
-    return None if run is None else run(operands)
+    if run is None or (run is not _echo and any(written_text(value).startswith("-") for value in operands)):
+        return None  # options
+    return run(operands)
 
 
 def _echo(operands: list[Value]) -> Value:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tokshard.preflight.shell.values import Value, Variable, Word, text_of, unknown
+
+_PARAMETER = re.compile(r"\$\{?#?[0-9@*#]")
 
 # Of a variable: a loop may double it in each round.
 _MAX_CHARACTERS = 1 << 20
@@ -96,6 +99,18 @@ class State:
         if self.assumed:
             self.assumed = {key: value for key, value in self.assumed.items() if not _mentions(key, name)}
 
+    def set_parameters(self, parameters: tuple[Value, ...] | None) -> None:
+        """Set the positional parameters; conditions on earlier ones do not hold any more."""
+        self.parameters = parameters
+        if self.assumed:
+            self.assumed = {key: v for key, v in self.assumed.items() if not _PARAMETER.search(" ".join(key))}
+
+    def follow(self, child: State) -> State:
+        """Return this state after a shell of its own: only commands and what was decided are shared."""
+        return self.fork(
+            commands=child.commands, branches=child.branches, assumed=child.assumed, bound=child.bound
+        )
+
     def declare(self, name: str, *, is_assigned: bool) -> None:
         """Make a variable one of the current function; its new value may be made of the one outside."""
         if self.saved is not None and name not in self.saved:
@@ -116,10 +131,10 @@ class State:
         return found
 
     def scheduler(self) -> tuple[tuple[str, str], ...]:
-        """Return the known variables of the job scheduler, and WORLD_SIZE if it is exported."""
+        """Return the known variables of the job scheduler, and exported ones that launchers read."""
         found = []
         for name in sorted(self.variables.keys() | self.bound.keys()):
-            is_exported = name == "WORLD_SIZE" and name in self.exported
+            is_exported = name.startswith(("WORLD_SIZE", "PET_")) and name in self.exported
             if (is_exported or name.startswith("SLURM_")) and (variable := self.lookup(name)) is not None:
                 text = text_of(variable.elements.get("0", unknown(name)))
                 if text:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
-_BLANKS = " \t\n"
+BLANKS = " \t\n"
+"""The separators of words if a script does not set ``IFS``."""
+
 _PREFIX = "__unknown_"
 _ENCODED = re.compile(rf"\$\{{{_PREFIX}((?:[0-9a-f][0-9a-f])*)\}}")
 
@@ -114,6 +117,17 @@ def decoded(text: str) -> str:
     return _ENCODED.sub(lambda match: bytes.fromhex(match[1]).decode(), text)
 
 
+def value_of_script(text: str) -> Value:
+    """Return the value whose text is that of :func:`script_of`."""
+    parts = _ENCODED.split(text)
+    texts, codes = parts[::2], [*parts[1::2], ""]
+    return tuple(
+        piece
+        for text, code in zip(texts, codes, strict=True)
+        for piece in (*known(text), *(unknown(bytes.fromhex(code).decode()) if code else ()))
+    )
+
+
 def text_of(value: Value) -> str | None:
     """Return the text of a value; None if a part is unknown."""
     return None if any(piece.is_unknown for piece in value) else "".join(piece.text for piece in value)
@@ -143,10 +157,26 @@ def word_of(value: Value) -> Word:
     return Word(written_text(value), unknown_parts, is_open, value)
 
 
-class Fields:
-    """The words that the parts of one word become: an unquoted expansion may be split."""
+@cache
+def _separator(others: str, blanks: str) -> re.Pattern[str]:
+    if not others:
+        return re.compile(f"[{re.escape(blanks)}]+") if blanks else re.compile(r"(?!)")
+    around = f"[{re.escape(blanks)}]*" if blanks else ""
+    alone = f"|[{re.escape(blanks)}]+" if blanks else ""
+    return re.compile(f"{around}[{re.escape(others)}]{around}{alone}")
 
-    def __init__(self) -> None:
+
+class Fields:
+    """The words that the parts of one word become: an unquoted expansion may be split.
+
+    Args:
+        separators: The characters at which it is split: the value of ``IFS``.
+    """
+
+    def __init__(self, separators: str = BLANKS) -> None:
+        others = "".join(character for character in separators if character not in BLANKS)
+        blanks = "".join(character for character in separators if character in BLANKS)
+        self._separator = _separator(others, blanks)
         self._done: list[Value] = []
         self._pieces: list[Piece] = []
         self._is_present = False
@@ -169,20 +199,16 @@ class Fields:
             self._is_present = True
 
     def add_split(self, value: Value) -> None:
-        """Add an unquoted part, which is split at blanks."""
+        """Add an unquoted part, which is split at the separators."""
         for piece in value:
             if piece.is_unknown:
                 self.add_open(piece.text)
                 continue
-            words = piece.text.split()
-            if piece.text[0] in _BLANKS:
-                self.cut()
-            for number, text in enumerate(words):
+            for number, text in enumerate(self._separator.split(piece.text)):
                 if number:
                     self.cut()
-                self.add((Piece(text),))
-            if words and piece.text[-1] in _BLANKS:
-                self.cut()
+                if text:
+                    self.add((Piece(text),))
 
     def cut(self) -> None:
         """End a word, if one has begun."""
