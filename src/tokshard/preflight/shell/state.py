@@ -143,8 +143,11 @@ class State:
 
     def changed_since(self, before: State) -> set[str]:
         """Return the names of the variables that differ from those of an earlier state."""
-        names = self.variables.keys() | before.variables.keys()
-        return {name for name in names if self.variables.get(name) != before.variables.get(name)}
+        pairs = (
+            (name, self.variables.get(name), before.variables.get(name))
+            for name in self.variables.keys() | before.variables.keys()
+        )
+        return {name for name, one, other in pairs if one is not other and one != other}
 
 
 def _mentions(key: tuple[str, ...], name: str) -> bool:
