@@ -187,6 +187,7 @@ def compound_statements(names: Names, depth: int) -> st.SearchStrategy[str]:
     inner = body.filter(lambda text: not re.search(r"\bf\b", text))  # no recursion
     finite = body.filter(lambda text: "set --" not in text)
     text = inner.filter(lambda text: not re.search(r"L|END|\\\$", text))  # arrays are not exported
+    documents = text.filter(lambda text: "while" not in text)  # $# is expanded once
     loops = [
         st.builds("for A in {}; do\n{}\ndone".format, items, body),
         st.builds("for ((i = {}; i < 3; i++)); do\n{}\nrun $i\ndone".format, sampled("1", "3"), body),
@@ -236,7 +237,9 @@ def compound_statements(names: Names, depth: int) -> st.SearchStrategy[str]:
         ),
         st.builds("bash -c {} x {}".format, text.map(shlex.quote), joined(" ", word, 0, 2)),
         text.map("bash <<'END'\n{}\nEND".format),
-        text.filter(lambda text: "while" not in text).map("bash <<END\n{}\nEND".format),
+        (documents if names.has_loops else expansions(names).map("run {}".format)).map(
+            "bash <<END\n{}\nEND".format
+        ),
         text.map(lambda text: f"eval {shlex.quote(text)}"),
     )
 
