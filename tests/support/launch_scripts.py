@@ -29,6 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokshard.preflight.launch.launch import Launch
+from tokshard.preflight.launch.text import read_launches
+
 SCRIPTS = Path(__file__).parents[1] / "preflight/launch/scripts"
 
 
@@ -76,6 +79,16 @@ def load(expectations: Path) -> Script:
     )
     jobs = tuple(_job(job) for job in values.pop("jobs"))
     return Script(path, values["about"], tuple(values["parameters"]), values["set"], jobs)
+
+
+def read(script: Script) -> tuple[Launch, ...]:
+    """Read a script as ``tokshard doctor`` does, with its parameters and variables."""
+    return read_launches(
+        script.path.read_text(),
+        parameters=script.parameters or None,
+        variables=script.set,
+        path=str(script.path),
+    )
 
 
 def load_all() -> list[Script]:

@@ -7,26 +7,15 @@ from dataclasses import fields
 
 import pytest
 
-from support.launch_scripts import Job, Script, load_all
+from support.launch_scripts import Job, load_all, read
 from tokshard.core.findings import Finding
 from tokshard.preflight.launch.arguments import LaunchArguments
-from tokshard.preflight.launch.launch import Launch
 from tokshard.preflight.launch.programs import unsupported_data
 from tokshard.preflight.launch.rules import check_arguments
-from tokshard.preflight.launch.text import read_launches
 
 ALL = load_all()
 _NOT_READ = {"unknown", "unseen", "problems", "is_completed"}
 NAMES = [field.name for field in fields(LaunchArguments) if field.name not in _NOT_READ]
-
-
-def read(script: Script) -> tuple[Launch, ...]:
-    return read_launches(
-        script.path.read_text(),
-        parameters=script.parameters or None,
-        variables=script.set,
-        path=str(script.path),
-    )
 
 
 def arguments(job: Job) -> dict:

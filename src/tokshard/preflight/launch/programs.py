@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tokshard.preflight.launch.arguments import option_of
 from tokshard.preflight.launch.launch import Launch
 
 # Programs that read other samples than GPT's, by name.
@@ -51,7 +52,6 @@ _UNCHECKED = frozenset(
         "hybrid_context_parallel",
         "iterations_to_skip",
         "object_storage_cache_path",
-        "per_dataset_sequences_path",
         "repeated_dataloader",
         "skip_train_iteration_range",
         "train_data_exact_num_epochs",
@@ -61,7 +61,11 @@ _UNCHECKED = frozenset(
         "validation_set_names",
     }
 )
-_UNCHECKED_FLAGS = ("dataloader_defer_npy_index_mmap", "dataloader_fast_cache_load")
+_UNCHECKED_ARGUMENTS = (
+    "dataloader_defer_npy_index_mmap",
+    "dataloader_fast_cache_load",
+    "per_dataset_sequences_path",
+)
 
 
 def is_training_program(name: str) -> bool:
@@ -136,7 +140,5 @@ def _other_data(launch: Launch) -> Iterator[str]:
 def unchecked_options(launch: Launch) -> tuple[str, ...]:
     """Return the options of a job that affect its data in a way that is not checked."""
     names = sorted(_UNCHECKED & launch.others.keys())
-    names += [name for name in _UNCHECKED_FLAGS if getattr(launch.arguments, name)]
-    if launch.arguments.per_dataset_sequences_path is not None:
-        names.append("per_dataset_sequences_path")
-    return tuple("--" + name.replace("_", "-") for name in names)
+    names += [name for name in _UNCHECKED_ARGUMENTS if getattr(launch.arguments, name)]
+    return tuple(map(option_of, names))

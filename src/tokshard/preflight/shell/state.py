@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from tokshard.preflight.shell.values import Value, Variable, Word, text_of, unknown
 
+_LAUNCHER = re.compile(r"WORLD_SIZE|PET_\w+")
 _PARAMETER = re.compile(r"\$\{?#?[0-9@*#]")
 
 # Of a variable: a loop may double it in each round.
@@ -134,8 +135,8 @@ class State:
         """Return the known variables of the job scheduler, and exported ones that launchers read."""
         found = []
         for name in sorted(self.variables.keys() | self.bound.keys()):
-            is_exported = name.startswith(("WORLD_SIZE", "PET_")) and name in self.exported
-            if (is_exported or name.startswith("SLURM_")) and (variable := self.lookup(name)) is not None:
+            is_read = name.startswith("SLURM_") or (name in self.exported and _LAUNCHER.fullmatch(name))
+            if is_read and (variable := self.lookup(name)) is not None:
                 text = text_of(variable.elements.get("0", unknown(name)))
                 if text:
                     found.append((name, text))
@@ -205,7 +206,7 @@ def join(states: list[State]) -> State:
         joined.exported |= state.exported
         joined.has_unknown_source |= state.has_unknown_source
         if state.parameters != joined.parameters:
-            joined.parameters = None
+            joined.set_parameters(None)
         joined = _common(joined, state)
         joined.flow = state.flow if joined.flow == state.flow else None
     commands = (command for state in (*alive, *ended) for command in state.commands)
