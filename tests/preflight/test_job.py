@@ -467,3 +467,9 @@ def test_paths_here_and_there_are_each_others_inverse(pairs, path):
     there = config.training_path(path)
     back = PathMapping(tuple(pairs)).inverse().map(there)
     assert config.training_path(back) == there
+
+
+def test_after_an_error_in_the_arguments_the_cache_is_not_checked(data):
+    diagnosis = diagnose(replace(HEALTHY, train_iters=None))
+    assert codes(diagnosis, "error") == ["arguments"]
+    assert (skipped(diagnosis).count("cache"), diagnosis.lookups) == (1, ())

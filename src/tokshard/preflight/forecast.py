@@ -52,6 +52,13 @@ _HINTS_OF_WARNINGS = {
 }
 
 
+_AFTER_ERRORS = SkippedCheck(
+    "cache",
+    "the cached indexes depend on arguments that are reported as errors",
+    "correct these arguments, and run doctor again",
+)
+
+
 @dataclass(slots=True)
 class Forecast:
     """What a job will read, as far as it is known.
@@ -91,28 +98,25 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
             forecast.recipe = recipe_of_launch(launch, paths)
     except TokshardError as error:
         if isinstance(error, MissingFileError) and missing_directories([error.filename]):
-            data_reason = not_on_this_machine([error.filename])
+            reason, hint = not_on_this_machine([error.filename]), NOT_HERE_HINT.format("doctor")
+            results.append(SkippedCheck("cache", reason, hint))
         else:
-            results.append(finding_of_error("arguments", error))
-            return forecast
+            results += finding_of_error("arguments", error), _AFTER_ERRORS
+        return forecast
     if forecast.recipe is not None and (missing := missing_directories(prefixes_of(forecast.recipe))):
-        data_reason = not_on_this_machine(missing)
+        here = NOT_HERE_HINT.format("doctor")
+        results.append(SkippedCheck("cache", not_on_this_machine(missing), here))
+        return forecast
     if data_reason is not None or forecast.sizes is None or forecast.recipe is None:
-        results.append(_without_cache(data_reason or reason or "the datasets are unknown"))
+        results.append(skipped("cache", data_reason or reason or "the datasets are unknown"))
         return forecast
     try:
         forecast.config = config_of_launch(launch, forecast.sizes, paths.pairs)
         forecast.splits, defects = forecast_splits(forecast.recipe, forecast.config)
         results += defects
     except TokshardError as error:
-        results.append(finding_of_error("arguments", error))
+        results += finding_of_error("arguments", error), _AFTER_ERRORS
     return forecast
-
-
-def _without_cache(reason: str) -> SkippedCheck:
-    if "not on this machine" in reason:
-        return SkippedCheck("cache", reason, NOT_HERE_HINT.format("doctor"))
-    return skipped("cache", reason)
 
 
 def not_on_this_machine(paths: Sequence[str]) -> str:
