@@ -473,3 +473,9 @@ def test_after_an_error_in_the_arguments_the_cache_is_not_checked(data):
     diagnosis = diagnose(replace(HEALTHY, train_iters=None))
     assert codes(diagnosis, "error") == ["arguments"]
     assert (skipped(diagnosis).count("cache"), diagnosis.lookups) == (1, ())
+
+
+def test_missing_data_is_one_error(data):
+    diagnosis = diagnose(replace(HEALTHY, data_path=None, split=None))
+    assert codes(diagnosis, "error") == ["no-data"]
+    assert "cache" in skipped(diagnosis)

@@ -20,6 +20,7 @@ from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.launch.rules import (
     Result,
     SkippedCheck,
+    has_data,
     reason_data_unknown,
     reason_sizes_unknown,
     skipped,
@@ -94,6 +95,9 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
     try:
         if reason is None:
             forecast.sizes = launch.sizes(version)
+        if data_reason is None and not has_data(launch):
+            results.append(_AFTER_ERRORS)  # that no data is given
+            return forecast
         if data_reason is None and (reason is None or launch.reason_unknown("split") is None):
             forecast.recipe = recipe_of_launch(launch, paths)
     except TokshardError as error:

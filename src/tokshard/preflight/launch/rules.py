@@ -135,7 +135,7 @@ def reason_data_unknown(launch: LaunchArguments) -> str | None:
     if reason is not None:
         return reason
     has_split = launch.split is not None or (launch.data_path is None and launch.data_args_path is None)
-    if _has_data(launch) and has_split and launch.sequence_length and launch.data_cache_path is not None:
+    if has_data(launch) and has_split and launch.sequence_length and launch.data_cache_path is not None:
         return None
     return launch.reason_hidden()
 
@@ -149,7 +149,8 @@ def reason_names_unknown(launch: LaunchArguments) -> str | None:
     return reason
 
 
-def _has_data(launch: LaunchArguments) -> bool:
+def has_data(launch: LaunchArguments) -> bool:
+    """Return whether a data argument is given and known."""
     return any(getattr(launch, name) is not None for name in DATA_ARGUMENTS)
 
 
