@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 
 import numpy as np
 import pytest
@@ -12,12 +12,16 @@ import pytest
 from oracle.samplers import MegatronSamplers, TwinSamplers, cyclic
 from oracle.support import megatron_or_skip
 from support.assignments import World, assignment_of
+from support.sample_sources import document_source
 from support.slow_samplers import random_worlds
 from tokshard.errors import UsageError
 from tokshard.sharding.intervals import Intervals
+from tokshard.sharding.modes import cyclic_order
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.permutation import INSIDE_OUT_LENGTH, torch_randperm
-from tokshard.sharding.planning import cyclic_order
+from tokshard.sharding.planning import plan_stream
+from tokshard.sharding.requests import StreamRequest
+from tokshard.sharding.schedule import BatchSchedule
 
 pytestmark = pytest.mark.oracle
 
@@ -97,6 +101,46 @@ def test_cyclic_is_the_random_sampler_over_epochs(samplers, sharded):
         compared += 1
     assert compared >= 300
     assert bool(ragged) == (not sharded)
+
+
+# Documents, ranks, micro batch size, micro-batches of a step.
+@pytest.mark.parametrize(("total", "ranks", "size", "rounds"), [(359, 5, 4, 3), (97, 2, 3, 4), (60, 3, 1, 5)])
+def test_a_plan_after_any_number_of_consumed_samples_has_all_steps_of_megatron(
+    samplers, total, ranks, size, rounds
+):
+    batch, group = ranks * size * rounds, ranks * size
+
+    def planned(mode, consumed, **options):
+        schedule = BatchSchedule.constant(batch)
+        options |= {"mode": mode, "consumed_samples": consumed, "schedule": schedule}
+        return plan_stream(document_source([total]), ranks, StreamRequest(micro_batch_size=size, **options))
+
+    def steps_of(plan, rank):
+        return [plan.step_ids(rank, step).tolist() for step in range(plan.steps)]
+
+    for consumed in range(total):
+        whole = [samplers.global_batches(total, consumed, size, batch, rank, ranks) for rank in range(ranks)]
+        if not whole[0]:
+            with pytest.raises(UsageError):
+                planned("single", consumed)
+            continue
+        plan = planned("single", consumed).assignment
+        for rank in range(ranks):
+            batches = samplers.single(total, consumed, size, rank, ranks)
+            steps = [batches[at : at + rounds] for at in range(0, len(batches) - rounds + 1, rounds)]
+            assert steps_of(plan, rank) == steps
+            assert [list(chain(*step)) for step in steps] == whole[rank]
+    for sharded in (True, False):
+        worlds = [(total, size, rank, ranks, sharded) for rank in range(ranks)]
+        if len({len(samplers.cyclic_epoch(total, 0, *world[1:])[0]) for world in worlds}) > 1:
+            continue
+        for consumed in range(0, 2 * batch, group):
+            plan = planned("cyclic", consumed, sharded=sharded, steps=4).assignment
+            for rank, world in enumerate(worlds):
+                batches = cyclic(samplers, world, consumed, 4 * rounds)
+                assert steps_of(plan, rank) == [
+                    batches[at : at + rounds] for at in range(0, 4 * rounds, rounds)
+                ]
 
 
 def test_full_validation_goes_round_as_megatrons_iterators_do(samplers):

@@ -12,8 +12,8 @@ from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Striped
+from tokshard.sharding.modes import cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.planning import cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.replan.remainder import Remainder
 from tokshard.sharding.schedule import BatchSchedule
 

@@ -9,7 +9,7 @@ from support.assignments import World
 from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.layouts import Blocked, Layout, Striped, repeats
-from tokshard.sharding.planning import layout_of
+from tokshard.sharding.modes import layout_of
 
 KINDS = [("single", 3), ("sequential", 1), ("chunked", 2), ("contiguous", 1), ("full-validation", 1)]
 SAMPLES = [*range(1, 41), *range(47, 201, 17), 192, 199, 200]

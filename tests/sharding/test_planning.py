@@ -12,17 +12,11 @@ from support.sample_sources import document_source, everything, index_source
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Blocked, Striped
+from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import MODES as ALL_MODES
 from tokshard.sharding.plan import SHUFFLES, PlanWarning
-from tokshard.sharding.planning import (
-    World,
-    cyclic_order,
-    layout_of,
-    plan_shards,
-    plan_stream,
-    shuffle_links,
-)
+from tokshard.sharding.planning import plan_shards, plan_stream
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.summary import LISTED, check_partition, coverage_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
+from tokshard.sharding.modes import World, cyclic_order, layout_of
 from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.planning import World, cyclic_order, layout_of
 from tokshard.sharding.schedule import BatchSchedule
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "shuffles.json"

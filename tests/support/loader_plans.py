@@ -11,9 +11,9 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.loader import RankLoader
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
+from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, Stream
-from tokshard.sharding.planning import World, cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule

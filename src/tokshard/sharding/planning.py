@@ -1,24 +1,4 @@
-"""Planning: options become the assignments of all streams, checked.
-
-======================  ======================================================================
-mode                    rank ``r`` of ``R`` reads
-======================  ======================================================================
-``single``              of each group of ``b * R`` positions, ``b`` is the micro batch size, those
-                        from ``r * b`` on: Megatron's ``MegatronPretrainingSampler``
-``cyclic``              its block of the ids in a random order of each epoch, or (``sharded=False``)
-                        every ``R``-th of all in random order: ``MegatronPretrainingRandomSampler``
-``contiguous``          ``samples // R`` consecutive positions
-``sequential``          positions ``r, r + R, r + 2R, ...``
-``chunked``             ``ceil(samples / R)`` consecutive positions
-``full-validation``     ``r, r + R, ...`` one by one, all of them; ranks that run out begin again:
-                        ``MegatronFullValidationSampler``
-======================  ======================================================================
-
-The tail is the incomplete final batch of all ranks. ``drop`` leaves it out, ``pad`` fills it by reading
-samples again, ``error`` refuses it, and ``keep`` gives every rank exactly its own (also unequal) part, for
-views of a dataset. With ``drop``, chunks are as contiguous runs: blocks of the larger size would leave the
-last rank, and so all ranks, with less.
-"""
+"""Planning: options become the assignments of all streams, checked."""
 
 from __future__ import annotations
 
@@ -34,10 +14,10 @@ from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.sharding.disk_reads import SimulationReport, simulate_plan
 from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.layouts import Blocked, Layout, Striped
+from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.options import ShardPlanOptions, SimulateOptions, StagingOptions
-from tokshard.sharding.order import Bucketing, SampleOrder, ShardShuffle, Shuffle, TorchPermutation, Transform
-from tokshard.sharding.plan import MODES, SHUFFLES, TAILS, Plan, PlanWarning, Stream
+from tokshard.sharding.order import Bucketing, SampleOrder
+from tokshard.sharding.plan import Plan, PlanWarning, Stream
 from tokshard.sharding.publication import PlanFiles, write_plan
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
@@ -46,187 +26,6 @@ from tokshard.sharding.staging import StagingReport, stage_plan
 from tokshard.sharding.summary import Coverage, check_partition, coverage_of
 from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
 from tokshard.sharding.topology import Topology
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """Data-parallel ranks and their batch sizes.
-
-    Attributes:
-        ranks: The data-parallel size.
-        micro_batch_size: The samples of a micro-batch of one rank.
-        batch: The samples of all ranks that the tail is measured by, a multiple of micro batch size times
-            ranks: the global batch size, or one micro-batch of all ranks (0 stands for it) as Megatron.
-
-    Raises:
-        UsageError: A size is below 1, or they do not divide each other.
-    """
-
-    ranks: int
-    micro_batch_size: int
-    batch: int = 0
-
-    def __post_init__(self) -> None:
-        if self.ranks < 1 or self.micro_batch_size < 1:
-            raise UsageError(
-                f"data-parallel size and micro batch size must be at least 1, "
-                f"got {self.ranks} and {self.micro_batch_size}"
-            )
-        if self.batch < 0 or self.batch % self.group:
-            raise UsageError(
-                f"the global batch size must be divisible by micro batch size x data-parallel size = "
-                f"{self.micro_batch_size} x {self.ranks} = {self.group}, got {self.batch}",
-                hint=f"pass a multiple of {self.group}, or another micro batch size or data-parallel size",
-            )
-
-    @property
-    def group(self) -> int:
-        """The samples of one micro-batch on all ranks."""
-        return self.ranks * self.micro_batch_size
-
-    @property
-    def whole(self) -> int:
-        """The samples that the tail is measured by."""
-        return self.batch or self.group
-
-
-def shuffle_links(
-    kind: str,
-    samples: int,
-    seed: int,
-    *,
-    shard_sizes: tuple[int, ...] | None = None,
-    block: int = 65536,
-    per_epoch: bool = True,
-) -> tuple[Transform, ...]:
-    """Return the links of a shuffle by its name.
-
-    Args:
-        kind: ``none``; ``shards``, shards in random order and their samples as they are; ``samples``, all
-            samples in random order; ``blocks``, shards in random order and samples shuffled within blocks
-            of that order, so that few shards are open at a time.
-        samples: The number of samples.
-        seed: The seed.
-        shard_sizes: The samples of each shard; None for one shard.
-        block: The samples of a block.
-        per_epoch: Whether each epoch has its own order.
-
-    Raises:
-        UsageError: The shuffle is unknown, or the shards do not add up.
-    """
-    if kind not in SHUFFLES:
-        raise UsageError(f"shuffle must be one of {', '.join(SHUFFLES)}, got {kind!r}")
-    sizes = (samples,) if shard_sizes is None else shard_sizes
-    if sum(sizes) != samples:
-        raise UsageError(f"the shards must have {samples} samples in total, got {sum(sizes)}")
-    links: tuple[Transform, ...] = ()
-    if kind == "samples":
-        links = (Shuffle(samples, samples, seed, per_epoch),)
-    if kind == "blocks":
-        links = (Shuffle(samples, min(block, samples), seed, per_epoch),)
-    if kind in {"shards", "blocks"} and len(sizes) > 1:
-        links += (ShardShuffle(sizes, seed, per_epoch),)
-    return links
-
-
-def cyclic_order(samples: int, world: World, *, sharded: bool, faithful: bool = True) -> SampleOrder:
-    """Return the order of Megatron's cyclic sampler, whose generator is seeded by the epoch alone.
-
-    Args:
-        samples: The number of samples.
-        world: Who reads; part of the order, as in Megatron.
-        sharded: Whether each rank has its own block of the ids (``--data-sharding``).
-        faithful: Whether the order must be Megatron's. Without sharding its ranks take different numbers
-            of batches where the tail is ragged; that is refused, or else cut to the equal part first.
-
-    Raises:
-        UsageError: The samples do not fill one micro-batch of all ranks, or the ragged case.
-    """
-    rounds = _rounds(samples, world.group, world)
-    if sharded:
-        return SampleOrder(
-            samples, (TorchPermutation(samples, rounds * world.micro_batch_size, world.ranks),)
-        )
-    size, ranks = world.micro_batch_size, world.ranks
-    full = samples // size * size
-    most = -(-full // ranks) // size
-    if faithful and most != rounds:
-        raise UsageError(
-            f"without data sharding Megatron gives some ranks {most} and others {rounds} micro-batches of "
-            f"{samples} samples (micro batch size {size}, data-parallel size {ranks}) in an epoch: it hangs",
-            hint="pass --equal-counts, or omit --no-data-sharding",
-        )
-    return SampleOrder(samples, (TorchPermutation(samples, full, 1),))
-
-
-def layout_of(mode: str, samples: int, world: World, *, tail: str = "drop", sharded: bool = True) -> Layout:
-    """Return the layout of a mode.
-
-    Args:
-        mode: One of :data:`MODES`.
-        samples: The number of positions of the order.
-        world: Who reads.
-        tail: One of :data:`TAILS`.
-        sharded: In mode ``cyclic``, whether each rank has its own block.
-
-    Raises:
-        UsageError: There is no such mode, it does not have this tail, or nothing would be read.
-
-    Example:
-        >>> layout_of("chunked", 10, World(ranks=4, micro_batch_size=1), tail="pad")
-        Blocked(samples=10, ranks=4, run=3, samples_per_rank=3, repeat='last')
-    """
-    if mode not in MODES:
-        raise UsageError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    if tail not in TAILS:
-        raise UsageError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
-    if mode == "full-validation":
-        return _full_validation(samples, world)
-    if mode == "cyclic" and tail != "drop":
-        raise UsageError(
-            f"mode cyclic requires --tail drop (Megatron drops the tail of each epoch), got {tail}"
-        )
-    per_rank = _samples_per_rank(samples, world, tail)
-    ranks = world.ranks
-    if mode == "single":
-        return Striped(samples, ranks, world.micro_batch_size, per_rank)
-    if mode == "sequential" or (mode == "cyclic" and not sharded):
-        return Striped(samples, ranks, 1, per_rank)
-    if mode == "cyclic" and per_rank is not None:
-        return Blocked(samples, ranks, per_rank, per_rank)
-    run = samples // ranks if tail in {"drop", "error"} else -(-samples // ranks)
-    return Blocked(samples, ranks, run, per_rank)
-
-
-def _samples_per_rank(samples: int, world: World, tail: str) -> int | None:
-    if tail == "keep":
-        return None
-    if tail == "error" and samples % world.whole:
-        raise UsageError(
-            f"{samples:,} samples are not divisible by {world.whole:,}: {samples % world.whole:,} remain",
-            hint="pass --tail drop to drop the incomplete last batch, or --tail pad to fill it",
-        )
-    if tail == "pad":
-        return -(-samples // world.whole) * world.whole // world.ranks
-    return _rounds(samples, world.whole, world) * world.whole // world.ranks
-
-
-def _rounds(samples: int, batch: int, world: World) -> int:
-    if samples < batch:
-        raise UsageError(
-            f"{samples:,} samples are fewer than one batch of {batch:,} "
-            f"(micro batch size {world.micro_batch_size}, data-parallel size {world.ranks})",
-            hint="use more samples, a smaller --global-batch-size, or --tail pad",
-        )
-    return samples // batch
-
-
-def _full_validation(samples: int, world: World) -> Layout:
-    if world.whole != world.ranks:
-        raise UsageError(
-            f"full validation requires a batch of 1 sample per rank, got batches of {world.whole}"
-        )
-    return Striped(samples, world.ranks, 1, -(-samples // world.ranks), repeat="first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,6 +262,8 @@ def _assignment(
     skipped = consumed // world.ranks
     if consumed % world.group:
         passes, skipped = _from_the_middle(whole, world, request), 0
+    elif consumed % world.whole:
+        passes, skipped = _from_within_a_batch(whole, world, request)
     available = available_steps(passes, size, schedule, consumed, skipped, request.steps)
     steps = available if request.steps is None else request.steps
     if steps > available or not steps:
@@ -488,9 +289,33 @@ def _from_the_middle(whole: EpochRange, world: World, request: StreamRequest) ->
         )
     order = whole.order.rest(Intervals.of([(consumed, whole.order.samples)]))
     layout = layout_of(request.mode, order.samples, world, tail=request.tail)
-    first = EpochRange(order, layout, 0, 1)
-    left = None if whole.epochs is None else whole.epochs - 1
-    return (first,) if left == 0 else (first, EpochRange(whole.order, whole.layout, 1, left))
+    return _followed_by_the_rest(EpochRange(order, layout), whole)
+
+
+def _from_within_a_batch(
+    whole: EpochRange, world: World, request: StreamRequest
+) -> tuple[tuple[EpochRange, ...], int]:
+    # The tail of this epoch is measured from the consumed samples, where the steps begin. Measured from the
+    # start of the epoch, it could hold a whole step, which Megatron's sampler gives.
+    epoch, skipped = divmod(request.consumed_samples // world.ranks, whole.per_epoch)
+    if whole.epochs is not None and epoch >= whole.epochs:
+        return (whole,), request.consumed_samples // world.ranks
+    layout = layout_of(
+        request.mode,
+        whole.order.samples,
+        world,
+        tail=request.tail,
+        sharded=request.sharded,
+        skipped=skipped,
+    )
+    return _followed_by_the_rest(EpochRange(whole.order, layout, epoch), whole), skipped
+
+
+def _followed_by_the_rest(first: EpochRange, whole: EpochRange) -> tuple[EpochRange, ...]:
+    # The one epoch of ``first``, then those of ``whole`` that come after it.
+    left = None if whole.epochs is None else whole.epochs - first.first_epoch - 1
+    following = EpochRange(whole.order, whole.layout, first.first_epoch + 1, left) if left != 0 else None
+    return (first,) if following is None else (first, following)
 
 
 def _warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[PlanWarning, ...]:

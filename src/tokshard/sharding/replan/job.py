@@ -26,17 +26,11 @@ from tokshard.sharding.history import (
 )
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator
+from tokshard.sharding.modes import World, cyclic_order, layout_of
 from tokshard.sharding.options import SimulateOptions, StagingOptions
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, PlanWarning, Stream, read_plan
-from tokshard.sharding.planning import (
-    ShardPlanReport,
-    World,
-    cyclic_order,
-    layout_of,
-    publish_plan,
-    world_of,
-)
+from tokshard.sharding.planning import ShardPlanReport, publish_plan, world_of
 from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.replan.proof import continuation_problems, count_before, prove_draws, prove_remainder
 from tokshard.sharding.replan.remainder import Remainder
