@@ -13,6 +13,7 @@ from tokshard.dataset.merge.staging import CopiedInput
 from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records, to_line
 from tokshard.dataset.workdir import PublicationRecord
+from tokshard.errors import IntegrityError
 from tokshard.storage.journal import JournalLine
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
@@ -68,3 +69,11 @@ def test_fingerprints_of_plans():
     )
     assert tokenize.fingerprint == "87ae414dfb7f584c4af2aeb3d7aeb0aa795896c65e43b3329e9460d0a0760add"
     assert merge.fingerprint == "6471ff8bdbac99b344daa62dbdcf64a21d1fa50c1245d0315864407ce75d390f"
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_line_of_more_than_a_mebibyte_is_damage(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(b'{"x": [' + b"[]," * (1 << 20) + b"0]}\n")
+    with pytest.raises(IntegrityError, match="line 1 must have at most 1,048,576 bytes"):
+        next(read_records(RECORDS[name], str(path)))

@@ -152,7 +152,9 @@ def test_a_journal_is_read_and_written_as_its_golden_file(tmp_path):
         b"[" * 100_000 + b"\n",
         b"\xff\n",
         b"7\n",
+        JournalLine({"n": "x" * (4 << 20)}).to_bytes(),
     ],
+    ids=range(8),
 )
 def test_a_cut_or_damaged_line_ends_the_journal(place, line):
     path, files = place

@@ -281,6 +281,8 @@ def test_a_wrong_eod_is_always_an_error(eod, message, need_eod, tmp_path):
         ('{"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": []}]}', "is not a list of tokens"),
         ("[" * 100_000, "is not JSON"),
         ('{"model": {"vocab": {"\\ud800": 0}}}', "is not JSON"),
+        ('{"model": [' + "[]," * 2_000_000 + "0]}", "must have at most 2,000,000 arrays and objects"),
+        ('{"model": [' + "0," * 8_000_000 + "0]}", "must have at most 8,000,000 keys and values"),
     ],
 )
 def test_bad_files_are_named(content, message, tmp_path):

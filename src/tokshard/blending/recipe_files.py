@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeDefaults, Source, reads_as_number
+from tokshard.core.formatting import count
+from tokshard.core.strict_json import json_excess
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.small_files import read_text
 
+# 300 bytes for each of 25,000 sources, all that a blend.json can hold; the parser of TOML is slow.
+_MAX_RECIPE_BYTES = 8 << 20
 _EXAMPLE = "pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes"
 _MIXTURE_KEYS = ("unit", "temperature", "source")
 _SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "seed")
@@ -83,7 +87,7 @@ def parse_per_split_words(
 
 def read_data_args(path: str) -> BlendRecipe:
     """Return the recipe in a file of Megatron's ``--data-args-path``: words by white space."""
-    return parse_words(read_text(path).split())
+    return parse_words(_read_recipe_text(path).split())
 
 
 def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> BlendRecipe:
@@ -98,7 +102,10 @@ def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> Blen
         UsageError: As for :func:`parse_words`.
     """
     try:
-        value = json.loads(read_text(path), object_pairs_hook=_unique)
+        text = read_text(path)
+        if excess := json_excess(text.encode("utf-8")):
+            raise InputError(f"{path} {excess}")
+        value = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict) or set(value) != set(SPLITS):
@@ -167,7 +174,14 @@ def read_recipe(path: str) -> BlendRecipe:
         InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
         UsageError: Its content is invalid.
     """
-    return parse_recipe(read_text(path, "recipe", hint=_EXAMPLE), path)
+    return parse_recipe(_read_recipe_text(path, "recipe", hint=_EXAMPLE), path)
+
+
+def _read_recipe_text(path: str, kind: str = "file", *, hint: str | None = None) -> str:
+    text = read_text(path, kind, hint=hint)
+    if len(text) > _MAX_RECIPE_BYTES:
+        raise InputError(f"the recipe {path} must have at most {count(_MAX_RECIPE_BYTES)} bytes")
+    return text
 
 
 def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:

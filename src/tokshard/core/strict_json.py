@@ -1,4 +1,4 @@
-"""Strict JSON: limits on size, depth and numbers; no duplicate keys, NaN or invalid UTF-8.
+"""Strict JSON: limits on size, structure and numbers; no duplicate keys, NaN or invalid UTF-8.
 
 Manifests and plans may be truncated, edited or hostile. Every defect is an
 :class:`~tokshard.errors.IntegrityError`.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any, NoReturn
 
+from tokshard.core.json_limits import JsonLimits
 from tokshard.errors import IntegrityError
 
 MAX_JSON_BYTES = 64 << 20
-MAX_JSON_DEPTH = 32
+# A file of 64 MiB that this program writes, which is indented, has less of both.
+JSON_LIMITS = JsonLimits(containers=1_000_000, values=5_000_000, depth=32)
+
+
 _MAX_DIGITS = 40
 
 
@@ -27,6 +30,19 @@ def dump_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
+def json_excess(content: bytes) -> str | None:
+    """Return the limit that the bytes of a JSON file exceed, as the end of a sentence; None if they do not.
+
+    Example:
+        >>> json_excess(b"[" * 33)
+        'must be nested at most 32 levels deep'
+    """
+    if len(content) > MAX_JSON_BYTES:
+        return f"must have at most {MAX_JSON_BYTES:,} bytes, got {len(content):,}"
+    excess = JSON_LIMITS.excess(content)
+    return f"must {excess.message}" if excess else None
+
+
 def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
     """Parse a JSON object strictly.
 
@@ -35,14 +51,11 @@ def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
         path: The file's name, for errors.
 
     Raises:
-        IntegrityError: The content is too large, too deep, not UTF-8 or not a JSON object, or repeats a key.
+        IntegrityError: The content is too large, has too many values or levels, is not UTF-8 or not a JSON
+            object, or repeats a key.
     """
-    if len(content) > MAX_JSON_BYTES:
-        raise IntegrityError(
-            f"{path} must have at most {MAX_JSON_BYTES:,} bytes, got {len(content):,}", path=path
-        )
-    if _depth(content) > MAX_JSON_DEPTH:
-        raise IntegrityError(f"{path} must be nested at most {MAX_JSON_DEPTH} levels deep", path=path)
+    if excess := json_excess(content):
+        raise IntegrityError(f"{path} {excess}", path=path)
     try:
         text = content.decode("utf-8")
         value = json.loads(
@@ -57,21 +70,6 @@ def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise IntegrityError(f"{path} is not a JSON object", path=path)
     return value
-
-
-def _depth(content: bytes) -> int:
-    # Counted without parsing, which would recurse.
-    depth = deepest = 0
-    for character in _STRING.sub(b"", content).translate(None, delete=_NOT_BRACKETS):
-        depth += 1 if character in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-# Possessive, and with an optional end, so that no content takes more than linear time or any memory: a
-# string without an end is taken for the rest of the file, where the parser stops, too.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from tokshard.core.codec import XXH3_128, Key, decode, encode
-from tokshard.core.strict_json import MAX_JSON_BYTES, parse_json_object
+from tokshard.core.formatting import count
+from tokshard.core.strict_json import parse_json_object
 from tokshard.dataset.manifest import ENCODERS
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs
 
+# A rejected record quotes 60 characters and names a file; 100 times more than it ever needs.
+_MAX_LINE_BYTES = 1 << 20
 # The sum of two fits int64.
 _MOST = 2**62 - 1
 
@@ -62,6 +65,10 @@ def parse_line(cls: type[T], line: bytes, path: str, number: int) -> T:
     """Return the record of line ``number`` (from 1), or raise IntegrityError if it is invalid."""
     where = f"{path} is damaged: line {number}"
     hint = "copy the file again from its source, or rebuild the dataset"
+    if len(line) > _MAX_LINE_BYTES:
+        raise IntegrityError(
+            f"{where} must have at most {count(_MAX_LINE_BYTES)} bytes", path=path, hint=hint
+        )
     if not line.endswith(b"\n"):
         raise IntegrityError(f"{where} is truncated", path=path, hint=hint)
     try:
@@ -80,7 +87,7 @@ def read_records(cls: type[T], path: str) -> Iterator[T]:
     try:
         with fs.open_file(path) as file:
             number = 0
-            while line := file.readline(MAX_JSON_BYTES):
+            while line := file.readline(_MAX_LINE_BYTES + 1):
                 number += 1
                 yield parse_line(cls, line, path, number)
     except FileNotFoundError:

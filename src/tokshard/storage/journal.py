@@ -12,13 +12,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 from tokshard.core.background import Background
 from tokshard.core.codec import XXH3_128, Key, decode, encode
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AppendFile
+
+# 400 bytes for each of the fields of a unit are the longest entry.
+_MAX_LINE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ def read_checkpoints(
     entries: list[dict[str, Any]] = []
     position = 0
     with journal:
-        for content in journal:
+        for content in _lines(journal):
             position += len(content)
             line = JournalLine.from_bytes(content)
             if line is None:
@@ -175,12 +178,17 @@ def read_checkpoints(
 def read_entries(path: str) -> Iterator[dict[str, Any]]:
     """Yield all entries of a journal up to the first damaged line, with or without a later checkpoint."""
     with open(path, "rb") as journal:
-        for content in journal:
+        for content in _lines(journal):
             line = JournalLine.from_bytes(content)
             if line is None:
                 return
             if line.entry is not None:
                 yield line.entry
+
+
+def _lines(journal: IO[bytes]) -> Iterator[bytes]:
+    # A piece of a longer line has no line break, and therefore counts as damaged.
+    return iter(partial(journal.readline, _MAX_LINE_BYTES), b"")
 
 
 def _compact(line: JournalLine) -> bytes:

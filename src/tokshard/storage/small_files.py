@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from tokshard.core.codec import Document
-from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, parse_json_object
+from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, json_excess, parse_json_object
 from tokshard.errors import InputError, MissingFileError, StorageError, TokshardError, UsageError
 from tokshard.storage import fs
 
@@ -56,14 +56,11 @@ def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
     """Return ``value`` as :func:`dump_json` does, if it is small enough for :func:`read_json_object`.
 
     Raises:
-        UsageError: The result is larger than 64 MiB.
+        UsageError: The result is larger than 64 MiB, or has too many values or levels.
     """
     content = dump_json(value)
-    if len(content) > MAX_JSON_BYTES:
-        raise UsageError(
-            f"{path} must have at most {MAX_JSON_BYTES:,} bytes, got {len(content):,}",
-            hint=hint,
-        )
+    if excess := json_excess(content):
+        raise UsageError(f"{path} {excess}", hint=hint)
     return content
 
 

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from tokshard.core.json_limits import JsonLimits
 from tokshard.errors import TokenizerError
 
 ACCEPTED_FILES: Final = (
@@ -20,6 +21,9 @@ ACCEPTED_FILES: Final = (
 """What a tokenizer can be loaded from, for hints; docs/reference/tokenizers.md has the details."""
 
 MAX_DEFINITION_BYTES: Final = 512 << 20  # the largest published file has 35 MB; more is a wrong file
+
+# Published files have up to 0.5 million merges, each of which may be an array of two strings.
+_JSON_LIMITS: Final = JsonLimits(containers=2_000_000, values=8_000_000)
 
 
 def read_file(path: str) -> bytes:
@@ -52,7 +56,9 @@ def read_object(path: str) -> dict[str, Any]:
     hint = "correct the file, or pass the tokenizer's file in a directory of its own"
     try:
         # Not orjson: files that transformers writes may contain Infinity and NaN, which only Python reads.
-        parsed = json.loads(read_file(path).decode("utf-8"))
+        content = read_file(path)
+        _check_structure(content, path)
+        parsed = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"the tokenizer's file {path} is not JSON: {error}", hint=hint) from error
     if not isinstance(parsed, dict):
@@ -105,10 +111,18 @@ def as_object(value: Any, path: str) -> dict[str, Any]:
     return value
 
 
+def _check_structure(content: bytes, path: str) -> None:
+    if excess := _JSON_LIMITS.excess(content):
+        raise TokenizerError(
+            f"the tokenizer's file {path} must {excess.message}", hint=f"pass {ACCEPTED_FILES}"
+        )
+
+
 def parse_json(content: bytes, path: str) -> Any:
     """Parse a tokenizer's file; raise TokenizerError if it is not JSON."""
     import orjson
 
+    _check_structure(content, path)
     # The garbage collector would take half of the time to visit the lists of merges, none of them garbage.
     collects = gc.isenabled()
     gc.disable()
