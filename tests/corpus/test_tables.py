@@ -196,3 +196,16 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match="Parquet and Arrow input requires pyarrow"):
         read_table(path)
+
+
+@pytest.mark.parametrize("how", WRITERS)
+def test_a_list_of_too_many_texts_is_rejected_before_it_is_converted(how, tmp_path):
+    """Empty texts take no space in a table, and 8 bytes each in memory."""
+    path = tmp_path / "table"
+    offsets = pa.array([0, 1, 2_000_002, 2_000_003], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.array([""], pa.string()).take(pa.array([0] * 2_000_003)))
+    write(pa.table({"text": lists}), how, path)
+    reading = read_table(path)
+    assert [texts for _, texts in reading.documents] == [(("",),), (("",),)]
+    assert reading.rejected == [(1, 2, "too-many-values")]
+    assert reading.details == ['the list of field "text" must have at most 2,000,000 items, got 2,000,001']

@@ -150,7 +150,10 @@ class _LineUnitReader:
             block = self._read(position, size)
             stop = _lines_end(block, end - position)
             if stop:
-                yield self._batch(block if stop == len(block) else block[:stop], position)
+                batch = self._batch(block if stop == len(block) else block[:stop], position)
+                del block  # may be as long as the longest line; the batch has its own copy
+                yield batch
+                del batch
                 position += stop
                 size = 0
             elif not block:

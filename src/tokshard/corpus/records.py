@@ -2,21 +2,30 @@
 
 Each line is parsed by ``orjson``. A line that it refuses is parsed again by the standard library, which
 accepts NaN, huge numbers and lone surrogates: a record is rejected only if a requested field is unusable.
+The structure of a long line is counted first, because objects need up to 100 times the memory of their text.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tokshard.core.formatting import counted
+from tokshard.core.json_limits import JsonLimits
 from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
 from tokshard.corpus.fields import FieldPath, json_type, quoted, values_of
 from tokshard.corpus.lines import LineBatch, line_batches
-from tokshard.corpus.rejection import TextCheck, UnusableRecordError, check_length, check_texts, excerpt_of
+from tokshard.corpus.rejection import (
+    MAX_RECORD_VALUES,
+    TextCheck,
+    UnusableRecordError,
+    check_length,
+    check_texts,
+    excerpt_of,
+)
 from tokshard.corpus.units import LineUnit, RowUnit
 
 # Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
@@ -24,11 +33,11 @@ BATCH_BYTES = 1 << 20
 MAX_DOCUMENT_BYTES = 64_000_000
 # The parser of the standard library is recursive; the limit makes its result independent of the caller's
 # stack and of Python's version. (orjson accepts 1,024 levels.)
-_SECOND_PARSER_DEPTH = 400
+_LIMITS = JsonLimits(containers=500_000, values=MAX_RECORD_VALUES)
+_SECOND_PARSER_LIMITS = replace(_LIMITS, depth=400)
+# An array needs two bytes, as does a value with its comma: a shorter line cannot exceed the limits.
+_LONG_LINE_BYTES = 2 * min(_LIMITS.containers, _LIMITS.values)
 
-# The closing quote is optional: brackets in the text of a truncated line are not structure.
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_BRACKETS = re.compile(r"[\[{]+|[\]}]+")
 _TOLERANT = json.JSONDecoder(
     parse_int=lambda _digits: 0,  # numbers are never used, but must parse
     parse_float=lambda _digits: 0.0,
@@ -93,7 +102,7 @@ def _plain_documents(
 ) -> DocumentBatch | None:
     import orjson
 
-    if not batch.lines or int(batch.lengths.max()) > max_document_bytes:
+    if not batch.lines or int(batch.lengths.max()) > min(max_document_bytes, _LONG_LINE_BYTES):
         return None
     try:
         columns = values_of(paths, map(orjson.loads, batch.lines))
@@ -141,6 +150,8 @@ def _end_of_corrupt_stream(unit: LineUnit, field_count: int, line: int) -> Docum
 def _field_values(line: bytes, paths: Sequence[FieldPath], *, is_cut: bool) -> list[str | list[str]]:
     import orjson
 
+    if len(line) > _LONG_LINE_BYTES:
+        _check_structure(line, _LIMITS)
     try:
         record, is_strict = orjson.loads(line), True
     except orjson.JSONDecodeError:
@@ -152,6 +163,12 @@ def _field_values(line: bytes, paths: Sequence[FieldPath], *, is_cut: bool) -> l
         for path, value in zip(paths, values, strict=True):
             _refuse_surrogates(value, path.name)
     return values
+
+
+def _check_structure(line: bytes, limits: JsonLimits) -> None:
+    if excess := limits.excess(line):
+        reason = "too-deep" if excess.limit == "depth" else "too-many-values"
+        raise UnusableRecordError(reason, f"the line must {excess.message}")
 
 
 def _refuse_surrogates(value: str | list[str], field: str) -> None:
@@ -174,10 +191,7 @@ def _second_opinion(line: bytes, *, is_cut: bool) -> Any:
     text = _decoded(line, is_cut=is_cut)
     if nul_bytes := text.count("\0"):
         raise UnusableRecordError("nul-byte", f"the line contains {counted(nul_bytes, 'NUL byte')}")
-    if _is_deeper_than(text, _SECOND_PARSER_DEPTH):
-        raise UnusableRecordError(
-            "too-deep", f"the line nests more than {_SECOND_PARSER_DEPTH} arrays and objects"
-        )
+    _check_structure(line, _SECOND_PARSER_LIMITS)
     try:
         return _TOLERANT.decode(text)
     except json.JSONDecodeError as error:
@@ -199,15 +213,3 @@ def _decoded(line: bytes, *, is_cut: bool) -> str:
         if is_cut and error.reason == "unexpected end of data":
             raise UnusableRecordError("truncated-record", f"the last line is incomplete: {detail}") from None
         raise UnusableRecordError("invalid-utf8", detail) from None
-
-
-def _is_deeper_than(text: str, limit: int) -> bool:
-    if text.count("[") + text.count("{") <= limit:
-        return False
-    depth = 0
-    for run in _BRACKETS.finditer(_STRING.sub("", text)):
-        length = run.end() - run.start()
-        depth += length if run[0][0] in "[{" else -length
-        if depth > limit:
-            return True
-    return False

@@ -11,6 +11,8 @@ from tokshard.errors import BAD_RECORD_EXCERPT_CHARACTERS
 TextCheck = Callable[[str], None]
 """It raises UnusableRecordError for texts that a tokenizer cannot encode."""
 
+MAX_RECORD_VALUES = 2_000_000
+"""The most values of a record, keys and the sequences of a field included."""
 _TOP_REASONS = 3
 REASONS: dict[str, str] = {
     "invalid-json": "The line is not valid JSON.",
@@ -28,6 +30,9 @@ REASONS: dict[str, str] = {
     "lone-surrogate": "The field contains half of a surrogate pair, which is not a character.",
     "token-ids": "The text is not token ids of the vocabulary, which a null tokenizer requires.",
     "too-deep": "The line nests arrays and objects too deeply.",
+    "too-many-values": (
+        "The record has more than 2,000,000 keys and values, or more than 500,000 arrays and objects."
+    ),
     "too-long": "The record is larger than --max-document-bytes.",
     "corrupt-stream": "The compressed stream is truncated or damaged here; the rest of the input is lost.",
 }

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tokshard.core.formatting import count, counted
 from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import Format
 from tokshard.corpus.fields import (
@@ -26,7 +27,14 @@ from tokshard.corpus.fields import (
     quoted,
     usable_value,
 )
-from tokshard.corpus.rejection import TextCheck, UnusableRecordError, check_length, check_texts, excerpt_of
+from tokshard.corpus.rejection import (
+    MAX_RECORD_VALUES,
+    TextCheck,
+    UnusableRecordError,
+    check_length,
+    check_texts,
+    excerpt_of,
+)
 from tokshard.corpus.units import RowUnit
 from tokshard.errors import InputError, MissingExtraError, TokshardError
 from tokshard.storage.paths import is_remote
@@ -261,6 +269,8 @@ def _checked_column(column: Any, path: FieldPath, table: str) -> list[Any]:
         errors: dict[int, UnusableRecordError] = {}
         for depth, key in enumerate(path.keys[1:], 1):
             column = _inside(column, key, name_of(path.keys[: depth + 1]), errors)
+        if _is_list(column.type):
+            column = _without_long_lists(column, path.name, errors)
     except pa.ArrowInvalid as error:
         raise InputError(
             f"{table}: column {quoted(path.name)} contradicts itself: {error}",
@@ -313,6 +323,25 @@ def _inside(column: Any, key: str, name: str, errors: dict[int, UnusableRecordEr
     for row in np.flatnonzero(np.asarray(too_short)).tolist():
         errors.setdefault(row, missing_item(name, lengths[row].as_py()))
     return pc.list_element(pc.if_else(too_short, pa.scalar(None, column.type), column), index)
+
+
+def _without_long_lists(column: Any, name: str, errors: dict[int, UnusableRecordError]) -> Any:
+    # Before they are converted: empty strings take no space in a table.
+    import pyarrow as pa
+    from pyarrow import compute
+
+    pc: Any = compute
+
+    lengths = pc.list_value_length(column)
+    too_long = pc.fill_null(pc.greater(lengths, MAX_RECORD_VALUES), fill_value=False)
+    rows = np.flatnonzero(np.asarray(too_long)).tolist()
+    for row in rows:
+        errors[row] = UnusableRecordError(
+            "too-many-values",
+            f"the list of field {quoted(name)} must have at most {counted(MAX_RECORD_VALUES, 'item')}, "
+            f"got {count(lengths[row].as_py())}",
+        )
+    return pc.if_else(too_long, pa.scalar(None, column.type), column) if rows else column
 
 
 def _documents(
