@@ -34,6 +34,7 @@ from tokshard.tokenizer.structure import (
     FastEncoderRefusedError,
     byte_alphabet,
     refusal,
+    simplified,
 )
 from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 
@@ -337,6 +338,33 @@ def test_the_disputed_character_needs_the_reference(tmp_path):
     fast = fast_encoder(written(tmp_path, definition), special_tokens=False)
 
     batch = ["hello", text, "", text, "world"]
+    assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
+
+
+@needs_version_0
+def test_a_long_s_after_an_apostrophe_needs_the_reference(tmp_path):
+    """It is another case of s, which only the reference knows in patterns that ignore case."""
+    definition = probe(sequence(split(O200K_PATTERN), BYTE_LEVEL))
+    text = "the'\u017fre"
+    assert encode_by_fastokens(definition, [text]) != encode_plainly(definition, [text])
+
+    fast = fast_encoder(written(tmp_path, definition), special_tokens=False)
+
+    batch = ["'s", text, "'S", "\u017f"]
+    assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
+
+
+@needs_version_0
+@pytest.mark.parametrize("make", [characters, metaspace])
+def test_text_that_spells_the_token_of_a_byte_needs_the_reference(make, tmp_path):
+    definition = make()
+    texts = ["\ufffd<0xE2>", "\u4e2d<0x08>H", "a<0x3A>\u9fa5"]
+    simple = simplified(definition, special_tokens=False)
+    assert encode_by_fastokens(simple, texts) != encode_plainly(definition, texts)
+
+    fast = fast_encoder(written(tmp_path, definition), special_tokens=False)
+
+    batch = [" a", *texts, "<s> b", "<0", "c"]
     assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
 
 

@@ -1,6 +1,7 @@
-"""Texts that the fast encoder leaves to the reference, because their Unicode tables may differ there.
+"""Texts that the fast encoder leaves to the reference, because the libraries may differ there.
 
-The libraries classify, lowercase and normalize characters by tables of different versions of Unicode.
+They classify, lowercase and normalize characters by tables of different versions of Unicode, and treat some
+texts differently that look like tokens.
 """
 
 from __future__ import annotations
@@ -14,6 +15,14 @@ from tokshard.tokenizer import huggingface_library
 # fastokens' regular expressions treat this character as white space; Unicode and the reference do not,
 # since 2013.
 DISPUTED_CHARACTER: Final = "\u180e"
+
+# The reference takes LATIN SMALL LETTER LONG S for an s in patterns that ignore case, as in (?i:'s);
+# fastokens does not. It is the only other case of a letter of these patterns.
+_LONG_S: Final = "'\u017f"
+
+# fastokens takes text that spells the token of a byte, such as <0x0A>, for that token where no merge joins it
+# with its neighbors; in the reference merges alone make tokens.
+_SPELLED_BYTE: Final = "<0x"
 
 # The characters for which fastokens 0.3.5 and `tokenizers` 1.0.0rc3 split (\p{L}, \p{M}, \p{N}, \s) or
 # normalize (NFC) differently: those that Unicode added with version 17, and the combining
@@ -36,13 +45,22 @@ _SINCE_VERSION_1: Final = (
 
 def disputed(definition: dict[str, Any]) -> Callable[[str], bool] | None:
     """Return the function that recognizes disputed texts; None if this definition has none."""
+    tests = list(_tests(definition))
+    return (lambda text: any(test(text) for test in tests)) if tests else None
+
+
+def _tests(definition: dict[str, Any]) -> Iterator[Callable[[str], bool]]:
+    parts = components(definition.get("pre_tokenizer"), "pretokenizers")
+    sources = [str(part["pattern"].get("Regex", "")) for part in parts if part["type"] == "Split"]
     if huggingface_library.is_version_1():
         search = re.compile(f"[{_SINCE_VERSION_1}]").search
-        return lambda text: not text.isascii() and search(text) is not None
-    parts = components(definition.get("pre_tokenizer"), "pretokenizers")
-    if any(part["type"] == "Split" and "Regex" in part["pattern"] for part in parts):
-        return lambda text: DISPUTED_CHARACTER in text
-    return None
+        yield lambda text: not text.isascii() and search(text) is not None
+    elif any(sources):
+        yield lambda text: DISPUTED_CHARACTER in text
+    if any("(?i:" in source for source in sources):
+        yield lambda text: _LONG_S in text
+    if definition["model"].get("byte_fallback"):
+        yield lambda text: _SPELLED_BYTE in text
 
 
 def components(part: Any, key: str) -> Iterator[dict[str, Any]]:

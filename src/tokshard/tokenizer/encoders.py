@@ -341,11 +341,13 @@ class _FastEncoder:
     def _outside_domain(self, texts: list[str], encoded: EncodedBatch) -> NDArray[np.int64]:
         import numpy as np
 
+        outside = np.empty(0, np.int64)
         if self._domain is not None:
-            return self._domain.outside(texts, encoded.ids, encoded.offsets)
-        if self._disputed is None:
-            return np.empty(0, np.int64)
-        return np.flatnonzero(np.fromiter(map(self._disputed, texts), np.bool_, len(texts)))
+            outside = self._domain.outside(texts, encoded.ids, encoded.offsets)
+        if self._disputed is not None:
+            found = np.flatnonzero(np.fromiter(map(self._disputed, texts), np.bool_, len(texts)))
+            outside = np.union1d(outside, found) if len(found) else outside
+        return outside
 
 
 def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:
