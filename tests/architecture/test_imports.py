@@ -265,6 +265,29 @@ def test_a_writer_outside_storage_is_found():
     }
 
 
+OPENS = {"open", "io.open", "os.open", "os.read", "os.pread", "os.preadv", "os.readv"}
+OPENING_MODULES = {"storage/reading.py", "storage/syscalls.py"}
+
+
+def calls_that_open(source: str) -> set[str]:
+    """Calls that open files, or read them at positions; not the null device, nor pipes of processes."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    found = {ast.unparse(node) for node in calls if ast.unparse(node.func) in OPENS}
+    return {call for call in found if not call.startswith(("os.open(os.devnull,", "os.read(alarm,"))}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_opened_by_storage(path: Path):
+    # A pipe in the place of a file must not be waited for, and a short read is no end of a file.
+    if str(path.relative_to(ROOT)) not in OPENING_MODULES:
+        assert calls_that_open(path.read_text()) == set()
+
+
+def test_a_module_that_opens_files_is_found():
+    assert calls_that_open("import os\nos.open(path, 0)\nos.open(os.devnull, 0)\n") == {"os.open(path, 0)"}
+    assert calls_that_open("with open(p) as f:\n    os.pread(f, 1, 0)\n") == {"open(p)", "os.pread(f, 1, 0)"}
+
+
 COMMANDS_MAY_IMPORT = {"cli", "core", "errors", "version"}
 """Beside the public names of tokshard itself."""
 

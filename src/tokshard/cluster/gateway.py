@@ -21,6 +21,7 @@ from tokshard.cluster.task import Message, perform, to_bytes
 from tokshard.errors import StorageError
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import check_plain_name
+from tokshard.storage.reading import open_file
 
 # Ray returns everything that is ready after this time, however much it is.
 _ROUND_SECONDS = 0.05
@@ -186,7 +187,7 @@ def _unreachable(host: str, port: int) -> str | None:
 def _content(path: str | None) -> bytes:
     if path is None:
         return b""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return file.read()
 
 

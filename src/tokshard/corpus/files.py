@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +17,7 @@ from tokshard.corpus.content import HEAD_BYTES, Content, Format, identify, refus
 from tokshard.dataset.plan import Compression, TextInput
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.storage.paths import GLOB_CHARACTERS, is_glob, is_remote, natural_key
+from tokshard.storage.reading import irregular_kind, open_file, open_passed
 from tokshard.storage.remote import objects
 from tokshard.storage.remote.objects import open_binary
 
@@ -122,7 +124,8 @@ def _expand_path(argument: str) -> Iterator[str]:
 
 def _list_entries(path: str) -> list[str]:
     try:
-        with io.TextIOWrapper(open_binary(path), encoding="utf-8-sig", errors="surrogateescape") as file:
+        opened = open_binary(path) if is_remote(path) else open_passed(path)
+        with io.TextIOWrapper(opened, encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = [line.strip() for line in file]
     except TokshardError:
         raise
@@ -138,6 +141,7 @@ def _expand_glob(pattern: str) -> list[str]:
     matches = glob.glob(pattern, recursive=True)
     files = [path for path in matches if not os.path.isdir(path) and not _is_marker(path)]
     if files:
+        _refuse_special(files)
         return sorted(files, key=natural_key)
     if any(os.path.isdir(path) for path in matches):
         raise InputError(
@@ -156,7 +160,20 @@ def _expand_directory(directory: str) -> list[str]:
     found = sorted(_walk(directory, frozenset()), key=natural_key)
     if not found:
         raise InputError(f"the directory {directory} contains no inputs", hint=_HINT_NAMES)
+    _refuse_special(found)
     return found
+
+
+def _refuse_special(paths: Sequence[str]) -> None:
+    # A pipe that nobody passed may have no writer, and reading it would wait for ever.
+    for path in paths:
+        with suppress(OSError):  # reported when the file is described
+            mode = os.stat(path).st_mode
+            if not stat.S_ISREG(mode):
+                raise InputError(
+                    f"cannot read {path}: it is {irregular_kind(mode)}, not a regular file",
+                    hint="remove it, or pass a pipe by its own path",
+                )
 
 
 def _expand_url(url: str) -> list[str]:
@@ -224,7 +241,7 @@ def _describe(path: str) -> CorpusFile:
                 f"{path} must be a file or a pipe",
                 hint="pipe the data into the command and pass - as the input",
             )
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             content = _content(file.read(HEAD_BYTES), path)
     except FileNotFoundError as error:
         raise InputError(f"input not found: {path}", hint=_HINT_SPELLING) from error

@@ -15,6 +15,7 @@ from tokshard.corpus.units import LineUnit
 from tokshard.errors import InputError, TokshardError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.readahead import ReadAhead
+from tokshard.storage.reading import open_descriptor, read_at
 from tokshard.storage.remote.objects import RemoteFile
 
 
@@ -45,7 +46,7 @@ def open_ranges(path: str, begin: int, end: int) -> Iterator[Ranges]:
         finally:
             remote.close()
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_descriptor(path)
     try:
         yield _LocalRanges(descriptor)
     finally:
@@ -58,12 +59,7 @@ class _LocalRanges:
         self.size_bytes = os.fstat(descriptor).st_size
 
     def read(self, offset: int, count: int) -> bytes:
-        block = os.pread(self._descriptor, count, offset)
-        while len(block) < count and (
-            more := os.pread(self._descriptor, count - len(block), offset + len(block))
-        ):
-            block += more
-        return block
+        return read_at(self._descriptor, count, offset)
 
 
 class _RemoteRanges:

@@ -20,6 +20,7 @@ from tokshard.corpus.units import LineUnit, RowUnit, Unit
 from tokshard.errors import InputError
 from tokshard.storage import syscalls
 from tokshard.storage.paths import is_remote
+from tokshard.storage.reading import open_passed
 from tokshard.storage.remote.objects import open_binary
 
 
@@ -150,7 +151,7 @@ def _opened(path: str) -> Iterator[ByteSource]:
             yield ByteSource(file, path)
         return
     try:
-        file = open(0 if path == STDIN else path, "rb", closefd=path != STDIN)  # noqa: SIM115 - closed below
+        file = open_passed(0 if path == STDIN else path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     with file:

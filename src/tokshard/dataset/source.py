@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import stat
 import weakref
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from tokshard.dataset.layout import Buffer
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
 from tokshard.storage.fs import open_descriptor
 from tokshard.storage.paths import BIN_SUFFIX, SIDECAR_SUFFIX, is_remote
+from tokshard.storage.reading import read_into
 
 Tokens = NDArray[Any]
 
@@ -48,13 +48,12 @@ class InputFile:
             self.descriptor = open_descriptor(path)
         except TokshardError:
             raise
+        except IsADirectoryError:
+            raise InputError(f"cannot read {path}: it is a directory, not a regular file") from None
         except OSError as error:
             raise StorageError("open", path, error) from error
         weakref.finalize(self, os.close, self.descriptor)
-        status = os.fstat(self.descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"cannot read {path}: not a regular file")
-        self.size_bytes = status.st_size
+        self.size_bytes = os.fstat(self.descriptor).st_size
 
     def is_in_place(self) -> bool:
         """Return whether the path still refers to this file and not to a replacement."""
@@ -79,20 +78,17 @@ class InputFile:
 
     def read_into(self, target: memoryview, offset: int) -> None:
         """Fill ``target`` from a byte offset; does not move the file position, which forks share."""
-        while target:
-            try:
-                count = os.preadv(self.descriptor, [target], offset)
-            except OSError as error:
-                raise StorageError("read", self.path, error) from error
-            if count == 0:
-                raise IntegrityError(
-                    f"{self.path} was truncated to {offset} bytes (it had {self.size_bytes} when opened)",
-                    path=self.path,
-                    offset=offset,
-                    hint="copy both files of the dataset again, or rebuild it",
-                )
-            target = target[count:]
-            offset += count
+        try:
+            end = offset + read_into(self.descriptor, target, offset)
+        except OSError as error:
+            raise StorageError("read", self.path, error) from error
+        if end < offset + len(target):
+            raise IntegrityError(
+                f"{self.path} was truncated to {end} bytes (it had {self.size_bytes} when opened)",
+                path=self.path,
+                offset=end,
+                hint="copy both files of the dataset again, or rebuild it",
+            )
 
     def prefetch(self, offset: int, count: int) -> None:
         """Advise the kernel that a range will be read soon."""

@@ -43,6 +43,7 @@ from tokshard.storage.digest import READ_BYTES, FileRecord
 from tokshard.storage.files import AtomicFile, is_temporary, remove_tree, write_atomically
 from tokshard.storage.journal import read_checkpoints
 from tokshard.storage.lock import WriterLock
+from tokshard.storage.reading import open_file
 from tokshard.storage.small_files import read_document
 from tokshard.storage.syscalls import Buffer
 
@@ -115,7 +116,7 @@ def stage_manifest(directory: str, k: int, manifest: Manifest) -> None:
 
 def file_chunks(path: str) -> Iterator[bytes]:
     """Yield the content of a file in chunks of at most 4 MiB."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         while chunk := file.read(READ_BYTES):
             yield chunk
 

@@ -8,7 +8,7 @@ from tokshard.blending.document import BlendDocument
 from tokshard.core.presentation import Section
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.errors import OutputExistsError, StorageError, UsageError
+from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
 from tokshard.inspection import facts, plan_facts
 from tokshard.inspection.datasets import (
     DatasetSummary,
@@ -40,6 +40,7 @@ from tokshard.inspection.plans import (
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.ranks import read_rank
 from tokshard.storage.files import write_atomically
+from tokshard.storage.reading import open_file
 from tokshard.verification import job as verification_job
 from tokshard.verification.options import Level, VerifyOptions
 from tokshard.verification.recognition import Recognized, recognize
@@ -258,10 +259,12 @@ def _check_target(path: str) -> None:
             f"--html must be a file name, got {path!r}", hint="for example, pass --html report.html"
         )
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             start = file.read(len(MARK))
     except FileNotFoundError:
         return
+    except InputError:
+        start = b""
     except OSError as error:
         raise StorageError("read", path, error) from error
     if start != MARK.encode():

@@ -26,6 +26,7 @@ from tokshard.sharding.sources import DatasetReference
 from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
+from tokshard.storage.reading import open_file
 from tokshard.storage.small_files import dump_readable_json
 
 LOCK_NAME = ".plan.lock"
@@ -128,7 +129,7 @@ def _write_together(directory: str, contents: dict[str, bytes]) -> None:
 
 def _holds(path: str, content: bytes) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return file.read(len(content) + 1) == content
     except OSError:
         return False

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core.codec import XXH3_128, Key
+from tokshard.storage import reading
 
 if TYPE_CHECKING:
     from tokshard.storage.syscalls import Buffer
@@ -52,7 +53,7 @@ def file_digest(path: str) -> str:
     import xxhash
 
     state = xxhash.xxh3_128()
-    with open(path, "rb", buffering=0) as file:
+    with reading.open_file(path) as file:
         while chunk := file.read(READ_BYTES):
             state.update(chunk)
     return state.hexdigest()

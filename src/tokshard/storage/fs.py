@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import BinaryIO
 
 from tokshard.errors import MissingFileError, UsageError
+from tokshard.storage import reading
 from tokshard.storage.paths import is_remote
 
 
@@ -100,20 +101,17 @@ def glob(pattern: str) -> list[str]:
 
 
 def open_descriptor(path: str) -> int:
-    """Open a file, or the local copy of a remote one, and return its descriptor."""
+    """Open a regular file, or the local copy of a remote one; see :func:`reading.open_descriptor`."""
     if is_remote(path):
         from tokshard.storage.remote.local_copy import open_copy
 
         return open_copy(path)
-    # Without O_NONBLOCK opening a named pipe would wait for a writer.
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    return reading.open_descriptor(path)
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a small file for reading, or the local copy of a remote one."""
-    if is_remote(path):
-        return os.fdopen(open_descriptor(path), "rb")
-    return open(path, "rb")
+    """Open a small file for reading, or the local copy of a remote one; see :func:`open_descriptor`."""
+    return os.fdopen(open_descriptor(path), "rb") if is_remote(path) else reading.open_file(path)
 
 
 def refuse_remote(path: str, what: str) -> None:

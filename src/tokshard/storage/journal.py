@@ -17,6 +17,7 @@ from typing import IO, Annotated, Any
 from tokshard.core.background import Background
 from tokshard.core.codec import XXH3_128, Key, decode, encode
 from tokshard.errors import IntegrityError
+from tokshard.storage import reading
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AppendFile
 
@@ -155,7 +156,7 @@ def read_checkpoints(
     An absent journal has no checkpoints.
     """
     try:
-        journal = open(path, "rb")  # noqa: SIM115 - in a with below
+        journal = reading.open_file(path)
     except FileNotFoundError:
         return
     entries: list[dict[str, Any]] = []
@@ -177,7 +178,7 @@ def read_checkpoints(
 
 def read_entries(path: str) -> Iterator[dict[str, Any]]:
     """Yield all entries of a journal up to the first damaged line, with or without a later checkpoint."""
-    with open(path, "rb") as journal:
+    with reading.open_file(path) as journal:
         for content in _lines(journal):
             line = JournalLine.from_bytes(content)
             if line is None:

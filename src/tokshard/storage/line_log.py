@@ -7,6 +7,7 @@ import os
 
 from tokshard.errors import OutputExistsError
 from tokshard.storage import syscalls
+from tokshard.storage.reading import read_at
 
 
 class LineLog:
@@ -33,7 +34,7 @@ class LineLog:
         self._path = path
         self._descriptor = syscalls.open_for_append(path)
         size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, len(beginning), 0) != beginning:
+        if size and read_at(self._descriptor, len(beginning), 0) != beginning:
             self.close()
             raise OutputExistsError(
                 f"{path} exists and is not an event log", hint="pass another file to --log-json"
@@ -41,7 +42,7 @@ class LineLog:
         # The kernel appends each line after everything written before.
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+        if size and read_at(self._descriptor, 1, size - 1) != b"\n":
             self.write("")  # ends the line that a killed run has left
 
     @property

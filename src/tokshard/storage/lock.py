@@ -18,8 +18,9 @@ from typing import Annotated, Self
 
 from tokshard.core.codec import Key, decode, encode
 from tokshard.core.strict_json import parse_json_object
-from tokshard.errors import IntegrityError, LockedError, StorageError
+from tokshard.errors import InputError, IntegrityError, LockedError, StorageError
 from tokshard.storage import syscalls
+from tokshard.storage.reading import open_file, read_at
 
 _READ_BYTES = 4096
 # Tasks that share a lock overwrite each other's names, so all texts have the same length.
@@ -143,9 +144,9 @@ class WriterLock:
 def holder_of(path: str) -> Holder | None:
     """Return the current or last holder of a lock; None if the file is absent or unreadable."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return _parse(file.read(_READ_BYTES))
-    except OSError:
+    except (OSError, InputError):
         return None
 
 
@@ -160,7 +161,7 @@ def _is_current(descriptor: int, path: str) -> bool:
 
 def _owner(descriptor: int) -> str:
     try:
-        holder = _parse(os.pread(descriptor, _READ_BYTES, 0))
+        holder = _parse(read_at(descriptor, _READ_BYTES, 0))
     except OSError:
         holder = None
     if holder is None:

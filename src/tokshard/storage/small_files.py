@@ -8,24 +8,30 @@ from tokshard.core.codec import Document
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, json_excess, parse_json_object
 from tokshard.errors import InputError, MissingFileError, StorageError, TokshardError, UsageError
 from tokshard.storage import fs
+from tokshard.storage.paths import is_remote
+from tokshard.storage.reading import open_passed
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 
 MAX_TEXT_BYTES = 64 << 20
 
 
-def read_small_file(path: str, kind: str = "file", *, hint: str | None = None) -> bytes:
+def read_small_file(path: str, kind: str = "file", *, hint: str | None = None, passed: bool = False) -> bytes:
     """Return the bytes of a file.
 
-    For errors: ``kind`` is the expected kind of file (``"recipe"``), ``hint`` the advice if it is missing.
+    Args:
+        path: The file.
+        kind: The expected kind of file (``"recipe"``), for errors.
+        hint: The advice if it is missing.
+        passed: Whether the user passed this path: it may be a pipe then.
 
     Raises:
         MissingFileError: The file does not exist.
-        InputError: It is a directory, or larger than 64 MiB.
+        InputError: It is a directory, another special file, or larger than 64 MiB.
         StorageError: It cannot be read.
     """
     try:
-        with fs.open_file(path) as file:
+        with open_passed(path) if passed and not is_remote(path) else fs.open_file(path) as file:
             content = file.read(MAX_TEXT_BYTES + 1)
     except FileNotFoundError:
         raise MissingFileError(f"{kind} not found: {path}", path=path, hint=hint) from None
@@ -41,13 +47,13 @@ def read_small_file(path: str, kind: str = "file", *, hint: str | None = None) -
 
 
 def read_text(path: str, kind: str = "file", *, hint: str | None = None) -> str:
-    """Return the text of a file in UTF-8; see :func:`read_small_file`.
+    """Return the text of a file in UTF-8 that the user passed; see :func:`read_small_file`.
 
     Raises:
         InputError: It is not UTF-8.
     """
     try:
-        return read_small_file(path, kind, hint=hint).decode("utf-8")
+        return read_small_file(path, kind, hint=hint, passed=True).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} must be UTF-8: {error.reason} at byte {error.start}") from error
 

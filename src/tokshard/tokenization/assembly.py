@@ -46,6 +46,7 @@ from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord, piecewise_digest
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
+from tokshard.storage.reading import open_file
 from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts, UnitKey, stream_names
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Assembly:
         if limit is None or self.counts.rejected_total <= limit:
             return
         path = os.path.join(self._directory, self._streams["rejected"])
-        with open(path, "rb") as lines:
+        with open_file(path) as lines:
             found = parse_line(RejectionRecord, next(itertools.islice(lines, limit, None)), path, limit + 1)
         record = RejectedRecord(found.offset, found.line, found.reason, found.detail, found.excerpt)
         raise self._policy.refuse(found.input, found.line, record)

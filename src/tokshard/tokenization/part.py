@@ -35,6 +35,7 @@ from tokshard.corpus.units import Unit
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
+from tokshard.storage.reading import open_descriptor, read_at, read_into
 from tokshard.storage.syscalls import Buffer
 
 _MAGIC = b"TOKPART3"
@@ -249,7 +250,7 @@ class PartReader:
     def __init__(self, path: str) -> None:
         self.path = path
         self._buffer = bytearray(_COPY_BYTES)
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_descriptor(path)
         try:
             footer = self._read_footer()
         except (ValueError, IntegrityError) as error:
@@ -277,7 +278,7 @@ class PartReader:
         for offset, size in self._streams[stream].extents:
             for position in range(offset, offset + size, _COPY_BYTES):
                 wanted = memoryview(self._buffer)[: offset + size - position]
-                chunk = wanted[: os.preadv(self._descriptor, [wanted], position)]
+                chunk = wanted[: read_into(self._descriptor, wanted, position)]
                 state.update(chunk)
                 yield chunk
         if state.hexdigest() != self.digest(stream):
@@ -312,13 +313,13 @@ class PartReader:
 
     def _read_footer(self) -> PartFooter:
         size = os.fstat(self._descriptor).st_size
-        tail = os.pread(self._descriptor, _TAIL.size, max(0, size - _TAIL.size))
+        tail = read_at(self._descriptor, _TAIL.size, max(0, size - _TAIL.size))
         if len(tail) != _TAIL.size:
             raise ValueError("it is too short")
         length, digest, magic = _TAIL.unpack(tail)
         if magic != _MAGIC or length > size - _TAIL.size:
             raise ValueError("the footer is missing")
-        content = os.pread(self._descriptor, length, size - _TAIL.size - length)
+        content = read_at(self._descriptor, length, size - _TAIL.size - length)
         if bytes.fromhex(content_digest(content)) != digest:
             raise ValueError("the footer is damaged")
         return PartFooter.from_bytes(content, self.path)

@@ -30,6 +30,7 @@ from tokshard.errors import InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import READ_BYTES
 from tokshard.storage.files import AppendFile
+from tokshard.storage.reading import open_file
 from tokshard.storage.scratch import scratch_directory
 from tokshard.tokenization.assembly import JOURNAL, AssembledUnit, read_assembled, stream_file
 from tokshard.tokenization.part import PartHeader, PartWriter, UnitCounts, UnitKey, part_headers, stream_names
@@ -220,7 +221,7 @@ def _make_parts(
     paths = {stream: os.path.join(directory, stream_file(stream)) for stream in streams}
     lines_before = 0
     begins = dict.fromkeys(streams, 0)
-    with open(paths["rejected"], "rb") as rejected:
+    with open_file(paths["rejected"]) as rejected:
         for number, unit in enumerate(assembled):
             header = unit.header
             sizes = {stream: _stream_bytes(stream, header.counts, options.dtype) for stream in streams}
@@ -263,7 +264,7 @@ def _stream_bytes(stream: str, counts: UnitCounts, dtype: str) -> int:
 
 
 def _range_chunks(path: str, begin: int, size: int) -> Iterator[bytes]:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         file.seek(begin)
         while size and (chunk := file.read(min(size, READ_BYTES))):
             size -= len(chunk)

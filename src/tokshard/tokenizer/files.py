@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tokshard.core.json_limits import JsonLimits
 from tokshard.errors import TokenizerError
+from tokshard.storage.reading import open_file
 
 ACCEPTED_FILES: Final = (
     "a tokenizer.json, its directory, vocab.json with merges.txt, NAME.tiktoken, NAME.model, tekken.json or "
@@ -37,7 +38,7 @@ def read_file(path: str) -> bytes:
                 f"the tokenizer {path} has {status.st_size} bytes, more than {MAX_DEFINITION_BYTES}",
                 hint=f"pass {ACCEPTED_FILES}",
             )
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return file.read()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise TokenizerError(

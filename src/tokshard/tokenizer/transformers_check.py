@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final
 
 from tokshard.core.codec import Key
 from tokshard.errors import EncoderMismatchError, MissingExtraError, TokenizerError, UsageError
+from tokshard.storage.reading import open_file
 from tokshard.tokenizer.definition import Tokenizer
 from tokshard.tokenizer.encoders import reference_encoder
 from tokshard.tokenizer.equivalence import first_difference
@@ -156,7 +157,7 @@ def _files(tokenizer: Tokenizer) -> dict[str, bytes]:
     files = {}
     for path in paths:
         try:
-            with open(path, "rb") as file:
+            with open_file(path) as file:
                 files[os.path.basename(path)] = file.read()
         except OSError as error:
             raise TokenizerError(f"cannot read {path}: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.paths import strip_data_suffix
+from tokshard.storage.reading import open_passed
 
 if TYPE_CHECKING:
     from tokshard.tracing.report import TraceKind
@@ -192,7 +194,7 @@ def read_items(path: str) -> list[TraceItem]:
         UsageError: A line is not an item.
     """
     try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+        with io.TextIOWrapper(open_passed(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
             lines = [line.strip() for line in file]
     except OSError as error:
         raise InputError(f"cannot read the list {path}: {error.strerror}") from error

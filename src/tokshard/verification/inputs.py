@@ -20,6 +20,7 @@ from tokshard.dataset.records import UnitRecord, parse_line
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingExtraError
 from tokshard.storage.digest import piecewise_digest
+from tokshard.storage.reading import open_file
 from tokshard.verification.context import VerifyContext
 from tokshard.verification.report import ProductFindings
 
@@ -258,7 +259,7 @@ def _change_of_stream(
 ) -> str | None:
     sizes = units.column("content_bytes")
     cut = _Cut([(int(sizes[unit]), units.content[unit]) for unit in own])
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         for chunk in decompressed_chunks(ByteSource(file, path), compression):
             context.runner.count_bytes(len(chunk))
             cut.feed(chunk)

@@ -25,6 +25,7 @@ from tokshard.storage.paths import (
     sidecar_directory,
     strip_data_suffix,
 )
+from tokshard.storage.reading import open_file
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.verification import blend, plan
 from tokshard.verification.blend import verify_blend
@@ -314,7 +315,7 @@ def _pairs(directory: str, names: list[str]) -> Iterator[str]:
 
 def _begins_as_index(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return file.read(len(MAGIC)) == MAGIC
-    except OSError:
+    except (OSError, InputError):
         return False

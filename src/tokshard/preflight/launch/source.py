@@ -69,5 +69,5 @@ def script_call(launch: str | os.PathLike[str] | tuple[str, ...]) -> list[str] |
 
 
 def _read_file(path: str, parameters: list[str] | None, variables: dict[str, str]) -> tuple[Launch, ...]:
-    text = read_small_file(path, "launch script").decode("utf-8", "surrogateescape")
+    text = read_small_file(path, "launch script", passed=True).decode("utf-8", "surrogateescape")
     return read_launches(text, parameters=parameters, variables=variables, path=path)

@@ -18,6 +18,7 @@ from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, is_temporary
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.paths import user_cache_directory
+from tokshard.storage.reading import open_descriptor
 from tokshard.storage.remote.objects import RemoteStatus, recent_status
 from tokshard.storage.remote.ranged_file import RangedFile
 
@@ -68,7 +69,7 @@ def _digest(text: str) -> str:
 
 def _open_whole(path: str, size_bytes: int) -> int | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_descriptor(path, os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     if os.fstat(descriptor).st_size == size_bytes:

@@ -18,6 +18,7 @@ from tokshard.errors import InputError, MissingFileError
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import is_remote, scheme_of
 from tokshard.storage.readahead import BLOCK_BYTES, ReadAhead
+from tokshard.storage.reading import open_file
 from tokshard.storage.remote.client import Place, ShortAnswerError, is_s3, locate, retried
 
 # Fields of a store's answer that change with the object, the best first.
@@ -250,12 +251,13 @@ def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
     Reading fails if a remote object differs from ``known``.
 
     Raises:
+        InputError: A local file is not a regular one.
         OSError: A local file cannot be opened.
         MissingFileError: The object does not exist.
         StorageError: The store refuses or does not respond.
     """
     if not is_remote(path):
-        return open(path, "rb")
+        return open_file(path)
     return io.BufferedReader(_Stream(RemoteFile(path, known)), buffer_size=1 << 16)
 
 

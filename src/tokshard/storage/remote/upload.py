@@ -14,6 +14,7 @@ from typing import Any
 
 from tokshard.core.background import in_order
 from tokshard.errors import MissingFileError, StorageError
+from tokshard.storage.reading import open_descriptor, open_file, read_at
 from tokshard.storage.remote.client import is_s3, locate, retried
 
 PART_BYTES = 16 << 20
@@ -66,7 +67,7 @@ def upload_file(
         retried("write", url, lambda: _put_file(local_path, url))
         sent(size)
     elif size < 2 * PART_BYTES:
-        with open(local_path, "rb") as file:
+        with open_file(local_path) as file:
             content = file.read()
         retried("write", url, lambda: _ask_s3(url, "put_object", Body=content))
         sent(size)
@@ -116,7 +117,7 @@ class _Multipart:
         sizes = {number: min(part_bytes, self._size - (number - 1) * part_bytes) for number in numbers}
         missing = [number for number in numbers if number not in receipts]
         self._sent(sum(sizes[number] for number in receipts.keys() & sizes.keys()))
-        descriptor = os.open(self._local_path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_descriptor(self._local_path)
         try:
             parts = (self._part(upload, number, descriptor, part_bytes) for number in missing)
             for number, receipt in zip(missing, in_order(parts, _PARTS_AT_ONCE), strict=True):
@@ -129,7 +130,7 @@ class _Multipart:
 
     def _part(self, upload: str, number: int, descriptor: int, part_bytes: int) -> Callable[[], str]:
         # Read here, not in the thread: the thread may outlive the descriptor.
-        content = os.pread(descriptor, part_bytes, (number - 1) * part_bytes)
+        content = read_at(descriptor, part_bytes, (number - 1) * part_bytes)
 
         def ask() -> str:
             answer = _ask_s3(self._url, "upload_part", UploadId=upload, PartNumber=number, Body=content)

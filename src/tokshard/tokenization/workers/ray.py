@@ -35,6 +35,7 @@ from tokshard.storage import syscalls
 from tokshard.storage.files import remove_tree, write_atomically
 from tokshard.storage.fs import abspath
 from tokshard.storage.paths import is_remote
+from tokshard.storage.reading import open_file
 from tokshard.storage.scratch import scratch_directory
 from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task, UnitEncoder
 from tokshard.tokenization.part import UnitKey
@@ -343,7 +344,7 @@ def encode_stream(
 
 
 def _take(path: str) -> bytes:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         content = file.read()
     syscalls.unlink(path)
     return content
