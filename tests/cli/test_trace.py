@@ -228,3 +228,20 @@ def test_a_missing_index_is_an_error_with_a_hint_for_this_command():
     for option in ("--index", "--blend"):
         done = trace(option, "out/nowhere", "--sample", "3", code=3)
         assert "hint: build one with tokshard blend or tokshard build-indices\n" in done.stderr
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\n", "\uff1d"])
+def test_names_are_no_formulas_in_csv(start):
+    """A spreadsheet would run the name of a file, or of a dataset, as a command."""
+    name = f"{start}1+cmd|' C'!A0"
+    Path(f"{name}.jsonl").write_text('{"text": "a"}\n')
+    assert run("tokenize", f"--output={name}", "-q", "--", f"./{name}.jsonl").returncode == 0
+    done = trace(f"--dataset={name}", f"--source={name}.jsonl:1", "--csv")
+    (row,) = csv.DictReader(io.StringIO(done.stdout))
+    for cell in (row["item"], row["dataset"]):
+        assert cell.startswith(f"'{start}" if start.isprintable() else "\\")
+        assert "1+cmd|" in cell
+    assert row["document"] == "0"
+    assert (
+        trace(f"--dataset={name}", f"--source={name}.jsonl:1", "--json").json["items"][0]["item"][0] == start
+    )

@@ -41,6 +41,9 @@ _SHOWN_RANKS = 8
 _SHOWN_ID = 12
 _SHOWN_TEXT = 48
 _CSV_BLOCK = 1000
+# Spreadsheets run such a text as a formula; the last four are the full-width forms. Tabs and line breaks,
+# which they may skip, are escaped.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def trace(
@@ -125,7 +128,14 @@ def trace(
             "--consumed-samples", help="Report which reads a job has done after N samples.", group=_READS
         ),
     ] = TraceOptions.consumed_samples,
-    as_csv: Annotated[bool, switch("--csv", help="Print reads as CSV.", group=MESSAGES)] = False,
+    as_csv: Annotated[
+        bool,
+        switch(
+            "--csv",
+            help="Print reads as CSV. Texts that a spreadsheet would run as formulas get an apostrophe.",
+            group=MESSAGES,
+        ),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Trace a training step to its source files and lines, or a line to every step that reads it.
@@ -328,5 +338,6 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return value if value.isprintable() else visible(value)
+        text = value if value.isprintable() else visible(value)
+        return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
     return str(value).lower()
