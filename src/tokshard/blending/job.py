@@ -38,6 +38,7 @@ from tokshard.index_cache.npy import Blocks
 from tokshard.index_cache.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
 from tokshard.index_cache.tokenizer_check import check_tokenizers
 from tokshard.storage.fs import abspath
+from tokshard.storage.lock import lock_mode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -202,18 +203,19 @@ def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendRe
             "--output is required", hint="pass for example -o mix, or --dry-run to build nothing"
         )
     recipe, config = options.resolve()
-    return build_blend(
-        recipe,
-        config,
-        options.output,
-        cache_directory=options.cache,
-        workers=options.workers,
-        rebuild=options.rebuild,
-        force=options.force,
-        job=options.naming.job_tokenizer(options.path_as),
-        allow_tokenizer_mismatch=options.allow_tokenizer_mismatch,
-        progress=progress,
-    )
+    with lock_mode(options.lock):
+        return build_blend(
+            recipe,
+            config,
+            options.output,
+            cache_directory=options.cache,
+            workers=options.workers,
+            rebuild=options.rebuild,
+            force=options.force,
+            job=options.naming.job_tokenizer(options.path_as),
+            allow_tokenizer_mismatch=options.allow_tokenizer_mismatch,
+            progress=progress,
+        )
 
 
 def dry_run_blend(options: BlendOptions) -> BlendDryRun:

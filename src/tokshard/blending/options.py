@@ -21,6 +21,7 @@ from tokshard.index_cache.options import (
     check_path_as,
     neutral_identifiers,
 )
+from tokshard.storage.lock import LockMode, check_lock_mode
 
 if TYPE_CHECKING:
     from tokshard.blending.recipe import BlendRecipe, Mixture, Unit
@@ -134,6 +135,8 @@ class BlendOptions:
         cache_directory: Megatron's ``--data-cache-path``; None for ``OUTPUT/cache``.
         rebuild: Whether to replace indexes that are stale, damaged or not made by tokshard.
         force: Whether to replace another blend at ``output``.
+        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
+            writes the output at a time.
         allow_tokenizer_mismatch: Whether datasets of different tokenizers, or of another one than the job's,
             may be blended.
         workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
@@ -169,10 +172,12 @@ class BlendOptions:
     cache_directory: str | os.PathLike[str] | None = None
     rebuild: bool = False
     force: bool = False
+    lock: LockMode = "flock"
     allow_tokenizer_mismatch: bool = False
     workers: int | RayOptions | None = None
 
     def __post_init__(self) -> None:
+        check_lock_mode(self.lock)
         self._check_mixture()
         if self.num_samples is not None and self.training != TrainingOptions():
             raise UsageError("--num-samples and the training arguments exclude each other")

@@ -216,6 +216,7 @@ def blend(
     ] = None,
     assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = BlendOptions.rebuild,
+    lock: options.Lock = BlendOptions.lock,
     allow_tokenizer_mismatch: options.AllowTokenizerMismatch = BlendOptions.allow_tokenizer_mismatch,
     force: Annotated[
         bool, switch("--force", help="Replace another blend at the output.", group=options.RUN)
@@ -260,6 +261,7 @@ def blend(
                 values,
                 output=output,
                 rebuild=rebuild,
+                lock=lock,
                 allow_tokenizer_mismatch=allow_tokenizer_mismatch,
                 force=force,
                 workers=ray or workers,
@@ -309,6 +311,7 @@ def blend(
                 path_as=options.parse_path_as(path_as),
                 cache_directory=cache_dir,
                 rebuild=rebuild,
+                lock=lock,
                 allow_tokenizer_mismatch=allow_tokenizer_mismatch,
                 force=force,
                 workers=ray or workers,

@@ -105,6 +105,7 @@ def build_indices(
     ] = None,
     assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = BuildIndicesOptions.rebuild,
+    lock: options.Lock = BuildIndicesOptions.lock,
     allow_tokenizer_mismatch: options.AllowTokenizerMismatch = BuildIndicesOptions.allow_tokenizer_mismatch,
     workers: options.Workers = None,
     executor: ExecutorChoice = "local",
@@ -144,6 +145,7 @@ def build_indices(
                 indexes.build_indices_options(),
                 values,
                 rebuild=rebuild,
+                lock=lock,
                 allow_tokenizer_mismatch=allow_tokenizer_mismatch,
                 workers=ray or workers,
             )
@@ -181,6 +183,7 @@ def build_indices(
                 path_as=options.parse_path_as(path_as),
                 cache_directory=cache_dir,
                 rebuild=rebuild,
+                lock=lock,
                 allow_tokenizer_mismatch=allow_tokenizer_mismatch,
                 workers=ray or workers,
             )

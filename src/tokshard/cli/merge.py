@@ -12,7 +12,7 @@ from tokshard import MergeOptions
 from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import switch, text
-from tokshard.cli.options import RUN, AsJson, LogJson, NoProgress, Quiet
+from tokshard.cli.options import RUN, AsJson, Lock, LogJson, NoProgress, Quiet
 from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name, written_dataset
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def merge(
     force: Annotated[
         bool, switch("--force", help="Replace an existing output.", group=RUN)
     ] = MergeOptions.force,
+    lock: Lock = MergeOptions.lock,
     dry_run: Annotated[
         bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
     ] = False,
@@ -70,7 +71,7 @@ def merge(
     with command_run(
         "merge", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
-        options = MergeOptions(inputs, output, multimodal, allow_tokenizer_mismatch, resume, force)
+        options = MergeOptions(inputs, output, multimodal, allow_tokenizer_mismatch, resume, force, lock)
         if dry_run:
             plan = tokshard.dry_run_merge(options)
             run.warn(plan.warnings)

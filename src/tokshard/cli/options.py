@@ -266,6 +266,17 @@ Workers = Annotated[
     int | None,
     declarations.integer("--workers", help="Use N threads.", default="all cores", group=RUN),
 ]
+LockChoice = Literal["flock", "none"]
+Lock = Annotated[
+    LockChoice,
+    declarations.choice(
+        LockChoice,
+        "--lock",
+        help="Lock the output with flock, or not at all (none): for a file system that refuses locks, if "
+        "only one run writes this output at a time.",
+        group=RUN,
+    ),
+]
 AsJson = Annotated[bool, declarations.switch("--json", help="Print the result as JSON.", group=MESSAGES)]
 Quiet = Annotated[bool, declarations.switch("--quiet", "-q", help="Print only errors.", group=MESSAGES)]
 NoProgress = Annotated[

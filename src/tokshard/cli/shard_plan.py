@@ -91,6 +91,7 @@ def shard_plan(
     staging_remote: plan_options.StagingRemote = None,
     packed: plan_options.Packed = ShardPlanOptions.packed,
     force: plan_options.Force = ShardPlanOptions.force,
+    lock: options.Lock = ShardPlanOptions.lock,
     dry_run: plan_options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -189,6 +190,7 @@ def shard_plan(
                 consumed_valid_samples=tuple(consumed_valid_samples or ()),
                 packed=packed,
                 force=force,
+                lock=lock,
             )
             if dry_run:
                 report = looking.preview(
@@ -314,6 +316,7 @@ _SAME_NAME = (
     "allow_tokenizer_mismatch",
     "packed",
     "force",
+    "lock",
 )
 """Options that are called the same here and in :class:`tokshard.ReplanOptions`."""
 

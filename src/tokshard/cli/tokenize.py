@@ -18,6 +18,7 @@ from tokshard.cli.options import (
     RUN,
     AsJson,
     ExecutorChoice,
+    Lock,
     LogJson,
     NoProgress,
     Quiet,
@@ -276,6 +277,7 @@ def tokenize(
     force: Annotated[
         bool, switch("--force", help="Replace an existing output.", group=RUN)
     ] = TokenizeOptions.force,
+    lock: Lock = TokenizeOptions.lock,
     discard_work: Annotated[
         bool,
         switch(
@@ -343,7 +345,7 @@ def tokenize(
         switch(
             "--finish/--no-finish",
             help="Only assemble the output from the parts that tasks encoded, or leave that to a later "
-            "--finish. Without either, the last task assembles the output.",
+            "--finish. Without either, the last task assembles the output, except with --lock none.",
             group=_ARRAYS,
         ),
     ] = None,
@@ -421,6 +423,7 @@ def tokenize(
             provenance=provenance,
             resume=resume,
             force=force,
+            lock=lock,
             local_dir=local_dir,
             keep_local=keep_local,
             transformers=transformers,
@@ -456,7 +459,7 @@ def tokenize(
                 options, task, finish=array.finish is None, progress=run.progress
             )
             run.warn(done.result.warnings if done.result else ())
-            run.show(done, tokenize_views.show_task)
+            run.show(done, partial(tokenize_views.show_task, is_locked=lock != "none"))
             return
         if array.finish:
             report = tokshard.finish_tokenize(options, tasks=array.tasks, progress=run.progress)

@@ -73,7 +73,7 @@ def show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
         rendering.line(f"checked: {_checked(plan)}")
 
 
-def show_task(report: ArrayTaskReport) -> None:
+def show_task(report: ArrayTaskReport, *, is_locked: bool) -> None:
     """Print what a task of a job array encoded."""
     name = f"task {report.task} of {report.tasks}"
     if report.state == "elsewhere":
@@ -86,7 +86,8 @@ def show_task(report: ArrayTaskReport) -> None:
         rendering.outcome(facts)
     if report.state == "encoded":
         rendering.outcome([("time", duration(report.seconds))])
-        rendering.line("next: the last task to end assembles the output; or run this command with --finish")
+        last = "the last task to end assembles the output; or" if is_locked else "when all tasks have ended,"
+        rendering.line(f"next: {last} run this command with --finish")
     if report.result is not None:
         show_report(report.result)
 

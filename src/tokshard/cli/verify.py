@@ -11,7 +11,7 @@ from tokshard import VerifyOptions
 from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, switch, text
-from tokshard.cli.options import AsJson, LogJson, NoProgress, Quiet
+from tokshard.cli.options import AsJson, Lock, LogJson, NoProgress, Quiet
 from tokshard.core.formatting import count, counted, duration, size
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def verify(
     workers: Annotated[
         int | None, declarations.integer("--workers", help="Use N threads.", default="all cores")
     ] = VerifyOptions.workers,
+    lock: Lock = VerifyOptions.lock,
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
@@ -93,7 +94,7 @@ def verify(
     with command_run(
         "verify", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
-        options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers)
+        options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers, lock)
         report = tokshard.verify(options, progress=run.progress)
         run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
         run.show(report, lambda report: _show(report, options))

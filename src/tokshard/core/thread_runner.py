@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import TypeVar
 
 from tokshard.core.background import set_stop_check
@@ -72,7 +73,7 @@ class ThreadRunner:
         with reporting(listener) as progress:
             progress.start(activity, bytes_total)
             with ThreadPoolExecutor(min(self._workers, len(items)), "tokshard") as pool:
-                futures = [pool.submit(self._do, work, item) for item in items]
+                futures = [pool.submit(copy_context().run, self._do, work, item) for item in items]
                 try:
                     self._follow(futures, progress)
                 except BaseException:

@@ -23,7 +23,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from tokshard.core.codec import Document, Key
@@ -40,7 +40,7 @@ from tokshard.dataset.plan import BuildPlan, MergeParameters
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.digest import READ_BYTES, FileRecord
-from tokshard.storage.files import AtomicFile, is_temporary, remove_tree, write_atomically
+from tokshard.storage.files import AtomicFile, is_temporary, remove_tree, temporary_path, write_atomically
 from tokshard.storage.journal import read_checkpoints
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.reading import open_file
@@ -183,6 +183,7 @@ class WorkDirectory:
     """Names in the work directory of the run for ``prefix``, and leftovers of earlier runs."""
 
     prefix: str
+    name: str = "work"
 
     @property
     def sidecars(self) -> str:
@@ -197,7 +198,7 @@ class WorkDirectory:
     @property
     def directory(self) -> str:
         """The work directory itself."""
-        return os.path.join(self.sidecars, "work")
+        return os.path.join(self.sidecars, self.name)
 
     @property
     def kept_directory(self) -> str:
@@ -260,6 +261,24 @@ class WorkDirectory:
         self.make_directories()
         if not is_begun:  # last: tasks of a job array wait for it
             self.write_plan(plan)
+
+    def begin_together(self, plan: BuildPlan) -> bool:
+        """Make the work directory that of a plan, while other processes without a lock do the same.
+
+        Returns:
+            False if it exists and is that of another plan: another process may be using it.
+        """
+        new = replace(self, name=os.path.basename(temporary_path(self.directory)))
+        new.make_directories()
+        new.write_plan(plan)
+        try:
+            syscalls.replace(new.directory, self.directory)
+        except StorageError as error:
+            remove_tree(new.directory)
+            if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+                raise
+        syscalls.fsync_directory(self.sidecars)
+        return self.earlier_plan() == plan
 
     def make_directories(self) -> None:
         """Make the work directory and those in it."""
@@ -350,7 +369,8 @@ class WorkDirectory:
         """Remove temporary files that a killed run may have left."""
         for directory in (self.sidecars, self.directory, self.kept_directory):
             refuse_link(directory)
-        remove_temporary_files(self.directory)
+        for directory in (self.sidecars, self.directory):
+            remove_temporary_files(directory)
 
     def remove(self) -> None:
         """Remove the work directories of all plans.

@@ -32,6 +32,7 @@ from tokshard.index_cache.options import (
     neutral_identifiers,
 )
 from tokshard.index_cache.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
+from tokshard.storage.lock import lock_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,8 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
     """
     started = time.monotonic()
     planned, epoch_sizes = _plan(options, progress)
-    outcomes = planned.build(rebuild=options.rebuild, progress=progress)
+    with lock_mode(options.lock):
+        outcomes = planned.build(rebuild=options.rebuild, progress=progress)
     return _report(options, planned, outcomes, epoch_sizes, started)
 
 

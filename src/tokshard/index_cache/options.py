@@ -14,6 +14,7 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.seed import check_seed
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split
+from tokshard.storage.lock import LockMode, check_lock_mode
 
 if TYPE_CHECKING:
     from tokshard.cluster.options import RayOptions
@@ -247,6 +248,8 @@ class BuildIndicesOptions:
         path_as: Pairs (path here, path at training time).
         cache_directory: Megatron's ``--data-cache-path``; None for a directory beside each dataset.
         rebuild: Whether to replace indexes that are stale, damaged or not built by tokshard.
+        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
+            writes the cache at a time.
         allow_tokenizer_mismatch: Whether datasets of different tokenizers, or of another one than the job's,
             may be used.
         workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
@@ -272,11 +275,13 @@ class BuildIndicesOptions:
     path_as: tuple[tuple[str, str], ...] = ()
     cache_directory: str | os.PathLike[str] | None = None
     rebuild: bool = False
+    lock: LockMode = "flock"
     allow_tokenizer_mismatch: bool = False
     workers: int | RayOptions | None = None
     requests: tuple[IndexRequest, ...] = ()
 
     def __post_init__(self) -> None:
+        check_lock_mode(self.lock)
         if self.requests:
             if self.prefixes or self.sequence_lengths or self.sizes or self.epochs:
                 raise UsageError("requests and datasets exclude each other", hint="pass only one of them")

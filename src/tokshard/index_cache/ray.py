@@ -24,6 +24,7 @@ from tokshard.index_cache.options import IndexRequest
 from tokshard.storage import syscalls
 from tokshard.storage.files import temporary_path
 from tokshard.storage.fs import abspath
+from tokshard.storage.lock import LockMode, current_lock_mode, lock_mode
 
 _FUNCTION = "tokshard.index_cache.ray:build_on_node"
 _HINT = "put datasets and the cache on a file system shared by all nodes"
@@ -65,6 +66,7 @@ def build_on_ray(
                         rebuild=rebuild,
                         wait_seconds=wait_seconds,
                         mismatches=task.target.mismatches,
+                        lock=current_lock_mode(),
                     ),
                     progress,
                 )
@@ -102,6 +104,7 @@ class _BuildCall:
     rebuild: Annotated[bool, Key("rebuild", "Whether to replace what is not fresh.")]
     wait_seconds: Annotated[float, Key("wait_seconds", "The longest wait for another process.")]
     mismatches: Annotated[tuple[TokenizerMismatch, ...], Key("mismatches", "Mismatches to be recorded.")]
+    lock: Annotated[LockMode, Key("lock", "Mode of the writer locks.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,10 @@ def _build(call: _BuildCall, host: str) -> Action:
         raise InputError(
             f"the dataset {call.request.prefix} differs on the node {host}: {changes[0]}", hint=_HINT
         )
-    return build_or_reuse(
-        task.target,
-        lambda: task.arrays(datasets.get(call.request.prefix)),
-        rebuild=call.rebuild,
-        wait_seconds=call.wait_seconds,
-    )
+    with lock_mode(call.lock):
+        return build_or_reuse(
+            task.target,
+            lambda: task.arrays(datasets.get(call.request.prefix)),
+            rebuild=call.rebuild,
+            wait_seconds=call.wait_seconds,
+        )

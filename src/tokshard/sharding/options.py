@@ -9,6 +9,7 @@ from tokshard.errors import UsageError
 from tokshard.sharding.requests import DEFAULT_BLOCK, PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import DEFAULT_ORDER, Topology
+from tokshard.storage.lock import LockMode, check_lock_mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +183,8 @@ class ShardPlanOptions:
         consumed_valid_samples: Consumed samples of each validation set; one number counts for all.
         packed: Whether to write the manifests of all ranks into one file.
         force: Whether to replace another plan.
+        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
+            writes the output at a time.
 
     Raises:
         UsageError: A value is invalid, or values do not fit together.
@@ -227,12 +230,14 @@ class ShardPlanOptions:
     consumed_valid_samples: tuple[int, ...] = ()
     packed: bool = False
     force: bool = False
+    lock: LockMode = "flock"
 
     def __post_init__(self) -> None:
         if not self.sources:
             raise UsageError(
                 "at least one source is required", hint="pass a blend, an index, or --documents and datasets"
             )
+        check_lock_mode(self.lock)
         self.topology()
         self.request(None)
 

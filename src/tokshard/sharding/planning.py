@@ -26,6 +26,7 @@ from tokshard.sharding.staging import StagingReport, stage_plan
 from tokshard.sharding.summary import Coverage, check_partition, coverage_of
 from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
 from tokshard.sharding.topology import Topology
+from tokshard.storage.lock import lock_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def shard_plan(
         tokshard.shard_plan(ShardPlanOptions(sources=("mix",), output="plan", data_parallel=8))
     """
     started = time.monotonic()
-    with reporting(progress) as listener:
+    with lock_mode(options.lock), reporting(progress) as listener:
         report = publish_plan(
             dry_run_shard_plan(options, progress=listener),
             options.output,

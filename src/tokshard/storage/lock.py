@@ -1,7 +1,8 @@
 """Writer lock of an output, exclusive or shared by the tasks of a job array.
 
 The lock is ``flock`` on a small file that also names its holder, so a killed run leaves no stale lock. On
-network file systems such locks are advisory at best, see docs/explanation/crash-safety.md.
+network file systems such locks are advisory at best, see docs/explanation/crash-safety.md. On a file system
+that refuses them, a run can be told to take none (:func:`lock_mode`).
 """
 
 from __future__ import annotations
@@ -12,19 +13,51 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, get_args
 
 from tokshard.core.codec import Key, decode, encode
 from tokshard.core.strict_json import parse_json_object
-from tokshard.errors import InputError, IntegrityError, LockedError, StorageError
+from tokshard.errors import InputError, IntegrityError, LockedError, StorageError, UsageError
 from tokshard.storage import syscalls
 from tokshard.storage.reading import open_file, read_at
+
+LockMode = Literal["flock", "none"]
 
 _READ_BYTES = 4096
 # Tasks that share a lock overwrite each other's names, so all texts have the same length.
 _TEXT_BYTES = 512
+_REFUSALS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
+_mode: ContextVar[LockMode] = ContextVar("lock_mode", default="flock")
+
+
+@contextmanager
+def lock_mode(mode: LockMode) -> Iterator[None]:
+    """Let all writer locks that are taken inside be of this mode.
+
+    With ``"none"`` nothing is locked, and no lock file is written: the caller promises that no other process
+    writes the same output.
+    """
+    token = _mode.set(mode)
+    try:
+        yield
+    finally:
+        _mode.reset(token)
+
+
+def current_lock_mode() -> LockMode:
+    """Return the mode of :func:`lock_mode`, ``"flock"`` outside of it."""
+    return _mode.get()
+
+
+def check_lock_mode(mode: str) -> None:
+    """Raise UsageError if the value of ``--lock`` is not a mode."""
+    if mode not in (modes := get_args(LockMode)):
+        raise UsageError(f"--lock must be {' or '.join(modes)}, got {mode!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +81,41 @@ class WriterLock:
 
     The last holder removes the file on release. A process that opened the file just before that removal
     finds that its descriptor is no longer the file at the path, and tries again. The directory of the file
-    is created if absent: another process may have just removed it.
+    is created if absent: another process may have just removed it. Inside ``lock_mode("none")`` nothing
+    is done.
 
     Args:
         shared: Whether other processes that also pass ``shared`` may hold it at the same time.
         purpose: The activity of the holder, for messages of other processes.
+        mode: The mode, for locks of files that are no outputs: ``"flock"`` always locks, ``"if-supported"``
+            continues without a lock on a file system that refuses locks. None for that of :func:`lock_mode`.
     """
 
-    def __init__(self, path: str, *, shared: bool = False, purpose: str = "") -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        shared: bool = False,
+        purpose: str = "",
+        mode: Literal["flock", "if-supported"] | None = None,
+    ) -> None:
         self.path = path
+        self._mode = mode
         self._shared = shared
         self._purpose = purpose
         self._started = ""
         self._descriptor = -1
 
     def __enter__(self) -> Self:
-        while (descriptor := self._open()) is None or not self._take(descriptor):
-            pass
+        if (self._mode or _mode.get()) == "none":
+            return self
+        try:
+            while (descriptor := self._open()) is None or not self._take(descriptor):
+                pass
+        except StorageError as error:
+            if self._mode == "if-supported" and error.errno in _REFUSALS:
+                return self
+            raise
         self._descriptor = descriptor
         self._started = time.strftime("%FT%TZ", time.gmtime())
         try:
@@ -83,7 +134,8 @@ class WriterLock:
     def turn_to(self, purpose: str) -> None:
         """Change the recorded purpose."""
         self._purpose = purpose
-        self._tell()
+        if self._descriptor >= 0:
+            self._tell()
 
     def _tell(self) -> None:
         holder = Holder(os.getpid(), socket.gethostname(), self._started, self._shared, self._purpose)
@@ -114,11 +166,21 @@ class WriterLock:
                 hint="wait for that process to finish, or stop it and run the same command again",
             ) from None
         except OSError as error:
+            if error.errno in _REFUSALS:
+                raise self._refused(descriptor, error) from error
             raise StorageError("lock", self.path, error) from error
         finally:
             if not current:
                 os.close(descriptor)
         return current
+
+    def _refused(self, descriptor: int, error: OSError) -> StorageError:
+        # A file without text was never a lock.
+        if os.fstat(descriptor).st_size == 0 and _is_current(descriptor, self.path):
+            syscalls.unlink(self.path)
+        reason = f"the file system does not support flock ({error.strerror})"
+        hint = "pass --lock none, and let only one run write this output at a time"
+        return StorageError("lock", self.path, OSError(error.errno, reason), hint=hint)
 
     def _release(self) -> None:
         if self._descriptor >= 0:

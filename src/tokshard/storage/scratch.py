@@ -33,7 +33,7 @@ def scratch_directory() -> Iterator[str]:
     _remove_left_behind(base, beginning)
     directory = os.path.join(base, beginning + secrets.token_hex(8))
     syscalls.make_private_directory(directory)
-    with WriterLock(os.path.join(directory, _LOCK_NAME)):
+    with WriterLock(os.path.join(directory, _LOCK_NAME), mode="if-supported"):
         try:
             yield directory
         finally:
@@ -46,7 +46,7 @@ def _remove_left_behind(base: str, beginning: str) -> None:
         path = os.path.join(base, name)
         with contextlib.suppress(LockedError, StorageError, FileNotFoundError):
             if name.startswith(beginning) and _is_left_behind(path):
-                with WriterLock(os.path.join(path, _LOCK_NAME)):
+                with WriterLock(os.path.join(path, _LOCK_NAME), mode="flock"):
                     remove_tree(path)
 
 

@@ -11,6 +11,7 @@ from tokshard.dataset.delivery import delivery_to
 from tokshard.dataset.workdir import is_sealed
 from tokshard.errors import IntegrityError
 from tokshard.storage.files import tree_bytes
+from tokshard.storage.lock import lock_mode
 from tokshard.tokenization.job import Workspace, locked_outputs
 from tokshard.tokenization.options import TokenizeOptions
 
@@ -45,7 +46,7 @@ def discard_work(options: TokenizeOptions) -> DiscardedWork:
     if not work.has_leftovers() and not (delivery is not None and delivery.has_leftovers()):
         return DiscardedWork((), 0, 0)
     prefixes = options.output_prefixes(prefix)
-    with locked_outputs(prefix, prefixes, delivery):
+    with lock_mode(options.lock), locked_outputs(prefix, prefixes, delivery):
         work.sweep()
         if is_sealed(work.directory) and not work.is_half_removed():
             with suppress(IntegrityError):

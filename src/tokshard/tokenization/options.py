@@ -9,6 +9,7 @@ from typing import Literal
 
 from tokshard.corpus.fields import FieldPath
 from tokshard.errors import UsageError
+from tokshard.storage.lock import LockMode, check_lock_mode
 from tokshard.storage.paths import check_output_prefix
 from tokshard.tokenizer.tiktoken_files import TikTokenizerPattern, TikTokenizerSettings
 
@@ -54,6 +55,8 @@ class TokenizeOptions:
         provenance: Whether the position of each document's record in its input is recorded.
         resume: Whether an unfinished run of the same plan is resumed.
         force: Whether an existing output is replaced.
+        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
+            writes the output at a time.
         local_dir: Where an output with a URL is built before it is uploaded; None for the user's cache.
         keep_local: Whether the local files of an uploaded output are kept.
         transformers: Major version of transformers of the training job, by which the tokenizer directory is
@@ -93,6 +96,7 @@ class TokenizeOptions:
     provenance: bool = True
     resume: bool = True
     force: bool = False
+    lock: LockMode = "flock"
     local_dir: str | None = None
     keep_local: bool = False
     transformers: TransformersVersion | None = None
@@ -104,6 +108,7 @@ class TokenizeOptions:
         _check_choice("encoder", self.encoder, ("auto", "reference", "fast"))
         _check_choice("dtype", self.dtype, ("auto", "uint16", "int32"))
         _check_choice("on-error", self.on_error, ("fail", "skip"))
+        check_lock_mode(self.lock)
         if self.transformers is not None:
             _check_choice("transformers", self.transformers, ("4", "5"))
         _check_at_least("workers", self.workers, 1)

@@ -20,6 +20,7 @@ from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress, rep
 from tokshard.corpus.files import check_unchanged, content_bytes, discover
 from tokshard.corpus.rejection import top_reasons
 from tokshard.errors import IntegrityError
+from tokshard.storage.lock import lock_mode
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.workers.pool import ProcessPool
 
@@ -66,7 +67,7 @@ def tokenize(
         2219
     """
     started = time.monotonic()
-    with reporting(progress) as listener:
+    with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("scanning inputs")
         files = discover(options.input_names)
         with chosen_executor(executor, content_bytes(files), options) as chosen:

@@ -16,6 +16,7 @@ from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
 from tokshard.storage import fs
+from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import (
     BIN_SUFFIX,
     IDX_SUFFIX,
@@ -66,7 +67,7 @@ def verify(
     path = os.fspath(options.path)
     if options.adopt:
         fs.refuse_remote(path, "--adopt requires a local dataset")
-    with reporting(progress) as listener:
+    with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("listing files")
         found = find_products(path, recursive=options.recursive)
         if options.adopt and not found.datasets:

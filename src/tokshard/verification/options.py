@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from tokshard.errors import UsageError
+from tokshard.storage.lock import LockMode, check_lock_mode
 
 Level = Literal["structure", "digest", "deep"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -35,6 +36,8 @@ class VerifyOptions:
             blends and plans.
         adopt: Whether to write a manifest for valid datasets that have none.
         workers: Threads; None for one per core.
+        lock: The mode of the writer lock of ``adopt``: ``"none"`` for a file
+            system without ``flock``, if only one run writes the dataset at a time.
 
     Raises:
         UsageError: A value is invalid.
@@ -51,8 +54,10 @@ class VerifyOptions:
     recursive: bool = False
     adopt: bool = False
     workers: int | None = None
+    lock: LockMode = "flock"
 
     def __post_init__(self) -> None:
+        check_lock_mode(self.lock)
         if self.level not in LEVELS:
             raise UsageError(f"level must be one of {', '.join(LEVELS)}, got {self.level!r}")
         if self.subset is not None and not 0 < self._subset() <= 1:

@@ -19,6 +19,7 @@ from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, TokenizerMi
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.storage.fs import refuse_remote
+from tokshard.storage.lock import lock_mode
 
 _SHOWN_NAMES = 3
 
@@ -114,7 +115,7 @@ def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeRe
         790
     """
     started = time.monotonic()
-    with reporting(progress) as listener:
+    with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("reading indexes")
         job = _prepare(options)
         result = job.spec.up_to_date(job.work)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokshard.errors import UsageError
+from tokshard.storage.lock import LockMode, check_lock_mode
 from tokshard.storage.paths import check_output_prefix, is_remote
 
 
@@ -22,6 +23,8 @@ class MergeOptions:
         allow_tokenizer_mismatch: Whether datasets of different tokenizers may be merged.
         resume: Whether an unfinished merge is resumed.
         force: Whether an existing output is replaced.
+        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
+            writes the output at a time.
 
     Raises:
         UsageError: The output is invalid, or there are no inputs.
@@ -33,8 +36,10 @@ class MergeOptions:
     allow_tokenizer_mismatch: bool = False
     resume: bool = True
     force: bool = False
+    lock: LockMode = "flock"
 
     def __post_init__(self) -> None:
+        check_lock_mode(self.lock)
         prefix = self.output_prefix
         if is_remote(prefix):
             raise UsageError(

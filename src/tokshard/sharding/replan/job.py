@@ -47,6 +47,7 @@ from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
 from tokshard.sharding.topology import Topology
+from tokshard.storage.lock import lock_mode
 
 FULL_VALIDATION = "full-validation"
 STRIPED_MODES = ("single", "sequential")
@@ -81,7 +82,7 @@ def replan(
         tokshard.replan(ReplanOptions(plan="plan", output="plan2", consumed_samples=4096, world_size=16))
     """
     started = time.monotonic()
-    with reporting(progress) as listener:
+    with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("planning and checking")
         plan, files = _plan_of(options)
         if files is not None:

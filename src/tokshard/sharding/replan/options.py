@@ -9,6 +9,7 @@ from tokshard.core import megatron_defaults
 from tokshard.core.path_mapping import PathMapping
 from tokshard.sharding.options import BatchSizes, world_size_of
 from tokshard.sharding.requests import ReplanRequest
+from tokshard.storage.lock import LockMode, check_lock_mode
 
 if TYPE_CHECKING:
     from tokshard.sharding.schedule import BatchSchedule
@@ -52,6 +53,8 @@ class ReplanOptions:
         moved: Where data of the plan has moved: old and new beginnings of paths.
         packed: Whether to put the ranks' manifests into one file.
         force: Whether to replace another plan in ``output``.
+        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
+            writes the output at a time.
 
     Raises:
         UsageError: A number is out of range.
@@ -85,8 +88,10 @@ class ReplanOptions:
     moved: PathMapping = field(default_factory=PathMapping)
     packed: bool = False
     force: bool = False
+    lock: LockMode = "flock"
 
     def __post_init__(self) -> None:
+        check_lock_mode(self.lock)
         self.request(None, None)
 
     def topology(self, old: Topology) -> Topology:

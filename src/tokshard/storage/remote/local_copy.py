@@ -47,7 +47,7 @@ def open_copy(url: str) -> int:
     deadline = time.monotonic() + LOCK_WAIT_SECONDS
     while (descriptor := _open_whole(path, now.size_bytes)) is None:
         try:
-            with WriterLock(os.path.join(directory, _LOCK_NAME)):
+            with WriterLock(os.path.join(directory, _LOCK_NAME), mode="if-supported"):
                 if not _is_whole(path, now.size_bytes):
                     _fetch(url, now, path)
                     _sweep(directory, keep=path)

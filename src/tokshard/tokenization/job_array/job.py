@@ -3,6 +3,9 @@
 All tasks hold the writer lock together; whoever makes the plan, assembles or publishes holds it alone.
 A task releases the lock before it looks whether everything is finished. So the task that releases it last
 sees all parts, and nobody who is still at work stands in its way: one of them always assembles the output.
+
+Without locks (``lock="none"``) tasks cannot tell who is last, nor remove what others may be using: a work
+directory appears with its plan in one rename, tasks only add parts to it, and a later run assembles them.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from tokshard.core.progress import Progress, reporting
 from tokshard.corpus.files import discover
 from tokshard.dataset.build_run import BuildResult, BuildRun, recover
 from tokshard.dataset.workdir import is_sealed
-from tokshard.errors import LockedError, StorageError, UnfinishedError, UsageError
-from tokshard.storage.lock import Holder, holder_of
+from tokshard.errors import LockedError, OutputExistsError, StorageError, UnfinishedError, UsageError
+from tokshard.storage.lock import Holder, holder_of, lock_mode
 from tokshard.tokenization.job import TokenizeJob, Workspace, prepare_job
 from tokshard.tokenization.job_array.options import ArrayTask
 from tokshard.tokenization.job_array.shards import MissingUnits, TaskShard, UnitAssignment, WorkStatus
@@ -55,7 +58,8 @@ def tokenize_array_task(
             all tasks see, and ``resume`` is True. ``force`` replaces an output that was made from other
             inputs or options.
         task: The task.
-        finish: Whether the task that finds all units finished assembles and publishes the output.
+        finish: Whether the task that finds all units finished assembles and publishes the output. With
+            ``lock="none"`` no task does, see :func:`finish_tokenize`.
         executor: The executor; by default worker processes, or this process for a small shard.
         progress: Gets the progress.
 
@@ -63,7 +67,7 @@ def tokenize_array_task(
         TokshardError: See :func:`tokshard.tokenize`. What other tasks have finished is kept.
         UnfinishedError: All units seemed finished, but a part is damaged.
     """
-    with reporting(progress) as listener:
+    with lock_mode(options.lock), reporting(progress) as listener:
         job = _shareable_job(options, listener)
         return _Attempt(job, task, listener).run(executor, finish=finish)
 
@@ -84,7 +88,7 @@ def finish_tokenize(
         TokshardError: See :func:`tokshard.tokenize`.
     """
     started = time.monotonic()
-    with reporting(progress) as listener:
+    with lock_mode(options.lock), reporting(progress) as listener:
         job = _shareable_job(options, listener)
         return make_report(job, _finish(job, tasks, listener), started)
 
@@ -120,6 +124,7 @@ class _Attempt:
         self._task = task
         self._progress = progress
         self._workspace = job.workspace
+        self._is_locked = job.options.lock != "none"
         self._seen: Holder | None = None
         self._looks = 0
 
@@ -127,6 +132,8 @@ class _Attempt:
         try:
             return self._run(executor, finish=finish)
         except BaseException:
+            if not self._is_locked:
+                raise
             # What no task has finished a unit of is removed, unless other tasks are at work.
             with suppress(LockedError, StorageError), self._job.locked(purpose=_CHECKING):
                 if self._workspace.earlier_plan() == self._job.plan:
@@ -146,7 +153,7 @@ class _Attempt:
                 if (holder := self._who_does_all(error)) is not None:
                     return self._report("elsewhere", holder=holder)
                 time.sleep(_LOOK_AGAIN_SECONDS)
-        produced = self._publish(shard) if finish else None
+        produced = self._publish(shard) if finish and self._is_locked else None
         state: ArrayTaskState = "encoded" if produced is None else "published"
         return self._report(state, shard=shard, produced=produced)
 
@@ -160,10 +167,23 @@ class _Attempt:
             return shard
 
     def _begin(self) -> None:
+        if not self._is_locked:
+            self._begin_together()
+            return
         with self._job.locked(purpose=_CHECKING):
             there = _waits_for_upload(self._job) or _finished_output(self._job) is not None
             if _is_begun(self._workspace) or self._workspace.kept() or not there:
                 recover(self._job.build, self._workspace)
+
+    def _begin_together(self) -> None:
+        job = self._job
+        job.build.refuse_existing(job.build.destinations)
+        if not self._workspace.begin_together(job.plan):
+            raise OutputExistsError(
+                f"{self._workspace.directory} is unfinished work of other inputs or options, and without "
+                "locks a task cannot tell whether another one is using it",
+                hint="run the command of the tasks once with --discard-work instead of --array-task",
+            )
 
     def _who_does_all(self, error: LockedError) -> str | None:
         # None means: try again.

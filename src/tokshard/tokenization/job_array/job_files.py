@@ -53,6 +53,7 @@ def array_job_file(options: TokenizeOptions, array: ArrayOptions, command: Seque
         directory=_job_directory(),
         tasks=array.tasks or 1,
         cores=options.workers,
+        is_locked=options.lock != "none",
     )
     return _slurm_script(job) if array.emit == "slurm" else _kubernetes_manifest(job, array.image or IMAGE)
 
@@ -64,6 +65,7 @@ class _ArrayJob:
     directory: str
     tasks: int
     cores: int
+    is_locked: bool
 
     def __post_init__(self) -> None:
         for word in (*self.command, self.directory):
@@ -75,6 +77,12 @@ class _ArrayJob:
     @property
     def task_command(self) -> tuple[str, ...]:
         return (*self.command[:2], "--array-task", "auto", *self.command[2:])
+
+    @property
+    def assembly(self) -> str:
+        if self.is_locked:
+            return "the last task to finish assembles the output."
+        return "run the command with --finish when all tasks have ended."
 
     @property
     def safe_name(self) -> str:
@@ -93,7 +101,7 @@ def _slurm_script(job: _ArrayJob) -> str:
 #SBATCH --requeue
 #SBATCH --open-mode=append
 
-# Each task encodes its share of the units; the last task to finish assembles the output.
+# Each task encodes its share of the units; {job.assembly}
 # Submit this file again after failures: finished units are kept, and the range of --array may change.
 cd {shlex.quote(job.directory)} || exit
 exec {command}
@@ -103,7 +111,7 @@ exec {command}
 def _kubernetes_manifest(job: _ArrayJob, image: str) -> str:
     command = "\n".join(f"            - {_yaml(_unexpanded(word))}" for word in job.task_command)
     directory = _yaml(job.directory)
-    return f"""# Each task encodes its share of the units; the last task to finish assembles the output.
+    return f"""# Each task encodes its share of the units; {job.assembly}
 # The volume must contain the inputs and the output under the same paths as on this machine.
 apiVersion: batch/v1
 kind: Job
