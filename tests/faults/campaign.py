@@ -36,6 +36,7 @@ WRITING_CALLS = (
     "fsync",
     "fsync_directory",
     "close",
+    "link",
     "replace",
     "make_directory",
     "make_private_directory",

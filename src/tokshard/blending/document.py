@@ -344,10 +344,11 @@ class BlendDocument(Document):
         """True if a sample has one more token, so that each token has the next one as its label."""
         return self.builder.extra_token
 
-    def write(self) -> None:
+    def write(self, *, replace: bool = True) -> None:
         """Write the document, atomically.
 
         Raises:
+            OutputExistsError: The file exists, and ``replace`` is False.
             UsageError: It is too large to be read back.
             StorageError: The disk is full or broken.
         """
@@ -355,7 +356,7 @@ class BlendDocument(Document):
         hint = "merge some of the sources with tokshard merge, or use shorter paths"
         content = dump_readable_json(stored.to_json(), self.path, hint=hint)
         syscalls.make_directory(self.directory)
-        write_atomically(self.path, content)
+        write_atomically(self.path, content, replace=replace)
 
     @classmethod
     def read(cls, path: str) -> BlendDocument:

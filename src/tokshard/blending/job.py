@@ -303,9 +303,10 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
     document = BlendDocument.of(
         directory, cache, recipe, plan.resolved, plan.config, tuple(built.splits), tokenizers
     )
+    exists = os.path.lexists(document.path)
     # Only now are the fingerprints of the datasets known.
     _refuse_other(document.path, lambda there: there.id == document.id, force=force)
-    document.write()
+    document.write(replace=force or exists)
     seconds = time.monotonic() - started
     warnings = dict.fromkeys((*plan.warnings, *built.warnings))
     return BlendReport(document.path, document, tuple(built.outcomes), tuple(warnings), seconds, plan)

@@ -15,7 +15,7 @@ from typing import Literal, Self, cast
 
 from tokshard.core.progress import Progress
 from tokshard.dataset.delivery import JOURNAL_NAME, Delivery, UploadJournal
-from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
+from tokshard.dataset.manifest import Manifest, check_sizes, manifest_path, read_manifest
 from tokshard.dataset.plan import (
     BuildDifference,
     BuildInput,
@@ -28,6 +28,7 @@ from tokshard.dataset.plan import (
 from tokshard.dataset.workdir import WorkDirectory, is_sealed
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import fs, paths
+from tokshard.storage.files import foreign_file
 from tokshard.storage.paths import is_remote
 
 _TIMES = frozenset({"mtime_ns", "version"})
@@ -212,7 +213,7 @@ def _complete(spec: BuildSpec, work: WorkDirectory) -> tuple[Manifest, ...]:
     published: tuple[Manifest, ...] = ()
     if not work.is_half_removed():
         try:
-            published = tuple(map(_published, work.publish(held=spec.prefixes)))
+            published = tuple(map(_published, work.publish(held=spec.prefixes, force=spec.force)))
         except IntegrityError:
             if spec.resume:
                 raise
@@ -237,6 +238,7 @@ class BuildRun:
         self._work = work
         self._journal: UploadJournal | None = None
         self._begun = False
+        self._found: dict[str, object] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -263,6 +265,7 @@ class BuildRun:
         Raises:
             OutputExistsError: The output exists, or waits to be uploaded, and was not built by an equal plan.
         """
+        self._found = {prefix: fs.state(manifest_path(prefix)) for prefix in self._spec.prefixes}
         found = self._recover()
         self._begun = found is None
         return found
@@ -284,9 +287,17 @@ class BuildRun:
         return waiting or recover(spec, self._work)
 
     def publish(self, staged: BuildResult) -> BuildResult:
-        """Give the staged files their final names; return the outputs."""
-        self._work.seal(self._spec.prefixes, staged.manifests)
-        published = tuple(map(_published, self._work.publish(held=self._spec.prefixes)))
+        """Give the staged files their final names; return the outputs.
+
+        Raises:
+            OutputExistsError: Another program has created a file of the output during the run. All finished
+                work is kept.
+        """
+        spec = self._spec
+        if not spec.force:
+            self._refuse_foreign()
+        self._work.seal(spec.prefixes, staged.manifests, replaces=spec.force)
+        published = tuple(map(_published, self._work.publish(held=spec.prefixes, force=spec.force)))
         self._work.remove()
         return replace(staged, manifests=published)
 
@@ -305,6 +316,16 @@ class BuildRun:
         delivery.upload(spec.prefixes, built.manifests, self._journal, progress)
         delivery.clear(spec.prefixes)
         return replace(built, up_to_date=False)
+
+    def _refuse_foreign(self) -> None:
+        # A manifest that has lost its dataset may have been there before.
+        appeared = _existing(self._spec.prefixes) + [
+            path
+            for prefix, before in self._found.items()
+            if fs.lexists(path := manifest_path(prefix)) and fs.state(path) != before
+        ]
+        if appeared:
+            raise foreign_file(appeared[0])
 
     def _refuse_existing_objects(self, journal: UploadJournal) -> None:
         if not journal.is_resumed:

@@ -9,11 +9,12 @@ been published.
 
 It also holds staged files, which are published in an order in which no crash shows a false dataset.
 For output ``K`` the staged files are ``K.bin``, ``K.idx``, and ``K.<sidecar>`` for each file of
-``PREFIX.tokshard/``, the manifest included; all are forced to the disk. Then, for each output: the old
-manifest and the old ``.idx`` are removed (so that no old index is beside new tokens), and ``.bin``,
-``.idx``, the sidecar files and last the manifest get their names. The file ``publish.json`` in the work
-directory is written before the first of these steps; a run that finds it repeats the steps, which are all
-harmless when they have been done.
+``PREFIX.tokshard/``, the manifest included; all are forced to the disk. Then, for each output that may be
+replaced, the old manifest and the old ``.idx`` are removed (so that no old index is beside new tokens), and
+for each output ``.bin``, ``.idx``, the sidecar files and last the manifest get their names. In an output that
+may not be replaced, another program's file under the name of ``.bin``, ``.idx`` or the manifest is an error.
+The file ``publish.json`` in the work directory is written before the first of these steps; a run that finds
+it repeats the steps, which are all harmless when they have been done.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tokshard.core.codec import Document, Key
 from tokshard.dataset.manifest import (
@@ -34,13 +35,21 @@ from tokshard.dataset.manifest import (
     FileName,
     Manifest,
     file_of,
-    manifest_path,
 )
 from tokshard.dataset.plan import BuildPlan, MergeParameters
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.digest import READ_BYTES, FileRecord
-from tokshard.storage.files import AtomicFile, is_temporary, remove_tree, temporary_path, write_atomically
+from tokshard.storage.files import (
+    AtomicFile,
+    foreign_file,
+    is_same_file,
+    is_temporary,
+    remove_tree,
+    rename_new,
+    temporary_path,
+    write_atomically,
+)
 from tokshard.storage.journal import read_checkpoints
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.reading import open_file
@@ -65,6 +74,14 @@ class PublicationRecord(Document):
         Key(
             "suffixes",
             "Suffix of each output's path prefix after the run's; absent if all are empty.",
+            omit_none=True,
+        ),
+    ] = None
+    refuses_existing: Annotated[
+        Literal[True] | None,
+        Key(
+            "refuses_existing",
+            "Existing files are not replaced; absent if they are (--force).",
             omit_none=True,
         ),
     ] = None
@@ -135,37 +152,54 @@ def refuse_link(directory: str) -> None:
         )
 
 
-def _publish_output(directory: str, k: int, prefix: str, names: Sequence[str]) -> None:
+# Never replaced without --force; other files in PREFIX.tokshard are valid only with the manifest.
+_GUARDED = ("bin", "idx", MANIFEST_NAME)
+
+
+def _publish_output(directory: str, k: int, prefix: str, names: Sequence[str], *, replaces: bool) -> None:
     sidecars = paths.sidecar_directory(prefix)
     refuse_link(sidecars)
     syscalls.make_directory(sidecars)
-    if _is_staged(directory, k, MANIFEST_NAME):
-        syscalls.unlink(manifest_path(prefix))
-        for optional in (PROVENANCE_NAME, REJECTED_NAME):
-            if optional not in names:
-                syscalls.unlink(os.path.join(sidecars, optional))
-        syscalls.fsync_directory(sidecars)
+    if replaces and _is_staged(directory, k, MANIFEST_NAME):
+        _withdraw(prefix, names)
         if _is_staged(directory, k, "idx"):
             syscalls.unlink(paths.idx_path(prefix))
             syscalls.fsync_directory(os.path.dirname(prefix))
     for name in ("bin", "idx"):
-        _move(directory, k, name, file_of(prefix, name))
+        _move(directory, k, name, prefix, replaces=replaces)
     syscalls.fsync_directory(os.path.dirname(prefix))
     for name in names:
         if name not in {"bin", "idx"}:
-            _move(directory, k, name, file_of(prefix, name))
+            _move(directory, k, name, prefix, replaces=True)
     syscalls.fsync_directory(sidecars)
-    _move(directory, k, MANIFEST_NAME, manifest_path(prefix))
+    _move(directory, k, MANIFEST_NAME, prefix, replaces=replaces)
     syscalls.fsync_directory(sidecars)
+
+
+def _withdraw(prefix: str, names: Sequence[str]) -> None:
+    # The manifest, and files that the new output does not have.
+    sidecars = paths.sidecar_directory(prefix)
+    for name in (MANIFEST_NAME, PROVENANCE_NAME, REJECTED_NAME):
+        if name not in names:
+            syscalls.unlink(os.path.join(sidecars, name))
+    syscalls.fsync_directory(sidecars)
+
+
+def _refuse_foreign(directory: str, k: int, prefix: str) -> None:
+    for name in _GUARDED:
+        staged, target = os.path.join(directory, f"{k}.{name}"), file_of(prefix, name)
+        if os.path.lexists(staged) and os.path.lexists(target) and not is_same_file(staged, target):
+            raise foreign_file(target)
 
 
 def _is_staged(directory: str, k: int, name: str) -> bool:
     return os.path.exists(os.path.join(directory, f"{k}.{name}"))
 
 
-def _move(directory: str, k: int, name: str, target: str) -> None:
+def _move(directory: str, k: int, name: str, prefix: str, *, replaces: bool) -> None:
+    target = file_of(prefix, name)
     if _is_staged(directory, k, name):
-        syscalls.replace(os.path.join(directory, f"{k}.{name}"), target)
+        (syscalls.replace if replaces else rename_new)(os.path.join(directory, f"{k}.{name}"), target)
     elif not os.path.exists(target):
         raise IntegrityError(
             f"cannot publish {target}: its staged file is missing",
@@ -327,23 +361,34 @@ class WorkDirectory:
         journals = [os.path.join(self.directory, name) for name in names if name.endswith(".jsonl")]
         return any(next(read_checkpoints(path), None) for path in journals if os.path.isfile(path))
 
-    def seal(self, prefixes: Sequence[str], manifests: Sequence[Manifest]) -> None:
-        """Record that the outputs at these prefixes are staged."""
+    def seal(self, prefixes: Sequence[str], manifests: Sequence[Manifest], *, replaces: bool) -> None:
+        """Record that the outputs at these prefixes are staged, and whether they replace existing files.
+
+        If they do not, manifests that have lost their datasets are removed first.
+        """
+        if not replaces:
+            for prefix, manifest in zip(prefixes, manifests, strict=True):
+                refuse_link(sidecars := paths.sidecar_directory(prefix))
+                if os.path.isdir(sidecars):
+                    _withdraw(prefix, tuple(manifest.files.by_name()))
         suffixes = tuple(prefix.removeprefix(self.prefix) for prefix in prefixes)
         record = PublicationRecord(
             tuple(tuple(manifest.files.by_name()) for manifest in manifests),
             suffixes if any(suffixes) else None,
+            None if replaces else True,
         )
         write_atomically(os.path.join(self.directory, PUBLISH_NAME), record.to_bytes())
 
-    def publish(self, *, held: Sequence[str]) -> tuple[str, ...]:
+    def publish(self, *, held: Sequence[str], force: bool) -> tuple[str, ...]:
         """Give all files of a sealed work directory their final names; return the outputs' prefixes.
 
-        ``held``: the outputs whose locks the caller holds, besides that of the work directory.
+        ``held``: the outputs whose locks the caller holds, besides that of the work directory. ``force``:
+        whether to replace existing files even if the run that staged the outputs would not.
 
         Raises:
             IntegrityError: The seal is damaged, or a staged file is missing and its target too.
-            OutputExistsError: A link is where an output's directory should be.
+            OutputExistsError: A link is where an output's directory should be, or another program has created
+                a file of the output.
         """
         path = os.path.join(self.directory, PUBLISH_NAME)
         hint = "start over with --no-resume"
@@ -361,8 +406,12 @@ class WorkDirectory:
         with ExitStack() as locks:
             for prefix in sorted({*prefixes} - {self.prefix, *held}):
                 locks.enter_context(WorkDirectory(prefix).locked())
+            replaces = force or not record.refuses_existing
+            if not replaces:
+                for k, prefix in enumerate(prefixes):
+                    _refuse_foreign(self.directory, k, prefix)
             for k, (prefix, names) in enumerate(zip(prefixes, outputs, strict=True)):
-                _publish_output(self.directory, k, prefix, names)
+                _publish_output(self.directory, k, prefix, names, replaces=replaces)
         return prefixes
 
     def sweep(self) -> None:

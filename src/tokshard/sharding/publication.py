@@ -75,6 +75,7 @@ def write_plan(
     syscalls.make_directory(place)
     with WriterLock(os.path.join(place, LOCK_NAME)):
         _check_own_arrays(plan, place)
+        exists = os.path.lexists(os.path.join(place, PLAN_NAME))
         replaced = _refuse_other(plan, place, force=force)
         entries = _entries(plan)
         contents: dict[str, bytes]
@@ -99,7 +100,7 @@ def write_plan(
         _write_together(place, contents)
         _sweep(place, contents)  # not before: the same plan may be there in another form
         contents[PLAN_NAME] = whole
-        write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME])
+        write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME], replace=force or exists)
     return PlanFiles(place, len(contents), sum(map(len, contents.values())), tuple(contents))
 
 

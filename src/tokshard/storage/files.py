@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import re
@@ -9,10 +10,12 @@ import secrets
 from types import TracebackType
 from typing import Self
 
-from tokshard.errors import IntegrityError
+from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import syscalls
 
 _TEMPORARY_NAME = re.compile(r"\..+\.[0-9]+-[0-9]+(-[0-9a-f]{8})?\.tokshard-tmp", re.DOTALL)
+# Errors of link on file systems without hard links.
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
 _numbers = itertools.count()
 # Processes on different hosts may share a directory and have the same pid.
 _HOST = secrets.token_hex(4)
@@ -34,6 +37,46 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY_NAME.fullmatch(name) is not None
 
 
+def rename_new(source: str, target: str) -> None:
+    """Rename atomically, unless a file or link exists under the new name.
+
+    The file gets its new name as a second one, and then loses the old one. A call that was interrupted in
+    between is completed by repeating it. On a file system without hard links, a file that appears between a
+    check and the rename is replaced.
+
+    Raises:
+        OutputExistsError: A file or link exists.
+    """
+    try:
+        syscalls.link(source, target)
+    except StorageError as error:
+        if error.errno == errno.EEXIST or (error.errno in _NO_LINKS and os.path.lexists(target)):
+            if not is_same_file(source, target):
+                raise foreign_file(target) from error
+        elif error.errno in _NO_LINKS:
+            syscalls.replace(source, target)
+            return
+        else:
+            raise
+    syscalls.unlink(source)
+
+
+def is_same_file(path: str, other: str) -> bool:
+    """Return whether two names are those of one file."""
+    try:
+        return os.path.samestat(os.lstat(path), os.lstat(other))
+    except FileNotFoundError:
+        return False
+
+
+def foreign_file(path: str) -> OutputExistsError:
+    """Return the error about a file that another program created at an output during the run."""
+    return OutputExistsError(
+        f"{path} appeared while the output was being written: another program created it",
+        hint="move it away, or pass --force to replace it, and run the command again: finished work is kept",
+    )
+
+
 class AtomicFile:
     """A new file that appears under its name complete or not at all.
 
@@ -45,10 +88,12 @@ class AtomicFile:
         path: The final name. An existing file is replaced.
         durable: Whether to fsync data and name. Use False for files whose reader checks their digest and
             can rebuild them.
+        replace: Whether to replace an existing file; if not, it is an OutputExistsError.
     """
 
-    def __init__(self, path: str, *, durable: bool = True) -> None:
+    def __init__(self, path: str, *, durable: bool = True, replace: bool = True) -> None:
         self.path = path
+        self._replace = replace
         self._temporary = temporary_path(path)
         self._durable = durable
         self._descriptor = -1
@@ -86,7 +131,7 @@ class AtomicFile:
                 syscalls.fsync(self._descriptor, self.path)
             descriptor, self._descriptor = self._descriptor, -1
             syscalls.close(descriptor, self.path)
-            syscalls.replace(self._temporary, self.path)
+            (syscalls.replace if self._replace else rename_new)(self._temporary, self.path)
         except BaseException:
             self.discard()
             raise
@@ -94,9 +139,13 @@ class AtomicFile:
             syscalls.fsync_directory(os.path.dirname(self.path))
 
 
-def write_atomically(path: str, content: syscalls.Buffer) -> None:
-    """Write a small file: temporary name, fsync, rename, fsync of the directory."""
-    with AtomicFile(path) as file:
+def write_atomically(path: str, content: syscalls.Buffer, *, replace: bool = True) -> None:
+    """Write a small file: temporary name, fsync, rename, fsync of the directory.
+
+    Raises:
+        OutputExistsError: The file exists, and ``replace`` is False.
+    """
+    with AtomicFile(path, replace=replace) as file:
         file.write(content)
 
 

@@ -141,6 +141,12 @@ def replace(source: str, target: str) -> None:
         os.replace(source, target)
 
 
+def link(source: str, target: str) -> None:
+    """Give a file a second name; fails if a file or link has it."""
+    with _translated("create", target):
+        os.link(source, target, follow_symlinks=False)
+
+
 def make_directory(path: str) -> None:
     """Create a directory and its parents and fsync the new names; existing ones are fine."""
     _refuse_url(path)

@@ -9,7 +9,7 @@ from typing import Annotated
 from tokshard.core.codec import Document, Key
 from tokshard.dataset.delivery import delivery_to
 from tokshard.dataset.workdir import is_sealed
-from tokshard.errors import IntegrityError
+from tokshard.errors import IntegrityError, OutputExistsError
 from tokshard.storage.files import tree_bytes
 from tokshard.storage.lock import lock_mode
 from tokshard.tokenization.job import Workspace, locked_outputs
@@ -49,8 +49,8 @@ def discard_work(options: TokenizeOptions) -> DiscardedWork:
     with lock_mode(options.lock), locked_outputs(prefix, prefixes, delivery):
         work.sweep()
         if is_sealed(work.directory) and not work.is_half_removed():
-            with suppress(IntegrityError):
-                work.publish(held=prefixes)
+            with suppress(IntegrityError, OutputExistsError):
+                work.publish(held=prefixes, force=options.force)
                 work.remove()
         directories = work.directories()
         found = DiscardedWork(

@@ -71,7 +71,7 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
                 hint="run the same command again when no process writes the dataset",
             )
         write_atomically(file_of(prefix, UNITS_NAME), lines)
-        write_atomically(manifest_path(prefix), manifest.to_bytes())
+        write_atomically(manifest_path(prefix), manifest.to_bytes(), replace=False)
         syscalls.fsync_directory(os.path.dirname(prefix))
     findings.withdraw("unverified")
     findings.find("adopted", f"{manifest_path(prefix)} was written", path=manifest_path(prefix))
