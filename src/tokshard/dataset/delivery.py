@@ -66,7 +66,7 @@ class Delivery:
         """Upload the staged files that are missing in the store, manifests last."""
         journal.begin()
         for prefix, manifest in zip(prefixes, manifests, strict=True):
-            self._withdraw(prefix, manifest)
+            self._withdraw(prefix, manifest, journal)
         files = [
             file_of(prefix, name)
             for prefix, manifest in zip(prefixes, manifests, strict=True)
@@ -78,10 +78,14 @@ class Delivery:
         for prefix in prefixes:
             upload_file(manifest_path(prefix), self.url_of(manifest_path(prefix)))
 
-    def _withdraw(self, prefix: str, manifest: Manifest) -> None:
-        # The old manifest goes first, then the files that the new output does not have.
+    def _withdraw(self, prefix: str, manifest: Manifest, journal: UploadJournal) -> None:
+        # The old manifest goes first; then the old index, which must not be found with new tokens; then the
+        # files that the new output does not have.
         listed = manifest.files.by_name()
         old = [file_of(prefix, name) for name in (PROVENANCE_NAME, REJECTED_NAME) if name not in listed]
+        index = paths.idx_path(prefix)
+        if not journal.has_sent(index, self.url_of(index)):
+            old.insert(0, index)
         for path in (manifest_path(prefix), *old):
             if objects.exists(url := self.url_of(path)):
                 objects.remove(url)
@@ -242,6 +246,15 @@ class UploadJournal:
         if self._journal is not None:
             self._journal.close()
 
+    def has_sent(self, path: str, url: str) -> bool:
+        """Return whether the object is the file that an earlier run has uploaded."""
+        known = self._objects.get(url)
+        if known is None or not objects.exists(url):
+            return False
+        found = objects.status(url)
+        size = os.path.getsize(path)
+        return known == ObjectUploaded(url, size, found.version) and found.size_bytes == size
+
     def send(self, path: str, url: str, sent: Callable[[int], None]) -> None:
         """Upload a file or its missing parts, and check the object's size.
 
@@ -249,12 +262,9 @@ class UploadJournal:
             IntegrityError: The sizes of object and file differ.
         """
         size = os.path.getsize(path)
-        known = self._objects.get(url)
-        if known is not None and objects.exists(url):
-            found = objects.status(url)
-            if known == ObjectUploaded(url, size, found.version) and found.size_bytes == size:
-                sent(size)
-                return
+        if self.has_sent(path, url):
+            sent(size)
+            return
         parts = self._uploads.setdefault(url, _PartNotes(self, url, "", 0))
         upload_file(path, url, notes=parts, sent=sent)
         found = objects.status(url)

@@ -21,7 +21,7 @@ from tokshard.dataset.source import (
     open_data,
 )
 from tokshard.errors import MissingFileError, StorageError, UsageError
-from tokshard.storage.fs import exists
+from tokshard.storage.fs import exists, pair_status
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _position(index: int | np.integer[Any], count: int, noun: str) -> int:
 def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
     """Open the ``.bin`` and ``.idx`` files of a dataset, both of the same version if it is being replaced.
 
-    A process that replaces a dataset removes the old ``.idx`` before it renames the new ``.bin``.
+    A process that replaces a dataset removes the old ``.idx`` before it renames or uploads the new ``.bin``.
 
     Raises:
         MissingFileError: One or both files do not exist.
@@ -232,7 +232,9 @@ def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
     """
     for tries_left in reversed(range(_OPENING_TRIES)):
         try:
-            pair = open_data(bin_path(path_prefix)), InputFile(idx_path(path_prefix))
+            paths = bin_path(path_prefix), idx_path(path_prefix)
+            known = pair_status(*paths)
+            pair = open_data(paths[0], known[0]), InputFile(paths[1], known[1])
         except (MissingFileError, StorageError) as error:
             require_files(path_prefix)
             if tries_left == 0 or getattr(error, "errno", None) != errno.ENOENT:

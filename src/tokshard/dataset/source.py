@@ -9,7 +9,7 @@ import errno
 import mmap
 import os
 import weakref
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from tokshard.errors import InputError, IntegrityError, StorageError, TokshardEr
 from tokshard.storage.fs import open_descriptor
 from tokshard.storage.paths import BIN_SUFFIX, SIDECAR_SUFFIX, is_remote
 from tokshard.storage.reading import read_into
+
+if TYPE_CHECKING:
+    from tokshard.storage.remote.objects import RemoteStatus
 
 Tokens = NDArray[Any]
 
@@ -42,10 +45,10 @@ class InputFile:
     A remote file is read from its local copy, see :mod:`tokshard.storage.remote.local_copy`.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, known: RemoteStatus | None = None) -> None:
         self.path = path
         try:
-            self.descriptor = open_descriptor(path)
+            self.descriptor = open_descriptor(path, known)
         except TokshardError:
             raise
         except IsADirectoryError:
@@ -96,8 +99,8 @@ class InputFile:
             os.posix_fadvise(self.descriptor, offset, count, os.POSIX_FADV_WILLNEED)
 
 
-def open_data(path: str) -> DataFile:
-    """Open a file of a dataset for reading at positions.
+def open_data(path: str, known: RemoteStatus | None = None) -> DataFile:
+    """Open a file of a dataset for reading at positions: of a remote file the ``known`` version.
 
     Raises:
         MissingFileError: The remote file does not exist.
@@ -108,8 +111,8 @@ def open_data(path: str) -> DataFile:
     if is_remote(path) and name.endswith(BIN_SUFFIX) and not directory.endswith(SIDECAR_SUFFIX):
         from tokshard.storage.remote.ranged_file import RangedFile
 
-        return RangedFile(path)
-    return InputFile(path)
+        return RangedFile(path, known)
+    return InputFile(path, known)
 
 
 class TokenSource(Protocol):

@@ -9,11 +9,22 @@ from __future__ import annotations
 import os
 from glob import glob as local_glob
 from types import ModuleType
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.storage import reading
 from tokshard.storage.paths import is_remote
+
+if TYPE_CHECKING:
+    from tokshard.storage.remote.objects import RemoteStatus
+
+
+def pair_status(path: str, published_later: str) -> tuple[RemoteStatus | None, RemoteStatus | None]:
+    """Return the statuses of two remote files of one version of a dataset; None for local files."""
+    if not is_remote(path):
+        return None, None
+    found: tuple[RemoteStatus, RemoteStatus] = _objects().pair_status(path, published_later)
+    return found
 
 
 def exists(path: str) -> bool:
@@ -100,12 +111,12 @@ def glob(pattern: str) -> list[str]:
     return found
 
 
-def open_descriptor(path: str) -> int:
+def open_descriptor(path: str, known: RemoteStatus | None = None) -> int:
     """Open a regular file, or the local copy of a remote one; see :func:`reading.open_descriptor`."""
     if is_remote(path):
         from tokshard.storage.remote.local_copy import open_copy
 
-        return open_copy(path)
+        return open_copy(path, known)
     return reading.open_descriptor(path)
 
 

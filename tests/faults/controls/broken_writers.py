@@ -13,13 +13,13 @@ def manifest_first() -> None:
 
     original = workdir._publish_output
 
-    def wrong(directory: str, k: int, prefix: str, names: list[str]) -> None:
+    def wrong(directory: str, k: int, prefix: str, names: list[str], *, replaces: bool) -> None:
         from tokshard.storage import paths, syscalls
 
         syscalls.make_directory(paths.sidecar_directory(prefix))
         if workdir._is_staged(directory, k, MANIFEST_NAME):
             syscalls.replace(os.path.join(directory, f"{k}.{MANIFEST_NAME}"), manifest_path(prefix))
-        original(directory, k, prefix, names)
+        original(directory, k, prefix, names, replaces=replaces)
 
     workdir._publish_output = wrong
 

@@ -27,6 +27,7 @@ def plan_first():
 
     publication.dump_readable_json = dumped
     publication._write_together = write
+    publication.write_atomically = lambda path, content, **_: write_atomically(path, content)
 
 
 def no_withdrawal():

@@ -32,8 +32,10 @@ _ABANDONED_SECONDS = 3600.0
 _STRANGE = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def open_copy(url: str) -> int:
+def open_copy(url: str, known: RemoteStatus | None = None) -> int:
     """Return a descriptor of an up-to-date local copy of a remote file, downloading it if needed.
+
+    With a ``known`` status, the copy is of this version.
 
     If several processes do so at once, one downloads and the others wait for it, for at most a minute.
 
@@ -41,7 +43,7 @@ def open_copy(url: str) -> int:
         MissingFileError: The file does not exist.
         InputError, IntegrityError, StorageError: It cannot be read, or its copy cannot be written.
     """
-    now = recent_status(url)
+    now = known or recent_status(url)
     directory = _directory(url)
     path = os.path.join(directory, _digest(f"{now.size_bytes} {now.version}"))
     deadline = time.monotonic() + LOCK_WAIT_SECONDS

@@ -28,6 +28,8 @@ _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "created")
 RECENT_SECONDS = 2.0
 _MOST_RECENT = 4096
 _recent: dict[str, tuple[float, RemoteStatus]] = {}
+_PAIR_TRIES = 10
+_pairs: set[tuple[str, str, str, str]] = set()
 
 
 class RemoteStatus(NamedTuple):
@@ -78,6 +80,35 @@ def recent_status(url: str) -> RemoteStatus:
             _recent.clear()
         _recent[url] = now, known
     return known
+
+
+def pair_status(url: str, published_later: str) -> tuple[RemoteStatus, RemoteStatus]:
+    """Return the statuses of two objects of one version of a dataset, each at most two seconds old.
+
+    A run that replaces the dataset removes ``published_later`` before it writes ``url``, and writes it again
+    after ``url``. So two versions belong together if the first object, and then the second one, still have
+    them when both are known.
+
+    Raises:
+        MissingFileError: One of the objects does not exist, for example while they are replaced.
+        InputError: The objects are replaced again and again.
+        StorageError: The store refuses or does not respond.
+    """
+    for _ in range(_PAIR_TRIES):
+        pair = recent_status(url), recent_status(published_later)
+        versions = (url, pair[0].version, published_later, pair[1].version)
+        if versions in _pairs:
+            return pair
+        for each in (url, published_later):
+            _recent.pop(each, None)
+        if (recent_status(url), recent_status(published_later)) == pair:
+            if len(_pairs) >= _MOST_RECENT:
+                _pairs.clear()
+            _pairs.add(versions)
+            return pair
+    raise InputError(
+        f"{url} and {published_later} change again and again", hint="run again when no process writes to them"
+    )
 
 
 def exists(url: str) -> bool:

@@ -65,7 +65,7 @@ class _ArrayJob:
     directory: str
     tasks: int
     cores: int
-    is_locked: bool
+    is_locked: bool = True
 
     def __post_init__(self) -> None:
         for word in (*self.command, self.directory):
