@@ -140,7 +140,8 @@ def test_force_removes_the_manifest_before_anything_is_replaced(bucket: Bucket, 
     tokenize(corpus, url)
     bucket.proxy.reset()
     tokenize(corpus, url, provenance=False, force=True)
-    assert steps(bucket)[:2] == ["DELETE .tokshard/manifest.json", "DELETE .tokshard/provenance.bin"]
+    removed = [".tokshard/manifest.json", ".idx", ".tokshard/provenance.bin"]
+    assert steps(bucket)[:3] == [f"DELETE {name}" for name in removed]
     assert steps(bucket)[-1] == WRITES[-1]
     assert "web.tokshard/provenance.bin" not in uploaded(bucket)
 
@@ -265,7 +266,7 @@ def test_an_object_that_another_writer_has_replaced_is_sent_again(
     bucket.delete("out/web.tokshard/units.jsonl")
     bucket.proxy.reset()
     tokenize(corpus, url)
-    assert steps(bucket) == [WRITES[COMPLETE + 1], WRITES[COMPLETE + 2], WRITES[MANIFEST]]
+    assert steps(bucket) == ["DELETE .idx", WRITES[COMPLETE + 1], WRITES[COMPLETE + 2], WRITES[MANIFEST]]
     assert uploaded(bucket) == expected(corpus)
 
 
