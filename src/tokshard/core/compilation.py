@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 WORTH_COMPILING = 1_000_000
@@ -60,8 +61,7 @@ def _kernel_cache(kernel: Callable[..., Any]) -> Any:
     class KernelFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
         def load(self, key: Any) -> Any:
             name = self._name(key)
-            with open(self._data_path(name), "rb") as file:
-                content = file.read()
+            content = Path(self._data_path(name)).read_bytes()  # numba opens it in the same way below
             if content[-_DIGEST_BYTES:] != _digest(content[:-_DIGEST_BYTES]):
                 return None
             return self._load_data(name)  # which ignores what follows its object
