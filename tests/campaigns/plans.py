@@ -1,0 +1,99 @@
+"""Training that is stopped and continued on another number of ranks: every sample is read once.
+
+A case is the seed of a chain of plans: sources, ranks, micro-batches, batches, modes, shuffles and epochs
+are random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from campaigns.tally import Place, Result
+from sharding.replan.test_job import MODES, continued, with_epochs
+from support.replanned_plans import plan_of, source_of
+from tokshard.errors import UsageError
+from tokshard.sharding.plan import Plan
+from tokshard.sharding.replan.proof import verify_replan
+from tokshard.sharding.schedule import BatchSchedule
+
+_DEALT = (None, "single", "contiguous", "sequential", "chunked")
+
+
+class PlanCampaign:
+    """The cases, in this process."""
+
+    def __init__(self, place: Place) -> None:
+        self._skew = 0
+
+    def cases(self, seed: int, worker: int, workers: int) -> Iterator[str]:
+        number = worker
+        while True:
+            yield f"{seed}.{number}"
+            number += workers
+
+    def run(self, case: str) -> Result:
+        chance = random.Random(case)
+        sizes = [chance.randint(1, 90) for _ in range(chance.randint(1, 4))]
+        ranks, size, groups = chance.randint(1, 6), chance.randint(1, 3), chance.randint(1, 3)
+        batch = ranks * size * groups
+        if sum(sizes) < batch:
+            sizes.append(batch)
+        mode = chance.choice(MODES)
+        shuffle = "none" if mode == "cyclic" else chance.choice(["none", "samples", "blocks"])
+        options = {"mode": mode, "shuffle": shuffle, "epochs": chance.randint(1, 3), "per_epoch": True}
+        plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
+        read: list[tuple[int, int]] = []
+        stops = chance.randint(1, 4)
+        for number in range(stops):
+            step = chance.randint(0, plan.streams["train"].assignment.steps)
+            read += with_epochs(plan, step)
+            after = self._after(chance, plan, step)
+            if after is None:
+                return Result(f"ended after {number} stops", failure=_twice(read))
+            planned = with_epochs(after, after.streams["train"].assignment.steps)
+            wrong = _twice(read + planned) or _missed(read + planned, after, sum(sizes))
+            if not wrong and (findings := verify_replan(after, parent=plan, deep=True)):
+                wrong = f"findings: {findings}"
+            if wrong:
+                return Result(f"{stops} stops", failure=f"after stop {number}: {wrong}")
+            plan = after
+        return Result(f"{stops} stops")
+
+    def controls(self) -> Iterator[tuple[str, str | None]]:
+        self._skew = 1
+        caught = any(self.run(f"control.{number}").failure for number in range(30))
+        self._skew = 0
+        yield "positive: one step is read again", None if caught else "was not caught"
+
+    def _after(self, chance: random.Random, plan: Plan, step: int) -> Plan | None:
+        """Continue a plan in another world; None if it has no whole batch left."""
+        consumed = plan.streams["train"].assignment.consumed_after(max(0, step - self._skew))
+        ranks, size = chance.randint(1, 6), chance.randint(1, 3)
+        schedule = BatchSchedule.constant(ranks * size * chance.randint(1, 3))
+        changes = {"micro_batch_size": size, "schedule": schedule, "mode": chance.choice(_DEALT)}
+        try:
+            return continued(plan, consumed, ranks, **changes)
+        except UsageError as error:
+            if "fewer than one batch" in str(error) or "no steps" in str(error):
+                return None
+            raise
+
+
+def _twice(read: list[tuple[int, int]]) -> str | None:
+    """Say which samples were read twice in an epoch."""
+    seen: set[tuple[int, int]] = set()
+    double = {each for each in read if each in seen or seen.add(each)}
+    return f"read twice (epoch, sample): {sorted(double)[:5]}" if double else None
+
+
+def _missed(read: list[tuple[int, int]], plan: Plan, total: int) -> str | None:
+    """Say what is missing of the epoch in which a plan continues, apart from what it reports as unread."""
+    proof = plan.history[-1].streams["train"].proof
+    found = len({sample for epoch, sample in read if epoch == proof.epoch})
+    if found != total - proof.total.unread or proof.total.samples != total:
+        return f"{found} of {total} samples of epoch {proof.epoch}, {proof.total.unread} reported as unread"
+    return None
+
+
+make = PlanCampaign
