@@ -32,6 +32,7 @@ class Command:
         arguments: After ``tokshard``; the current directory is a new one, whose ``out`` is compared.
         start: The name of an output that is there before, or None.
         action: What to do instead of the command line.
+        partial: Whether it may leave out what it cannot read, if it names the reason.
         problems: Whether it may report problems of the data (exit code 1) when it cannot read them.
     """
 
@@ -40,6 +41,7 @@ class Command:
     start: str | None = None
     action: Callable[[], int] | None = None
     problems: bool = False
+    partial: bool = False
 
     def run(self, world: World, prepare: Callable[[], object] | None = None) -> Ended:
         """Run it in the directory of the round."""
@@ -147,7 +149,7 @@ READERS = (
     Command("inspect-dataset", ("inspect", "../made/web")),
     Command("inspect-document", ("inspect", "../made/web", "--document", "7")),
     Command("inspect-blend", ("inspect", "../made/mix")),
-    Command("inspect-plan", ("inspect", "../made/plan")),
+    Command("inspect-plan", ("inspect", "../made/plan"), partial=True),
     Command("trace-step", ("trace", "--plan", "../made/plan", "--step", "2")),
     Command("trace-source", ("trace", "--plan", "../made/plan", "--source", "../in/b.jsonl:3")),
     Command("diff", ("diff", "../made/plan", "../made/plan2"), problems=False),

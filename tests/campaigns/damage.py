@@ -233,8 +233,7 @@ class DamageCampaign:
             ended = self._run(verify)
             if wrong := _wrong(ended):
                 return Result("wrong", failure=f"{verify.arguments}: {wrong}")
-            # The version that wrote an index is recorded without a digest.
-            if ended.code == 0 and product != "plan2" and not file.name.endswith("-tokshard.json"):
+            if ended.code == 0 and product != "plan2":
                 return Result("wrong", failure=f"{verify.arguments} found nothing")
             outcomes[f"exit code {ended.code}"] += 1
         command = COMMANDS[chance.choice(_commands_for(file))]
@@ -291,10 +290,15 @@ def _wrong(ended: Ended) -> str | None:
 
 
 def _same_json(one: bytes, other: bytes) -> bool:
+    """Tell whether files differ in nothing but spaces and the version of tokshard that wrote them."""
     try:
-        return bool(json.loads(one) == json.loads(other))
+        values = [json.loads(content) for content in (one, other)]
     except ValueError:
         return False
+    for value in values:
+        if isinstance(value, dict):
+            value.pop("tool", None)
+    return bool(values[0] == values[1])
 
 
 def _limit_memory() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import numpy as np
 import pytest
 
 from support.command_line import SAMPLE, json_of, tokshard
+from support.mixture_data import run
 from support.tokenize_runs import run_tokenize
 from tokshard import IndexedDatasetBuilder
+from tokshard.tokenizer import files
 
 TOKENIZER = SAMPLE / "tokenizer.json"
 
@@ -78,6 +81,22 @@ def test_the_recorded_tokenizer_is_used_while_it_is_what_it_was(tmp_path):
     tokenizer.unlink()
     assert "pass --tokenizer" in tokshard(*show, cwd=tmp_path).stdout
     assert "once upon" in tokshard(*show, "--tokenizer", TOKENIZER, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(["inspect", "--document", "0"], 7), (["verify", "--level", "deep"], 1)]
+)
+def test_a_recorded_tokenizer_that_cannot_be_read_is_an_error(tmp_path, monkeypatch, command, code):
+    (tmp_path / "in.jsonl").write_text('{"text": "once upon a time"}\n')
+    run_tokenize(str(tmp_path / "in.jsonl"), str(tmp_path / "x"), tokenizer=str(TOKENIZER))
+
+    def failing(path):
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(files, "open_file", failing)
+    done = run(*command, tmp_path / "x")
+    assert done.returncode == code
+    assert f"cannot read {TOKENIZER}: Input/output error" in done.stdout + done.stderr
 
 
 def test_text_is_shown_harmless(tmp_path):

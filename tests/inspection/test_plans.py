@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from support.mixture_data import write_mixture
 from support.pages import build
 from support.sample_sources import blend_sources, document_source, index_source
-from tokshard.errors import InputError, UsageError
+from tokshard.errors import InputError, StorageError, UsageError
+from tokshard.inspection import plan_facts
 from tokshard.inspection.job import inspect, write_inspection_page
 from tokshard.inspection.options import InspectOptions
+from tokshard.inspection.plan_facts import describe_plan
 from tokshard.inspection.plans import (
     PlanSummary,
     epochs_of,
@@ -23,6 +26,7 @@ from tokshard.inspection.plans import (
     read_grid,
 )
 from tokshard.sharding.discovery import RequestedSamples, open_sources
+from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
@@ -241,5 +245,21 @@ def test_without_the_data_it_says_so(plans):
     Path(stream.source.order.path("dataset_index")).unlink()
     grid = read_grid(stream, ranks=32, steps=80)
     assert grid.datasets is None
-    assert "dataset_index.npy" in grid.unknown
+    assert "dataset_index.npy" in grid.unknown.message
     assert grid.samples[0][0] == 0
+
+
+def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_page(plans, monkeypatch):
+    plan = plans["plan"]
+    Path(plan.streams["train"].source.order.path("dataset_index")).unlink()
+    texts = repr([section.blocks for section in describe_plan(plan)])
+    assert "are unknown" not in texts
+
+    def failing(*_):
+        raise StorageError("read", "x.npy", OSError(errno.EIO, "Input/output error"))
+
+    monkeypatch.setattr(plan_facts, "count_planned", failing)
+    monkeypatch.setattr(Locator, "locate", failing)
+    texts = repr([section.blocks for section in describe_plan(plan)])
+    assert "Planned samples per dataset are unknown: cannot read x.npy: Input/output error" in texts
+    assert "Datasets by step are unknown: cannot read x.npy: Input/output error" in texts

@@ -18,6 +18,7 @@ from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.manifest import check_sizes, read_manifest
 from tokshard.dataset.plan import AdoptionParameters
 from tokshard.errors import LockedError, OutputExistsError, UsageError
+from tokshard.storage.files import temporary_path
 from tokshard.storage.lock import WriterLock
 from tokshard.verification import adoption
 from tokshard.verification.job import verify
@@ -49,6 +50,15 @@ def test_adopting_again_changes_nothing(adopted):
     before = Path(f"{adopted}.tokshard/manifest.json").read_bytes()
     assert codes(verify(VerifyOptions(adopted, adopt=True))) == set()
     assert Path(f"{adopted}.tokshard/manifest.json").read_bytes() == before
+
+
+def test_what_a_killed_adoption_left_is_removed(tmp_path):
+    prefix = bad_datasets.foreign(tmp_path)
+    os.mkdir(f"{prefix}.tokshard")
+    for name in ("manifest.json", "units.jsonl"):
+        Path(temporary_path(f"{prefix}.tokshard/{name}")).touch()
+    verify(VerifyOptions(prefix, adopt=True))
+    assert sorted(os.listdir(f"{prefix}.tokshard")) == ["manifest.json", "units.jsonl"]
 
 
 def test_pieces_end_between_documents(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 from tokshard.core.formatting import (
@@ -27,7 +28,7 @@ from tokshard.core.presentation import (
     Span,
     Tick,
 )
-from tokshard.errors import TokshardError
+from tokshard.errors import StorageError, TokshardError
 from tokshard.inspection.axes import SHARES, linear_axis
 from tokshard.inspection.facts import SUMMARY_TITLE, Facts
 from tokshard.inspection.planned import PlannedSamples, count_planned
@@ -95,7 +96,8 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
     try:
         planned = count_planned(stream)
     except TokshardError as error:
-        page_only.append(Paragraph(f"Planned samples per dataset are unknown: {error.message}", soft=True))
+        unknown = Paragraph(f"Planned samples per dataset are unknown: {error.message}", soft=True)
+        _blocks_for(error, blocks, page_only).append(unknown)
     else:
         chart, *details = _planned_blocks(stream, planned)
         blocks.append(chart)
@@ -105,11 +107,18 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
     page_only += _batch_size_chart(stream)
     grid = _grid(stream)
     if grid is not None and grid.unknown is not None:
-        page_only.append(Paragraph(f"Datasets by step are unknown: {grid.unknown}", soft=True))
+        unknown = Paragraph(f"Datasets by step are unknown: {grid.unknown.message}", soft=True)
+        _blocks_for(grid.unknown, blocks, page_only).append(unknown)
     elif grid is not None and grid.datasets is not None and len(stream.source.datasets) > 1:
         mixed = ranges_of(assignment, stream.source, 0) is None
         (blocks if mixed else page_only).append(_grid_chart(stream, grid, grid.datasets))
     return Section(title, blocks, page_only)
+
+
+def _blocks_for(error: TokshardError, blocks: list[Block], page_only: list[Block]) -> list[Block]:
+    # Data that is elsewhere is no news on the terminal; a disk that fails is.
+    is_news = isinstance(error, StorageError) and error.errno != errno.ENOENT
+    return blocks if is_news else page_only
 
 
 def _planned_blocks(stream: Stream, planned: PlannedSamples) -> Sequence[Block]:

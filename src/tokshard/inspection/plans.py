@@ -354,7 +354,7 @@ class ReadGrid:
     steps: tuple[int, ...]
     samples: tuple[tuple[int, ...], ...]
     datasets: tuple[tuple[int, ...], ...] | None
-    unknown: str | None
+    unknown: TokshardError | None
 
 
 def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid | None:
@@ -381,7 +381,7 @@ def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid | None:
     try:
         datasets = _rows(Locator(stream.source).locate(ids)[0], len(rows))
     except TokshardError as error:
-        unknown = error.message
+        unknown = error
     return ReadGrid(rows, columns, _rows(ids, len(rows)), datasets, unknown)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+
 from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.tokenizer_identity import compare_definitions
-from tokshard.errors import MissingExtraError, TokenizerError
+from tokshard.errors import MissingExtraError, StorageError, TokenizerError
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer, tokenizer_without_file
 from tokshard.tokenizer.encoders import decode
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
+
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM}
 
 
 def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
@@ -15,6 +19,9 @@ def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
 
     None if it is unknown, its file is not at the recorded path any more or has changed, or its library is
     not installed.
+
+    Raises:
+        StorageError: The file is there, and reading it failed.
     """
     if manifest is None or manifest.tokenizer is None:
         return None
@@ -29,6 +36,9 @@ def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
         if compare_definitions(manifest.tokenizer, tokenizer.identity).verdict == "different":
             return None
         decode(tokenizer, [])
-    except (TokenizerError, MissingExtraError):
+    except (TokenizerError, MissingExtraError) as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno not in _ABSENT:
+            raise StorageError("read", path, cause) from error
         return None
     return tokenizer

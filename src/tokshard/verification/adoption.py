@@ -65,6 +65,7 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
     work = WorkDirectory(prefix)
     refuse_link(sidecar_directory(prefix))
     with work.locked():
+        work.sweep()
         if _state(prefix) != before:
             raise InputError(
                 f"{prefix} changed while it was adopted",
