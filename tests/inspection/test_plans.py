@@ -253,7 +253,8 @@ def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_pag
     plan = plans["plan"]
     Path(plan.streams["train"].source.order.path("dataset_index")).unlink()
     texts = repr([section.blocks for section in describe_plan(plan)])
-    assert "are unknown" not in texts
+    assert "Planned samples per dataset are unknown" not in texts
+    assert "Datasets by step are unknown" not in texts
 
     def failing(*_):
         raise StorageError("read", "x.npy", OSError(errno.EIO, "Input/output error"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 
 from tokshard.core.formatting import (
@@ -117,8 +116,7 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
 
 def _blocks_for(error: TokshardError, blocks: list[Block], page_only: list[Block]) -> list[Block]:
     # Data that is elsewhere is no news on the terminal; a disk that fails is.
-    is_news = isinstance(error, StorageError) and error.errno != errno.ENOENT
-    return blocks if is_news else page_only
+    return blocks if isinstance(error, StorageError) else page_only
 
 
 def _planned_blocks(stream: Stream, planned: PlannedSamples) -> Sequence[Block]:
