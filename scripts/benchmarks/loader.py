@@ -103,6 +103,17 @@ TOKSHARD_BATCH = f"""
 def made():
     return iter(opened({BATCH}, readahead=0))
 """
+TOKSHARD_FIRST_USE = f"""
+def made():
+    return iter(opened({BATCH}, readahead=0, verify="blocks"))
+"""
+TOKSHARD_VERIFIED = f"""
+def made():
+    loader = opened({BATCH}, readahead=0, verify="blocks")
+    for _ in loader:
+        pass
+    return iter(loader)
+"""
 TOKSHARD_EIGHT = f"""
 def made():
     loader = opened(1, readahead=0)
@@ -151,6 +162,11 @@ def groups() -> dict[str, list[Side]]:
             Side("tokshard, one call", TOKSHARD + TOKSHARD_BATCH),
             Side("tokshard, one call, reading ahead", TOKSHARD + TOKSHARD_AHEAD),
         ],
+        "verified blocks": [
+            Side("tokshard, one call", TOKSHARD + TOKSHARD_BATCH),
+            Side("tokshard, verified at first use", TOKSHARD + TOKSHARD_FIRST_USE),
+            Side("tokshard, verified before", TOKSHARD + TOKSHARD_VERIFIED),
+        ],
     }
     for workers in WORKERS:
         theirs = (MEGATRON + MEGATRON_WORKERS).replace("WORKERS", str(workers))
@@ -172,6 +188,7 @@ def prepare(directory: Path, documents: int, longest: int) -> int:
         builder.end_document()
     builder.finalize(prefix + ".idx")
     command = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
+    run([*command, "verify", prefix, "--adopt", "--quiet"])
     index = ["build-indices", prefix, "--seq-length", str(LENGTH), "--split", "1,0,0", "--epochs", "1"]
     run([*command, *index, "--seed", str(SEED), "--cache-dir", str(directory / "index")])
     for size in (1, BATCH):

@@ -38,6 +38,9 @@ class DataFile(Protocol):
     def prefetch(self, offset: int, count: int) -> None:
         """Announce that a range will be read soon; returns immediately."""
 
+    def state(self) -> tuple[int | str, ...]:
+        """Return a token that changes when the open file is written to."""
+
 
 class InputFile:
     """A regular file open for reading, with its size at that time; closed when no longer referenced.
@@ -64,6 +67,14 @@ class InputFile:
             return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
         except FileNotFoundError:
             return False
+
+    def state(self) -> tuple[int | str, ...]:
+        """Return a token that changes when the open file is written to."""
+        try:
+            status = os.fstat(self.descriptor)
+        except OSError as error:
+            raise StorageError("read", self.path, error) from error
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def map(self) -> Buffer:
         """Map the whole file; return an empty buffer for an empty file, which cannot be mapped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import UsageError
@@ -41,6 +41,10 @@ class RankLoader:
         readahead: How many micro-batches a thread asks the kernel for ahead; 0 for none, which is faster
             where all data is in memory already.
         mmap: Whether to map datasets, see :class:`~tokshard.dataset.reader.IndexedDataset`.
+        verify: ``"blocks"`` to compare each block of tokens with its recorded digest before its first use in
+            this process: an IntegrityError names a damaged block. A block is what a unit of work wrote, about
+            16 MiB of text. Datasets must have a manifest. None to compare only files that are written to
+            while they are open.
 
     Raises:
         UsageError: There is no such stream, or the options do not fit it.
@@ -63,6 +67,7 @@ class RankLoader:
         max_open_files: int = DEFAULT_OPEN_FILES,
         readahead: int = DEFAULT_READAHEAD,
         mmap: bool = True,
+        verify: Literal["blocks"] | None = None,
     ) -> None:
         check_rank(plan, rank)
         if stream not in plan.streams:
@@ -71,11 +76,18 @@ class RankLoader:
             raise UsageError(
                 f"max_open_files must be at least 1, readahead at least 0, got {max_open_files}, {readahead}"
             )
+        if verify not in {None, "blocks"}:
+            raise UsageError(f'verify must be "blocks" or None, got {verify!r}')
         self.plan = plan
         self.rank = rank
         self.stream = stream
         self.options = options or BatchOptions()
-        self._settings = {"max_open_files": max_open_files, "readahead": readahead, "mmap": mmap}
+        self._settings: dict[str, Any] = {
+            "max_open_files": max_open_files,
+            "readahead": readahead,
+            "mmap": mmap,
+            "verify": verify,
+        }
         self._origin: dict[str, Any] | None = None
         self._order = consumption_order(plan.streams[stream].source.id, plan.streams[stream].assignment)
         self._reader = self._new_reader()
@@ -91,7 +103,11 @@ class RankLoader:
         fields = topology.needs(self.rank, boundaries=planned.boundaries or options.cu_seqlens)
         assembly = make_assembly(source, fields, options, topology, place)
         shards = open_shards(
-            source, options, max_open_files=settings["max_open_files"], mmap=bool(settings["mmap"])
+            source,
+            options,
+            max_open_files=settings["max_open_files"],
+            mmap=settings["mmap"],
+            verify=settings["verify"] is not None,
         )
         return MicroBatchReader(source, self._schedule, assembly, shards)
 

@@ -262,6 +262,10 @@ class RangedFile:
             self._read(pool, target[:count], offset)
             target, offset = target[count:], offset + count
 
+    def state(self) -> tuple[int | str, ...]:
+        """Return the version: another one is never read."""
+        return (self._file.version,)
+
     def prefetch(self, offset: int, count: int) -> None:
         """Prefetch a range in other threads, clipped to the file."""
         pool = shared_pool()
