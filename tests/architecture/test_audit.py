@@ -69,6 +69,7 @@ RUNS = [
 PROBES = {
     "open": "open('outside', 'w')",
     "os.rename": "import os; os.rename('victim', 'outside')",
+    "os.link": "import os; os.link('victim', 'outside')",
     "os.remove": "import os; os.remove('victim')",
     "os.mkdir": "import os; os.mkdir('outside')",
     "os.symlink": "import os; os.symlink('victim', 'outside')",
@@ -146,9 +147,10 @@ def is_allowed(event, directory, arguments, roots):
         return "family=1," in arguments[0] and arguments[1] == "None"  # between processes of one run
     if event == "os.truncate" and arguments[0].isdecimal():
         return True  # a file that was opened before, and looked at then
-    if event not in {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}:
+    two_paths = event in {"os.rename", "os.link"}
+    if not two_paths and event not in {"open", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}:
         return False
-    paths = [os.path.join(directory, argument) for argument in arguments[: 2 if event == "os.rename" else 1]]
+    paths = [os.path.join(directory, argument) for argument in arguments[: 2 if two_paths else 1]]
     return all(path == os.devnull or any(is_inside(path, root) for root in roots) for path in paths)
 
 
