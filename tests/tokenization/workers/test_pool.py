@@ -124,6 +124,23 @@ def test_a_forkserver_that_is_started_early_is_used_or_ended(work):
         assert not os.path.exists(f"/proc/{forkserver.pid}")
 
 
+def test_a_forkserver_killed_before_it_has_made_its_group_is_named(work, monkeypatch):
+    start = subprocess.Popen
+
+    def started_and_killed(*arguments, process_group, **options):
+        assert process_group == 0
+        process = start(*arguments, **options)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", started_and_killed)
+    with pytest.raises(
+        errors.WorkerError, match="the parent process .* of the workers was killed by SIGKILL"
+    ):
+        work.run(ProcessPool(1))
+
+
 def test_an_executor_may_be_used_again(work):
     executor = ProcessPool(2)
     assert work.run(executor, unit_bytes=2000) == work.run(executor, unit_bytes=2000)

@@ -296,7 +296,8 @@ class ForkServer:
         if any(worker.pid for worker in self._workers):  # else it loads still, and does not listen
             self._listener.join(_END_SECONDS)
         if self._process.returncode is None:
-            os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it was killed before it had made its group
+                os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
         self._listener.join()
         self._connection.close()
