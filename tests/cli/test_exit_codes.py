@@ -314,6 +314,33 @@ def test_a_reader_who_has_left_is_141_and_no_message(workshop, name):
     assert "error" not in done.stderr
 
 
+UNREAD = {
+    "version": ("--version",),
+    "help": ("--help",),
+    "completion": ("completion", "bash"),
+    "an error": ("inspect", "nothing", "--json"),
+    "a wrong command": ("inspekt", "--json"),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_whatever_is_printed_a_reader_who_has_left_is_141(workshop, name):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = child(UNREAD[name], stdout=writer)
+    os.close(writer)
+    assert done.returncode == 141, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_stderr_that_nobody_can_take_changes_nothing(workshop, name):
+    with open("/dev/full", "w") as full:
+        done = child(GOOD[name], stderr=full)
+    assert done.returncode == 0
+    assert done.stdout
+
+
 def test_a_worker_that_dies_is_8(workshop, monkeypatch):
     (workshop / "corpus.jsonl").write_bytes((workshop / "corpus.jsonl").read_bytes() * 8)
     monkeypatch.setenv("PYTHONPATH", str(SAMPLE.parent / "tests/faults/shim"))

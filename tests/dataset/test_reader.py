@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from support.file_faults import open_descriptors
 from support.interleaving import interleaved
 from support.plain_datasets import Plain, datasets
 from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, UsageError
 
 in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -297,3 +299,16 @@ def test_a_floating_point_dataset_can_be_read(tmp_path):
     plain = Plain("float32", [[[0.5, -2.0]], [[1.0]]])
     plain.write(tmp_path / "float")
     assert [array.tolist() for array in IndexedDataset(tmp_path / "float")] == plain.sequences
+
+
+def test_a_file_whose_close_fails_when_it_is_dropped_says_nothing(three, monkeypatch):
+    """Nothing was written, so nothing is lost; a finalizer would print a traceback."""
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    file = InputFile(f"{three}.bin")
+    gone = weakref.ref(file)
+    os.close(file.descriptor)  # so that it cannot be closed again
+    del file
+    gc.collect()
+    assert gone() is None
+    assert lost == []

@@ -27,12 +27,14 @@ def say(text: str) -> None:
     """Print a line of results to stdout.
 
     Raises:
+        BrokenPipeError: The reader of a pipe has ended.
         StorageError: It cannot be written, for example to a full disk.
     """
     try:
         _write(sys.stdout, text)
     except BrokenPipeError:
-        raise
+        # Without its number: the option parser would exit with 1.
+        raise BrokenPipeError from None
     except OSError as error:
         _silence(1)
         raise StorageError("write", "standard output", error) from error

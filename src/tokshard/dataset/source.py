@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -58,7 +59,7 @@ class InputFile:
             raise InputError(f"cannot read {path}: it is a directory, not a regular file") from None
         except OSError as error:
             raise StorageError("open", path, error) from error
-        weakref.finalize(self, os.close, self.descriptor)
+        weakref.finalize(self, _close, self.descriptor)
         self.size_bytes = os.fstat(self.descriptor).st_size
 
     def is_in_place(self) -> bool:
@@ -108,6 +109,12 @@ class InputFile:
         """Advise the kernel that a range will be read soon."""
         if hasattr(os, "posix_fadvise"):  # not everywhere
             os.posix_fadvise(self.descriptor, offset, count, os.POSIX_FADV_WILLNEED)
+
+
+def _close(descriptor: int) -> None:
+    # A finalizer has no caller for an error, and a file that was only read loses nothing.
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def open_data(path: str, known: RemoteStatus | None = None) -> DataFile:
