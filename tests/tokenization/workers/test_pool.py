@@ -136,7 +136,7 @@ def test_a_forkserver_killed_before_it_has_made_its_group_is_named(work, monkeyp
 
     monkeypatch.setattr(subprocess, "Popen", started_and_killed)
     with pytest.raises(
-        errors.WorkerError, match="the parent process .* of the workers was killed by SIGKILL"
+        errors.WorkerError, match=r"the parent process \d+ of the workers was killed by SIGKILL"
     ):
         work.run(ProcessPool(1))
 
