@@ -28,6 +28,7 @@ what to do. Errors also derive from the matching built-in exception, so ``except
 from __future__ import annotations
 
 import errno
+import os
 from typing import Any
 
 BAD_RECORD_EXCERPT_CHARACTERS = 60
@@ -42,6 +43,9 @@ EXTRA_PACKAGES = {
     "remote": ("fsspec", "s3fs"),
 }
 """The packages of each extra, as in pyproject.toml."""
+
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE}
+_NO_THREAD = "can't start new thread"  # as Python says it
 
 
 class TokshardError(Exception):
@@ -274,7 +278,7 @@ class StorageError(TokshardError, OSError):
     exit_code = 7
 
     def __init__(self, action: str, path: str, cause: OSError, *, hint: str | None = None) -> None:
-        reason = cause.strerror or str(cause)
+        reason = reason_of(cause)
         TokshardError.__init__(self, f"cannot {action} {path}: {reason}", hint=hint or _storage_hint(cause))
         self.action = action
         self.path = path
@@ -301,8 +305,54 @@ class Cancelled(TokshardError):  # noqa: N818 - nothing went wrong
         self.exit_code = 128 + signal_number
 
 
+def reason_of(cause: OSError) -> str:
+    """Return the reason of an operating system's error, with the value of the limit that was reached."""
+    reason = cause.strerror or str(cause)
+    if reason == os.strerror(errno.EMFILE):
+        return f"{reason} (ulimit -n is {os.sysconf('SC_OPEN_MAX')})"
+    if reason == os.strerror(errno.EAGAIN):  # of fork
+        return f"{reason} (ulimit -u is {os.sysconf('SC_CHILD_MAX')})"
+    return reason
+
+
+def exhaustion_of(error: BaseException | None) -> OSError | None:
+    """Return the cause of an error if it is that no more files can be opened, whatever it says."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            return error
+        if isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):  # of a shared library
+            return OSError(errno.EMFILE, os.strerror(errno.EMFILE), error.path)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def raise_exhaustion(error: BaseException) -> None:
+    """Raise an error again if no more files can be opened: it says nothing about the file that it names."""
+    if exhaustion_of(error) is not None:
+        raise error
+
+
+def known_error(error: BaseException) -> TokshardError | None:
+    """Return an error as a :class:`TokshardError`; None for a closed pipe and for a bug."""
+    if not isinstance(error, StorageError | WorkerError) and (cause := exhaustion_of(error)) is not None:
+        return StorageError("open", str(cause.filename or "a file"), cause)
+    if isinstance(error, TokshardError):
+        return error
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return WorkerError(
+            f"cannot start a thread (ulimit -u is {os.sysconf('SC_CHILD_MAX')})",
+            hint="raise the limit of processes (ulimit -u) or of memory, and run the same command again",
+        )
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        # Reading what we wrote ourselves failed: an I/O error, or a file that went away meanwhile.
+        return StorageError("read", str(error.filename or "a file"), error)
+    return None
+
+
 def _storage_hint(cause: OSError) -> str | None:
     hints = {
+        errno.EMFILE: "raise the limit of open files (ulimit -n 1024) and run the same command again",
+        errno.ENFILE: "raise the limit of the system (sysctl fs.file-max) and run the same command again",
         errno.ENOSPC: "free some space and run the same command again: finished work is kept",
         errno.EDQUOT: "free some space (the quota is exhausted) and run the same command again",
         errno.EFBIG: "raise the file size limit (ulimit -f) and run the same command again",

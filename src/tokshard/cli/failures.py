@@ -16,7 +16,7 @@ import typer
 
 from tokshard.cli import terminal
 from tokshard.core.formatting import visible
-from tokshard.errors import Cancelled, StorageError, TokshardError
+from tokshard.errors import Cancelled, TokshardError, known_error
 
 BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
@@ -56,14 +56,9 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 def as_ours(error: BaseException) -> TokshardError | None:
     """Return an error as a :class:`TokshardError`; None for a closed pipe and for a bug."""
-    if isinstance(error, TokshardError):
-        return error
     if isinstance(error, KeyboardInterrupt):
         return _cancelled(error.number if isinstance(error, _Stopped) else signal.SIGINT)
-    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-        # Reading what we wrote ourselves failed: an I/O error, or a file that went away meanwhile.
-        return StorageError("read", str(error.filename or "a file"), error)
-    return None
+    return known_error(error)
 
 
 def exit_code_of(error: BaseException) -> int:

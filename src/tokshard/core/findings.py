@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Key
-from tokshard.errors import TokshardError
+from tokshard.errors import TokshardError, raise_exhaustion
 
 Severity = Literal["error", "warning", "note"]
 
@@ -86,7 +86,11 @@ class FindingCollector:
         self.findings.append(Finding(code, rule.severity, message, hint or rule.remedy, where, offset))
 
     def find_error(self, code: str, error: TokshardError, *, path: str | None = None) -> None:
-        """Add a finding that reports a caught error; ``path`` is used if the error names no file."""
+        """Add a finding that reports a caught error; ``path`` is used if the error names no file.
+
+        The error is raised again if no more files can be opened.
+        """
+        raise_exhaustion(error)
         where = getattr(error, "path", None) or getattr(error, "filename", None) or path
         offset = getattr(error, "offset", None)
         self.find(code, error.message, path=where, offset=offset, hint=error.hint)

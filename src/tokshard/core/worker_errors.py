@@ -17,6 +17,7 @@ _KINDS: dict[str, type[errors.TokshardError]] = {
         errors.LockedError,
         errors.IntegrityError,
         errors.EncoderMismatchError,
+        errors.WorkerError,
     )
 }
 
@@ -27,6 +28,7 @@ class WorkerCrashError(RuntimeError):
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
     """Return an error of a worker as a JSON object."""
+    error = errors.known_error(error) or error
     if isinstance(error, errors.StorageError):
         return {
             "kind": "StorageError",

@@ -12,7 +12,7 @@ import numpy as np
 from tokshard.core.codec import Document, Key, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
-from tokshard.errors import TokshardError
+from tokshard.errors import TokshardError, raise_exhaustion
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
@@ -225,7 +225,8 @@ class CacheEntry:
         """Return its sidecar; None if there is none that can be read."""
         try:
             return Sidecar.read(self.sidecar_path)
-        except TokshardError:
+        except TokshardError as error:
+            raise_exhaustion(error)
             return None
 
     def load(self) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ from tokshard.core.formatting import counted
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
-from tokshard.errors import InputError, TokshardError
+from tokshard.errors import InputError, TokshardError, raise_exhaustion
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.index_cache.entry import CacheEntry, Sidecar
 from tokshard.index_cache.examination import Condition, Examination, examine
@@ -311,6 +311,7 @@ def _dataset_condition(found: Examination) -> tuple[DatasetCondition | None, str
     try:
         now = dataset_fingerprint(description.dataset_path)
     except TokshardError as error:
+        raise_exhaustion(error)
         return "unreadable", error.message
     changes = now.changes_since(sidecar.origin.dataset)
     return ("changed", ", ".join(changes)) if changes else ("unchanged", None)

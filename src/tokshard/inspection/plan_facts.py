@@ -27,7 +27,7 @@ from tokshard.core.presentation import (
     Span,
     Tick,
 )
-from tokshard.errors import StorageError, TokshardError
+from tokshard.errors import StorageError, TokshardError, raise_exhaustion
 from tokshard.inspection.axes import SHARES, linear_axis
 from tokshard.inspection.facts import SUMMARY_TITLE, Facts
 from tokshard.inspection.planned import PlannedSamples, count_planned
@@ -95,6 +95,7 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
     try:
         planned = count_planned(stream)
     except TokshardError as error:
+        raise_exhaustion(error)
         unknown = Paragraph(f"Planned samples per dataset are unknown: {error.message}", soft=True)
         _blocks_for(error, blocks, page_only).append(unknown)
     else:
@@ -269,7 +270,8 @@ def _ids(first: int, stop: int, total: int, color: int, prefix: str) -> Span:
 def _grid(stream: Stream) -> ReadGrid | None:
     try:
         return read_grid(stream, ranks=_SHOWN_RANKS, steps=_SHOWN_STEPS)
-    except TokshardError:
+    except TokshardError as error:
+        raise_exhaustion(error)
         return None  # the lengths that it sorts by are not here; all else of the plan is shown
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from tokshard.core.codec import Document, Key
-from tokshard.errors import TokshardError, UsageError
+from tokshard.errors import TokshardError, UsageError, raise_exhaustion
 from tokshard.inspection.planned import count_planned
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator
@@ -294,7 +294,8 @@ def _stream_summary(stream: Stream) -> StreamSummary:
 def _planned(stream: Stream) -> tuple[int, ...] | None:
     try:
         found = count_planned(stream)
-    except TokshardError:
+    except TokshardError as error:
+        raise_exhaustion(error)
         return None
     return found.counts if found.exact else None
 
@@ -381,6 +382,7 @@ def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid | None:
     try:
         datasets = _rows(Locator(stream.source).locate(ids)[0], len(rows))
     except TokshardError as error:
+        raise_exhaustion(error)
         unknown = error
     return ReadGrid(rows, columns, _rows(ids, len(rows)), datasets, unknown)
 

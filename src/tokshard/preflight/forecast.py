@@ -14,7 +14,14 @@ from tokshard.core import megatron_defaults
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
-from tokshard.errors import InputError, IntegrityError, MissingFileError, TokshardError, UsageError
+from tokshard.errors import (
+    InputError,
+    IntegrityError,
+    MissingFileError,
+    TokshardError,
+    UsageError,
+    raise_exhaustion,
+)
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.launch.rules import (
@@ -229,6 +236,7 @@ def is_blend(splits: Sequence[SplitPlan]) -> bool:
 
 def finding_of_error(code: str, error: TokshardError) -> Finding:
     """Return the finding that reports an error; its hint names the options of the launch command."""
+    raise_exhaustion(error)
     hint = error.hint or _DEFAULT_HINTS[code]
     for ours, theirs in _LAUNCH_HINTS.items():
         if hint.startswith(ours):

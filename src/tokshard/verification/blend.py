@@ -19,7 +19,7 @@ from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
 from tokshard.dataset.fingerprint import DatasetFingerprint, dataset_fingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
-from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
+from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, raise_exhaustion
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription, read_description
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.npy import map_npy, read_spec
@@ -170,6 +170,7 @@ def _attempt(document: BlendDocument, where: str, check: Any, *arguments: Any) -
     try:
         return [BlendProblem(code, path, where, message) for code, path, message in check(*arguments)]
     except TokshardError as error:
+        raise_exhaustion(error)
         path = getattr(error, "path", None) or getattr(error, "filename", None) or document.path
         return [BlendProblem("unreadable", str(path), where, error.message)]
 

@@ -12,7 +12,14 @@ from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
+from tokshard.errors import (
+    InputError,
+    IntegrityError,
+    StorageError,
+    TokshardError,
+    UsageError,
+    raise_exhaustion,
+)
 from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.splits import Split, whole_split
@@ -68,7 +75,8 @@ def dataset_of(wanted: EntryToVerify) -> str | None:
         return wanted.prefix
     try:
         description = read_description(wanted.entry.description_path)
-    except (InputError, IntegrityError, StorageError, OSError):
+    except (InputError, IntegrityError, StorageError, OSError) as error:
+        raise_exhaustion(error)
         return None
     if not isinstance(description, GPTDatasetDescription):
         return None

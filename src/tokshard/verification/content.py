@@ -20,7 +20,7 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import RejectionRecord, read_records
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
-from tokshard.errors import IntegrityError, TokshardError
+from tokshard.errors import IntegrityError, TokshardError, raise_exhaustion
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path
 from tokshard.tokenizer.definition import Tokenizer
@@ -312,6 +312,7 @@ def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, findings: Prod
                     )
                     findings.find("undecodable", text)
         except TokshardError as error:
+            raise_exhaustion(error)
             text = f"document {document} of {dataset.path_prefix} cannot be decoded: {error.message}"
             findings.find("undecodable", text, hint=error.hint)
 

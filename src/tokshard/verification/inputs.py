@@ -18,7 +18,7 @@ from tokshard.dataset.manifest import UNITS_NAME, InputRecord, Manifest, file_of
 from tokshard.dataset.plan import BuildParameters, TokenizeParameters
 from tokshard.dataset.records import UnitRecord, parse_line
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError, MissingExtraError
+from tokshard.errors import InputError, IntegrityError, MissingExtraError, raise_exhaustion
 from tokshard.storage.digest import piecewise_digest
 from tokshard.storage.reading import open_file
 from tokshard.verification.context import VerifyContext
@@ -212,6 +212,7 @@ def _change(manifest: Manifest, units: Units, number: int, context: VerifyContex
             raise _SizeOnlyError
         return _change_of_stream(path, entry.compression, units, own, context)
     except (InputError, OSError, CorruptStreamError) as error:
+        raise_exhaustion(error)
         return f"it cannot be read: {error}"
 
 

@@ -11,7 +11,7 @@ from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
-from tokshard.errors import InputError, TokshardError, UsageError
+from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
@@ -286,9 +286,13 @@ def _add(found: FoundProducts, thing: Recognized, *, recursive: bool) -> None:
             raise InputError(f"cannot verify {thing.path}: it is not a tokshard product", hint=_HINT)
 
 
+def _raise_unreadable(error: OSError) -> None:
+    raise StorageError("read", str(error.filename), error) from error
+
+
 def _walk(found: FoundProducts, top: str) -> None:
     # Links to directories are not followed.
-    for directory, below, names in os.walk(top):
+    for directory, below, names in os.walk(top, onerror=_raise_unreadable):
         for name in sorted(below):
             if name.endswith(SIDECAR_SUFFIX) and name != SIDECAR_SUFFIX:
                 found.add_dataset(os.path.join(directory, name.removesuffix(SIDECAR_SUFFIX)))

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from tokshard.core.worker_errors import error_to_json
+from tokshard.errors import reason_of
 from tokshard.tokenization.encoder import EncodingSpec, Outcome, Task, UnitEncoder
 from tokshard.tokenization.workers.pool import MESSAGE_BYTES, Message, to_line
 from tokshard.tokenizer import libraries
@@ -114,13 +115,13 @@ class _ForkServer:
         if self._encoder is None:
             raise RuntimeError("a worker was requested before the specification was sent")
         if not descriptors:  # there was no room for one
-            self._send({"refused": os.strerror(errno.EMFILE)})
+            self._send({"refused": reason_of(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))})
             return
         (descriptor,) = descriptors
         try:
             pid = os.fork()
         except OSError as error:
-            self._send({"refused": error.strerror})
+            self._send({"refused": reason_of(error)})
         else:
             if pid == 0:
                 self._become_worker(self._encoder, descriptor)
@@ -166,8 +167,8 @@ class _ForkServer:
 def work(encoder: UnitEncoder, connection: socket.socket) -> NoReturn:
     """Run the worker loop until the job closes the connection."""
     channel = _Channel(connection)
-    threading.Thread(target=channel.beat, daemon=True).start()
     try:
+        threading.Thread(target=channel.beat, daemon=True).start()
         channel.send({"pid": os.getpid()})
         with connection.makefile("rb") as tasks:
             for line in tasks:

@@ -24,7 +24,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from tokshard.core.worker_errors import error_from_json
-from tokshard.errors import WorkerError
+from tokshard.errors import WorkerError, reason_of
 
 if TYPE_CHECKING:
     from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task
@@ -254,7 +254,7 @@ class ForkServer:
                     env=_environment(),
                 )
         except OSError as error:
-            raise _cannot_start(error.strerror) from error
+            raise _cannot_start(reason_of(error)) from error
         self.pid = self._process.pid
         self._events = events
         self._workers: list[Worker] = []
@@ -281,7 +281,7 @@ class ForkServer:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            raise _cannot_start(error.strerror) from error
+            raise _cannot_start(reason_of(error)) from error
         worker = Worker(len(self._workers), ours)
         self._workers.append(worker)
         worker.listen_to(self._events)
@@ -335,7 +335,7 @@ _Events = queue.Queue[tuple[Worker | ForkServer | None, Message | None]]
 def _cannot_start(reason: str | None) -> WorkerError:
     return WorkerError(
         f"cannot start a worker process: {reason}",
-        hint="run the same command with fewer --workers to resume",
+        hint="raise the limit, or run the same command with fewer --workers to resume",
     )
 
 
