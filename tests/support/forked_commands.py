@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import pkgutil
+import resource
 import signal
 import socket
 import subprocess
@@ -57,6 +58,7 @@ def run(
     environment: dict[str, str] | None = None,
     stdin: bytes = b"",
     part_bytes: int | None = None,
+    open_files: int | None = None,
     started: Callable[[int], object] = lambda _: None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run ``tokshard`` with these arguments.
@@ -67,6 +69,7 @@ def run(
         environment: All of its variables; those of this process by default.
         stdin: What it reads from a pipe.
         part_bytes: The size of the parts in which outputs are uploaded.
+        open_files: The most files that it may have open.
         started: Is told the process.
     """
     job = {
@@ -74,6 +77,7 @@ def run(
         "directory": str(directory or Path.cwd()),
         "environment": environment or dict(os.environ),
         "part_bytes": part_bytes,
+        "open_files": open_files,
     }
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         source, sink = os.pipe()
@@ -175,6 +179,8 @@ def _start(job: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.update(job["environment"])
     sys.path[0] = ""
     sys.argv = ["tokshard", *job["arguments"]]
+    if job["open_files"]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (job["open_files"], job["open_files"]))
     if job["part_bytes"]:
         from tokshard.storage.remote import upload
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -18,7 +19,7 @@ from support.file_changes import flip
 from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
-from tokshard.errors import InputError, UsageError
+from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
@@ -261,3 +262,17 @@ def test_a_product_that_is_rewritten_meanwhile_is_changed_or_sound(tmp_path, pro
     sound = frozenset(codes(verify(VerifyOptions(path, workers=1))))
     assert set(found) <= {sound, sound | {"changed"}, frozenset({"changed"})}
     assert any("changed" in result for result in found)
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "below").mkdir()
+    listed = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("below"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(StorageError, match=r"cannot read .*/below: Permission denied"):
+        verify(VerifyOptions(str(tmp_path), recursive=True))
