@@ -311,6 +311,12 @@ def test_what_is_no_launch_command_is_an_error(text, message):
         read_launch(text)
 
 
+def test_long_json_lines_are_named_without_being_parsed(monkeypatch):
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
+    with pytest.raises(UsageError, match="the text is JSON Lines, not a launch script"):
+        read_launches(('{"x": [' + "[]," * 1_000_000 + "0]}\n") * 2)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("a.jsonl", "JSON Lines"), ("a.py", "a Python program"), ("a.idx", "an index of a dataset")],

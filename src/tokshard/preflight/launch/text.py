@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tokshard.core.findings import Finding
-from tokshard.core.strict_json import parse_json_object
+from tokshard.core.strict_json import json_excess, parse_json_object
 from tokshard.errors import UsageError
 from tokshard.preflight.launch.arguments import NO_OPTIONS, LaunchArguments
 from tokshard.preflight.launch.launch import Launch, launch_of_words
@@ -211,6 +211,10 @@ def _refuse_other_files(text: str, name: str) -> None:
 
 
 def _is_object(line: str) -> bool:
+    if not line.lstrip().startswith("{"):
+        return False
+    if json_excess(line.encode("utf-8", "backslashreplace")):
+        return True  # no shell command has so many brackets, or nests them so deeply
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
