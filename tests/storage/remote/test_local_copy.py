@@ -1,5 +1,7 @@
 """Local copies of remote files: made once, of the version that is there, by one process of many."""
 
+import errno
+import fcntl
 import os
 import threading
 import uuid
@@ -208,3 +210,15 @@ def test_without_a_home_the_place_must_be_named(monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.raises(UsageError, match="cannot cache remote files: TOKSHARD_CACHE_DIR"):
         user_cache_directory()
+
+
+def test_a_cache_directory_without_locks_is_used(cache, monkeypatch):
+    """Copies appear whole under their names: without locks, two processes only fetch one twice."""
+
+    def refused(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    url = put(b"x" * 1000)
+    assert content_of(url) == b"x" * 1000
+    assert len(files_in(cache)) == 1
