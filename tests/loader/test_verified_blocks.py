@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from support.loader_plans import open_plan, plan_for, same, source_of
 from tokshard import VerifyOptions, verify
+from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.verification import adoption
@@ -116,6 +118,29 @@ def test_a_file_without_digests_that_changes_while_it_is_open_is_an_error(tmp_pa
     touch(tmp_path / "data0.bin")
     with pytest.raises(IntegrityError, match=r"data0\.bin changed while it was open: .* it has no manifest"):
         loader[0]
+
+
+def test_an_index_that_is_rewritten_while_it_is_open_is_noticed(tmp_path):
+    source = source_of(tmp_path)
+    prefix = source.datasets[0].prefix
+    known = [replace(source.datasets[0], fingerprint=dataset_fingerprint(prefix))]
+    loader = open_plan(plan_for(tmp_path, source=replace(source, datasets=tuple(known))))
+    expected = batches(loader)
+    touch(f"{prefix}.idx")
+    assert all(map(same, batches(loader), expected))
+    flip(f"{prefix}.idx", os.path.getsize(f"{prefix}.idx") - 5)
+    with pytest.raises(IntegrityError, match=r"data0\.idx changed while it was open: the plan requires"):
+        loader[0]
+
+
+def test_a_file_that_changes_twice_is_compared_again(plan, tmp_path):
+    loader = open_plan(plan)
+    expected = batches(loader)
+    touch(tmp_path / "data0.bin")
+    assert all(map(same, batches(loader), expected))
+    loader.close()
+    write_at(str(tmp_path / "data0.bin"), 0, bytes(os.path.getsize(tmp_path / "data0.bin")))
+    assert any(isinstance(entry, str) and "data0.bin: block" in entry for entry in batches(loader))
 
 
 def test_a_file_that_is_replaced_while_it_is_open_is_read_as_it_was(plan, tmp_path):

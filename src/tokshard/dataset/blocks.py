@@ -61,7 +61,7 @@ class TokenBlocks:
             IntegrityError: Manifest and units are damaged, or not those of the file.
             StorageError: They cannot be read.
         """
-        _require_xxhash()
+        require_xxhash()
         manifest = read_manifest(path_prefix)
         if manifest is None:
             raise UsageError(
@@ -137,7 +137,8 @@ class TokenBlocks:
         self._sound[block] = True
 
 
-def _require_xxhash() -> None:
+def require_xxhash() -> None:
+    """Raise UsageError if the package of the digests is not installed: reading needs only numpy."""
     try:
         import xxhash  # noqa: F401
     except ImportError:

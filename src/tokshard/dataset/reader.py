@@ -76,6 +76,7 @@ class IndexedDataset:
             index_file.map(), bin_bytes=bin_file.size_bytes, multimodal=multimodal, path=index_file.path
         )
         self.bin_state = bin_file.state()
+        self.idx_state = index_file.state()
         self.mmap = mmap and isinstance(bin_file, InputFile)
         self._tokens: TokenSource = FileTokens(bin_file, self.index.dtype)
         if mmap and isinstance(bin_file, InputFile):

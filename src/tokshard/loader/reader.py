@@ -13,77 +13,23 @@ import numpy as np
 
 from tokshard.core.open_cache import OpenCache
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.source import DataFile, open_data
-from tokshard.errors import IntegrityError, TokshardError, UsageError
+from tokshard.dataset.source import open_data
+from tokshard.errors import TokshardError, UsageError
 from tokshard.gpt_index.samples import GPTSamples, Sample
 from tokshard.gpt_index.spans import document_extents
 from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, RawSamples, SampleAssembly
+from tokshard.loader.guard import DatasetGuard
 from tokshard.loader.memory import Memory
 from tokshard.loader.schedule import MicroBatchSchedule, SampleRefs
-from tokshard.sharding.sources import DatasetReference, SampleSource
+from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Coordinates, Topology, context_slices
 from tokshard.storage.paths import bin_path, is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.dataset.blocks import TokenBlocks
-
 FILES_PER_SHARD = 6
 """The open files of a dataset: both of its own, the three arrays of its index, and one for readahead."""
-
-
-class TokenGuard:
-    """Checks of the tokens of one dataset before they are read, for as long as the loader lives.
-
-    A file that was written to since it was opened is an error, unless the dataset has digests: then each of
-    its blocks is compared with its digest before its next use. So a file whose time was changed and whose
-    content was not (``touch``) does not stop a run.
-
-    Args:
-        reference: The dataset.
-        verify: Whether each block is compared with its digest before its first use.
-    """
-
-    def __init__(self, reference: DatasetReference, *, verify: bool) -> None:
-        self._reference = reference
-        self._verify = verify
-        self._state: tuple[int | str, ...] | None = None
-        self._blocks: TokenBlocks | None = None
-
-    def watch(self, file: DataFile, state: tuple[int | str, ...]) -> None:
-        """Watch a file that was just opened; what was compared in the same state before counts."""
-        if self._blocks is not None and state == self._state:
-            self._blocks = self._blocks.reopened(file)
-        elif self._verify:
-            self._blocks = self._read_blocks(file)
-        self._state = state
-
-    def check(
-        self, file: DataFile, extents: Callable[[], tuple[NDArray[np.int64], NDArray[np.int64]]]
-    ) -> None:
-        """Check the file, and the blocks of ``extents``: first bytes and bytes.
-
-        Raises:
-            IntegrityError: The file has changed, or a block of it is damaged.
-        """
-        if (state := file.state()) != self._state:
-            try:
-                self._blocks = self._read_blocks(file)
-            except (UsageError, IntegrityError) as error:
-                raise IntegrityError(
-                    f"{file.path} changed while it was open: {error.message}",
-                    path=file.path,
-                    hint="restore the file and resume from a checkpoint",
-                ) from error
-            self._state = state
-        if self._blocks is not None and not self._blocks.is_complete:
-            self._blocks.require(*extents())
-
-    def _read_blocks(self, file: DataFile) -> TokenBlocks:
-        from tokshard.dataset.blocks import TokenBlocks  # most runs do without
-
-        return TokenBlocks.read(self._reference.prefix, file, self._reference.fingerprint)
 
 
 class Shard:
@@ -92,18 +38,18 @@ class Shard:
     Args:
         dataset: Its tokens.
         samples: Its samples; None where they are its documents.
-        guard: The checks of its tokens; None for none.
+        guard: The checks of its files; None for none.
     """
 
     def __init__(
-        self, dataset: IndexedDataset, samples: GPTSamples | None, guard: TokenGuard | None = None
+        self, dataset: IndexedDataset, samples: GPTSamples | None, guard: DatasetGuard | None = None
     ) -> None:
         self.dataset = dataset
         self.samples = samples
         self._file = open_data(bin_path(dataset.path_prefix))
         self._guard = guard
         if guard is not None:
-            guard.watch(self._file, dataset.bin_state)
+            guard.watch(dataset, self._file)
         self._is_remote = is_remote(dataset.path_prefix)
 
     def read_ahead(self, samples: NDArray[np.int64]) -> None:
@@ -387,12 +333,12 @@ def open_shards(
 
 
 def _opener(source: SampleSource, pad_id: int, *, mmap: bool, verify: bool) -> Callable[[int], Shard]:
-    guards: dict[int, TokenGuard] = {}
+    guards: dict[int, DatasetGuard] = {}
 
     def opened(number: int) -> Shard:
         reference = source.datasets[number]
         dataset = reference.open_dataset(mmap=mmap)
-        guard = guards.setdefault(number, TokenGuard(reference, verify=verify))
+        guard = guards.setdefault(number, DatasetGuard(reference, verify=verify))
         if reference.index is None:
             return Shard(dataset, None, guard)
         return Shard(dataset, GPTSamples(dataset, reference.open_index(), pad_id=pad_id), guard)
