@@ -15,6 +15,7 @@ from support.blends import (
     write_dataset,
     write_sources,
 )
+from tokshard.blending import document as document_module
 from tokshard.blending import job
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
@@ -24,6 +25,7 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, OutputExistsError, TokshardError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import read_description
+from tokshard.storage.files import temporary_path
 from tokshard.verification.blend import recheck
 
 
@@ -238,3 +240,29 @@ def test_a_run_that_stopped_before_any_of_its_files_is_resumed(tmp_path):
         assert again.document.id == whole.id
         found = {os.path.basename(path): content for path, (content, _) in snapshot(mix / "cache").items()}
         assert found == {os.path.basename(path): content for path, content in right.items()}
+
+
+def test_what_a_killed_run_left_of_a_document_is_removed(made, tmp_path):
+    sources, report = made
+    for name in ("blend.json", "other.json"):
+        Path(temporary_path(str(tmp_path / "mix" / name))).touch()
+    os.remove(report.document.path)
+    build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    hidden = [name for name in os.listdir(tmp_path / "mix") if name.startswith(".")]
+    assert [name.split(".")[1] for name in hidden] == ["other"]
+
+
+def test_a_blend_that_another_process_finishes_meanwhile_is_found(made, tmp_path, monkeypatch):
+    sources, report = made
+    content = Path(report.document.path).read_bytes()
+    os.remove(report.document.path)
+    original = document_module.syscalls.make_directory
+
+    def other_process_first(path):
+        original(path)
+        Path(report.document.path).write_bytes(content)
+
+    monkeypatch.setattr(document_module.syscalls, "make_directory", other_process_first)
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    assert again.document.id == report.document.id
+    assert sorted(os.listdir(tmp_path / "mix")) == ["blend.json", "cache"]

@@ -233,7 +233,8 @@ class DamageCampaign:
             ended = self._run(verify)
             if wrong := _wrong(ended):
                 return Result("wrong", failure=f"{verify.arguments}: {wrong}")
-            if ended.code == 0 and product != "plan2":
+            # The counts that are recorded beside an index are not sealed.
+            if ended.code == 0 and product != "plan2" and not file.name.endswith("-tokshard.json"):
                 return Result("wrong", failure=f"{verify.arguments} found nothing")
             outcomes[f"exit code {ended.code}"] += 1
         command = COMMANDS[chance.choice(_commands_for(file))]

@@ -83,6 +83,8 @@ class FaultCampaign:
         if not self._calls.fired:
             return self._unharmed(command, expected, ended, "not reached")
         where = f"{kind} of {self._calls.where}: "
+        if "Fatal Python error" in ended.stderr:
+            return Result("Python did not start")
         harmless = (kind, fault) in calls.HARMLESS
         if (wrong := self._wrong(command, expected, ended, harmless=harmless)) is None:
             wrong = self._again(command, expected)

@@ -162,7 +162,6 @@ def tokshard(arguments: list[str], prepare: Callable[[], object] | None = None) 
         if prepare:
             prepare()
         sys.argv = ["tokshard", *arguments]
-        sys.path[0] = ""
         main()
         return 0
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -18,14 +19,16 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
+from tokshard.index_cache.build_or_reuse import locked
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
-from tokshard.storage.files import write_atomically
+from tokshard.storage.files import is_temporary, write_atomically
 from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.paths import check_plain_name, is_remote
 from tokshard.storage.small_files import dump_readable_json, read_json_object
 
 DOCUMENT_NAME = "blend.json"
+_LOCK_NAME = ".blend.lock"
 
 HASH = "[0-9a-f]{32}"
 
@@ -393,6 +396,24 @@ class BlendDocument(Document):
         cache = opened(stored.cache_directory)
         document = _with_paths(stored, opened, lambda name: os.path.join(cache, check_plain_name(name, path)))
         return replace(document, directory=directory)
+
+
+@contextmanager
+def writing(directory: str) -> Iterator[None]:
+    """Hold a directory while its document is checked and written; wait while another process does.
+
+    What a killed process has left of a document is removed.
+
+    Raises:
+        LockedError: The other process was not done in time.
+        StorageError: The file system has no locks, or refuses.
+    """
+    syscalls.make_directory(directory)
+    with locked(os.path.join(directory, _LOCK_NAME)):
+        for name in os.listdir(directory):
+            if name.startswith(f".{DOCUMENT_NAME}.") and is_temporary(name):
+                syscalls.unlink(os.path.join(directory, name))
+        yield
 
 
 def _with_paths(

@@ -19,6 +19,7 @@ from tokshard.blending.document import (
     BlendSource,
     BlendSplit,
     BlendTokenizers,
+    writing,
 )
 from tokshard.blending.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
@@ -303,10 +304,11 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
     document = BlendDocument.of(
         directory, cache, recipe, plan.resolved, plan.config, tuple(built.splits), tokenizers
     )
-    exists = os.path.lexists(document.path)
-    # Only now are the fingerprints of the datasets known.
-    _refuse_other(document.path, lambda there: there.id == document.id, force=force)
-    document.write(replace=force or exists)
+    with writing(directory):
+        exists = os.path.lexists(document.path)
+        # Only now are the fingerprints of the datasets known.
+        _refuse_other(document.path, lambda there: there.id == document.id, force=force)
+        document.write(replace=force or exists)
     seconds = time.monotonic() - started
     warnings = dict.fromkeys((*plan.warnings, *built.warnings))
     return BlendReport(document.path, document, tuple(built.outcomes), tuple(warnings), seconds, plan)

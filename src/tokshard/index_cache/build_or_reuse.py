@@ -285,11 +285,14 @@ def build_or_reuse(
     if target.examine(digests=rebuild).condition == "fresh":
         if target.unrecorded:
             # A cache that is read-only here stays as it is: blend.json records them.
-            with suppress(StorageError), locked(target.entry, wait_seconds=wait_seconds, pause=pause):
+            with (
+                suppress(StorageError),
+                locked(target.entry.lock_path, wait_seconds=wait_seconds, pause=pause),
+            ):
                 _record(target)
         sweep(target.entry)
         return "found"
-    with locked(target.entry, wait_seconds=wait_seconds, pause=pause):
+    with locked(target.entry.lock_path, wait_seconds=wait_seconds, pause=pause):
         before = target.examine(digests=rebuild)
         if before.condition == "fresh":
             _record(target)
@@ -362,12 +365,12 @@ def _blocks(entry: CacheEntry, arrays: Arrays | Blocks) -> list[Blocks]:
 
 @contextmanager
 def locked(
-    entry: CacheEntry,
+    lock_path: str,
     *,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[None]:
-    """Hold an entry for writing; wait while another process does.
+    """Hold the lock of an entry, or of another file, for writing; wait while another process does.
 
     ``pause`` is called between two tries with the seconds to wait; it may raise to give up.
 
@@ -379,7 +382,7 @@ def locked(
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(WriterLock(entry.lock_path))
+                stack.enter_context(WriterLock(lock_path))
                 break
             except LockedError:
                 if time.monotonic() >= deadline:
