@@ -88,11 +88,10 @@ def write_table(path, texts):
     pq.write_table(pa.table({"text": texts}), path)
 
 
-def run(arguments):
+def invoke(arguments):
+    """Run a command in this process; return its exit code and what it says."""
     from tokshard.cli.main import main
-    from tokshard.tokenization import run as tokenization
 
-    tokenization.INLINE_BYTES = 0 if "pooled" in arguments else 4 << 20  # in worker processes
     sys.argv = ["tokshard", *arguments]
     code, out, err = 0, io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -100,9 +99,16 @@ def run(arguments):
             main()
         except SystemExit as stop:
             code = stop.code or 0
+    return code, out.getvalue() + err.getvalue()
+
+
+def run(arguments):
+    from tokshard.tokenization import run as tokenization
+
+    tokenization.INLINE_BYTES = 0 if "pooled" in arguments else 4 << 20  # in worker processes
+    code, shown = invoke(arguments)
     for path in (*Path().glob("*.bin"), *Path().glob("*.idx")):
         os.utime(path, (1, 1))  # the manifest of a merge depends on it
-    shown = out.getvalue() + err.getvalue()
     return [" ".join(arguments), code, VARIABLE.sub("...", shown.replace(os.getcwd(), "DIRECTORY"))]
 
 

@@ -16,7 +16,7 @@ import typer
 
 from tokshard.cli import terminal
 from tokshard.core.formatting import visible
-from tokshard.errors import Cancelled, TokshardError, known_error
+from tokshard.errors import Cancelled, InputError, StorageError, TokshardError, known_error
 
 BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
@@ -79,11 +79,22 @@ def command_line() -> str:
 
 
 def _report(error: TokshardError, *, as_json: bool) -> None:
+    if isinstance(error, InputError | StorageError) and _is_directory_deleted():
+        error.message += " (the working directory was deleted)"
+        error.hint = "change to an existing directory, or pass absolute paths"
     terminal.tell(f"error: {visible(error.message)}")
     if error.hint:
         terminal.tell(f"hint: {visible(error.hint)}")
     if as_json:
         _print_json(error)
+
+
+def _is_directory_deleted() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _print_json(error: TokshardError) -> None:

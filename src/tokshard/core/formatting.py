@@ -214,7 +214,10 @@ def shown_path(path: str) -> str:
         >>> shown_path(os.path.join(os.getcwd(), "data", "web")), shown_path("/elsewhere/web")
         ('data/web', '/elsewhere/web')
     """
-    here = os.path.join(os.getcwd(), "")
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except FileNotFoundError:  # it was deleted
+        return visible(path)
     return visible(path.removeprefix(here) or path)
 
 
