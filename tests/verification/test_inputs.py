@@ -20,8 +20,10 @@ from support.file_changes import edit_manifest
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
 from tokshard.dataset.manifest import read_manifest
+from tokshard.verification.inputs import read_units
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
+from tokshard.verification.report import ProductFindings
 
 RECORDS = [json.dumps({"text": f"record {number} " * (number % 4)}) for number in range(24)]
 PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "plain": bytes}
@@ -209,3 +211,12 @@ def test_an_input_from_a_pipe_is_not_here(inside):
         os.close(before)
         os.close(read)
     assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-missing"}
+
+
+def test_of_a_file_full_of_damaged_units_ten_are_reported(tmp_path):
+    """A finding for each of 500,000 lines took more than 10 minutes."""
+    (tmp_path / "x.tokshard").mkdir()
+    (tmp_path / "x.tokshard/units.jsonl").write_bytes(b"\n" * 100_000)
+    findings = ProductFindings("dataset", str(tmp_path / "x"))
+    assert read_units(str(tmp_path / "x"), findings) is None
+    assert [finding.code for finding in findings.findings] == ["units-damaged"] * 10

@@ -27,6 +27,8 @@ from tokshard.verification.report import ProductFindings
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# Of a file in which all lines may be damaged.
+_REPORTED_LINES = 10
 _COUNTS = ("input", "unit", "content_bytes", "lines", "documents", "rejected", "sequences", "tokens")
 
 
@@ -68,11 +70,15 @@ def read_units(path_prefix: str, findings: ProductFindings) -> Units | None:
     file.read_into(memoryview(content), 0)
     lines = bytes(content).splitlines(keepends=True)
     found: list[UnitRecord] = []
+    damaged = 0
     for number, line in enumerate(lines, 1):
         try:
             found.append(parse_line(UnitRecord, line, path, number))
         except IntegrityError as error:
             findings.find("units-damaged", error.message, path=path)
+            damaged += 1
+            if damaged == _REPORTED_LINES:
+                break
     if len(found) < len(lines):
         return None
     encoders: dict[str, int] = {}
