@@ -86,7 +86,7 @@ class FaultCampaign:
         if "Fatal Python error" in ended.stderr:
             return Result("Python did not start")
         harmless = (kind, fault) in calls.HARMLESS
-        if (wrong := self._wrong(command, expected, ended, harmless=harmless)) is None:
+        if (wrong := self._wrong(command, expected, ended, kind, harmless=harmless)) is None:
             wrong = self._again(command, expected)
         if wrong is None and kind == "fsync" and ended.code == expected.code:
             wrong = "WRONG SUCCESS: the failure was ignored"
@@ -130,14 +130,15 @@ class FaultCampaign:
         )
         return Result(outcome, failure=None if right else f"undisturbed, {ended.text}")
 
-    def _wrong(self, command: Command, expected: Expected, ended: Ended, *, harmless: bool) -> str | None:
+    def _wrong(
+        self, command: Command, expected: Expected, ended: Ended, kind: str, *, harmless: bool
+    ) -> str | None:
         """Say what is wrong with the end of a command, one of whose calls failed."""
         if bad := bad_end(ended):
             return bad
         if ended.code == expected.code and (ended.code == 0 or "error:" not in ended.stderr):
-            if said(ended) != expected.stdout and not (
-                command.partial and "are unknown: cannot " in ended.stdout
-            ):
+            named = kind == "stat" or "are unknown: cannot " in ended.stdout  # or taken for absent
+            if said(ended) != expected.stdout and not (command.partial and named):
                 return f"WRONG SUCCESS: it printed {ended.stdout[-1500:]}"
             # A command that succeeded may have left a temporary file that it could not remove.
             missing = {

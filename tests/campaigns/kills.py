@@ -132,7 +132,8 @@ class KillCampaign:
         kind, count = calls.ANY, total
         if how == "in a write":
             kind, count = calls.KINDS.index("write"), max(1, total // 5)
-        with self._calls.armed(below, kind, chance.randint(1, count), action):
+        k = 1 + int(chance.random() * count)
+        with self._calls.armed(below, kind, k, action):
             return how, command.run(self._world, self._break)
 
     def _break(self, moment: float | None = None) -> None:

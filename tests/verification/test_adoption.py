@@ -59,6 +59,10 @@ def test_what_a_killed_adoption_left_is_removed(tmp_path):
         Path(temporary_path(f"{prefix}.tokshard/{name}")).touch()
     verify(VerifyOptions(prefix, adopt=True))
     assert sorted(os.listdir(f"{prefix}.tokshard")) == ["manifest.json", "units.jsonl"]
+    manifest = f"{prefix}.tokshard/manifest.json"
+    os.link(manifest, temporary_path(manifest))  # killed between the new name and the end of the old one
+    verify(VerifyOptions(prefix, adopt=True))
+    assert sorted(os.listdir(f"{prefix}.tokshard")) == ["manifest.json", "units.jsonl"]
 
 
 def test_pieces_end_between_documents(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from tokshard.core.codec import Tool
 from tokshard.dataset.manifest import (
@@ -24,10 +25,10 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.workdir import WorkDirectory, refuse_link
-from tokshard.errors import InputError
+from tokshard.errors import InputError, LockedError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord, content_digest, piecewise_digest
-from tokshard.storage.files import write_atomically
+from tokshard.storage.files import is_temporary, write_atomically
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.verification.content import examine_tokens, expectations
 from tokshard.verification.context import VerifyContext
@@ -76,6 +77,15 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
         syscalls.fsync_directory(os.path.dirname(prefix))
     findings.withdraw("unverified")
     findings.find("adopted", f"{manifest_path(prefix)} was written", path=manifest_path(prefix))
+
+
+def remove_leftovers(prefix: str) -> None:
+    """Remove the temporary files of an adoption that was killed after its manifest had got its name."""
+    sidecars = sidecar_directory(prefix)
+    if os.path.isdir(sidecars) and any(map(is_temporary, os.listdir(sidecars))):
+        work = WorkDirectory(prefix)
+        with suppress(LockedError), work.locked():
+            work.sweep()
 
 
 def _state(prefix: str) -> list[int]:

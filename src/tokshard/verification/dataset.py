@@ -25,7 +25,7 @@ from tokshard.dataset.source import InputFile, open_data
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
-from tokshard.verification.adoption import adopt
+from tokshard.verification.adoption import adopt, remove_leftovers
 from tokshard.verification.content import examine_meaning
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.index import IndexFacts, examine_index
@@ -159,8 +159,11 @@ def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
             examine_meaning(facts.prefix, facts.index, facts.manifest, facts.units, findings, context)
     if dataset_state(prefix) != before:
         findings.find_changed()
-    if facts is not None and context.adopt and findings.has("unverified") and findings.is_sound:
-        adopt(facts.prefix, facts.index, findings, context)
+    if facts is not None and context.adopt and findings.is_sound:
+        if findings.has("unverified"):
+            adopt(facts.prefix, facts.index, findings, context)
+        else:
+            remove_leftovers(facts.prefix)
     return findings.close()
 
 
