@@ -24,6 +24,7 @@ class Footprint:
         cpu_seconds: Of all its processes.
         peak_bytes: The most memory that its processes held at a time, mapped files included.
         own_bytes: The most of it that was not mapped files, which the kernel may drop and read again.
+        largest_bytes: The most memory that any one of its processes held.
         files: How many files it left.
         written_bytes: Their size together.
     """
@@ -32,6 +33,7 @@ class Footprint:
     cpu_seconds: float
     peak_bytes: int
     own_bytes: int
+    largest_bytes: int
     files: int
     written_bytes: int
 
@@ -49,7 +51,7 @@ def take(command: list[str], output: Path | None = None) -> Footprint:
     if output is not None:
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)
-    peak = own = 0
+    peak = own = largest = 0
     # What it prints goes to files: a pipe that nobody reads while memory is watched would stop it.
     with tempfile.TemporaryFile() as errors:
         started = time.perf_counter()
@@ -61,6 +63,7 @@ def take(command: list[str], output: Path | None = None) -> Footprint:
             held = [memory(pid) for pid in tree(process.pid)]
             peak = max(peak, sum(whole for whole, _ in held))
             own = max(own, sum(part for _, part in held))
+            largest = max(largest, *(whole for whole, _ in held))
             time.sleep(_TICK_SECONDS)
         seconds = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -74,6 +77,7 @@ def take(command: list[str], output: Path | None = None) -> Footprint:
         usage.ru_utime + usage.ru_stime,
         max(peak, usage.ru_maxrss * 1024),
         own,
+        largest,
         len(files),
         sum(path.stat().st_size for path in files),
     )

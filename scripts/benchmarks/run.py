@@ -9,6 +9,7 @@ import sys
 MODULES = {
     "tokenize": "tokenizing",
     "libraries": "libraries",
+    "memory": "longdocuments",
     "startup": "startup",
     "merge": "merge",
     "indices": "indices",

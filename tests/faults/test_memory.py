@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from faults.processes import HERE, scratch_directory
+from support.tokenize_runs import TOKENIZER
 
 SMALL_BYTES, TIMES = 6_000_000, 10
 BYTES_A_DOCUMENT = 12
@@ -34,7 +35,7 @@ def corpora(tmp_path_factory):
         yield directory, len(lines)
 
 
-def memory_use(directory, name, control=None):
+def memory_use(directory, name, control=None, more=()):
     """Return the peaks of the command and of its largest worker, in bytes."""
     arguments = [
         "tokenize",
@@ -47,6 +48,7 @@ def memory_use(directory, name, control=None):
         "2",
         "--unit-size",
         "2M",
+        *more,
     ]
     done = subprocess.run(
         [
@@ -85,3 +87,19 @@ def test_memory_does_not_grow_with_the_corpus(corpora, suffix):
 def test_a_hog_is_caught(corpora, control):
     command, _ = growth(corpora, ".jsonl", f"controls.memory_hogs:{control}")
     assert command > 0
+
+
+DOCUMENT_BYTES, LIMIT_BYTES = 2_400_000, 190_000_000
+
+
+@pytest.mark.parametrize("encoder", ["fast", "reference"])
+def test_memory_of_a_long_document(tmp_path_factory, encoder):
+    """The libraries need 160 bytes for each byte of a text, and it is encoded by both."""
+    words = ["naïve", "words", "of a", "document", "日本語"]
+    text = " ".join(random.Random(1).choices(words, k=DOCUMENT_BYTES // 8))
+    with scratch_directory(tmp_path_factory.getbasetemp()) as directory:
+        (directory / "long.jsonl").write_text(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        more = ["--tokenizer", TOKENIZER, "--encoder", encoder]
+        peak = max(memory_use(directory, "long.jsonl", more=more))
+    print(f"{peak} bytes with the {encoder} encoder")
+    assert peak < LIMIT_BYTES

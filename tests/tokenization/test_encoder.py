@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
+from support.tokenize_runs import TOKENIZER, job_of, pair, run_tokenize, write_jsonl
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.units import LineUnit
 from tokshard.tokenization import encoder as encoder_module
 from tokshard.tokenization.encoder import BatchProgress, Outcome, Task, UnitEncoder
 from tokshard.tokenization.part import PartReader, UnitKey
+from tokshard.tokenization.workers.executor import InlineExecutor
+from tokshard.tokenizer import long_texts
 
 FIELDS = ("text", "title")
 
@@ -94,3 +96,24 @@ def test_nothing_is_left_of_a_unit_that_is_stopped(tmp_path, encode):
         next(events)
         assert len(os.listdir(tmp_path / "parts")) == 1
     assert not os.listdir(tmp_path / "parts")
+
+
+LONG = "It's a long text: “1,234” words of 日本語。\n\n  And more. <|endoftext|>" * 40
+
+
+@pytest.mark.parametrize("encoder", ["fast", "reference"])
+@pytest.mark.parametrize("special_tokens", [False, True])
+def test_long_documents_are_encoded_as_others(tmp_path, monkeypatch, encoder, special_tokens):
+    texts = ["a", LONG, [LONG, "", "b", LONG], [], "", [LONG[:300]], "c" * 700]
+    source = write_jsonl(tmp_path / "in.jsonl", [{"text": text, "title": "t"} for text in texts] + [b"bad"])
+    streams = []
+    for size in (10_000, 50):
+        monkeypatch.setattr(encoder_module, "LONG_CHARACTERS", 2 * size)
+        monkeypatch.setattr(long_texts, "PIECE_CHARACTERS", size)
+        out = tmp_path / str(size)
+        options = {"tokenizer": TOKENIZER, "encoder": encoder, "special_tokens": special_tokens}
+        options |= {"fields": FIELDS, "executor": InlineExecutor(), "on_error": "skip"}
+        report = run_tokenize(source, str(out / "x"), **options)
+        assert report.encoder.compared == (len(texts) if encoder == "fast" else 0)
+        streams.append([pair(out / name) for name in ("x_text_document", "x_title_document")])
+    assert streams[0] == streams[1]

@@ -85,7 +85,7 @@ class LineBatch:
     Attributes:
         raw: The bytes read, including newlines. A line over the length limit is split over several batches
             without lines; the last of them has its beginning as its only line.
-        lines: The lines without their newlines.
+        lines: The lines without their newlines; a line that is alone refers to ``raw``.
         offsets: Offset of each line in the input's stream; int64 [lines].
         lengths: Length of each line in the input's stream, even if ``lines`` has only its beginning;
             int64 [lines].
@@ -93,7 +93,7 @@ class LineBatch:
     """
 
     raw: bytes
-    lines: list[bytes]
+    lines: list[bytes | memoryview]
     offsets: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     complete: bool
@@ -157,11 +157,11 @@ class _LineUnitReader:
             elif len(block) < size:
                 yield self._batch(block, position)
                 return
-            elif size <= max_line_bytes:
-                size = min(2 * size, max_line_bytes + 1)
             else:
-                position = yield from self._long_line(position)
-                size = 0
+                # It is read again when its length is known: joining its parts would take twice the memory.
+                size = self._line_size(position, size, max_line_bytes)
+                if not size:
+                    position = yield from self._long_line(position)
 
     def _first_line_start(self) -> int:
         begin, end = self._unit.begin, self._unit.end
@@ -175,6 +175,19 @@ class _LineUnitReader:
                 return position + newline + 1
             position += len(block)
         return end if begin > 0 else 0
+
+    def _line_size(self, start: int, known: int, max_line_bytes: int) -> int:
+        # With its newline, or one more than there is at the end of the input; 0 if it is too long.
+        size = known
+        while size <= max_line_bytes:
+            block = self._read(start + size, min(_SCAN_BYTES, max_line_bytes + 1 - size))
+            newline = block.find(b"\n")
+            if newline >= 0:
+                return size + newline + 1
+            if not block:
+                return size + 1
+            size += len(block)
+        return 0
 
     def _long_line(self, start: int) -> Generator[LineBatch, None, int]:
         none = np.empty(0, np.int64)
@@ -196,10 +209,13 @@ class _LineUnitReader:
         return line_end + 1
 
     def _batch(self, raw: bytes, position: int) -> LineBatch:
-        lines = raw.split(b"\n")
-        complete = not lines[-1]
-        if complete:
-            lines.pop()
+        complete = raw.endswith(b"\n")
+        if complete and raw.find(b"\n") == len(raw) - 1:  # it can be long, and is not copied
+            lines: list[bytes | memoryview] = [memoryview(raw)[:-1]]
+        else:
+            lines = list(raw.split(b"\n"))
+            if complete:
+                lines.pop()
         lengths = np.fromiter(map(len, lines), np.int64, len(lines))
         ends = np.cumsum(lengths + 1)
         offsets, lengths = self._in_stream(ends - (lengths + 1) + position, lengths)

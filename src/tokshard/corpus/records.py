@@ -87,12 +87,14 @@ def _read_lines(
     position = unit.stream_offset + unit.begin
     for batch in line_batches(unit, batch_bytes, max_document_bytes):
         lines = batch.lines
-        if lines and position == 0 and lines[0].startswith(UTF8_BYTE_ORDER_MARK):
+        if lines and position == 0 and bytes(lines[0][:3]) == UTF8_BYTE_ORDER_MARK:
             lines[0] = lines[0][len(UTF8_BYTE_ORDER_MARK) :]
         position += len(batch.raw)
         documents = _plain_documents(batch, paths, max_document_bytes) if check is None else None
-        yield documents or _checked_documents(batch, paths, max_document_bytes, first_line, check)
+        documents = documents or _checked_documents(batch, paths, max_document_bytes, first_line, check)
         first_line += len(lines)
+        lines.clear()  # they can be long
+        yield documents
     if unit.stream_error is not None:
         yield _end_of_corrupt_stream(unit, len(fields), first_line)
 
@@ -124,7 +126,8 @@ def _checked_documents(
     builder = BatchBuilder(len(paths))
     blank_lines = 0
     places = zip(batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
-    for number, (line, offset, length) in enumerate(places):
+    for number, (content, offset, length) in enumerate(places):
+        line = bytes(content)
         is_cut = not batch.complete and number == len(batch.lines) - 1
         try:
             check_length(length, max_document_bytes, what="the line")

@@ -6,17 +6,19 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from tokshard.core.codec import decode, encode
+from tokshard.core.memory import release_free_memory
 from tokshard.corpus.batch import DocumentBatch
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
 from tokshard.corpus.units import LineUnit, Unit, unit_from_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
-from tokshard.tokenization.packing import PackedDocuments, pack_documents
+from tokshard.tokenization.packing import PackedDocuments, pack_documents, pack_long_document
 from tokshard.tokenization.part import (
     FieldCounts,
     PartHeader,
@@ -27,6 +29,7 @@ from tokshard.tokenization.part import (
 )
 from tokshard.tokenizer import encoders, equivalence
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
+from tokshard.tokenizer.long_texts import LONG_CHARACTERS, LongTextEncoder
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.token_ids import parse_token_ids
 
@@ -175,6 +178,7 @@ class UnitEncoder:
         self.parts_directory = parts_directory
         self._dtype = np.dtype(spec.dtype)
         tokenizer = reopen_tokenizer(spec.tokenizer, spec.tokenizer_identity, spec.tokenizer_sha256)
+        self._tokenizer = tokenizer
         self._reference = _LateReference(tokenizer, special_tokens=spec.special_tokens)
         self._encoder = self._choose_encoder(tokenizer)
 
@@ -197,7 +201,7 @@ class UnitEncoder:
     def encode(self, task: Task) -> Iterator[BatchProgress | Outcome]:
         """Encode a unit and commit its part.
 
-        Peak memory: a batch.
+        Peak memory: a batch, and a few copies of the longest document.
 
         Yields:
             The size of each batch; last the outcome. Nothing is committed if a record was rejected that
@@ -219,8 +223,12 @@ class UnitEncoder:
             for batch in read_documents(
                 unit, spec.fields, max_document_bytes=spec.max_document_bytes, check=_text_check(spec)
             ):
-                packed, compared = self._encode_batch(batch, task)
-                added = _counts_of(batch, packed, compared)
+                chosen = self._documents_to_compare(batch, task)
+                fields = [FieldCounts()] * len(spec.fields)
+                for k, packed in self._packed_fields(batch, chosen, task.name):
+                    _write_packed(part, k, packed)
+                    fields[k] += packed.counts
+                added = _counts_of(batch, fields, len(chosen))
                 counts += added
                 if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
                     part.discard()
@@ -229,7 +237,9 @@ class UnitEncoder:
                 content_digest.update(batch.raw)
                 if first_offset is None:
                     first_offset = batch.first_offset
-                _write_batch(part, batch, packed, offsets=spec.offsets)
+                if spec.offsets:
+                    part.write("offsets", batch.offsets.data)
+                part.write_rejected(batch.rejected)
                 yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens)
             part.finish(
                 PartHeader(
@@ -249,28 +259,53 @@ class UnitEncoder:
             yield BatchProgress(rest, 0, 0)
         yield Outcome(task.key)
 
-    def _encode_batch(self, batch: DocumentBatch, task: Task) -> tuple[list[PackedDocuments], int]:
-        # Each field, and how many documents both encoders have encoded.
-        compared = 0
-        fields: list[PackedDocuments] = []
-        for texts, sequences in zip(batch.texts, batch.sequences_per_document, strict=True):
+    def _documents_to_compare(self, batch: DocumentBatch, task: Task) -> NDArray[np.int64]:
+        if self._encoder.name == "fast":
+            return equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
+        import numpy as np
+
+        return np.empty(0, np.int64)
+
+    def _packed_fields(
+        self, batch: DocumentBatch, chosen: NDArray[np.int64], where: str
+    ) -> Iterator[tuple[int, PackedDocuments]]:
+        # Of each field all documents at once; or in pieces if one of them is long.
+        spec = self._spec
+        for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
+            if max(map(len, texts), default=0) > LONG_CHARACTERS:
+                release_free_memory()  # that of reading a long line
+                yield from ((k, packed) for packed in self._packed_pieces(texts, counts, chosen, where))
+                continue
             encoded = self._encoder.encode(texts)
-            if self._encoder.name == "fast":
-                chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
-                compared = len(chosen)
-                chosen_texts = _texts_of(chosen, sequences)
-                equivalence.compare(texts, encoded, chosen_texts, self._reference, task.name)
-            fields.append(
-                pack_documents(
-                    encoded.ids,
-                    encoded.offsets,
-                    sequences,
-                    dtype=self._dtype,
-                    eod_id=self._spec.eod_id,
-                    append_eod=self._spec.append_eod,
-                )
+            equivalence.compare(texts, encoded, _texts_of(chosen, counts), self._reference, where)
+            packed = pack_documents(
+                encoded.ids,
+                encoded.offsets,
+                counts,
+                dtype=self._dtype,
+                eod_id=spec.eod_id,
+                append_eod=spec.append_eod,
             )
-        return fields, compared
+            yield k, packed
+
+    def _packed_pieces(
+        self, texts: list[str], counts: NDArray[np.uint32] | None, chosen: NDArray[np.int64], where: str
+    ) -> Iterator[PackedDocuments]:
+        remaining = iter(texts)
+        compared = set(chosen.tolist())
+        for number, count in enumerate(repeat(1, len(texts)) if counts is None else counts.tolist()):
+            encode = partial(self._long.encode, compare=number in compared, where=where)
+            yield from pack_long_document(
+                map(encode, islice(remaining, count)),
+                dtype=self._dtype,
+                eod_id=self._spec.eod_id,
+                append_eod=self._spec.append_eod,
+            )
+
+    @cached_property
+    def _long(self) -> LongTextEncoder:
+        special_tokens = self._spec.special_tokens
+        return LongTextEncoder(self._tokenizer, self._encoder, self._reference, special_tokens=special_tokens)
 
 
 def _text_check(spec: EncodingSpec) -> TextCheck | None:
@@ -287,7 +322,7 @@ def _text_check(spec: EncodingSpec) -> TextCheck | None:
     return check
 
 
-def _counts_of(batch: DocumentBatch, fields: Sequence[PackedDocuments], compared: int) -> UnitCounts:
+def _counts_of(batch: DocumentBatch, fields: Sequence[FieldCounts], compared: int) -> UnitCounts:
     return UnitCounts(
         records=batch.records,
         documents=len(batch.offsets),
@@ -296,20 +331,14 @@ def _counts_of(batch: DocumentBatch, fields: Sequence[PackedDocuments], compared
         content_bytes=len(batch.raw),
         compared=compared,
         rejected=dict(Counter(record.reason for record in batch.rejected)),
-        fields=tuple(packed.counts for packed in fields),
+        fields=tuple(fields),
     )
 
 
-def _write_batch(
-    part: PartWriter, batch: DocumentBatch, fields: Sequence[PackedDocuments], *, offsets: bool
-) -> None:
-    for k, packed in enumerate(fields):
-        part.write(f"tokens.{k}", packed.tokens.data)
-        part.write(f"lengths.{k}", packed.lengths.data)
-        part.write(f"sequences.{k}", packed.sequences.data)
-    if offsets:
-        part.write("offsets", batch.offsets.data)
-    part.write_rejected(batch.rejected)
+def _write_packed(part: PartWriter, field: int, packed: PackedDocuments) -> None:
+    part.write(f"tokens.{field}", packed.tokens.data)
+    part.write(f"lengths.{field}", packed.lengths.data)
+    part.write(f"sequences.{field}", packed.sequences.data)
 
 
 class _LateReference:

@@ -7,6 +7,7 @@ and counted in its last sequence. A document without tokens stays a document of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,8 +84,7 @@ def pack_documents(
         lengths[last_sequences] += 1
         tokens = _with_eod(tokens, np.cumsum(lengths)[last_sequences] - 1, eod_id)
     longest = int(lengths.max(initial=0))
-    if longest > np.iinfo(np.int32).max:
-        raise IntegrityError(f"a sequence of {longest} tokens is longer than the format's int32 allows")
+    _check_length(longest)
     counts = FieldCounts(
         tokens=len(tokens),
         sequences=len(lengths),
@@ -93,6 +93,54 @@ def pack_documents(
         longest_sequence=longest,
     )
     return PackedDocuments(tokens, lengths.astype(np.int32), sequences, counts)
+
+
+def pack_long_document(
+    texts: Iterable[Iterator[NDArray[np.uint32]]],
+    *,
+    dtype: np.dtype[np.generic],
+    eod_id: int | None,
+    append_eod: bool,
+) -> Iterator[PackedDocuments]:
+    """Pack one document as :func:`pack_documents` does, but piece by piece.
+
+    Args:
+        texts: Each text of the document as pieces of its token ids, uint32.
+        dtype: The dataset's token dtype.
+        eod_id: The EOD token's id, to append or to count; None if the tokenizer has none.
+        append_eod: Whether to append it to a document that has tokens.
+
+    Yields:
+        Pieces: concatenated they are the packed document, and their counts add up to its counts.
+
+    Raises:
+        IntegrityError: A token id does not fit ``dtype``, or a sequence is longer than int32 allows.
+    """
+    import numpy as np
+
+    lengths: list[int] = []
+    none = np.empty(0, np.int32)
+    for pieces in texts:
+        length = 0
+        for ids in pieces:
+            _check_range(ids, dtype)
+            eod_in_text = int(np.count_nonzero(ids == eod_id)) if eod_id is not None else 0
+            counts = FieldCounts(tokens=len(ids), eod_in_text=eod_in_text)
+            yield PackedDocuments(ids.astype(dtype), none, none.astype(np.uint32), counts)
+            length += len(ids)
+        lengths += [length] if length else []
+    eod = [eod_id] if append_eod and eod_id is not None and lengths else []
+    lengths[-1:] = [lengths[-1] + len(eod)] if lengths else []
+    longest = max(lengths, default=0)
+    _check_length(longest)
+    counts = FieldCounts(
+        tokens=len(eod),
+        sequences=len(lengths),
+        empty_documents=int(not lengths),
+        longest_sequence=longest,
+    )
+    sequences = np.array([len(lengths)], np.uint32)
+    yield PackedDocuments(np.array(eod, dtype), np.array(lengths, np.int32), sequences, counts)
 
 
 def _with_eod(
@@ -106,6 +154,11 @@ def _with_eod(
     result[from_text] = tokens
     result[eod_positions] = eod_id
     return result
+
+
+def _check_length(longest: int) -> None:
+    if longest > 2**31 - 1:
+        raise IntegrityError(f"a sequence of {longest} tokens is longer than the format's int32 allows")
 
 
 def _check_range(ids: NDArray[np.uint32], dtype: np.dtype[np.generic]) -> None:

@@ -16,10 +16,12 @@ from typing import Any
 
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import huggingface_library, metaspace, structure
+from tokshard.tokenizer.boundaries import boundaries_of, boundaries_of_definition
 from tokshard.tokenizer.definition import Tokenizer, definition_ahead
 from tokshard.tokenizer.disputed import disputed
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.huggingface_library import LoadedTokenizer
+from tokshard.tokenizer.pieces import Boundaries
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
 from tokshard.tokenizer.transformers_classes import Family
@@ -43,6 +45,7 @@ class FastLibrary:
 # Objects loaded ahead and not used yet, by the SHA-256 of the definition.
 _fast_ahead: dict[tuple[str, bool], FastLibrary] = {}
 _reference_ahead: dict[str, LoadedTokenizer] = {}
+_boundaries_ahead: dict[str, Boundaries | None] = {}
 
 
 def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None = None) -> None:
@@ -59,6 +62,7 @@ def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None =
             return
         _check_subword_prefix(definition, path)
         prepared = _Prepared(definition, special_tokens=special_tokens)
+        _boundaries_ahead[digest] = boundaries_of_definition(definition)
         del definition  # as large as the object built from it
 
         def load_fast() -> None:
@@ -90,6 +94,13 @@ def huggingface(tokenizer: Tokenizer) -> LoadedTokenizer:
     path = str(tokenizer.path)
     _check_subword_prefix(parse_object(tokenizer.definition, path), path)
     return _load_huggingface(tokenizer.definition, path)
+
+
+def boundaries(tokenizer: Tokenizer) -> Boundaries | None:
+    """Return the boundaries in texts that are proven for a tokenizer; None if its parts are not known."""
+    if tokenizer.sha256 in _boundaries_ahead:
+        return _boundaries_ahead[tokenizer.sha256]
+    return boundaries_of(tokenizer)
 
 
 def tiktoken(encoding: TiktokenEncoding, path: str) -> Any:

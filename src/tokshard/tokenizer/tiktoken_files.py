@@ -165,7 +165,7 @@ O200K_PATTERN: Final = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # tiktoken's own form of it differs: white space that ends a text is one piece even after a line break.
-_TIKTOKEN_CL100K = (
+TIKTOKEN_CL100K_PATTERN: Final = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 )
@@ -183,7 +183,7 @@ TIKTOKEN_ENCODINGS: Final[Mapping[str, TiktokenEncoding]] = {
         replace(_R50K, name="p50k_base"),
         TiktokenEncoding(
             "cl100k_base",
-            _TIKTOKEN_CL100K,
+            TIKTOKEN_CL100K_PATTERN,
             {
                 "<|endoftext|>": 100257,
                 "<|fim_prefix|>": 100258,
@@ -286,7 +286,7 @@ def _tekken_special(parsed: dict[str, Any], path: str) -> Sequence[str]:
 
 TikTokenizerPattern = Literal["v1", "v2"]
 _MEGATRON_SPECIAL: Final = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
-_MEGATRON_PATTERNS: Final[Mapping[str, str]] = {
+MEGATRON_PATTERNS: Final[Mapping[str, str]] = {
     "v1": r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     "v2": (
         rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
@@ -337,7 +337,7 @@ def _megatron(parsed: Any, settings: TikTokenizerSettings, path: str) -> Tiktoke
     # Its text_to_ids finds special tokens in text, and adds none.
     encoding = TiktokenEncoding(
         settings.encoding_name,
-        _MEGATRON_PATTERNS[settings.pattern],
+        MEGATRON_PATTERNS[settings.pattern],
         {},
         "</s>",
         prefix_ids=(),

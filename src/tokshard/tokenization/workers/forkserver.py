@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from tokshard.core.memory import release_free_memory
 from tokshard.core.worker_errors import error_to_json
 from tokshard.errors import reason_of
 from tokshard.tokenization.encoder import EncodingSpec, Outcome, Task, UnitEncoder
@@ -106,6 +107,7 @@ class _ForkServer:
                 self._encoder = UnitEncoder(spec, message["parts_directory"])
                 if not is_version_1():  # its threads would not exist in forked workers
                     self._encoder.load_reference()
+            release_free_memory()  # definitions were parsed: workers would begin with that much more
             gc.freeze()
         elif "fork" in message:
             self._fork(message["fork"], descriptors)
