@@ -45,7 +45,7 @@ from tokshard.tokenizer.boundaries import boundaries_of, vocabulary_rule_of, wit
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import EncodedBatch, fast_encoder_refusal
 from tokshard.tokenizer.long_texts import LongTextEncoder
-from tokshard.tokenizer.pieces import Boundaries, Piece
+from tokshard.tokenizer.pieces import Boundaries, TextPiece
 from tokshard.tokenizer.structure import KNOWN_PATTERNS
 
 LLAMA = sequence(
@@ -257,7 +257,7 @@ def tool(tokenizer):
 
 def anywhere(boundaries, text, size, rule):
     begins = range(0, max(len(text) - size, 1), size)
-    return [Piece(begin, min(begin + size, len(text))) for begin in begins]
+    return [TextPiece(begin, min(begin + size, len(text))) for begin in begins]
 
 
 def with_prefix(boundaries, text, size, rule):
@@ -266,7 +266,7 @@ def with_prefix(boundaries, text, size, rule):
 
 def with_space(boundaries, text, size, rule):
     pieces = list(PIECES(boundaries, text, size, rule))
-    return [pieces[0], *(Piece(one.end, two.end, two.continues) for one, two in pairwise(pieces))]
+    return [pieces[0], *(TextPiece(one.end, two.end, two.continues) for one, two in pairwise(pieces))]
 
 
 def through_added_tokens(boundaries, text, size, rule):

@@ -14,7 +14,7 @@ from tokshard.tokenizer import encoders, equivalence, libraries
 from tokshard.tokenizer.boundaries import vocabulary_rule_of, without_prefix
 from tokshard.tokenizer.definition import Tokenizer
 from tokshard.tokenizer.encoders import EncodedBatch, Encoder
-from tokshard.tokenizer.pieces import Piece
+from tokshard.tokenizer.pieces import TextPiece
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LongTextEncoder:
         Raises:
             EncoderMismatchError: A piece differs.
         """
-        pieces = [Piece(0, len(text))]
+        pieces = [TextPiece(0, len(text))]
         if self._boundaries is not None:
             pieces = list(self._boundaries.pieces(text, PIECE_CHARACTERS, self._vocabulary_rule))
         last = len(pieces) - 1

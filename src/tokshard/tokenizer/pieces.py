@@ -22,7 +22,7 @@ _WORD_SEARCH: Final = 1 << 15
 _MOST_TRIALS: Final = 256
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A piece of a text: its characters from ``begin`` to ``end``.
 
     Attributes:
@@ -119,7 +119,7 @@ class Boundaries:
 
     def pieces(
         self, text: str, size: int, vocabulary_rule: Callable[[], VocabularyRule | None]
-    ) -> Iterator[Piece]:
+    ) -> Iterator[TextPiece]:
         """Yield the pieces of a text, each with ``size`` characters and the few up to a boundary.
 
         A piece is longer where no boundary is known. ``vocabulary_rule``: called for texts with few words.
@@ -129,16 +129,16 @@ class Boundaries:
         while search < len(text) - size:
             end = self._word_end(text, search)
             if end is not None:
-                yield Piece(begin, end, continues)
+                yield TextPiece(begin, end, continues)
                 begin, continues = end + self.takes_space, False
             elif (rule := vocabulary_rule()) is not None and rule.allows(text):
                 places = rule.boundaries(text, search)
                 end = next((place for place in places if self._is_clear(text, place, place)), None)
                 if end is not None:
-                    yield Piece(begin, end, continues)
+                    yield TextPiece(begin, end, continues)
                     begin, continues = end, self.takes_space
             search = (search if end is None else begin) + size
-        yield Piece(begin, len(text), continues)
+        yield TextPiece(begin, len(text), continues)
 
     def _word_end(self, text: str, begin: int) -> int | None:
         if self.words is None:
