@@ -8,9 +8,10 @@ import pytest
 from support.tokenize_runs import run_tokenize
 from tokshard import IndexedDataset
 from tokshard.errors import TokenizerError
+from tokshard.tokenizer import token_ids
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer, tokenizer_without_file
 from tokshard.tokenizer.encoders import decode, reference_encoder
-from tokshard.tokenizer.token_ids import parse_token_ids
+from tokshard.tokenizer.token_ids import check_token_ids, parse_token_ids
 
 
 def test_its_vocabulary_is_a_number():
@@ -82,3 +83,18 @@ def test_a_row_without_ids_is_a_bad_record(tmp_path):
     run_tokenize(str(tmp_path / "ids.parquet"), prefix, tokenizer="null:100", on_error="skip", workers=1)
     dataset = IndexedDataset(prefix)
     assert [dataset[k].tolist() for k in range(len(dataset))] == [[1, 2, 99], [3, 99]]
+
+
+@pytest.mark.parametrize("wrong", ["x", "-1", "50", "5  6", " 5", "5 "])
+@pytest.mark.parametrize("begin", [0, 3000, 5990])
+def test_a_long_text_is_checked_in_parts(wrong, begin, monkeypatch):
+    monkeypatch.setattr(token_ids, "_CHECKED_CHARACTERS", 10)
+    words = ["7"] * 6000
+    check_token_ids(" ".join(words), 50)
+    words[begin] = wrong
+    text = " ".join(words)
+    with pytest.raises(ValueError, match="token id") as expected:
+        parse_token_ids(text, 50)
+    with pytest.raises(ValueError, match="token id") as found:
+        check_token_ids(text, 50)
+    assert str(found.value) == str(expected.value)

@@ -119,4 +119,5 @@ class BatchBuilder:
 
 def raw_of_texts(columns: Sequence[Sequence[str]]) -> bytes:
     """Return the bytes that represent the texts of a table in digests: UTF-8 and a newline each."""
-    return "".join(text + "\n" for column in columns for text in column).encode("utf-8")
+    encoded = [text.encode("utf-8") for column in columns for text in column]
+    return b"\n".join([*encoded, b""])

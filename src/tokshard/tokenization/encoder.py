@@ -31,7 +31,7 @@ from tokshard.tokenizer import encoders, equivalence
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.tokenizer.long_texts import LONG_CHARACTERS, LongTextEncoder
 from tokshard.tokenizer.structure import FastEncoderRefusedError
-from tokshard.tokenizer.token_ids import parse_token_ids
+from tokshard.tokenizer.token_ids import check_token_ids
 
 if TYPE_CHECKING:
     import numpy as np
@@ -315,7 +315,7 @@ def _text_check(spec: EncodingSpec) -> TextCheck | None:
 
     def check(text: str) -> None:
         try:
-            parse_token_ids(text, identity.vocab_size)
+            check_token_ids(text, identity.vocab_size)
         except ValueError as error:
             raise UnusableRecordError("token-ids", str(error)) from None
 

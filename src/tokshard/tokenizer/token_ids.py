@@ -15,6 +15,7 @@ NULL_PREFIX: Final = "null:"
 _MOST_IDS: Final = 2**31
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _SHOWN_CHARACTERS: Final = 40
+_CHECKED_CHARACTERS: Final = 1 << 17
 
 
 def null_vocabulary_size(argument: str) -> int:
@@ -75,3 +76,16 @@ def parse_token_ids(text: str, size: int) -> list[int]:
         wrong = next(each for each in ids if not 0 <= each < size)
         raise ValueError(f"the token id {wrong} is outside the vocabulary of {size:,} ids")
     return ids
+
+
+def check_token_ids(text: str, size: int) -> None:
+    """Check that :func:`parse_token_ids` accepts a text, in little memory.
+
+    Raises:
+        ValueError: It does not; the message is that of the first part that is wrong.
+    """
+    begin = 0
+    while (end := text.find(" ", begin + _CHECKED_CHARACTERS)) >= 0:
+        parse_token_ids(text[begin:end], size)
+        begin = end + 1
+    parse_token_ids(text[begin:], size)
