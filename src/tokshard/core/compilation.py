@@ -38,7 +38,8 @@ def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
     import numba
 
     dispatcher: Any = numba.njit(nogil=True)(kernel)
-    with contextlib.suppress(RuntimeError, OSError):  # no directory for the cache can be written
+    # No directory for the cache can be written, or this numba has other internals: the kernel works without.
+    with contextlib.suppress(RuntimeError, OSError, AttributeError, ImportError):
         # As numba's enable_caching does.
         dispatcher._cache = _kernel_cache(kernel)  # noqa: SLF001
     function: Callable[..., Any] = dispatcher

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from tokshard.core.formatting import count, counted
@@ -63,7 +64,7 @@ class JsonLimits:
         depth = containers = 0
         values = 1
         held = b""
-        for piece in _without_strings(content):
+        for piece in chain(_without_strings(content), (b'"',)):  # the last one follows an open bracket
             outline = held + piece
             # An opening bracket at the end of a piece may have nothing in it.
             held = outline[-1:] if outline[-1:] in (b"[", b"{") else b""
