@@ -8,8 +8,12 @@ PAGE = (ROOT / "docs/explanation/reliability.md").read_text()
 CITED = re.compile(r"\bP(\d{1,2})[a-z]?\b")
 
 
-def promises() -> set[int]:
-    return {int(number) for number in re.findall(r"(?m)^\| P(\d+) \|", PAGE)}
+def promises() -> list[int]:
+    return [int(number) for number in re.findall(r"(?m)^\| P(\d+) \|", PAGE)]
+
+
+def test_every_promise_has_a_number_of_its_own():
+    assert len(promises()) == len(set(promises())) > 40
 
 
 def test_every_cited_promise_is_on_the_page():
