@@ -194,6 +194,7 @@ WORDS = [
     "a  b",
     "x = f(1, 2)\n",
     "3.14 5",
+    "a1b22c",
     "é ",
     "ok",
 ]
@@ -310,6 +311,8 @@ def test_special_tokens_are_added_to_the_whole_text(name, make, tmp_path, monkey
     if name == "Llama 2":
         pytest.importorskip("sentencepiece")
     definition = {**DEFINITIONS[name](), "post_processor": BOS}
+    if name == "Llama 2":
+        definition["added_tokens"] = [added(n, text) for n, text in enumerate(("<unk>", "<s>", "</s>"))]
     tokenizer = written(tmp_path, definition)
     monkeypatch.setattr(long_texts, "PIECE_CHARACTERS", 3)
     encoder = make(tokenizer, special_tokens=True)
@@ -394,6 +397,14 @@ def test_a_unigram_model_has_no_boundaries_but_those_of_its_pre_tokenizer(tmp_pa
     tokenizer = written(tmp_path, definition)
     assert boundaries_of(tokenizer).words is None
     assert vocabulary_rule_of(tokenizer) is None
+
+
+def test_hexadecimal_digits_are_cut_before_a_digit(tmp_path):
+    tokenizer = written(tmp_path, definition_of(byte_model(), pre_tokenizer=GPT2_BYTE_LEVEL))
+    text = random.Random(1).randbytes(5000).hex()
+    pieces = list(boundaries_of(tokenizer).pieces(text, 1000, lambda: None))
+    assert len(pieces) == 9
+    assert all(text[piece.end - 1] in "abcdef" and text[piece.end].isdigit() for piece in pieces[:-1])
 
 
 def test_a_run_of_one_letter_is_one_piece(tmp_path):

@@ -6,7 +6,7 @@ Each part of a tokenizer must allow it:
 * **Normalizer**: it changes the two characters at the boundary regardless of each other, or not at all.
 * **Pre-tokenizer**: it has a boundary there in every context. The known patterns never match across the end
   of a word (a letter, digit or punctuation mark before a space; a letter or digit before a line break, or
-  before punctuation except an apostrophe), look no further ahead, and never look back.
+  before punctuation except an apostrophe; a letter before a digit), look no further ahead, and never back.
 * **Model**: where no pre-tokenizer splits, no token of the vocabulary occurs across the boundary. Merges of a
   BPE model cannot cross it then, and those on one side do not depend on the other.
 
@@ -56,7 +56,7 @@ _PARTIAL_PATTERNS: Final = {r"\p{N}", r"\p{N}{1,3}", KANA_AND_IDEOGRAPHS_PATTERN
 _RUN_PATTERNS: Final = {pattern for pattern in _PATTERNS if r"\p{Lu}" not in pattern}
 
 _BEFORE_SPACE: Final = re.compile(r"\S(?= )")
-_WORD_END: Final = re.compile(r"\S(?= )|[^\W_](?=\n|[^\w\s'])")
+_WORD_END: Final = re.compile(r"\S(?= )|[^\W_](?=\n|[^\w\s'])|[^\W\d_](?=[0-9])")
 _ANYTHING: Final = re.compile(r".(?=.)", re.DOTALL)
 _NO_SPACE: Final = re.compile(rf"[^\s{REPLACEMENT}](?=[^\s{REPLACEMENT}])")
 _IDEOGRAPH: Final = re.compile(r"[\u4e00-\u9fa5](?=[\u4e00-\u9fa5])")

@@ -149,7 +149,7 @@ class Boundaries:
             if (
                 _is_in_word(text[end - 1])
                 and (not self.takes_space or _is_in_word(text[after]))
-                and (text[end] in " \n" or _is_stable(text[end], "PS"))
+                and (text[end] in " \n0123456789" or _is_stable(text[end], "PS"))
                 and self._is_clear(text, end, after)
             ):
                 return end
