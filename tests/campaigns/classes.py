@@ -35,12 +35,12 @@ class Class:
 CLASSES = {
     each.name: each
     for each in (
-        Class("mutants", "indexes", 500_000, 2),
-        Class("plans", "chains of plans", 2_000, 2),
-        Class("damage", "damaged files", 4_000, 6),
-        Class("kills", "kills", 3_000, 9, needs_library=True),
-        Class("faults", "faults", 8_000, 18, needs_library=True),
-        Class("concurrency", "rounds", 1_500, 10),
-        Class("encoding", "strings", 15_000_000, 13),
+        Class("mutants", "indexes", 450_000, 1),
+        Class("plans", "chains of plans", 900, 2),
+        Class("damage", "damaged files", 3_000, 5),
+        Class("kills", "kills", 3_300, 9, needs_library=True),
+        Class("faults", "faults", 8_100, 19, needs_library=True),
+        Class("concurrency", "rounds", 1_650, 12),
+        Class("encoding", "strings", 16_500_000, 12),
     )
 }

@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -123,16 +122,16 @@ class ConcurrencyCampaign:
         ends = self._at_once(commands, None)
         if ends[0].code != 0 or self._world.tree() != new:
             return Result("wrong", failure=f"the writer: {ends[0].text}")
-        counts: Counter[str] = Counter()
+        seen = set()
         for ended in ends[1:]:
             if bad := bad_end(ended):
                 return Result("wrong", failure=bad)
             for line in ended.stdout.splitlines():
-                known = {old["x.bin"]: "read the old data", new["x.bin"]: "read the new data"}
-                if line.startswith("tokens ") and line[7:] not in known:
+                name = {f"tokens {old['x.bin']}": "old", f"tokens {new['x.bin']}": "new"}.get(line)
+                if name is None and line.startswith("tokens "):
                     return Result("wrong", failure=f"a reader got a mixture: {ended.stdout}")
-                counts[known[line[7:]] if line.startswith("tokens ") else line] += 1
-        return Result(", ".join(sorted(counts)))
+                seen.add(name or ("sound" if line.endswith(": sound") else "a reported change"))
+        return Result(f"readers saw {', '.join(sorted(seen - {'sound'})) or 'sound data'}")
 
     def _lock(self, chance: random.Random, lock: str, *, killed: bool = True) -> Result:
         directory = self._world.directory / "lock"

@@ -80,7 +80,7 @@ class EncodingCampaign:
         strings, fast, reference = self._tools(name)
         texts = list(strings.draw(random.Random(case), _STRINGS))
         wrong = difference(texts, fast, reference)
-        return Result(f"equal, {name}" if wrong is None else "differs", len(texts), wrong)
+        return Result("equal" if wrong is None else "differs", len(texts), wrong)
 
     def controls(self) -> Iterator[tuple[str, str | None]]:
         name = next(name for name in self._paths if name not in self._refused)

@@ -125,6 +125,10 @@ class Process:
         with contextlib.suppress(OSError):
             os.setpgid(self.pid, self.pid)
 
+    def has_ended(self) -> bool:
+        """Return whether the process has ended, though not what it started."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     def wait(self) -> Ended:
         """Wait for the end of the process and of all that it started."""
         deadline = time.monotonic() + HANGS_SECONDS

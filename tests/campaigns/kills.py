@@ -125,8 +125,9 @@ class KillCampaign:
             if command.name == "tokenize-pool" and chance.random() < 0.5:
                 process = command.begin(self._world, self._break)
                 time.sleep(moment)
-                victim = _kill_a_worker(process.pid, chance)
-                return f"a worker at a moment{'' if victim else ' (none yet)'}", process.wait()
+                while not _kill_a_worker(process.pid, chance) and not process.has_ended():
+                    time.sleep(0.001)
+                return "a worker at a moment", process.wait()
             return how, command.run(self._world, lambda: self._break(moment))
         action = {"at a call": calls.KILL, "after a call": calls.KILL_AFTER, "in a write": calls.HALF}[how]
         kind, count = calls.ANY, total
