@@ -368,6 +368,23 @@ def test_text_that_spells_the_token_of_a_byte_needs_the_reference(make, tmp_path
     assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
 
 
+@needs_version_0
+def test_text_that_spells_a_token_of_unknown_characters_needs_the_reference(tmp_path):
+    definition = metaspace()
+    vocabulary = definition["model"]["vocab"]
+    assert "\u2603" not in vocabulary
+    for token in ("<\u2603>", "\u2581x\u2603", "\u2603\u2603"):
+        vocabulary[token] = max(vocabulary.values()) + 1
+    texts = ["a<\u2603>", "b x\u2603", "c\u2603\u2603d"]
+    simple = simplified(definition, special_tokens=False)
+    assert encode_by_fastokens(simple, texts) != encode_plainly(definition, texts)
+
+    fast = fast_encoder(written(tmp_path, definition), special_tokens=False)
+
+    batch = [*texts, "a\u2603", "<b>", "c"]
+    assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
+
+
 @pytest.mark.parametrize(
     "processor", [BERT, {**BERT, "type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": True}]
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tokshard.tokenizer import huggingface_library
+from tokshard.tokenizer.metaspace import REPLACEMENT
 
 # fastokens' regular expressions treat this character as white space; Unicode and the reference do not,
 # since 2013.
@@ -19,10 +20,6 @@ DISPUTED_CHARACTER: Final = "\u180e"
 # The reference takes LATIN SMALL LETTER LONG S for an s in patterns that ignore case, as in (?i:'s);
 # fastokens does not. It is the only other case of a letter of these patterns.
 _LONG_S: Final = "'\u017f"
-
-# fastokens takes text that spells the token of a byte, such as <0x0A>, for that token where no merge joins it
-# with its neighbors; in the reference merges alone make tokens.
-_SPELLED_BYTE: Final = "<0x"
 
 # The characters for which fastokens 0.3.5 and `tokenizers` 1.0.0rc3 split (\p{L}, \p{M}, \p{N}, \s) or
 # normalize (NFC) differently: those that Unicode added with version 17, and the combining
@@ -59,8 +56,18 @@ def _tests(definition: dict[str, Any]) -> Iterator[Callable[[str], bool]]:
         yield lambda text: DISPUTED_CHARACTER in text
     if any("(?i:" in source for source in sources):
         yield lambda text: _LONG_S in text
-    if definition["model"].get("byte_fallback"):
-        yield lambda text: _SPELLED_BYTE in text
+    if definition["model"].get("byte_fallback") and (spelled := _tokens_of_unknown_characters(definition)):
+        tokens = re.compile("|".join(map(re.escape, spelled)).replace(REPLACEMENT, f"[ {REPLACEMENT}]"))
+        yield lambda text: tokens.search(text) is not None
+
+
+def _tokens_of_unknown_characters(definition: dict[str, Any]) -> list[str]:
+    # With byte fallback, fastokens takes text that spells a token for that token, even if one of its
+    # characters is no token, as <0x0A> in a vocabulary without x. In the reference such a character becomes
+    # bytes, and merges alone make tokens.
+    vocabulary = definition["model"]["vocab"]
+    unknown = set().union(*vocabulary) - vocabulary.keys()
+    return [token for token in vocabulary if len(token) > 1 and not unknown.isdisjoint(token)]
 
 
 def components(part: Any, key: str) -> Iterator[dict[str, Any]]:
