@@ -1,6 +1,7 @@
-"""The fast encoder against the reference, on random strings of many kinds.
+"""The fast encoder against the reference, on random strings of many kinds, and long texts in small pieces.
 
-A case is TOKENIZER/SEED.NUMBER, and some thousand strings. Tokenizers are those of a directory, or some
+A case is TOKENIZER/SEED.NUMBER, and some thousand strings; some are joined to texts that are encoded as long
+documents are, with pieces of a few characters. Tokenizers are those of a directory, or some
 that the project makes: every pattern that the fast encoder knows, SentencePiece's form, and that of
 sample_data.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ import numpy as np
 from campaigns.strings import SAMPLE_DATA, Strings, texts_of
 from campaigns.tally import Place, Result
 from support.tokenizer_definitions import BYTE_LEVEL, added, characters, metaspace, probe, sequence, split
+from tokshard.tokenizer import long_texts
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import (
     EncodedBatch,
@@ -27,9 +30,14 @@ from tokshard.tokenizer.encoders import (
     fast_encoder_refusal,
     reference_encoder,
 )
+from tokshard.tokenizer.long_texts import LongTextEncoder
+from tokshard.tokenizer.pieces import TextPiece
 from tokshard.tokenizer.structure import KNOWN_PATTERNS
 
 _STRINGS = 2000
+_LONG_TEXTS = 50
+_JOINED = 8
+_MOST_CHARACTERS_OF_A_PIECE = 30
 _CONTROL_BATCHES = 20
 
 
@@ -67,6 +75,7 @@ class EncodingCampaign:
                 self._refused[name] = reason
         self._texts = texts_of(place.texts)
         self._tools = cache(self._load)
+        self._long_encoders = cache(self._long_encoder)
 
     def cases(self, seed: int, worker: int, workers: int) -> Iterator[str]:
         names = [name for name in self._paths if name not in self._refused]
@@ -78,9 +87,16 @@ class EncodingCampaign:
     def run(self, case: str) -> Result:
         name, _, _ = case.partition("/")
         strings, fast, reference = self._tools(name)
-        texts = list(strings.draw(random.Random(case), _STRINGS))
+        chance = random.Random(case)
+        texts = list(strings.draw(chance, _STRINGS))
         wrong = difference(texts, fast, reference)
-        return Result("equal" if wrong is None else "differs", len(texts), wrong)
+        outcomes = Counter({"equal" if wrong is None else "differs": len(texts)})
+        for _ in range(_LONG_TEXTS):
+            text = "".join(chance.choices(texts, k=_JOINED))
+            characters = chance.randint(1, _MOST_CHARACTERS_OF_A_PIECE)
+            wrong = wrong or difference_in_pieces(text, characters, self._long_encoders(name), reference)
+        outcomes["long, in pieces"] = _LONG_TEXTS
+        return Result("", outcomes.total(), wrong, outcomes)
 
     def controls(self) -> Iterator[tuple[str, str | None]]:
         name = next(name for name in self._paths if name not in self._refused)
@@ -93,6 +109,16 @@ class EncodingCampaign:
         yield "positive: ids are swapped in texts with a rare pattern", None if caught else "was not caught"
         same = difference(batches[0], reference, reference)
         yield "negative: the reference with itself", same
+        wrong_cuts = self._long_encoder(name)
+        wrong_cuts._boundaries = _CutsAnywhere()
+        joined = ("".join(batches[0][n : n + _JOINED]) for n in range(_STRINGS))
+        caught = any(difference_in_pieces(text, 9, wrong_cuts, reference) for text in joined)
+        yield "positive: texts are cut anywhere", None if caught else "was not caught"
+
+    def _long_encoder(self, name: str) -> LongTextEncoder:
+        _, fast, reference = self._tools(name)
+        tokenizer = load_tokenizer(str(self._paths[name]), need_eod=False)
+        return LongTextEncoder(tokenizer, fast, reference, special_tokens=False)
 
     def _load(self, name: str) -> tuple[Strings, Encoder, Encoder]:
         path = self._paths[name]
@@ -100,6 +126,14 @@ class EncodingCampaign:
         strings = Strings(json.loads(path.read_text(encoding="utf-8")), self._texts)
         fast = fast_encoder(tokenizer, special_tokens=False)
         return strings, fast, reference_encoder(tokenizer, special_tokens=False)
+
+
+class _CutsAnywhere:
+    """Boundaries that are wrong on purpose."""
+
+    def pieces(self, text: str, characters: int, _: object) -> Iterator[TextPiece]:
+        for begin in range(0, len(text), characters):
+            yield TextPiece(begin, min(begin + characters, len(text)))
 
 
 class _SwapsIds:
@@ -131,6 +165,16 @@ def difference(texts: list[str], encoder: Encoder, reference: Encoder) -> str | 
         if one != other:
             return f"{text!a}: {one} instead of {other}"
     return "other offsets"
+
+
+def difference_in_pieces(
+    text: str, characters: int, encoder: LongTextEncoder, reference: Encoder
+) -> str | None:
+    """Say what is wrong with the tokens of a text in pieces of about so many characters."""
+    long_texts.PIECE_CHARACTERS = characters
+    found = [index for ids in encoder.encode(text, compare=False, where="") for index in ids.tolist()]
+    right = reference.encode([text]).ids.tolist()
+    return None if found == right else f"{text!a} in pieces of {characters}: {found} instead of {right}"
 
 
 make = EncodingCampaign
