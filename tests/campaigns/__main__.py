@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from campaigns import calls, worker
 from campaigns.classes import CLASSES, Class
@@ -53,6 +54,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         help="take real text from this .jsonl or .jsonl.zst file [default: sample_data]",
     )
     add("--json", metavar="FILE", help="write the counts and failures to FILE")
+    add("--add", metavar="FILE", help="add the counts of an earlier run, which its --json wrote")
     add("--list", action="store_true", help="list the classes and their goals for an hour, and stop")
     found = parser.parse_args(words)
     found.only = found.only.split(",") if found.only else list(CLASSES)
@@ -81,6 +83,8 @@ def main(words: Sequence[str]) -> int:
             shares = sum(CLASSES[other].share for other in options.only[number:])
             tallies[name] = run(each, max(1.0, left * each.share / shares), options, directory)
             show(each, tallies[name], options)
+    if options.add:
+        tallies = added(tallies, json.loads(Path(options.add).read_text(encoding="utf-8"))["classes"])
     print(table(tallies))
     if options.json:
         found = {
@@ -90,6 +94,16 @@ def main(words: Sequence[str]) -> int:
         }
         Path(options.json).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return int(any(tally.failed for tally in tallies.values()))
+
+
+def added(tallies: Mapping[str, Tally], earlier: Mapping[str, Any]) -> dict[str, Tally]:
+    """Return the counts of two runs together."""
+    found = {name: Tally.of_json(earlier[name]) if name in earlier else Tally() for name in CLASSES}
+    for name, tally in tallies.items():
+        seconds = found[name].seconds + tally.seconds
+        found[name].add(tally)
+        found[name].seconds = seconds
+    return {name: tally for name, tally in found.items() if name in tallies or name in earlier}
 
 
 def run(each: Class, seconds: float, options: argparse.Namespace, directory: Path) -> Tally:

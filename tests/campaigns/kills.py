@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -84,18 +85,20 @@ class KillCampaign:
     def _kill(self, command: Command, chance: random.Random) -> Result:
         expected = self._expected(command)
         self._world.fresh(command.start)
-        outcome = ""
+        outcomes: Counter[str] = Counter()
+        wrong = None
         for _ in range(chance.randint(1, _MOST_KILLS)):
             how, ended = self._killed(command, chance)
-            if ended.code not in _KILLED:
-                if wrong := self._wrong_end(command, expected, ended):
-                    return Result(how, failure=f"{how}: {wrong}")
-                how = f"{how}: {'finished' if ended.code == 0 else 'a worker died'}"
-            outcome = outcome or how
-            if (wrong := judge(self._world.tree(), expected.tree, expected.old)) is not None:
-                return Result(how, failure=f"{how}: {wrong}")
-        wrong = self._again(command, expected)
-        return Result(outcome, failure=wrong and f"{outcome}, and then {wrong}")
+            if ended.code in _KILLED:
+                outcomes[how] += 1
+            elif (wrong := self._wrong_end(command, expected, ended)) is None:
+                outcomes["too late" if ended.code == 0 else f"{how}: a worker"] += 1
+            wrong = wrong or judge(self._world.tree(), expected.tree, expected.old)
+            if wrong:
+                return Result("wrong", failure=f"{how}: {wrong}")
+        if wrong := self._again(command, expected):
+            return Result("wrong", failure=f"{', '.join(outcomes)}, and then {wrong}")
+        return Result("", outcomes.total() - outcomes["too late"], counts=outcomes)
 
     def _kill_at(self, command: Command, kind: str, k: int, action: int) -> Result:
         """Kill a command at the k-th call of a kind."""
@@ -121,7 +124,7 @@ class KillCampaign:
         below = str(self._world.directory)
         how = chance.choice(["at a call", "after a call", "in a write", "at a moment"])
         if how == "at a moment":
-            moment = chance.random() * seconds
+            moment = chance.random() ** 2 * seconds
             if command.name == "tokenize-pool" and chance.random() < 0.5:
                 process = command.begin(self._world, self._break)
                 time.sleep(moment)
@@ -133,7 +136,7 @@ class KillCampaign:
         kind, count = calls.ANY, total
         if how == "in a write":
             kind, count = calls.KINDS.index("write"), max(1, total // 5)
-        k = 1 + int(chance.random() * count)
+        k = 1 + int(chance.random() ** 2 * count)  # what continues after a kill makes fewer calls
         with self._calls.armed(below, kind, k, action):
             return how, command.run(self._world, self._break)
 

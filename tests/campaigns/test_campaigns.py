@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,27 @@ def test_wrong_options(words, message):
     done = soak(*words)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_counts_of_an_earlier_run_are_added(tmp_path):
+    earlier = {
+        "plans": Tally(5, Counter(x=5), seconds=60.0, controls={"positive: x": "was not caught"}).to_json()
+    }
+    (tmp_path / "counts.json").write_text(json.dumps({"classes": earlier}))
+    words = [
+        "--only",
+        "mutants",
+        "--minutes",
+        "0.001",
+        "--workers",
+        "1",
+        "--add",
+        str(tmp_path / "counts.json"),
+    ]
+    done = soak(*words)
+    assert done.returncode == 0
+    assert "| plans | 5 chains of plans | 5 x | 0 | 0 of 1 as expected | 1.0 min |" in done.stdout
+    assert "| mutants | " in done.stdout
 
 
 def test_a_control_that_was_not_caught_is_a_failure():
