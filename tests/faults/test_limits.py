@@ -102,7 +102,7 @@ def test_the_cause_of_another_error_is_named():
     known = known_error(caught.value)
     assert isinstance(known, StorageError)
     assert str(known) == f"cannot open settings.json: Too many open files (ulimit -n is {limit})"
-    assert "ulimit -n 1024" in known.hint
+    assert "ulimit -n 4096" in known.hint
     library = ImportError("libfast.so: cannot open shared object file: Too many open files", path="fast.so")
     assert str(known_error(library)) == f"cannot open fast.so: Too many open files (ulimit -n is {limit})"
     again = error_from_json(error_to_json(caught.value))

@@ -172,7 +172,7 @@ def _refuse_special(paths: Sequence[str]) -> None:
             if not stat.S_ISREG(mode):
                 raise InputError(
                     f"cannot read {path}: it is {irregular_kind(mode)}, not a regular file",
-                    hint="remove it, or pass a pipe by its own path",
+                    hint="remove it, or, to read a pipe, pass its own path",
                 )
 
 

@@ -66,7 +66,7 @@ def irregular_kind(mode: int) -> str:
 def _irregular(path: str, mode: int) -> InputError:
     return InputError(
         f"cannot read {path}: it is {irregular_kind(mode)}, not a regular file",
-        hint="remove it, or replace it by the file",
+        hint="remove it, or replace it with a regular file",
     )
 
 

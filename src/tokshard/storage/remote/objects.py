@@ -107,7 +107,8 @@ def pair_status(url: str, published_later: str) -> tuple[RemoteStatus, RemoteSta
             _pairs.add(versions)
             return pair
     raise InputError(
-        f"{url} and {published_later} change again and again", hint="run again when no process writes to them"
+        f"cannot read one version of {url} and {published_later}: they are being replaced again and again",
+        hint="run the command again when no process writes to them",
     )
 
 
