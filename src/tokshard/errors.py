@@ -352,7 +352,7 @@ def known_error(error: BaseException) -> TokshardError | None:
 def _storage_hint(cause: OSError) -> str | None:
     hints = {
         errno.EMFILE: "raise the limit of open files (ulimit -n 4096) and run the same command again",
-        errno.ENFILE: "raise the system's limit of open files (sysctl fs.file-max) and run the same command again",
+        errno.ENFILE: "raise the limit of all open files (sysctl fs.file-max) and run the same command again",
         errno.ENOSPC: "free some space and run the same command again: finished work is kept",
         errno.EDQUOT: "free some space (the quota is exhausted) and run the same command again",
         errno.EFBIG: "raise the file size limit (ulimit -f) and run the same command again",

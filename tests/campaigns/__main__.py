@@ -44,18 +44,18 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         help="run for at most about N minutes [default: 60]",
     )
     add("--only", metavar="CLASS,...", help=f"run only these classes: {', '.join(CLASSES)}")
-    add("--seed", type=int, default=1, metavar="N", help="seed all choices with N [default: 1]")
+    add("--seed", type=int, default=1, metavar="N", help="seed of all random choices [default: 1]")
     add("--workers", type=int, default=2, metavar="N", help="run N processes at once [default: 2]")
-    add("--case", metavar="CASE", help="run only this case of the class of --only, as a failure names it")
-    add("--tokenizers", metavar="DIR", help="use the *.json tokenizers of DIR [default: some that are made]")
+    add("--case", metavar="CASE", help="run only this case of the class in --only; failures name their case")
+    add("--tokenizers", metavar="DIR", help="use the *.json tokenizers of DIR [default: generated]")
     add(
         "--texts",
         metavar="FILE",
         help="take real text from this .jsonl or .jsonl.zst file [default: sample_data]",
     )
     add("--json", metavar="FILE", help="write the counts and failures to FILE")
-    add("--add", metavar="FILE", help="add the counts of an earlier run, which its --json wrote")
-    add("--list", action="store_true", help="list the classes and their goals for an hour, and stop")
+    add("--add", metavar="FILE", help="add the counts of an earlier run from its --json file")
+    add("--list", action="store_true", help="list the classes and their goals for an hour, and exit")
     found = parser.parse_args(words)
     found.only = found.only.split(",") if found.only else list(CLASSES)
     if unknown := [name for name in found.only if name not in CLASSES]:

@@ -180,8 +180,8 @@ class _Attempt:
         job.build.refuse_existing(job.build.destinations)
         if not self._workspace.begin_together(job.plan):
             raise OutputExistsError(
-                f"{self._workspace.directory} contains unfinished work of other inputs or options, and without "
-                "locks a task cannot tell whether another task is using it",
+                f"{self._workspace.directory} contains unfinished work of other inputs or options, and "
+                "without locks a task cannot tell whether another task is using it",
                 hint="run the command of the tasks once with --discard-work instead of --array-task",
             )
 
