@@ -275,7 +275,7 @@ def judge(found: Tree, new: Tree, old: Tree | None) -> str | None:
             {path: digest for path, digest in generation.items() if _group_of(path) == group}
             for generation in generations
         ]
-        pair = [path for path in files if path.endswith((".bin", ".idx"))]
+        pair = [path for path in (f"{group}.bin", f"{group}.idx") if path in files]
         if len(pair) == 2 and not any(all(files[path] == one.get(path) for path in pair) for one in wholes):
             return f"{group}: .bin and .idx do not belong together"
         whole = any(one and {path: files.get(path) for path in one} == one for one in wholes)

@@ -38,7 +38,7 @@ from tokshard.index_cache.examination import Condition
 from tokshard.index_cache.npy import Blocks
 from tokshard.index_cache.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
 from tokshard.index_cache.tokenizer_check import check_tokenizers
-from tokshard.storage.fs import abspath
+from tokshard.storage.fs import abspath, lexists
 from tokshard.storage.lock import lock_mode
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
         directory, cache, recipe, plan.resolved, plan.config, tuple(built.splits), tokenizers
     )
     with writing(directory):
-        exists = os.path.lexists(document.path)
+        exists = lexists(document.path)
         # Only now are the fingerprints of the datasets known.
         _refuse_other(document.path, lambda there: there.id == document.id, force=force)
         document.write(replace=force or exists)
@@ -487,7 +487,7 @@ def _refuse_too_many(plan: BlendPlan) -> None:
 
 
 def _refuse_other(path: str, is_same: Callable[[BlendDocument], bool], *, force: bool) -> None:
-    if force or not os.path.lexists(path):
+    if force or not lexists(path):
         return
     with suppress(IntegrityError):  # a damaged document is another one
         if is_same(BlendDocument.read(path)):

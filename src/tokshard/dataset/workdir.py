@@ -38,7 +38,7 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.plan import BuildPlan, MergeParameters
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError
-from tokshard.storage import paths, syscalls
+from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.digest import READ_BYTES, FileRecord
 from tokshard.storage.files import (
     AtomicFile,
@@ -140,7 +140,7 @@ def file_chunks(path: str) -> Iterator[bytes]:
 
 def is_sealed(directory: str) -> bool:
     """Return whether the work directory is ready for publication."""
-    return os.path.exists(os.path.join(directory, PUBLISH_NAME))
+    return fs.exists(os.path.join(directory, PUBLISH_NAME))
 
 
 def refuse_link(directory: str) -> None:
@@ -188,19 +188,19 @@ def _withdraw(prefix: str, names: Sequence[str]) -> None:
 def _refuse_foreign(directory: str, k: int, prefix: str) -> None:
     for name in _GUARDED:
         staged, target = os.path.join(directory, f"{k}.{name}"), file_of(prefix, name)
-        if os.path.lexists(staged) and os.path.lexists(target) and not is_same_file(staged, target):
+        if fs.lexists(staged) and fs.lexists(target) and not is_same_file(staged, target):
             raise foreign_file(target)
 
 
 def _is_staged(directory: str, k: int, name: str) -> bool:
-    return os.path.exists(os.path.join(directory, f"{k}.{name}"))
+    return fs.exists(os.path.join(directory, f"{k}.{name}"))
 
 
 def _move(directory: str, k: int, name: str, prefix: str, *, replaces: bool) -> None:
     target = file_of(prefix, name)
     if _is_staged(directory, k, name):
         (syscalls.replace if replaces else rename_new)(os.path.join(directory, f"{k}.{name}"), target)
-    elif not os.path.exists(target):
+    elif not fs.exists(target):
         raise IntegrityError(
             f"cannot publish {target}: its staged file is missing",
             path=target,
@@ -278,7 +278,7 @@ class WorkDirectory:
 
     def is_half_removed(self) -> bool:
         """Tell whether the removal of the work directory has begun: its plan is gone."""
-        return not os.path.lexists(os.path.join(self.directory, _PLAN_NAME))
+        return not fs.lexists(os.path.join(self.directory, _PLAN_NAME))
 
     def begin(self, plan: BuildPlan) -> None:
         """Make the work directory that of a plan: continue its own, and keep that of another one.
@@ -359,7 +359,7 @@ class WorkDirectory:
         """Tell whether a later run could use something of the work directory."""
         names = os.listdir(self.directory) if os.path.isdir(self.directory) else []
         journals = [os.path.join(self.directory, name) for name in names if name.endswith(".jsonl")]
-        return any(next(read_checkpoints(path), None) for path in journals if os.path.isfile(path))
+        return any(next(read_checkpoints(path), None) for path in journals if fs.isfile(path))
 
     def seal(self, prefixes: Sequence[str], manifests: Sequence[Manifest], *, replaces: bool) -> None:
         """Record that the outputs at these prefixes are staged, and whether they replace existing files.

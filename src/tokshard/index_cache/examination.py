@@ -20,6 +20,7 @@ from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.index_cache.description import BlendedDescription, Description, read_description
 from tokshard.index_cache.entry import CacheEntry, IndexOrigin, Sidecar, blend_specs
 from tokshard.index_cache.npy import ArraySpec, read_spec
+from tokshard.storage import fs
 from tokshard.storage.digest import file_digest
 
 Condition = Literal["fresh", "stale", "damaged", "foreign", "missing", "complete"]
@@ -136,7 +137,7 @@ def examine(entry: CacheEntry, content: EntryContent | None = None, *, digests: 
     try:
         # A process that replaces an entry removes its description first and writes it last.
         path = entry.description_path
-        description = InputFile(path) if os.path.isfile(path) else None
+        description = InputFile(path) if fs.isfile(path) else None
         found = _Examiner(entry).examine(content, digests=digests)
         if description is None or description.is_in_place():
             return found
@@ -150,7 +151,7 @@ class _Examiner:
     def __init__(self, entry: CacheEntry) -> None:
         self._entry = entry
         self._problems: list[EntryProblem] = []
-        self._missing = tuple(path for path in entry.megatron_files if not os.path.isfile(path))
+        self._missing = tuple(path for path in entry.megatron_files if not fs.isfile(path))
 
     def examine(self, content: EntryContent | None, *, digests: bool) -> Examination:
         entry = self._entry

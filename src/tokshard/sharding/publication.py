@@ -23,7 +23,7 @@ from tokshard.sharding.ranks import (
     rank_name,
 )
 from tokshard.sharding.sources import DatasetReference
-from tokshard.storage import syscalls
+from tokshard.storage import fs, syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.reading import open_file
@@ -75,7 +75,7 @@ def write_plan(
     syscalls.make_directory(place)
     with WriterLock(os.path.join(place, LOCK_NAME)):
         _check_own_arrays(plan, place)
-        exists = os.path.lexists(os.path.join(place, PLAN_NAME))
+        exists = fs.lexists(os.path.join(place, PLAN_NAME))
         replaced = _refuse_other(plan, place, force=force)
         entries = _entries(plan)
         contents: dict[str, bytes]
@@ -164,7 +164,7 @@ def _entries(plan: Plan) -> tuple[RankEntry, ...]:
 
 def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
     path = os.path.join(directory, PLAN_NAME)
-    if not os.path.lexists(path):
+    if not fs.lexists(path):
         return False
     try:
         same = read_plan(path).plan_id == plan.plan_id

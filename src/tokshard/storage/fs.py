@@ -6,12 +6,14 @@ a local copy, see :mod:`tokshard.storage.remote.local_copy`.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from glob import glob as local_glob
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
-from tokshard.errors import MissingFileError, UsageError
+from tokshard.errors import MissingFileError, StorageError, UsageError
 from tokshard.storage import reading
 from tokshard.storage.paths import is_remote
 
@@ -31,9 +33,24 @@ def exists(path: str) -> bool:
     """Return whether a file exists.
 
     Raises:
-        StorageError: An object store does not respond.
+        StorageError: It is unknown: a file system cannot tell, or an object store does not respond.
     """
-    return _is_object(path) if is_remote(path) else os.path.exists(path)
+    return _is_object(path) if is_remote(path) else _status(path) is not None
+
+
+def _status(path: str, *, follow_links: bool = True) -> os.stat_result | None:
+    # The functions of os.path take every error for the absence of the file.
+    try:
+        return os.stat(path, follow_symlinks=follow_links)
+    except ValueError:  # a name with a NUL character
+        return None
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise StorageError("read", path, error) from error
+
+
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 
 def _objects() -> ModuleType:
@@ -45,12 +62,15 @@ def _objects() -> ModuleType:
 
 def lexists(path: str) -> bool:
     """Return whether a name exists, even as a broken link; see :func:`exists`."""
-    return _is_object(path) if is_remote(path) else os.path.lexists(path)
+    return _is_object(path) if is_remote(path) else _status(path, follow_links=False) is not None
 
 
 def isfile(path: str) -> bool:
     """Return whether a regular file exists; see :func:`exists`."""
-    return _is_object(path) if is_remote(path) else os.path.isfile(path)
+    if is_remote(path):
+        return _is_object(path)
+    status = _status(path)
+    return status is not None and stat.S_ISREG(status.st_mode)
 
 
 def _is_object(url: str) -> bool:

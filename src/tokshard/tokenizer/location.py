@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tokshard.core.formatting import visible
 from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
-from tokshard.storage import paths, syscalls
+from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
 from tokshard.tokenizer.directory_reader import FILES_BESIDE
@@ -82,14 +82,14 @@ def _location(fetch: Callable[[str], str | None], name: str | None, directory: s
 def _from_disk(argument: str) -> Location:
     is_directory = os.path.isdir(argument)
     directory, name = (argument, None) if is_directory else os.path.split(argument)
-    if not is_directory and not os.path.lexists(argument):
+    if not is_directory and not fs.lexists(argument):
         raise TokenizerError(
             f"tokenizer not found: {visible(argument)}", hint=_hint_for_missing(argument, directory)
         )
 
     def fetch(file: str) -> str | None:
         path = argument if file == name else os.path.join(directory, file)
-        return path if os.path.lexists(path) else None
+        return path if fs.lexists(path) else None
 
     found = _location(fetch, name, argument if is_directory else None)
     if found is None:
@@ -149,7 +149,7 @@ def _copy(url: str) -> str:
     digest = hashlib.sha256(f"{url} {status.size_bytes} {status.version}".encode()).hexdigest()[:24]
     directory = os.path.join(paths.user_cache_directory(), _CACHE_NAME, digest)
     path = os.path.join(directory, os.path.basename(url))
-    if not os.path.exists(path):
+    if not fs.exists(path):
         syscalls.make_directory(directory)
         objects.download(url, path, known=status)
     return path

@@ -23,7 +23,7 @@ from tokshard.errors import InputError, IntegrityError, StorageError, TokshardEr
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription, read_description
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.npy import map_npy, read_spec
-from tokshard.storage.fs import getsize
+from tokshard.storage.fs import getsize, isfile
 from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.cache import EntryToVerify
 from tokshard.verification.context import VerifyContext, unreadable_found
@@ -107,7 +107,7 @@ def _examine_source(
         findings.find("blend-samples", text)
     # A damaged array is a finding of its index.
     with unreadable_found(findings, source.shuffle_index), suppress(IntegrityError):
-        if os.path.isfile(source.shuffle_index):
+        if isfile(source.shuffle_index):
             samples = read_spec(source.shuffle_index).shape[0]
             if samples != source.samples:
                 text = (

@@ -40,7 +40,7 @@ from tokshard.index_cache.examination import Examination, examine
 from tokshard.index_cache.npy import map_npy
 from tokshard.index_cache.options import IndexRequest
 from tokshard.storage.files import is_temporary
-from tokshard.storage.fs import getsize, state
+from tokshard.storage.fs import getsize, lexists, state
 from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.report import ProductFindings, VerifiedProduct
@@ -190,7 +190,7 @@ def _sizes(prefix: str) -> DatasetFingerprint:
 def _examine_leftovers(entry: CacheEntry, findings: ProductFindings) -> None:
     if not os.path.isdir(entry.directory or "."):
         return
-    left = [entry.lock_path] if os.path.lexists(entry.lock_path) else []
+    left = [entry.lock_path] if lexists(entry.lock_path) else []
     begin = f".{entry.stem}-"
     with unreadable_found(findings, entry.directory):
         names = os.listdir(entry.directory or ".")

@@ -19,6 +19,7 @@ from tokshard.dataset.plan import BuildParameters, TokenizeParameters
 from tokshard.dataset.records import UnitRecord, parse_line
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingExtraError, raise_exhaustion
+from tokshard.storage import fs
 from tokshard.storage.digest import piecewise_digest
 from tokshard.storage.reading import open_file
 from tokshard.verification.context import VerifyContext
@@ -175,7 +176,7 @@ def examine_inputs(
     """
     here = []
     for number, source in enumerate(manifest.inputs):
-        if source.size_bytes is not None and os.path.isfile(source.path):
+        if source.size_bytes is not None and fs.isfile(source.path):
             here.append(number)
     missing = [source.path for number, source in enumerate(manifest.inputs) if number not in set(here)]
     if missing:
