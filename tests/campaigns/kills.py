@@ -27,8 +27,9 @@ from campaigns.tally import Place, Result
 from faults.campaign import apply_control
 
 _CONTROLS = {
-    "broken_writers:manifest_first": ("rename", calls.KILL_AFTER),
-    "broken_writers:trust_every_part": ("write", calls.HALF),
+    "broken_writers:manifest_first": ("tokenize-bpe", "rename", calls.KILL_AFTER),
+    "broken_writers:trust_every_part": ("tokenize-bpe", "write", calls.HALF),
+    "broken_writers:new_tokens_beside_the_old_index": ("tokenize-force", "rename", calls.KILL_AFTER),
 }
 _KILLED = {-signal.SIGKILL, -signal.SIGALRM}
 _MOST_KILLS = 3
@@ -58,9 +59,9 @@ class KillCampaign:
         return self._kill(COMMANDS[name], random.Random(seed))
 
     def controls(self) -> Iterator[tuple[str, str | None]]:
-        for control, (kind, action) in _CONTROLS.items():
+        for control, (name, kind, action) in _CONTROLS.items():
             self._control = f"controls.{control}"
-            command = COMMANDS["tokenize-bpe"]
+            command = COMMANDS[name]
             self._size(command)
             points = reversed(range(1, self._calls.counts[kind] + 1))
             caught = any(self._kill_at(command, kind, k, action).failure for k in points)
