@@ -50,7 +50,8 @@ def _status(path: str, *, follow_links: bool = True) -> os.stat_result | None:
         raise StorageError("read", path, error) from error
 
 
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+# There is no file, or none for this user.
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 
 
 def _objects() -> ModuleType:
