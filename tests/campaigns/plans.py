@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from campaigns.tally import Place, Result
 from sharding.replan.test_job import MODES, continued, with_epochs
 from support.replanned_plans import plan_of, source_of
+from tokshard.core.formatting import counted
 from tokshard.errors import UsageError
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.replan.proof import verify_replan
@@ -50,15 +51,15 @@ class PlanCampaign:
             read += with_epochs(plan, step)
             after = self._after(chance, plan, step)
             if after is None:
-                return Result(f"ended after {number} stops", failure=_twice(read))
+                return Result(f"ended after {counted(number, 'stop')}", failure=_twice(read))
             planned = with_epochs(after, after.streams["train"].assignment.steps)
             wrong = _twice(read + planned) or _missed(read + planned, after, sum(sizes))
             if not wrong and (findings := verify_replan(after, parent=plan, deep=True)):
                 wrong = f"findings: {findings}"
             if wrong:
-                return Result(f"{stops} stops", failure=f"after stop {number}: {wrong}")
+                return Result(counted(stops, "stop"), failure=f"after stop {number}: {wrong}")
             plan = after
-        return Result(f"{stops} stops")
+        return Result(counted(stops, "stop"))
 
     def controls(self) -> Iterator[tuple[str, str | None]]:
         self._skew = 1

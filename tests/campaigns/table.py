@@ -36,6 +36,6 @@ def _row(name: str, tally: Tally) -> str:
 
 def _outcomes(tally: Tally) -> str:
     most = tally.outcomes.most_common()
-    shown = [f"{count:,} {outcome}" for outcome, count in most[:_SHOWN_OUTCOMES]]
+    shown = [f"{outcome}: {count:,}" for outcome, count in most[:_SHOWN_OUTCOMES]]
     rest = sum(count for _, count in most[_SHOWN_OUTCOMES:])
-    return "; ".join([*shown, *([f"{rest:,} other"] if rest else [])])
+    return "; ".join([*shown, *([f"other: {rest:,}"] if rest else [])])
