@@ -1,7 +1,9 @@
 """Compressed files, pipes and standard input: broken ones, odd ones and bombs."""
 
 import bz2
+import errno
 import gzip
+import io
 import lzma
 import os
 import random
@@ -24,7 +26,7 @@ from support.corpus_units import (
     without_reasons,
     zstd,
 )
-from tokshard.corpus import compressed
+from tokshard.corpus import compressed, planning
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.files import discover
 from tokshard.corpus.planning import stream_units
@@ -246,6 +248,24 @@ def test_a_directory_that_cannot_be_written_is_a_storage_error(tmp_path):
     path.unlink()
     with pytest.raises(InputError, match="No such file"):
         list(stream_units(0, file, 100, 100, str(tmp_path), skip=lambda index: False))
+
+
+def test_an_input_that_cannot_be_closed_was_read_nevertheless(tmp_path, monkeypatch):
+    path = tmp_path / "packed"
+    path.write_bytes(gzip.compress(DATA))
+    (file,) = discover([str(path)])
+    closed = []
+
+    class Failing(io.FileIO):
+        def close(self):
+            super().close()
+            closed.append(True)
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(planning, "open_passed", lambda path: io.BufferedReader(Failing(path)))
+    units = stream_units(0, file, 700, LIMIT, str(tmp_path), skip=lambda index: False)
+    assert without_reasons(read_units(units)) == EXPECTED
+    assert closed
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -25,6 +25,7 @@ from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.topology import Topology
+from tokshard.verification import blend, plan
 from tokshard.verification.context import CountingRunner, spread_evenly
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
@@ -130,6 +131,21 @@ def test_a_rank_brings_what_its_plan_reads(tmp_path):
     assert [product.kind for product in report.products] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
     flip(tmp_path / "data/web.bin", 5)
     assert codes(verify(f"{path}/rank-00001.json")) == {"plan-file-changed"}
+
+
+@pytest.mark.parametrize("thing", ["plan", "plan/rank-00001.json", "blend"])
+def test_a_product_that_cannot_be_read_at_first_is_not_sound(tmp_path, monkeypatch, thing):
+    """Its indexes and datasets are not known then."""
+    path = (bad_products.sound_blend if thing == "blend" else bad_products.sound_plan)(tmp_path)
+    module, name = (blend, "blend") if thing == "blend" else (plan, "plan")
+    read, left = module.read_document, [StorageError("read", path, OSError(errno.ENOMEM, "no memory"))]
+    monkeypatch.setattr(module, "read_document", lambda path: left.pop() if left else read(path))
+
+    report = verify(VerifyOptions(path + thing.removeprefix(name), recursive=True))
+
+    assert codes(report) - {"unverified"} == {f"{name}-damaged"}
+    assert any("no memory" in finding.message for finding in report.findings)
+    assert codes(verify(VerifyOptions(path, recursive=True))) <= {"unverified"}
 
 
 def test_packed_plans_and_plans_of_documents(tmp_path):

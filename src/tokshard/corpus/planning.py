@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tokshard.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.content import HEAD_BYTES, identify
@@ -154,11 +154,15 @@ def _opened(path: str) -> Iterator[ByteSource]:
         file = open_passed(0 if path == STDIN else path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    with file:
+    try:
         # A shell or a parent may leave a pipe in non-blocking mode, in which "no data yet" looks like the
         # end of the input.
         os.set_blocking(file.fileno(), True)
         yield ByteSource(file, "standard input" if path == STDIN else path)
+    finally:
+        # What was read is unaffected if a file cannot be closed.
+        with suppress(OSError):
+            file.close()
 
 
 def _text_chunks(source: ByteSource, chunk_bytes: int) -> Iterator[bytes]:

@@ -36,7 +36,7 @@ from tokshard.verification.dataset import verify_dataset
 from tokshard.verification.options import VerifyOptions
 from tokshard.verification.plan import verify_plan, verify_rank
 from tokshard.verification.recognition import Recognized, entries_in, entries_of, recognize
-from tokshard.verification.report import VerifiedProduct, VerifyReport
+from tokshard.verification.report import ProductFindings, ProductKind, VerifiedProduct, VerifyReport
 
 
 def verify(
@@ -102,11 +102,22 @@ def _verified(found: FoundProducts, context: VerifyContext) -> Iterator[Verified
     for entry in found.entries.values():
         yield verify_entry(entry, context)
     for document in found.blends.values():
-        yield verify_blend(document, context)
+        yield _unread("blend", document, found) or verify_blend(document, context)
     for directory in found.plans.values():
-        yield verify_plan(directory, context)
+        path = os.path.join(directory, PLAN_NAME)
+        yield _unread("plan", path, found) or verify_plan(directory, context)
     for manifest in found.ranks.values():
-        yield verify_rank(manifest, context)
+        yield _unread("rank", manifest, found) or verify_rank(manifest, context)
+
+
+def _unread(kind: ProductKind, path: str, found: FoundProducts) -> VerifiedProduct | None:
+    # Even if it can be read now, what it refers to was not found.
+    error = found.unread.get(path)
+    if error is None:
+        return None
+    findings = ProductFindings(kind, path)
+    findings.find_error("blend-damaged" if kind == "blend" else "plan-damaged", error, path=path)
+    return findings.close()
 
 
 def _expected_bytes(found: FoundProducts, context: VerifyContext) -> int:
@@ -153,6 +164,7 @@ class FoundProducts:
         blends: Documents of blends, or their directories.
         plans: Directories of plans.
         ranks: Manifests of ranks.
+        unread: Errors of the file system when blends, plans and manifests of ranks were read, by path.
     """
 
     datasets: dict[str, str] = field(default_factory=dict)
@@ -160,6 +172,7 @@ class FoundProducts:
     blends: dict[str, str] = field(default_factory=dict)
     plans: dict[str, str] = field(default_factory=dict)
     ranks: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, StorageError] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -183,6 +196,7 @@ class FoundProducts:
         self.blends.setdefault(os.path.realpath(document), document)
         found = blend.read_document(document)
         if isinstance(found, TokshardError):
+            self._add_unread(document, found)
             return
         for entry in blend.entries_of(found):
             self.add_entry(entry)
@@ -194,20 +208,27 @@ class FoundProducts:
         directory = path if os.path.isdir(path) else os.path.dirname(path)
         self.plans.setdefault(os.path.realpath(directory), directory)
         if sources:
-            self._add_sources_of_plan(directory)
+            self._add_sources_of_plan(directory, os.path.join(directory, PLAN_NAME))
 
     def add_rank(self, path: str, *, sources: bool) -> None:
         """Add the manifest of a rank, with the indexes and datasets of its plan if these are wanted."""
         self.ranks.setdefault(os.path.realpath(path), path)
         if sources:
-            self._add_sources_of_plan(os.path.dirname(path) or ".")
+            self._add_sources_of_plan(os.path.dirname(path) or ".", path)
 
-    def _add_sources_of_plan(self, directory: str) -> None:
+    def _add_sources_of_plan(self, directory: str, product: str) -> None:
         found = plan.read_document(directory)
-        if not isinstance(found, TokshardError):
-            self._add_existing(plan.prefixes_of(found))
-            for entry in plan.entries_of(found):
-                self.add_entry(entry)
+        if isinstance(found, TokshardError):
+            self._add_unread(product, found)
+            return
+        self._add_existing(plan.prefixes_of(found))
+        for entry in plan.entries_of(found):
+            self.add_entry(entry)
+
+    def _add_unread(self, path: str, error: TokshardError) -> None:
+        # Other errors are found again when the product is verified.
+        if isinstance(error, StorageError):
+            self.unread[path] = error
 
     def add_datasets_of_entries(self) -> None:
         """Add the datasets that the entries were built from."""
