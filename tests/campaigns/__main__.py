@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -111,7 +112,7 @@ def run(each: Class, seconds: float, options: argparse.Namespace, directory: Pat
     if each.needs_library and (reason := calls.reason_not_to()):
         return Tally(skipped=reason)
     workers = 1 if options.case is not None else options.workers
-    goal = round(each.goal * options.minutes / _HOUR / workers)
+    goal = math.ceil(each.goal * options.minutes / _HOUR / workers)
     processes = []
     for number in range(workers):
         own = directory / f"{each.name}-{number}"
