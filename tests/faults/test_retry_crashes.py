@@ -94,6 +94,6 @@ def test_every_storage_call(tmp_path, inputs, name, record_property):
 
 def test_random_attempts_end_as_a_clean_run_of_the_last(tmp_path):
     with scratch_directory(tmp_path) as scratch:
-        rounds = {"workdir": str(Path(scratch, "work")), "seed": 1, "rounds": 400 if STEP else 15}
+        rounds = {"workdir": str(Path(scratch, "work")), "seed": 1, "rounds": 400 if STEP else 8}
         result = run("retry_rounds.py", rounds)
     assert not result["failures"], first_failures(result)
