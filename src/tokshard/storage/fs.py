@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from tokshard.storage.remote.objects import RemoteStatus
 
 
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
+"""The errors that mean that there is no file, or none for this user."""
+
+
 def pair_status(path: str, published_later: str) -> tuple[RemoteStatus | None, RemoteStatus | None]:
     """Return the statuses of two remote files of one version of a dataset; None for local files."""
     if not is_remote(path):
@@ -45,13 +49,9 @@ def _status(path: str, *, follow_links: bool = True) -> os.stat_result | None:
     except ValueError:  # a name with a NUL character
         return None
     except OSError as error:
-        if error.errno in _ABSENT:
+        if error.errno in ABSENT:
             return None
         raise StorageError("read", path, error) from error
-
-
-# There is no file, or none for this user.
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 
 
 def _objects() -> ModuleType:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-
 from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.tokenizer_identity import compare_definitions
 from tokshard.errors import MissingExtraError, StorageError, TokenizerError
+from tokshard.storage import fs
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer, tokenizer_without_file
 from tokshard.tokenizer.encoders import decode
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
-
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM}
 
 
 def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
@@ -38,7 +35,7 @@ def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
         decode(tokenizer, [])
     except (TokenizerError, MissingExtraError) as error:
         cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno not in _ABSENT:
+        if isinstance(cause, OSError) and cause.errno not in fs.ABSENT:
             raise StorageError("read", path, cause) from error
         return None
     return tokenizer
