@@ -87,7 +87,7 @@ def test_a_blend_by_weights_draws_packs(megatron):
 
 @pytest.mark.parametrize("size", [None, 5, 1000])
 def test_a_blend_without_weights_draws_each_pack_once(megatron, size):
-    """Its weights are the numbers of samples of its sources, of rows for a packed one; they name its files."""
+    """Its weights, which name its files, are the samples of its sources; for a packed one, its packs."""
     dataset, packed = blended(megatron, None, size, epochs=1)
     pairs = drawn(dataset, packed)
     plain = (7 + 2 + 30 + 5 + 11 - 1) // S
