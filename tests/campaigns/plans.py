@@ -41,8 +41,10 @@ class PlanCampaign:
         if sum(sizes) < batch:
             sizes.append(batch)
         mode = chance.choice(MODES)
-        shuffle = "none" if mode == "cyclic" else chance.choice(["none", "samples", "blocks"])
+        shuffle = "none" if mode == "cyclic" else chance.choice(["none", "samples", "blocks", "windows"])
         options = {"mode": mode, "shuffle": shuffle, "epochs": chance.randint(1, 3), "per_epoch": True}
+        if shuffle == "windows":
+            options |= {"block": chance.randint(1, 9), "window": chance.randint(1, 4)}
         plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
         read: list[tuple[int, int]] = []
         stops = chance.randint(1, 4)

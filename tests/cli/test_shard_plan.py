@@ -233,10 +233,30 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
     assert (topology.virtual_pipeline, topology.mtp_stages, topology.expert) == (2, (0, 1), 3)
     assert (train.boundaries, valid.boundaries) == (True, True)
     assert (valid.mode, valid.assignment.consumed_samples) == ("full-validation", 3)
+    windows = ["--shuffle", "windows", "--shuffle-block", 4, "--shuffle-window", 3, "--data-parallel", 2]
+    plan(mixture, tmp_path / "windows", *windows)
+    shuffle, blocks = (
+        read_plan(tmp_path / "windows").streams["train"].assignment.epoch_ranges[0].order.transforms
+    )
+    assert (shuffle.window, blocks.block, blocks.seed, blocks.per_epoch) == (12, 4, 1234, False)
     cyclic = ["--mode", "cyclic", "--no-data-sharding", "--equal-counts", "--data-parallel", 3, "--steps", 5]
     plan(mixture, tmp_path / "cyclic", *cyclic, "--micro-batch-size", 4, "--split", "train")
     (torch,) = read_plan(tmp_path / "cyclic").streams["train"].assignment.epoch_ranges[0].order.transforms
     assert (torch.blocks, torch.length) == (1, 60)
+
+
+def test_the_windowed_shuffle_is_described_and_has_its_own_block(mixture, tmp_path):
+    options = [*SMALL, "--documents", "--shuffle", "windows"]
+    plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
+    train = read_plan(tmp_path / "plan").options.train
+    assert (train.block, train.window) == (256, 4096)
+    options += ["--shuffle-block", 3, "--shuffle-window", 2, "--force"]
+    shown = plan(mixture, tmp_path / "plan", *options, source=documents(mixture)).stdout
+    assert "blocks of 3 samples in random order by tokshard.feistel/1, seed 1234" in shown
+    assert "windows of 6 samples shuffled by tokshard.feistel/1, seed 1234" in shown
+    refused = run("shard-plan", mixture / "mix", "-o", tmp_path / "x", *SMALL, "--shuffle-window", 3)
+    assert refused.returncode == 2
+    assert "--shuffle-window requires --shuffle windows" in refused.stderr
 
 
 def test_an_index_that_a_job_names_otherwise(mixture, tmp_path):

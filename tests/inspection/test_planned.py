@@ -24,6 +24,7 @@ REQUESTS = [
     {"mode": "contiguous"},
     {"mode": "contiguous", "shuffle": "samples"},
     {"mode": "chunked", "tail": "pad", "shuffle": "blocks", "block": 10},
+    {"shuffle": "windows", "block": 7, "window": 2},
     {"mode": "cyclic", "steps": 50},
     {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
     {"consumed_samples": 18, "micro_batch_size": 3},

@@ -31,6 +31,17 @@ def test_the_golden_plan_has_its_plan_id():
     }
 
 
+def test_a_golden_plan_of_the_windowed_shuffle_reads_the_same_samples():
+    path = GOLDEN / "plan-windows-1.json"
+    plan = Plan.from_bytes(path.read_bytes(), str(path))
+    assert plan.to_bytes() == path.read_bytes()
+    assignment = plan.streams["train"].assignment
+    transforms = assignment.epoch_ranges[0].order.transforms
+    assert [transform.TAG[1] for transform in transforms] == ["shuffle", "block-shuffle"]
+    assert assignment.ids(1, 0, 8).tolist() == [210, 77, 43, 18, 28, 22, 36, 70]
+    assert assignment.ids(3, 100, 4).tolist() == [197, 193, 207, 206]  # of the second epoch
+
+
 @pytest.mark.parametrize("name", ["plan-tokenizer-1.json", "plan-mixed-1.json"])
 def test_a_golden_plan_with_tokenizers_is_the_same_plan(name):
     path = GOLDEN / name

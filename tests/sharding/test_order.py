@@ -16,22 +16,22 @@ from tokshard.sharding.order import (
     ConsumptionOrder,
     SampleOrder,
     Selection,
-    ShardShuffle,
-    Shuffle,
-    TorchPermutation,
 )
 from tokshard.sharding.permutation import torch_randperm
+from tokshard.sharding.shuffles import BlockShuffle, ShardShuffle, Shuffle, TorchPermutation
 
 KEYS = np.arange(120) * 37 % 23
 LONGEST = SampleOrder(
     120,
     (
+        BlockShuffle(70, 16, 5),
         Shuffle(70, 16, 5),
         Selection(100, Intervals.of([(3, 33), (50, 90)])),
         ConsumptionOrder(Blocked(100, 3, 32, 32), 4),
         Selection(120, Intervals.of([(0, 60), (80, 120)])),
         Bucketing(120, 40, 8, 2),
         Shuffle(120, 120, 9),
+        BlockShuffle(120, 7, 9),
         ShardShuffle((50, 0, 40, 30), 1),
         TorchPermutation(120, 39, 3),
     ),
@@ -88,6 +88,8 @@ def test_the_rest_of_a_rest_is_one_selection():
         lambda: Selection(10, Intervals.of([])),
         lambda: Selection(10, Intervals.of([(5, 11)])),
         lambda: Shuffle(0, 1, 0),
+        lambda: BlockShuffle(10, 0, 0),
+        lambda: BlockShuffle(0, 1, 0),
         lambda: ShardShuffle((), 0),
         lambda: ShardShuffle((3, -1), 0),
         lambda: TorchPermutation(10, 6, 2),
@@ -109,6 +111,7 @@ def test_bucketing_without_sort_keys_is_a_usage_error():
 
 
 GOOD = encode(SampleOrder(10, (Shuffle(10, 10, 0),)))
+BLOCKS = encode(SampleOrder(10, (BlockShuffle(10, 3, 0),)))
 SHARDS = encode(SampleOrder(10, (ShardShuffle((4, 6), 0),)))
 READ = encode(SampleOrder(10, (ConsumptionOrder(Blocked(10, 2, 5, 4), 2),)))
 
@@ -126,6 +129,9 @@ READ = encode(SampleOrder(10, (ConsumptionOrder(Blocked(10, 2, 5, 4), 2),)))
         (GOOD, {"seed": "1"}),
         (GOOD, {"seed": True}),
         (GOOD, {"window": 0}),
+        (BLOCKS, {"block": 0}),
+        (BLOCKS, {"window": 3}),
+        (BLOCKS, {"algorithm": "tokshard.feistel/2"}),
         (SHARDS, {"shard_samples": [4, "6"]}),
         (SHARDS, {"shard_samples": 10}),
         (SHARDS, {"shard_samples": [4, 7]}),

@@ -27,7 +27,7 @@ requests = st.builds(
     StreamRequest,
     mode=st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
     tail=st.sampled_from(["drop", "pad"]),
-    shuffle=st.sampled_from(["none", "shards", "samples", "blocks"]),
+    shuffle=st.sampled_from(["none", "shards", "samples", "blocks", "windows"]),
     seed=st.integers(0, 2**32),
     block=st.integers(1, 30),
     per_epoch=st.booleans(),

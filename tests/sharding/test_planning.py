@@ -63,6 +63,7 @@ def test_every_sample_is_read_once_apart_from_the_tail(mode, shuffle, tail, buck
             shuffle=shuffle,
             tail=tail,
             block=4,
+            window=2 if shuffle == "windows" else None,
             micro_batch_size=size,
             batch=batch,
             bucket_buffer=3 * batch if bucket else None,
@@ -130,6 +131,7 @@ def test_what_is_left_after_consumed_samples_is_the_end_of_the_whole(
         "shuffle": shuffle,
         "per_epoch": True,
         "block": 8,
+        "window": 3 if shuffle == "windows" else None,
         "micro_batch_size": size,
         "epochs": epochs,
     }
@@ -206,6 +208,8 @@ def test_too_many_steps_are_refused_with_the_numbers():
         ({"mode": "cyclic", "shuffle": "samples"}, "has its own order"),
         ({"mode": "random"}, "mode must be one of"),
         ({"shuffle": "all"}, "shuffle must be one of"),
+        ({"shuffle": "blocks", "window": 2}, "--shuffle-window requires --shuffle windows, got .* blocks"),
+        ({"shuffle": "windows", "window": 0}, "window must be at least 1, got 0"),
         ({"shuffle": "shards"}, "only one dataset"),
         (
             {"bucket_buffer": 10},
@@ -401,14 +405,16 @@ def test_contiguous_ranks_read_runs_of_neighbours():
 @pytest.mark.parametrize("kind", SHUFFLES)
 def test_shuffles_read_every_sample_once_and_differ_by_seed_and_epoch(kind):
     sizes = (40, 1, 0, 77, 82)
-    links = shuffle_links(kind, 200, 7, shard_sizes=sizes, block=50)
+    links = shuffle_links(kind, 200, 7, shard_sizes=sizes, block=50, window=2)
     order = SampleOrder(200, links)
     orders = [order.ids(np.arange(200), epoch) for epoch in range(3)]
     for epoch, ids in enumerate(orders):
         assert np.array_equal(np.sort(ids), np.arange(200))
         assert np.array_equal(order.positions(ids, epoch), np.arange(200))
-    other = SampleOrder(200, shuffle_links(kind, 200, 8, shard_sizes=sizes, block=50))
-    once = SampleOrder(200, shuffle_links(kind, 200, 7, shard_sizes=sizes, block=50, per_epoch=False))
+    other = SampleOrder(200, shuffle_links(kind, 200, 8, shard_sizes=sizes, block=50, window=2))
+    once = SampleOrder(
+        200, shuffle_links(kind, 200, 7, shard_sizes=sizes, block=50, window=2, per_epoch=False)
+    )
     assert np.array_equal(once.ids(np.arange(200), 5), orders[0])
     if kind == "none":
         assert orders[0].tolist() == list(range(200))

@@ -22,6 +22,7 @@ SCHEDULE = BatchSchedule(((0, 4), (8, 8)), round_down=True)
             eval_micro_batch_size=2,
             consumed_valid_samples=(8, 4),
         ),
+        PlanRequest(train=StreamRequest(shuffle="windows", block=9, window=7)),
         ReplanRequest(consumed_samples=0),
         ReplanRequest(
             consumed_samples=40,

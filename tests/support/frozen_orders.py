@@ -3,8 +3,9 @@
 import numpy as np
 
 from tokshard.sharding.feistel import sorted_order
-from tokshard.sharding.order import Bucketing, ShardShuffle, Shuffle
+from tokshard.sharding.order import Bucketing
 from tokshard.sharding.permutation import forward_swaps, inside_out
+from tokshard.sharding.shuffles import BlockShuffle, ShardShuffle, Shuffle
 
 SEEDS = (0, 1, 1234, 2**32 - 1, 2**40 + 7)
 LENGTHS = (10, 1000, 4097, 100_000)
@@ -31,6 +32,10 @@ def blocks(seed, length):
     return Shuffle(length, 257, seed).forward(np.arange(min(length, 1000)), epoch=1)
 
 
+def whole_blocks(seed, length):
+    return BlockShuffle(length, 7, seed).forward(np.arange(min(length, 1000)), epoch=1)
+
+
 def shards(seed, length):
     return ShardShuffle((1,) * length, seed).order(epoch=1)
 
@@ -47,5 +52,6 @@ ORDERS = {
     "tokshard.sorted/1 of shards": shards,
     "tokshard.feistel/1 of samples": samples,
     "tokshard.feistel/1 of blocks": blocks,
+    "tokshard.feistel/1 of whole blocks": whole_blocks,
     "tokshard.bucketing/1": bucketing,
 }

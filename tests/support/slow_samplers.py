@@ -78,6 +78,15 @@ def cyclic_sampler(total, consumed, size, rank, ranks, sharded, truncated=False)
     return [mine[at : at + size] for at in range(0, len(mine) - size + 1, size)]
 
 
+def windowed(samples, block, window, permute_blocks, permute_samples):
+    """Ids of the windowed shuffle; the last block may be short, and windows are cut from what it leaves."""
+    blocks = [range(first, min(first + block, samples)) for first in range(0, samples, block)]
+    ids = [sample for chosen in permute_blocks(blocks) for sample in chosen]
+    size = min(block * window, samples)
+    windows = [ids[first : first + size] for first in range(0, samples, size)]
+    return [sample for number, part in enumerate(windows) for sample in permute_samples(part, number)]
+
+
 def bucketed(keys, pack, order):
     """Return whether an order of places is sorted by key but for packs and the members of packs."""
     packs = [sorted(keys[place] for place in order[at : at + pack]) for at in range(0, len(order), pack)]

@@ -121,7 +121,7 @@ requests = st.one_of(
         {
             "mode": st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
             "tail": st.sampled_from(["drop", "pad"]),
-            "shuffle": st.sampled_from(["none", "samples", "blocks"]),
+            "shuffle": st.sampled_from(["none", "samples", "blocks", "windows"]),
             "block": st.integers(1, 5),
             "per_epoch": st.booleans(),
             "epochs": st.integers(1, 3),

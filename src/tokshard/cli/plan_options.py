@@ -274,15 +274,31 @@ EqualCounts = Annotated[
 Shuffle = Annotated[
     str,
     choice(
-        Literal["none", "shards", "samples", "blocks"],
+        Literal["none", "shards", "samples", "blocks", "windows"],
         "--shuffle",
-        help="Shuffle whole datasets (shards), samples, or both (blocks).",
+        help="Shuffle whole datasets (shards), samples, both (blocks), or blocks of consecutive samples and "
+        "then samples within windows of blocks (windows).",
         group=_ORDER,
     ),
 ]
 ShuffleBlock = Annotated[
-    int,
-    count("--shuffle-block", help="With --shuffle blocks: shuffle within blocks of N samples.", group=_ORDER),
+    int | None,
+    count(
+        "--shuffle-block",
+        help="With --shuffle blocks: shuffle within blocks of N samples. With --shuffle windows: shuffle "
+        "blocks of N samples.",
+        group=_ORDER,
+        default="65536; with --shuffle windows 256",
+    ),
+]
+ShuffleWindow = Annotated[
+    int | None,
+    count(
+        "--shuffle-window",
+        help="With --shuffle windows: shuffle samples within windows of N blocks.",
+        group=_ORDER,
+        default="4096",
+    ),
 ]
 ShufflePerEpoch = Annotated[
     bool, switch("--shuffle-per-epoch", help="Use a new shuffle in each epoch.", group=_ORDER)

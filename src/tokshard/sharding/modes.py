@@ -26,8 +26,10 @@ from dataclasses import dataclass
 
 from tokshard.errors import UsageError
 from tokshard.sharding.layouts import Blocked, Layout, Striped
-from tokshard.sharding.order import SampleOrder, ShardShuffle, Shuffle, TorchPermutation, Transform
+from tokshard.sharding.order import SampleOrder, Transform
 from tokshard.sharding.plan import MODES, SHUFFLES, TAILS
+from tokshard.sharding.requests import DEFAULT_BLOCK, DEFAULT_WINDOW
+from tokshard.sharding.shuffles import BlockShuffle, ShardShuffle, Shuffle, TorchPermutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def shuffle_links(
     seed: int,
     *,
     shard_sizes: tuple[int, ...] | None = None,
-    block: int = 65536,
+    block: int = DEFAULT_BLOCK,
+    window: int = DEFAULT_WINDOW,
     per_epoch: bool = True,
 ) -> tuple[Transform, ...]:
     """Return the links of a shuffle by its name.
@@ -86,11 +89,14 @@ def shuffle_links(
     Args:
         kind: ``none``; ``shards``, shards in random order and their samples as they are; ``samples``, all
             samples in random order; ``blocks``, shards in random order and samples shuffled within blocks
-            of that order, so that few shards are open at a time.
+            of that order, so that few shards are open at a time; ``windows``, blocks of consecutive samples
+            in random order and samples shuffled within windows of that order, so that a window reads few
+            ranges of bytes from all over the data.
         samples: The number of samples.
         seed: The seed.
         shard_sizes: The samples of each shard; None for one shard.
         block: The samples of a block.
+        window: The blocks of a window.
         per_epoch: Whether each epoch has its own order.
 
     Raises:
@@ -106,6 +112,11 @@ def shuffle_links(
         links = (Shuffle(samples, samples, seed, per_epoch),)
     if kind == "blocks":
         links = (Shuffle(samples, min(block, samples), seed, per_epoch),)
+    if kind == "windows":
+        links = (
+            Shuffle(samples, min(block * window, samples), seed, per_epoch),
+            BlockShuffle(samples, min(block, samples), seed, per_epoch),
+        )
     if kind in {"shards", "blocks"} and len(sizes) > 1:
         links += (ShardShuffle(sizes, seed, per_epoch),)
     return links

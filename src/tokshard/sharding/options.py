@@ -6,7 +6,13 @@ from dataclasses import dataclass, field, replace
 
 from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
-from tokshard.sharding.requests import DEFAULT_BLOCK, PlanRequest, StreamRequest
+from tokshard.sharding.requests import (
+    DEFAULT_BLOCK,
+    DEFAULT_WINDOW,
+    DEFAULT_WINDOWED_BLOCK,
+    PlanRequest,
+    StreamRequest,
+)
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import DEFAULT_ORDER, Topology
 from tokshard.storage.lock import LockMode, check_lock_mode
@@ -169,7 +175,9 @@ class ShardPlanOptions:
         data_sharding: In mode ``cyclic``, whether each rank has its own block of the samples.
         equal_counts: See :class:`~tokshard.sharding.requests.StreamRequest`.
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
-        shuffle_block: Samples per block of the shuffle ``blocks``.
+        shuffle_block: Samples per block of the shuffles ``blocks`` (None for 65,536) and ``windows`` (None
+            for 256).
+        shuffle_window: Blocks per window of the shuffle ``windows``; None for 4,096.
         shuffle_per_epoch: Whether each epoch is shuffled differently.
         tail: ``"drop"``, ``"pad"`` or ``"error"``.
         seed: The seed of shuffles and bucketing.
@@ -216,7 +224,8 @@ class ShardPlanOptions:
     data_sharding: bool = True
     equal_counts: bool = False
     shuffle: str = "none"
-    shuffle_block: int = DEFAULT_BLOCK
+    shuffle_block: int | None = None
+    shuffle_window: int | None = None
     shuffle_per_epoch: bool = False
     tail: str = "drop"
     seed: int = megatron_defaults.SEED
@@ -258,12 +267,17 @@ class ShardPlanOptions:
 
     def request(self, schedule: BatchSchedule | None) -> PlanRequest:
         """Return how the streams are read, with a schedule of the global batch size."""
+        block, window = self.shuffle_block, self.shuffle_window
+        if self.shuffle == "windows":
+            block = DEFAULT_WINDOWED_BLOCK if block is None else block
+            window = DEFAULT_WINDOW if window is None else window
         train = StreamRequest(
             mode=self.mode,
             tail=self.tail,
             shuffle=self.shuffle,
             seed=self.seed,
-            block=self.shuffle_block,
+            block=DEFAULT_BLOCK if block is None else block,
+            window=window,
             per_epoch=self.shuffle_per_epoch,
             sharded=self.data_sharding,
             equal_counts=self.equal_counts,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PLAN_NAME = "plan.json"
 
 MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")
-SHUFFLES = ("none", "shards", "samples", "blocks")
+SHUFFLES = ("none", "shards", "samples", "blocks", "windows")
 TAILS = ("drop", "pad", "error", "keep")
 
 MAX_WORLD_SIZE = 1_000_000

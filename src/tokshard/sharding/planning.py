@@ -19,7 +19,7 @@ from tokshard.sharding.options import ShardPlanOptions, SimulateOptions, Staging
 from tokshard.sharding.order import Bucketing, SampleOrder
 from tokshard.sharding.plan import Plan, PlanWarning, Stream
 from tokshard.sharding.publication import PlanFiles, write_plan
-from tokshard.sharding.requests import PlanRequest, StreamRequest
+from tokshard.sharding.requests import DEFAULT_WINDOW, PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.staging import StagingReport, stage_plan
@@ -235,6 +235,7 @@ def sample_order(source: SampleSource, world: World, request: StreamRequest) -> 
                 request.seed,
                 shard_sizes=_shard_sizes(source, request.shuffle),
                 block=request.block,
+                window=request.window or DEFAULT_WINDOW,
                 per_epoch=request.per_epoch,
             ),
         )

@@ -16,8 +16,8 @@ from tokshard.core.codec import SHA256, Document, Key, encode
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange
 from tokshard.sharding.layouts import Blocked
-from tokshard.sharding.order import ShardShuffle
 from tokshard.sharding.plan import PLAN_NAME, Plan, read_plan
+from tokshard.sharding.shuffles import ShardShuffle
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Coordinates
 from tokshard.storage.small_files import read_json_object

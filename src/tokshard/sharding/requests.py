@@ -16,6 +16,10 @@ from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 
 DEFAULT_BLOCK = 65536
+"""Samples of a block of the shuffle ``blocks``."""
+
+DEFAULT_WINDOWED_BLOCK, DEFAULT_WINDOW = 256, 4096
+"""Samples of a block of the shuffle ``windows``, and blocks of a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,8 @@ class StreamRequest:
         tail: ``"drop"``, ``"pad"`` or ``"error"``.
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
         seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
-        block: The samples of a block of the shuffle ``blocks``.
+        block: The samples of a block of the shuffles ``blocks`` and ``windows``.
+        window: The blocks of a window of the shuffle ``windows``; None for the default.
         per_epoch: Whether each epoch is shuffled differently.
         sharded: In mode ``cyclic``, whether each rank has its own block of the samples.
         equal_counts: In mode ``cyclic`` without sharding, whether to cut a ragged end, where Megatron's
@@ -51,9 +56,18 @@ class StreamRequest:
     tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.")] = "drop"
     shuffle: Annotated[str, Key("shuffle", "Shuffle.")] = "none"
     seed: Annotated[int, Key("seed", "Seed of shuffles and bucketing.", minimum=0)] = megatron_defaults.SEED
-    block: Annotated[int, Key("shuffle_block", "Samples of a block of the shuffle by blocks.", minimum=1)] = (
-        DEFAULT_BLOCK
-    )
+    block: Annotated[
+        int, Key("shuffle_block", "Samples of a block of the shuffles blocks and windows.", minimum=1)
+    ] = DEFAULT_BLOCK
+    window: Annotated[
+        int | None,
+        Key(
+            "shuffle_window",
+            "Blocks of a window of the shuffle windows; absent for other shuffles.",
+            minimum=1,
+            omit_none=True,
+        ),
+    ] = None
     per_epoch: Annotated[bool, Key("shuffle_per_epoch", "Whether each epoch is shuffled differently.")] = (
         False
     )
@@ -93,13 +107,20 @@ class StreamRequest:
 
     def __post_init__(self) -> None:
         _check_numbers(
-            self, 1, "steps", "epochs", "block", "micro_batch_size", "bucket_buffer", "bucket_pack"
+            self,
+            1,
+            *("steps", "epochs", "block", "window", "micro_batch_size", "bucket_buffer", "bucket_pack"),
         )
         _check_numbers(self, 0, "seed", "consumed_samples")
         if self.bucket_buffer is None and (self.bucket_pack, self.sort_key) != (None, None):
             raise UsageError(
                 "bucketing requires --bucket-buffer, the number of samples sorted at a time",
                 hint="pass --bucket-buffer",
+            )
+        if self.window is not None and self.shuffle != "windows":
+            raise UsageError(
+                f"--shuffle-window requires --shuffle windows, got --shuffle {self.shuffle}",
+                hint="leave out --shuffle-window, or pass --shuffle windows",
             )
         if self.mode == "cyclic" and self.shuffle != "none":
             raise UsageError(

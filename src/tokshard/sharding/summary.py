@@ -13,16 +13,9 @@ from tokshard.errors import IntegrityError
 from tokshard.sharding.assignment import ENDLESS, Assignment, EpochRange
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Layout, Striped, repeats
-from tokshard.sharding.order import (
-    Bucketing,
-    ConsumptionOrder,
-    Selection,
-    ShardShuffle,
-    Shuffle,
-    TorchPermutation,
-    Transform,
-)
+from tokshard.sharding.order import Bucketing, ConsumptionOrder, Selection, Transform
 from tokshard.sharding.plan import Stream
+from tokshard.sharding.shuffles import BlockShuffle, ShardShuffle, Shuffle, TorchPermutation
 
 LISTED = 1000
 """More dropped or repeated samples than this are counted, but not listed by their ids."""
@@ -111,17 +104,22 @@ def _transform(transform: Transform) -> str:
     if isinstance(transform, ConsumptionOrder):
         return "the reading order of the continued plan"
     each_epoch = ", different in each epoch" if transform.per_epoch else ", the same in each epoch"
-    seeded = f"{transform.algorithm}, seed {transform.seed}{each_epoch}"
+    return f"{_seeded(transform)} by {transform.algorithm}, seed {transform.seed}{each_epoch}"
+
+
+def _seeded(transform: Bucketing | Shuffle | BlockShuffle | ShardShuffle) -> str:
     if isinstance(transform, Shuffle):
         window = (
             "all"
             if transform.window >= transform.samples
             else f"windows of {count(transform.window)} samples"
         )
-        return f"{window} shuffled by {seeded}"
+        return f"{window} shuffled"
+    if isinstance(transform, BlockShuffle):
+        return f"blocks of {counted(transform.block, 'sample')} in random order"
     if isinstance(transform, ShardShuffle):
-        return f"{counted(len(transform.sizes), 'dataset')} in random order by {seeded}"
-    return f"windows of {count(transform.buffer)} samples in packs of {count(transform.pack)} by {seeded}"
+        return f"{counted(len(transform.sizes), 'dataset')} in random order"
+    return f"windows of {count(transform.buffer)} samples in packs of {count(transform.pack)}"
 
 
 def _layout(layout: Layout) -> str:

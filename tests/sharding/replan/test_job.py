@@ -79,11 +79,15 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
     epochs = draw(1, 3)
     batch = ranks * size * groups
     mode = data.draw(st.sampled_from(MODES))
-    shuffle = "none" if mode == "cyclic" else data.draw(st.sampled_from(["none", "samples", "blocks"]))
+    shuffle = (
+        "none" if mode == "cyclic" else data.draw(st.sampled_from(["none", "samples", "blocks", "windows"]))
+    )
     total = sum(sizes)
     if total < batch:
         return
     options = {"mode": mode, "shuffle": shuffle, "epochs": epochs, "per_epoch": True}
+    if shuffle == "windows":
+        options |= {"block": draw(1, 9), "window": draw(1, 4)}
     plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
     chain, read = [], []
     for _ in range(draw(1, 3)):
