@@ -9,6 +9,7 @@ import numpy as np
 
 from tokshard.core.codec import Key
 from tokshard.errors import InputError, UsageError
+from tokshard.gpt_index.packing import PackedEpoch
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -27,6 +28,8 @@ class EpochPlan:
             padded sample.
         samples: The samples of all epochs, usually more than requested.
         separate_final_epoch: Whether the last epoch is shuffled separately, after all others.
+        packed: The numbers of an epoch of packed samples, each of which is shuffled by itself; None for
+            concatenated documents.
     """
 
     sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
@@ -50,6 +53,10 @@ class EpochPlan:
         int,
         Key("samples_before_final", "Samples that end before the last epoch; 0 for one epoch.", minimum=0),
     ]
+    packed: Annotated[
+        PackedEpoch | None,
+        Key("packed", "An epoch of packed samples; absent for concatenated documents.", omit_none=True),
+    ] = None
 
     @property
     def tokens(self) -> int:
@@ -59,6 +66,8 @@ class EpochPlan:
     @property
     def documents(self) -> int:
         """The entries of the document index."""
+        if self.packed is not None:
+            return self.epochs * self.packed.documents + 1
         return self.epochs * self.sequences
 
     @property
@@ -67,12 +76,19 @@ class EpochPlan:
         return self.sequence_length + self.extra_token
 
     @property
+    def has_padding(self) -> bool:
+        """True if samples may have fewer tokens than the others."""
+        return self.packed is not None or not self.drop_last_partial
+
+    @property
     def exact_samples(self) -> int:
         """The number of samples in exact arithmetic.
 
         It differs from ``samples`` if the partial sample is kept and the single precision of Megatron's
         sum loses one or adds samples of nothing but padding.
         """
+        if self.packed is not None:
+            return self.samples
         usable = self.tokens - self.extra_token
         return (
             usable // self.sequence_length if self.drop_last_partial else -(-usable // self.sequence_length)
@@ -86,6 +102,8 @@ class EpochPlan:
             >>> plan.samples_of_epochs(1), plan.samples_of_epochs(2)
             (12, 24)
         """
+        if self.packed is not None:
+            return epochs * self.packed.samples
         return (epochs * self.tokens_per_epoch - self.extra_token) // self.sequence_length
 
 
@@ -97,6 +115,7 @@ def plan_epochs(
     num_samples: int | None,
     extra_token: bool = True,
     drop_last_partial: bool = True,
+    packed: PackedEpoch | None = None,
 ) -> EpochPlan:
     """Return the smallest number of epochs with enough samples, and the numbers that follow from it.
 
@@ -107,6 +126,8 @@ def plan_epochs(
         num_samples: The samples requested; None or 0 for one epoch.
         extra_token: Megatron's ``add_extra_token_to_sequence``.
         drop_last_partial: False keeps the partial last sample, which Megatron can do for validation.
+        packed: The numbers of an epoch of packed samples; None for concatenated documents. All packed
+            samples are kept.
 
     Raises:
         UsageError: An argument is out of range, or one epoch is requested and has not a single sample.
@@ -120,6 +141,8 @@ def plan_epochs(
     """
     _check_arguments(sequence_length, num_samples, extra_token)
     _check_split(sequences, tokens_per_epoch)
+    if packed is not None:
+        return _plan_packed(sequences, tokens_per_epoch, sequence_length, num_samples, packed, extra_token)
     extra = int(extra_token)
     wanted = 0 if num_samples is None else num_samples * sequence_length + extra
     epochs = max(1, -(-wanted // tokens_per_epoch))
@@ -147,6 +170,31 @@ def plan_epochs(
     return plan
 
 
+def _plan_packed(
+    sequences: int,
+    tokens_per_epoch: int,
+    sequence_length: int,
+    num_samples: int | None,
+    packed: PackedEpoch,
+    extra_token: bool,  # noqa: FBT001 - a part of the arguments
+) -> EpochPlan:
+    epochs = max(1, -(-(num_samples or 0) // packed.samples))
+    _check_limits(sequences, tokens_per_epoch, epochs)
+    return EpochPlan(
+        sequences=sequences,
+        tokens_per_epoch=tokens_per_epoch,
+        epochs=epochs,
+        sequence_length=sequence_length,
+        num_samples=num_samples,
+        extra_token=extra_token,
+        drop_last_partial=True,
+        samples=epochs * packed.samples,
+        separate_final_epoch=epochs > 1,
+        samples_before_final=(epochs - 1) * packed.samples,
+        packed=packed,
+    )
+
+
 def warnings_of(plan: EpochPlan) -> list[str]:
     """Return the warnings about a legal plan, one sentence each.
 
@@ -161,7 +209,7 @@ def warnings_of(plan: EpochPlan) -> list[str]:
             f"the split has no samples: one epoch has {one_epoch:,} tokens, and a sample needs "
             f"{plan.sample_tokens:,}"
         )
-    elif one_epoch < plan.sequence_length and plan.epochs > 1:
+    elif one_epoch < plan.sequence_length and plan.epochs > 1 and plan.packed is None:
         found.append(
             f"one epoch has {one_epoch:,} tokens, fewer than a sample of {plan.sequence_length:,}: "
             "sequences repeat within samples"

@@ -14,6 +14,7 @@ import numpy as np
 
 from tokshard.errors import UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
+from tokshard.gpt_index.packing import Packing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +63,7 @@ class GPTDatasetIndex:
         num_samples: int | None,
         extra_token: bool = True,
         drop_last_partial: bool = True,
+        packing: Packing | None = None,
     ) -> Self:
         """Build the index of a split.
 
@@ -77,6 +79,7 @@ class GPTDatasetIndex:
             extra_token: Megatron's ``add_extra_token_to_sequence``.
             drop_last_partial: False keeps and pads the partial last sample, as Megatron can for
                 validation.
+            packing: The packing of whole documents into samples; None for concatenated documents.
 
         Raises:
             UsageError: An argument is out of range, or one epoch is requested and has not a single
@@ -99,6 +102,12 @@ class GPTDatasetIndex:
                 f"sequences must be within the dataset's {len(lengths)} sequences, got {sequences}"
             )
         stream = ShuffleStream(seed)
+        if packing is not None:
+            from tokshard.gpt_index.best_fit import EpochPacks, build_packed_index
+
+            packs = EpochPacks.of(lengths, sequences, sequence_length, packing)
+            plan = packs.plan(num_samples=num_samples, extra_token=extra_token)
+            return cls(*build_packed_index(lengths, packs, plan, stream), plan)
         tokens = lengths[sequences.start : sequences.stop].sum(dtype=np.int64)
         plan = plan_epochs(
             sequences=len(sequences),

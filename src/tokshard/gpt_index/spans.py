@@ -99,7 +99,7 @@ class SampleSpans:
         self._plan = plan
         self._extra = int(plan.extra_token)
         self._sample_tokens = plan.sample_tokens
-        self._least_tokens = plan.sample_tokens if plan.drop_last_partial else 0
+        self._least_tokens = 0 if plan.has_padding else plan.sample_tokens
         # Indexing a memmap object takes several times as long as indexing its base array.
         # Unsigned, so that a negative entry of a damaged index is out of range and not counted from the end.
         self._documents = np.asarray(index.document_index, np.int32).view(np.uint32)
@@ -173,7 +173,7 @@ class SampleSpans:
         if samples.size:
             tokens = np.add.reduceat(spans.counts, stops - pieces)
             fits = tokens == plan.sample_tokens
-            if not plan.drop_last_partial:
+            if plan.has_padding:
                 fits |= tokens < plan.sample_tokens
             self._require(fits, "sample", samples)
         return spans
