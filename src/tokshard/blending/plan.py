@@ -26,8 +26,8 @@ from tokshard.blending.weights import (
 )
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, TokshardError, UsageError
-from tokshard.gpt_index.epochs import EpochPlan, plan_epochs, warnings_of
-from tokshard.gpt_index.splits import SPLITS, Split, whole_split
+from tokshard.gpt_index.epochs import EpochPlan, SplitSize, warnings_of
+from tokshard.gpt_index.splits import SPLITS, whole_split
 from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.options import IndexRequest
 
@@ -432,34 +432,26 @@ def _proportional_draws(
 
 
 class _DatasetSizes:
-    # Each dataset is opened once and closed again.
+    # Each dataset is opened once and closed again; for packed samples, once per sequence length.
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, Split], tuple[tuple[int, int] | None, ...]] = {}
+        self._sizes: dict[tuple[object, ...], dict[str, SplitSize]] = {}
 
     def plan(self, request: IndexRequest, num_samples: int | None) -> EpochPlan:
-        sequences, tokens = self._of(request)
         try:
-            return plan_epochs(
-                sequences=sequences,
-                tokens_per_epoch=tokens,
-                sequence_length=request.sequence_length,
-                num_samples=num_samples,
-                extra_token=request.extra_token,
-                drop_last_partial=request.drops_last_partial,
-            )
+            return replace(request, num_samples=num_samples).plan(self._of(request))
         except (UsageError, InputError) as error:
             raise _named(error, request) from error
 
-    def _of(self, request: IndexRequest) -> tuple[int, int]:
-        key = request.prefix, request.split
-        if key not in self._sums:
-            lengths = IndexedDataset(request.prefix).sequence_lengths
-            ranges = request.split.ranges(len(lengths))
-            self._sums[key] = tuple(
-                None if part is None else (len(part), int(lengths[part.start : part.stop].sum(dtype="int64")))
-                for part in ranges
-            )
-        return self._sums[key][SPLITS.index(request.split_name)] or (0, 0)
+    def _of(self, request: IndexRequest) -> SplitSize:
+        packing = request.packing and (request.packing, request.sequence_length)
+        key = request.prefix, request.split, packing
+        if key not in self._sizes:
+            table = IndexedDataset(request.prefix).index
+            ranges = zip(SPLITS, request.split.ranges(table.sequence_count), strict=True)
+            self._sizes[key] = {
+                name: replace(request, split_name=name).size(table) for name, part in ranges if part
+            }
+        return self._sizes[key].get(request.split_name, SplitSize(0, 0))
 
 
 def _named(error: TokshardError, request: IndexRequest) -> TokshardError:

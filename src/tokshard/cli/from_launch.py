@@ -38,7 +38,7 @@ _TOGETHER = frozenset(
     {
         *("from_launch", "variables", "megatron", "like", "tokenizer_identifiers", "tokenizer", "path_as"),
         *("output", "cache_dir", "assert_hit", "rebuild", "allow_tokenizer_mismatch", "force", "dry_run"),
-        "lock",
+        *("lock", "pack", "max_documents_per_sample", "pad_multiple"),
         *("emit", "workers", "executor", "ray_address", "ray_cpus_per_task", "ray_retries"),
         *("as_json", "quiet", "no_progress", "log_json"),
     }

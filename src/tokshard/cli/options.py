@@ -21,6 +21,7 @@ INDEXING_OPTIONS = (
     "--seq-length",
     "--split",
     "--seed",
+    "--pack",
     "--num-samples",
     "--train-iters",
     "--train-samples",
@@ -84,6 +85,37 @@ DropLastPartial = Annotated[
     declarations.switch(
         "--drop-last-partial-validation/--no-drop-last-partial-validation",
         help="Drop the last validation sample if it is incomplete.",
+        group=INDEX,
+    ),
+]
+PackChoice = Literal["concat", "best-fit"]
+Pack = Annotated[
+    PackChoice,
+    declarations.choice(
+        PackChoice,
+        "--pack",
+        help="Make samples as Megatron does, of concatenated documents cut every seq-length tokens (concat), "
+        "or pack whole documents into samples and pad them (best-fit). Megatron reads both.",
+        group=INDEX,
+    ),
+]
+MaxDocumentsPerSample = Annotated[
+    int | None,
+    declarations.integer(
+        "--max-documents-per-sample",
+        help="Pack at most N documents into a sample.",
+        default="no limit",
+        group=INDEX,
+    ),
+]
+PadMultiple = Annotated[
+    int | None,
+    declarations.integer(
+        "--pad-multiple",
+        metavar="TOKENS",
+        help="Reserve room in packed samples to pad each document to a multiple of TOKENS (2 x "
+        "context-parallel size), for trainers that pad documents; Megatron itself does not.",
+        default="no padding of documents",
         group=INDEX,
     ),
 ]

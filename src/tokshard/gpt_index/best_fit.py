@@ -33,7 +33,7 @@ import numpy as np
 from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.errors import InputError
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
-from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
+from tokshard.gpt_index.epochs import EpochPlan, SplitSize
 from tokshard.gpt_index.packing import PackedEpoch, Packing
 
 if TYPE_CHECKING:
@@ -123,21 +123,13 @@ class EpochPacks:
         """The samples of the epoch."""
         return self.packs + self.full_samples
 
-    def plan(self, *, num_samples: int | None, extra_token: bool = True) -> EpochPlan:
-        """Return the plan of an index of these samples.
-
-        Raises:
-            UsageError, InputError: See :func:`tokshard.gpt_index.epochs.plan_epochs`.
-        """
-        packed = PackedEpoch(packing=self.packing, documents=self.documents, samples=self.samples)
-        return plan_epochs(
-            sequences=len(self.sequences),
-            tokens_per_epoch=self.tokens,
-            sequence_length=self.sequence_length,
-            num_samples=num_samples,
-            extra_token=extra_token,
-            packed=packed if self.tokens else None,
-        )
+    @property
+    def size(self) -> SplitSize:
+        """The size of the split."""
+        packed = None
+        if self.packs:
+            packed = PackedEpoch(packing=self.packing, documents=self.documents, samples=self.samples)
+        return SplitSize(len(self.sequences), self.tokens, packed)
 
     def pack_sizes(self) -> NDArray[np.int32]:
         """Return the number of documents in each pack: int32 of shape (packs,)."""

@@ -18,6 +18,21 @@ MAX_INT64 = 2**63 - 1
 SEPARATE_FINAL_EPOCH_SHARE = 0.80
 
 
+@dataclass(frozen=True, slots=True)
+class SplitSize:
+    """The size of one epoch of a split.
+
+    Attributes:
+        sequences: The number of sequences.
+        tokens: Their tokens.
+        packed: The numbers of its packed samples; None for concatenated documents.
+    """
+
+    sequences: int
+    tokens: int
+    packed: PackedEpoch | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
     """The numbers of a dataset's index; they determine the arrays, together with the lengths and a seed.

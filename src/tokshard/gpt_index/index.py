@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from tokshard.errors import UsageError
-from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
+from tokshard.gpt_index.epochs import EpochPlan, SplitSize, plan_epochs
 from tokshard.gpt_index.packing import Packing
 
 if TYPE_CHECKING:
@@ -102,21 +102,26 @@ class GPTDatasetIndex:
                 f"sequences must be within the dataset's {len(lengths)} sequences, got {sequences}"
             )
         stream = ShuffleStream(seed)
-        if packing is not None:
+        packs = None
+        if packing is None:
+            tokens = int(lengths[sequences.start : sequences.stop].sum(dtype=np.int64))
+            size = SplitSize(len(sequences), tokens)
+        else:
             from tokshard.gpt_index.best_fit import EpochPacks, build_packed_index
 
             packs = EpochPacks.of(lengths, sequences, sequence_length, packing)
-            plan = packs.plan(num_samples=num_samples, extra_token=extra_token)
-            return cls(*build_packed_index(lengths, packs, plan, stream), plan)
-        tokens = lengths[sequences.start : sequences.stop].sum(dtype=np.int64)
+            size = packs.size
         plan = plan_epochs(
-            sequences=len(sequences),
-            tokens_per_epoch=int(tokens),
+            sequences=size.sequences,
+            tokens_per_epoch=size.tokens,
             sequence_length=sequence_length,
             num_samples=num_samples,
             extra_token=extra_token,
             drop_last_partial=drop_last_partial,
+            packed=size.packed,
         )
+        if packs is not None:
+            return cls(*build_packed_index(lengths, packs, plan, stream), plan)
         documents = build_document_index(
             sequences, plan.epochs, stream, separate_final_epoch=plan.separate_final_epoch
         )

@@ -9,8 +9,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
-
 from tokshard.core.open_cache import OpenCache
 from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
@@ -24,8 +22,7 @@ from tokshard.errors import (
     StorageError,
     UsageError,
 )
-from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
-from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.gpt_index.epochs import EpochPlan
 from tokshard.index_cache.description import BlendedDescription, Description
 from tokshard.index_cache.entry import (
     CacheEntry,
@@ -95,6 +92,26 @@ class CacheTarget:
         """Examine the entry; see :func:`tokshard.index_cache.examination.examine`."""
         return examine(self.entry, self.content, digests=digests)
 
+    def refuse_other_packing(self, found: Examination) -> None:
+        """Refuse to replace an entry with one of another packing, even with ``rebuild``: both are used.
+
+        Raises:
+            OutputExistsError: The entry has another packing.
+        """
+        wanted = self.content.origin
+        if wanted is None or found.condition == "missing":
+            return
+        if found.sidecar is not None and found.sidecar.origin is not None:
+            pack = found.sidecar.origin.pack
+        else:
+            pack = "concat"
+        if pack != wanted.pack and (found.sidecar is not None or wanted.packed is not None):
+            raise OutputExistsError(
+                f"{self.label} in {self.entry.directory} ({self.entry.hash}) was built with --pack {pack} "
+                f"instead of --pack {wanted.pack}, and has the same file names",
+                hint=f"pass another --cache-dir, or remove {self.entry.description_path}",
+            )
+
     def refuse(self, condition: Condition, detail: str) -> None:
         """Refuse to replace an entry without being asked.
 
@@ -149,16 +166,7 @@ class IndexTask:
             IntegrityError: The dataset has changed since the plan was made.
         """
         dataset.check(self.dataset)
-        request = self.request
-        index = GPTDatasetIndex.build(
-            dataset.table.sequence_lengths,
-            _sequences(request, dataset),
-            sequence_length=request.sequence_length,
-            seed=request.seed,
-            num_samples=request.num_samples,
-            extra_token=request.extra_token,
-            drop_last_partial=request.drops_last_partial,
-        )
+        index = self.request.build(dataset.table)
         return {name: getattr(index, name) for name in self.target.entry.arrays}
 
 
@@ -216,35 +224,13 @@ def _beside(prefix: str) -> str:
 
 
 def _task(request: IndexRequest, entry: CacheEntry, dataset: FingerprintedIndex) -> IndexTask:
-    sequences = _sequences(request, dataset)
-    lengths = dataset.table.sequence_lengths[sequences.start : sequences.stop]
-    tokens = int(lengths.sum(dtype=np.int64))
     name = f"the {request.split_name} index of {request.prefix}"
     try:
-        plan = plan_epochs(
-            sequences=len(sequences),
-            tokens_per_epoch=tokens,
-            sequence_length=request.sequence_length,
-            num_samples=request.num_samples,
-            extra_token=request.extra_token,
-            drop_last_partial=request.drops_last_partial,
-        )
+        plan = request.plan(request.size(dataset.table))
     except (InputError, UsageError) as error:
         raise type(error)(f"{name}: {error.message}", hint=error.hint) from None
     content = EntryContent(gpt_specs(plan), IndexOrigin.of(dataset.fingerprint, plan, dataset.tokenizer))
     return IndexTask(request, plan, CacheTarget(entry, request.description(), content, name))
-
-
-def _sequences(request: IndexRequest, dataset: FingerprintedIndex) -> range:
-    count = dataset.table.sequence_count
-    sequences = request.sequences(count)
-    if not sequences:
-        raise InputError(
-            f"the {request.split_name} index of {request.prefix}: the split {request.split.text!r} has none "
-            f"of the {count:,} sequences, and Megatron would loop forever",
-            hint="pass a larger share for the split in --split, or 0 to skip it",
-        )
-    return sequences
 
 
 def _check_same(first: IndexRequest, second: IndexRequest) -> None:
@@ -294,6 +280,7 @@ def build_or_reuse(
         return "found"
     with locked(target.entry.lock_path, wait_seconds=wait_seconds, pause=pause):
         before = target.examine(digests=rebuild)
+        target.refuse_other_packing(before)
         if before.condition == "fresh":
             _record(target)
             tell(target.content.file_bytes)

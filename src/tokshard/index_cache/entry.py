@@ -14,6 +14,8 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.errors import TokshardError, raise_exhaustion
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
+from tokshard.gpt_index.epochs import SplitSize
+from tokshard.gpt_index.packing import PackedEpoch
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.index_cache.npy import ArraySpec, map_npy
@@ -66,6 +68,20 @@ class IndexOrigin:
         DatasetTokenizer | None,
         Key("tokenizer", "Tokenizer of the dataset; absent in files of earlier versions.", omit_none=True),
     ] = None
+    packed: Annotated[
+        PackedEpoch | None,
+        Key("packed", "An epoch of packed samples; absent for concatenated documents.", omit_none=True),
+    ] = None
+
+    @property
+    def size(self) -> SplitSize:
+        """The size of the split."""
+        return SplitSize(self.sequences, self.tokens_per_epoch, self.packed)
+
+    @property
+    def pack(self) -> str:
+        """The packing, for people."""
+        return "concat" if self.packed is None else self.packed.packing.words()
 
     @classmethod
     def of(cls, dataset: DatasetFingerprint, plan: EpochPlan, tokenizer: DatasetTokenizer) -> Self:
@@ -80,10 +96,13 @@ class IndexOrigin:
             samples=plan.samples,
             samples_before_final_epoch=plan.samples_before_final,
             tokenizer=tokenizer,
+            packed=plan.packed,
         )
 
     def difference_from(self, earlier: IndexOrigin) -> str | None:
         """Return the difference of an entry with another origin, None if its content would be the same."""
+        if self.pack != earlier.pack:
+            return f"was built with --pack {earlier.pack} instead of --pack {self.pack}"
         if changes := self.dataset.changes_since(earlier.dataset):
             return f"was built from other content of the dataset: {', '.join(changes)}"
         for option, then, now in (

@@ -6,10 +6,8 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
-
-import numpy as np
 
 from tokshard.cluster.options import RayOptions
 from tokshard.core import megatron_defaults
@@ -19,7 +17,7 @@ from tokshard.core.progress import Progress
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import UsageError
-from tokshard.gpt_index.epochs import plan_epochs, warnings_of
+from tokshard.gpt_index.epochs import warnings_of
 from tokshard.gpt_index.splits import Split, parse_split, whole_split
 from tokshard.index_cache.build_or_reuse import Action
 from tokshard.index_cache.description import JobSettings
@@ -227,7 +225,7 @@ def requests_of(options: BuildIndicesOptions) -> tuple[list[IndexRequest], list[
         InputError: A dataset, or a file about the job, cannot be read.
     """
     if options.requests:
-        return list(options.requests), []
+        return [replace(request, packing=options.packing) for request in options.requests], []
     like, identifiers = options.naming.settings(), options.naming.identifiers()
     lengths = options.sequence_lengths or ((like.sequence_length,) if like else ())
     if like is not None and not (options.sizes or options.epochs or like.num_samples):
@@ -286,6 +284,7 @@ def _requests(
                 tokenizer=tokenizer,
                 extra_token=options.extra_token,
                 drop_last_partial=options.drop_last_partial,
+                packing=options.packing,
             )
 
 
@@ -299,14 +298,18 @@ def _split(options: BuildIndicesOptions, like: JobSettings | None, name: str) ->
 def _epoch_samples(
     options: BuildIndicesOptions, like: JobSettings | None, prefix: str, length: int, epochs: int
 ) -> int:
-    lengths = IndexedDataset(prefix).sequence_lengths
     split = _split(options, like, "train")
-    part = (split.ranges(len(lengths))[0] if split else None) or range(0)
-    plan = plan_epochs(
-        sequences=len(part),
-        tokens_per_epoch=int(lengths[part.start : part.stop].sum(dtype=np.int64)),
-        sequence_length=length,
+    if split is None:
+        raise UsageError("the size of an epoch is not known: the job of --like has no training split")
+    request = IndexRequest(
+        prefix=prefix,
+        training_path=prefix,
+        split_name="train",
+        split=split,
         num_samples=None,
+        sequence_length=length,
+        tokenizer=None,
         extra_token=options.extra_token,
+        packing=options.packing,
     )
-    return plan.samples_of_epochs(epochs)
+    return request.plan(request.size(IndexedDataset(prefix).index)).samples_of_epochs(epochs)

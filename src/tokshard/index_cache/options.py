@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Key
-from tokshard.errors import UsageError
+from tokshard.errors import InputError, UsageError
+from tokshard.gpt_index.epochs import EpochPlan, SplitSize, plan_epochs
+from tokshard.gpt_index.packing import Packing, PackMethod, check_documents, packing_of
 from tokshard.gpt_index.seed import check_seed
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split
@@ -18,7 +22,9 @@ from tokshard.storage.lock import LockMode, check_lock_mode
 
 if TYPE_CHECKING:
     from tokshard.cluster.options import RayOptions
+    from tokshard.dataset.layout import IndexTable
     from tokshard.dataset.tokenizer_agreement import JobTokenizer
+    from tokshard.gpt_index.index import GPTDatasetIndex
     from tokshard.index_cache.description import GPTDatasetDescription, JobSettings
 
 MISSING_SIZE = "the number of samples is required"
@@ -226,6 +232,20 @@ def effective_pairs(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> t
     )
 
 
+def check_packed_cache(directory: str | os.PathLike[str] | None) -> None:
+    """Check that packed indexes get a directory of their own: their files have the names of unpacked ones.
+
+    Raises:
+        UsageError: It is None, so that they would go to the directory that jobs use by default.
+    """
+    if directory is None:
+        raise UsageError(
+            "--pack best-fit requires --cache-dir: packed indexes have the same file names as those that "
+            "Megatron builds",
+            hint="pass a directory for packed indexes, for example --cache-dir cache-packed",
+        )
+
+
 @dataclass(frozen=True)
 class BuildIndicesOptions:
     """Options of :func:`tokshard.build_indices` and :func:`tokshard.check_indices`.
@@ -240,6 +260,10 @@ class BuildIndicesOptions:
         seed: The seed of all shuffles.
         extra_token: Whether each sample has one more token, the last label.
         drop_last_partial: Whether validation drops its last, partial sample.
+        pack: ``"concat"`` for Megatron's samples; ``"best-fit"`` packs whole documents into samples, which
+            requires a ``cache_directory``.
+        max_documents_per_sample: Documents of a packed sample at most; None for any number.
+        pad_multiple: The room of each document of a packed sample is a multiple of this many tokens.
         num_samples: Sizes: the samples of training, validation and testing; None in it is one epoch.
         epochs: Sizes as epochs of the training split; validation and testing get none.
         surplus: The samples built beyond those, as a fraction.
@@ -267,6 +291,9 @@ class BuildIndicesOptions:
     seed: int | None = None
     extra_token: bool = True
     drop_last_partial: bool = True
+    pack: PackMethod = "concat"
+    max_documents_per_sample: int | None = None
+    pad_multiple: int | None = None
     num_samples: tuple[Sizes, ...] = ()
     epochs: tuple[int, ...] = ()
     surplus: float = 0.0
@@ -285,6 +312,7 @@ class BuildIndicesOptions:
         if self.requests:
             if self.prefixes or self.sequence_lengths or self.sizes or self.epochs:
                 raise UsageError("requests and datasets exclude each other", hint="pass only one of them")
+            self._check_packing({request.sequence_length for request in self.requests})
             return
         if not self.prefixes:
             raise UsageError("at least one dataset is required", hint="pass for example data/web")
@@ -301,6 +329,18 @@ class BuildIndicesOptions:
         if self.split is not None:
             parse_split(self.split)
         check_path_as(self.path_as, (*self.prefixes, os.fspath(self.cache_directory or "")))
+        self._check_packing(self.sequence_lengths)
+
+    def _check_packing(self, sequence_lengths: Iterable[int]) -> None:
+        if self.packing is not None:
+            check_packed_cache(self.cache_directory)
+            for length in sequence_lengths:
+                self.packing.check_sequence_length(length)
+
+    @property
+    def packing(self) -> Packing | None:
+        """The packing of whole documents; None for concatenation."""
+        return packing_of(self.pack, self.max_documents_per_sample, self.pad_multiple)
 
     @property
     def sizes(self) -> tuple[Sizes, ...]:
@@ -336,6 +376,8 @@ class IndexRequest:
         extra_token: Megatron's ``add_extra_token_to_sequence``. It does not enter the hash.
         drop_last_partial: Megatron's ``drop_last_partial_validation_sequence``, which has a meaning for
             validation only. It does not enter the hash.
+        packing: The packing of whole documents; None for Megatron's concatenation. It does not enter the
+            hash.
 
     Raises:
         UsageError: The split has no such name, or the seed cannot be one.
@@ -353,6 +395,9 @@ class IndexRequest:
     drop_last_partial: Annotated[
         bool, Key("drop_last_partial", "Whether validation drops its last, partial sample.")
     ] = True
+    packing: Annotated[
+        Packing | None, Key("packing", "Packing of whole documents; null for concatenation.")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.split_name not in SPLITS:
@@ -372,6 +417,63 @@ class IndexRequest:
     def sequences(self, count: int) -> range | None:
         """Return the numbers of the sequences of the split; None if it is not built."""
         return self.split.ranges(count)[SPLITS.index(self.split_name)]
+
+    def size(self, table: IndexTable) -> SplitSize:
+        """Return the size of the split of a dataset, of which all lengths are read.
+
+        Raises:
+            UsageError: Its samples cannot be packed.
+            InputError: The split has no sequences, or documents to pack consist of several sequences.
+        """
+        sequences = self.sequences(table.sequence_count)
+        if not sequences:
+            raise InputError(
+                f"the split {self.split.text!r} has none of the {table.sequence_count:,} sequences, and "
+                "Megatron would loop forever",
+                hint="pass a larger share for the split in --split, or 0 to skip it",
+            )
+        if self.packing is not None:
+            from tokshard.gpt_index.best_fit import EpochPacks
+
+            check_documents(table.document_indices, self.prefix)
+            return EpochPacks.of(table.sequence_lengths, sequences, self.sequence_length, self.packing).size
+        lengths = table.sequence_lengths[sequences.start : sequences.stop]
+        return SplitSize(len(sequences), int(lengths.sum(dtype=np.int64)))
+
+    def plan(self, size: SplitSize) -> EpochPlan:
+        """Return the plan of the index, given the size of its split.
+
+        Raises:
+            UsageError, InputError: See :func:`~tokshard.gpt_index.epochs.plan_epochs`.
+        """
+        return plan_epochs(
+            sequences=size.sequences,
+            tokens_per_epoch=size.tokens,
+            packed=size.packed,
+            sequence_length=self.sequence_length,
+            num_samples=self.num_samples,
+            extra_token=self.extra_token,
+            drop_last_partial=self.drops_last_partial,
+        )
+
+    def build(self, table: IndexTable) -> GPTDatasetIndex:
+        """Build the index.
+
+        Raises:
+            UsageError, InputError: See :meth:`size` and :meth:`plan`.
+        """
+        from tokshard.gpt_index.index import GPTDatasetIndex
+
+        return GPTDatasetIndex.build(
+            table.sequence_lengths,
+            self.sequences(table.sequence_count) or range(0),
+            sequence_length=self.sequence_length,
+            seed=self.seed,
+            num_samples=self.num_samples,
+            extra_token=self.extra_token,
+            drop_last_partial=self.drops_last_partial,
+            packing=self.packing,
+        )
 
     def description(self) -> GPTDatasetDescription:
         """Return the description that the names of the cache files depend on."""

@@ -265,6 +265,7 @@ def _examine_all(
     states = threads.run(examine, list(tasks.values()), activity="checking indexes", listener=progress)
     before = dict(zip(tasks, states, strict=True))
     for entry, task in tasks.items():
+        task.target.refuse_other_packing(before[entry])
         if before[entry].condition == "fresh":
             sweep(entry)
         elif not rebuild:
