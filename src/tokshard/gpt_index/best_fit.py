@@ -181,13 +181,13 @@ def best_fit(counts: NDArray[np.int64], size: int, most: int | None) -> tuple[ND
         left = int(counts[key])
         if key > size:
             runs.append((opened, left, 1))
-            open_packs.put(_Group(opened, left, 1), size - (key - size))
+            open_packs.put(_EqualPacks(opened, left, 1), size - (key - size))
             opened += left
         while left and key <= size:
             group, space = open_packs.take(key)
             if group is None:
                 each = min(size // key, limit)
-                group, space = _Group(opened, -(-left // each), 0), size
+                group, space = _EqualPacks(opened, -(-left // each), 0), size
                 opened += group.packs
             each = min(space // key, limit - group.documents)
             filled = min(group.packs, left // each)
@@ -202,24 +202,24 @@ def best_fit(counts: NDArray[np.int64], size: int, most: int | None) -> tuple[ND
     return np.array(runs, np.int64).reshape(-1, 3), opened
 
 
-class _Group(NamedTuple):
+class _EqualPacks(NamedTuple):
     # Consecutive packs with the same free space and the same number of documents.
     first: int
     packs: int
     documents: int
 
-    def part(self, start: int, stop: int, more: int = 0) -> _Group:
-        return _Group(self.first + start, stop - start, self.documents + more)
+    def part(self, start: int, stop: int, more: int = 0) -> _EqualPacks:
+        return _EqualPacks(self.first + start, stop - start, self.documents + more)
 
 
 class _OpenPacks:
     # Groups of packs by free space, and those of equal space in the order in which they got it.
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._groups: dict[int, deque[_Group]] = {}
+        self._groups: dict[int, deque[_EqualPacks]] = {}
         self._spaces: list[int] = []  # ascending
 
-    def take(self, room: int) -> tuple[_Group | None, int]:
+    def take(self, room: int) -> tuple[_EqualPacks | None, int]:
         place = bisect_left(self._spaces, room)
         if place == len(self._spaces):
             return None, 0
@@ -230,17 +230,17 @@ class _OpenPacks:
             del self._spaces[place], self._groups[space]
         return group, space
 
-    def put_back(self, group: _Group, space: int) -> None:
+    def put_back(self, group: _EqualPacks, space: int) -> None:
         if group.packs:
             self._of(space).appendleft(group)
 
-    def put(self, group: _Group, space: int) -> None:
+    def put(self, group: _EqualPacks, space: int) -> None:
         if not space or group.documents == self._limit:
             return
         groups = self._of(space)
         groups.append(group)
 
-    def _of(self, space: int) -> deque[_Group]:
+    def _of(self, space: int) -> deque[_EqualPacks]:
         if space not in self._groups:
             self._groups[space] = deque()
             insort(self._spaces, space)
