@@ -181,10 +181,9 @@ def main() -> None:
     os.makedirs(rounds.workdir)
     os.chdir(rounds.workdir)
     os.environ["TMPDIR"] = rounds.workdir
-    campaign.load_for(lambda: campaign.command(rounds.arguments, rounds.inputs, None))
     import tokshard.tokenization.job_array.job  # noqa: F401 - once, before the forks
 
-    if campaign.run_command(rounds.arguments, rounds.inputs) != 0:
+    if campaign.load_for(lambda: campaign.command(rounds.arguments, rounds.inputs, None)) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())
     new = campaign.outputs(["out/x"])
     ends: Counter[str] = Counter()

@@ -281,33 +281,35 @@ def try_point(job: Job, k: int, new: list[Output], old: list[Output] | None) -> 
     return None
 
 
-def load_for(action: Callable[[], object]) -> None:
+def load_for(action: Callable[[], int | None]) -> int:
     """Load what an action loads once, before the forks: it would be most of the time of each.
 
     The action is done in a forked process, in the current directory.
+
+    Returns:
+        Its exit status.
     """
 
-    def listing() -> None:
+    def listing() -> int | None:
         try:
-            action()
+            return action()
         finally:
             Path("modules.txt").write_text("\n".join(sys.modules))
 
-    in_child(listing)
+    status = in_child(listing)
     for module in Path("modules.txt").read_text().split():
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     if threading.active_count() > 1:
         raise RuntimeError("there are threads, which do not survive a fork")
+    return status
 
 
 def run(job: Job) -> dict[str, Any]:
     """Run the campaign; return how many points were tried and the failures."""
     fresh(job)
-    load_for(lambda: command(job.arguments, job.inputs, None))
-    fresh(job)
     old = outputs(job.prefixes) if job.prepare else None
-    if run_command(job.arguments, job.inputs, hook=failing_hook(job, 0)) != 0:
+    if load_for(lambda: command(job.arguments, job.inputs, failing_hook(job, 0))) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())
     new = outputs(job.prefixes)
     return try_points(job, lambda k: try_point(job, k, new, old))

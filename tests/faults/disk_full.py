@@ -86,9 +86,7 @@ def try_size(job: campaign.Job, kind: str, size: int, new: list[campaign.Output]
 def run(job: campaign.Job, kind: str, sizes: list[int]) -> dict[str, Any]:
     """Try all sizes; return how many there were, how many were too small, and the failures."""
     campaign.fresh(job)
-    campaign.load_for(lambda: campaign.command(job.arguments, job.inputs, None))
-    campaign.fresh(job)
-    if campaign.run_command(job.arguments, job.inputs) != 0:
+    if campaign.load_for(lambda: campaign.command(job.arguments, job.inputs, None)) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())
     new = campaign.outputs(job.prefixes)
     too_small, failures = 0, {}

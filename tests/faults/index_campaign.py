@@ -71,7 +71,10 @@ def requests() -> list[Any]:
     return [request_for("web", split_name=name) for name in ("train", "valid")]
 
 
-def build(job: IndexJob, hook: Callable[[], None] | None = None) -> int:
+Child = Callable[[Callable[[], int]], int]
+
+
+def build(job: IndexJob, hook: Callable[[], None] | None = None, child: Child = campaign.in_child) -> int:
     """Build the indexes in a forked process; return its exit status."""
 
     def action() -> int:
@@ -84,7 +87,7 @@ def build(job: IndexJob, hook: Callable[[], None] | None = None) -> int:
             return error.exit_code
         return 0
 
-    return campaign.in_child(action)
+    return child(action)
 
 
 def fresh(job: IndexJob) -> None:
@@ -138,10 +141,8 @@ def try_point(job: IndexJob, k: int, new: dict[str, bytes], old: dict[str, bytes
 def run(job: IndexJob) -> dict[str, Any]:
     """Run the campaign; return how many points were tried and the failures."""
     fresh(job)
-    campaign.load_for(lambda: build_requests(requests(), cache_directory=CACHE, workers=1, rebuild=True))
-    fresh(job)
     old = cached()
-    if build(job, campaign.failing_hook(job.hooks(), 0)) != 0:
+    if build(job, campaign.failing_hook(job.hooks(), 0), campaign.load_for) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())
     new = cached()
     return campaign.try_points(job, lambda k: try_point(job, k, new, old))

@@ -91,7 +91,10 @@ def make(job: PlanJob) -> None:
     write_plan(plan, OUTPUT, packed=job.packed, force=job.replacing)
 
 
-def written(job: PlanJob, hook: Callable[[], None]) -> int:
+Child = Callable[[Callable[[], int]], int]
+
+
+def written(job: PlanJob, hook: Callable[[], None], child: Child = campaign.in_child) -> int:
     """Write the plan in a forked process; return its exit status."""
 
     def action() -> int:
@@ -103,7 +106,7 @@ def written(job: PlanJob, hook: Callable[[], None]) -> int:
             return error.exit_code
         return 0
 
-    return campaign.in_child(action)
+    return child(action)
 
 
 def prepare(job: PlanJob) -> None:
@@ -170,10 +173,9 @@ def try_point(job: PlanJob, k: int, new: dict[str, bytes], old: dict[str, bytes]
 def run(job: PlanJob) -> dict[str, Any]:
     """Run the campaign; return how many points were tried and the failures."""
     prepare(job)
-    campaign.load_for(lambda: make(job))
     fresh(job)
     old = contents()
-    if written(job, campaign.failing_hook(job.hooks(), 0)) != 0:
+    if written(job, campaign.failing_hook(job.hooks(), 0), campaign.load_for) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())
     new = contents()
     return campaign.try_points(job, lambda k: try_point(job, k, new, old))

@@ -48,11 +48,15 @@ class Retries:
         os.chdir(self.workdir)
 
     def run(self, attempt: dict[str, Any], kill: int | None, *more: str) -> int:
-        """Run an attempt that is killed at a call; 0 to count its calls, None to leave it alone."""
-        shutil.rmtree("in", ignore_errors=True)
-        shutil.copytree(Path(self.inputs, attempt["version"]), "in")
+        """Run an attempt that is killed at a call; None to leave it alone."""
+        self.lay_out(attempt)
         hook = None if kill is None else campaign.failing_hook(self.campaign, kill)
         return campaign.run_command([*attempt["arguments"], *more], "in", hook=hook)
+
+    def lay_out(self, attempt: dict[str, Any]) -> None:
+        """Copy the version of the inputs that an attempt reads."""
+        shutil.rmtree("in", ignore_errors=True)
+        shutil.copytree(Path(self.inputs, attempt["version"]), "in")
 
     @property
     def campaign(self) -> campaign.Job:
@@ -62,7 +66,9 @@ class Retries:
     def clean(self, attempt: dict[str, Any]) -> tuple[list[campaign.Output], int]:
         """Return the outputs of a clean run, and the number of its calls."""
         self.make_fresh()
-        if self.run(attempt, 0) != 0:
+        self.lay_out(attempt)
+        count = campaign.failing_hook(self.campaign, 0)
+        if campaign.load_for(lambda: campaign.command(attempt["arguments"], "in", count)) != 0:
             raise RuntimeError(Path("stderr.txt").read_text())
         return campaign.outputs(self.prefixes), int(Path("count.txt").read_text())
 
@@ -109,9 +115,6 @@ def try_point(retries: Retries, k: int, clean: list[tuple[list[campaign.Output],
 def main() -> None:
     retries = Retries(**json.loads(sys.argv[1]))
     retries.make_fresh()
-    for attempt in retries.attempts:
-        shutil.copytree(Path(retries.inputs, attempt["version"]), "in", dirs_exist_ok=True)
-        campaign.load_for(lambda words=attempt["arguments"]: campaign.command(words, "in", None))
     clean = [retries.clean(attempt) for attempt in retries.attempts]
     (each,) = [number for number, attempt in enumerate(retries.attempts) if attempt["kill"] == "each"]
     # An attempt that finds work of another has more calls than a clean one; those at its end are the same.

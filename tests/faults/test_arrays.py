@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from faults.campaign import leftovers, outputs
-from faults.processes import HERE, TOKENIZER, Run, make_corpus, scratch_directory
-from faults.test_crashes import STEP, first_failures, make_inputs
+from faults.processes import TOKENIZER, Run, make_corpus, scratch_directory
+from faults.test_crashes import STEP, first_failures, make_inputs, run
 
 ROUNDS = int(os.environ.get("TOKSHARD_ARRAY_ROUNDS", "0"))
 OPTIONS = ["-o", "out/x", "--unit-size", "512", "--on-error", "skip"]
@@ -25,20 +23,8 @@ def place(tmp_path):
         yield {"workdir": str(scratch / "work"), "inputs": str(make_inputs(tmp_path / "in"))}
 
 
-def run(program: str, description: dict, temporary: str) -> dict:
-    done = subprocess.run(
-        [sys.executable, str(HERE / program), json.dumps(description)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TMPDIR": temporary},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def play(place: dict, **changes) -> dict:
-    result = run("array_rounds.py", {**place, "arguments": ARGUMENTS, **changes}, "/tmp")
+    result = run("array_rounds.py", {**place, "arguments": ARGUMENTS, **changes}, TMPDIR="/tmp")
     assert not result["failures"], json.dumps(result["failures"], indent=1)
     return result["ends"]
 
@@ -65,7 +51,7 @@ def test_every_storage_call_of_a_task(place, tmp_path, mode, step):
     description = {**place, "prefixes": ["out/x"], "arguments": arguments, "step": STEP or step, "mode": mode}
     if mode == "enospc":
         description["only"] = growing
-    result = run("campaign.py", description, str(tmp_path))
+    result = run("campaign.py", description, TMPDIR=str(tmp_path))
     assert result["points"] > 5
     assert not result["failures"], first_failures(result)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from faults.processes import HERE, scratch_directory
+from support import forked_commands
 
 # How much of each campaign to run: every call, or every n-th (TOKSHARD_CAMPAIGN_STEP=1 for all).
 STEP = int(os.environ.get("TOKSHARD_CAMPAIGN_STEP", "0"))
@@ -49,14 +49,12 @@ REPLACING = [*PLAIN, "--force"]
 OLDER = ["tokenize", "{in}/b.jsonl", "-o", "out/x", "--quiet"]
 
 
-def run(program: str, description: dict) -> dict:
-    done = subprocess.run(
-        [sys.executable, str(HERE / program), json.dumps(description)],
-        capture_output=True,
-        text=True,
-        check=False,
+def run(program: str, description: dict, **variables: str) -> dict:
+    """Run a program of this directory with these environment variables; return what it prints."""
+    done = forked_commands.run(
+        [json.dumps(description)], program=HERE / program, environment={**os.environ, **variables}
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
 
