@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -224,3 +224,8 @@ def check_sample(item, sample, length, *, pad=PAD, extra_token=True):
     values = item.tokens.tolist(), item.labels.tolist(), item.loss_mask.tolist()
     assert values == expected(sample, length, pad, extra_token)
     assert item.position_ids.tolist() == list(range(length))
+
+
+def has_inter_document_masking(megatron):
+    """Tell whether this megatron-core has it: 0.19 has, 0.16 has not."""
+    return "inter_document_masking" in {field.name for field in fields(megatron.config)}

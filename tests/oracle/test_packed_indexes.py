@@ -8,7 +8,6 @@ of the remainder. Each test states a fact in its docstring; each is true of mega
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from oracle.packs import (
     entry_of,
     expected,
     found,
+    has_inter_document_masking,
     packed_source,
     random_lengths,
     start,
@@ -195,11 +195,6 @@ def test_padding_of_the_first_sample_masks_all_later_ones(megatron, option):
         assert dataset[full]["loss_mask"].tolist() == [1] * S
         assert dataset[short]["loss_mask"].tolist() == first
         assert dataset[full]["loss_mask"].tolist() == [1] * S
-
-
-def has_inter_document_masking(megatron):
-    """Tell whether this megatron-core has it: 0.19 has, 0.16 has not."""
-    return "inter_document_masking" in {field.name for field in fields(megatron.config)}
 
 
 def runs(parts, length):

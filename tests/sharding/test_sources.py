@@ -18,6 +18,7 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.index_cache.description import read_description
 from tokshard.index_cache.entry import CacheEntry
@@ -83,15 +84,23 @@ def test_a_sample_of_a_blend_that_no_dataset_has_is_an_error(tmp_path):
         Locator(damaged).locate(all_ids(damaged))
 
 
-def test_samples_read_through_a_reference_are_those_of_a_rebuilt_index(tmp_path):
-    prefix = built_index(tmp_path, "--epochs", 2)
-    source = open_sources([prefix], RequestedSamples(split="train"))["train"]
+@pytest.mark.parametrize("packing", [None, Packing(max_documents=3)])
+def test_samples_read_through_a_reference_are_those_of_a_rebuilt_index(tmp_path, packing):
+    cache = ["--cache-dir", tmp_path / "cache"]
+    pack = ["--pack", "best-fit", "--max-documents-per-sample", packing.max_documents] if packing else []
+    prefix = built_index(tmp_path, "--epochs", 2, *cache, *pack)
+    source = open_sources([str(tmp_path / "cache")], RequestedSamples(split="train"))["train"]
     reference = source.datasets[0]
     ours = GPTSamples(reference.open_dataset(), reference.open_index())
     dataset = IndexedDataset(prefix)
     epochs = reference.index.epochs
     index = GPTDatasetIndex.build(
-        dataset.sequence_lengths, range(54), sequence_length=8, seed=1234, num_samples=epochs.num_samples
+        dataset.sequence_lengths,
+        range(54),
+        sequence_length=8,
+        seed=1234,
+        num_samples=epochs.num_samples,
+        packing=packing,
     )
     theirs = GPTSamples(dataset, index)
     assert len(ours) == len(theirs) == source.total > 100

@@ -212,6 +212,7 @@ def _epochs(entry: CacheEntry, description: GPTDatasetDescription, origin: Index
     plan = plan_epochs(
         sequences=origin.sequences,
         tokens_per_epoch=origin.tokens_per_epoch,
+        packed=origin.packed,
         sequence_length=description.sequence_length,
         num_samples=description.num_samples,
         extra_token=origin.extra_token,

@@ -1,0 +1,188 @@
+"""Packed indexes that tokshard builds, read by an unmodified Megatron and by our loader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oracle.packs import (
+    CACHE,
+    EOD,
+    IDENTIFIERS,
+    PAD,
+    Packed,
+    S,
+    check,
+    entry_of,
+    found,
+    has_inter_document_masking,
+    random_lengths,
+    slow_packs,
+    write_documents,
+)
+from oracle.reference import Megatron
+from support.mixture_data import run
+from tokshard.gpt_index.splits import parse_split
+from tokshard.loader import BatchOptions, RankLoader
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(scope="module")
+def megatron():
+    return Megatron()
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """Run in a directory of its own: prefixes are relative, as their text is in the names of the files."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.json").write_text(json.dumps(IDENTIFIERS))
+
+
+def tokshard(command, *arguments):
+    """Run a command about an index of samples of ``S`` tokens; return its report."""
+    done = run(
+        *(command, *arguments, "--seq-length", S, "--seed", 1234, "--tokenizer-identifiers", "job.json"),
+        *("--cache-dir", CACHE, "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.json
+
+
+def packed_in(entry, documents, sequences, *, most=None, multiple=1):
+    """Return the packs of an index, after checking that they are what the format promises."""
+    arrays = entry.load()
+    rows = arrays["sample_index"].tolist()
+    starts = [position for position, offset in rows if offset == 0]
+    order = arrays["document_index"].tolist()
+    packs = [order[start:stop] for start, stop in zip(starts, starts[1:], strict=False)]
+    every = [number for number in sequences if len(documents[number])]
+    epochs = np.array_split(np.arange(len(packs)), len(order) // len(every))
+    packed = Packed(documents, S, [[packs[k] for k in epoch] for epoch in epochs], arrays["shuffle_index"])
+    for name, array in packed.arrays().items():
+        assert np.array_equal(arrays[name], array)
+        assert arrays[name].dtype == array.dtype
+    lengths = list(map(len, documents))
+    for epoch in packed.epochs:
+        assert sorted(number for pack in epoch for number in pack) == every
+        for pack in epoch:
+            kept = [(lengths[pack[0]] - 1) % S + 1, *(lengths[number] for number in pack[1:])]
+            assert sum(-(-tokens // multiple) * multiple for tokens in kept) <= S
+            assert len(pack) <= (most or len(pack))
+        if most is None and multiple == 1:
+            assert len(epoch) == len(slow_packs(lengths, sequences, S, np.random.RandomState(0)))
+    samples = len(packed.order) // len(packed.epochs)
+    for number in range(len(packed.epochs)):
+        epoch = packed.order[number * samples : (number + 1) * samples]
+        assert sorted(epoch) == list(range(number * samples, (number + 1) * samples))
+    return packed
+
+
+BEST_FIT = ("--pack", "best-fit")
+
+
+def test_megatron_reads_the_packs_of_build_indices(megatron):
+    for seed in range(12):
+        draw = np.random.RandomState(seed)
+        prefix, split, extra = f"data/{seed}", ("1", "8,2")[seed % 2], seed % 3 > 0
+        documents = write_documents(
+            prefix, random_lengths(draw, S, int(draw.randint(5, 60))), eod=seed % 4 == 0
+        )
+        most = (None, None, 3)[seed % 3]
+        ranges = [part for part in parse_split(split).ranges(len(documents)) if part]
+        sizes = (
+            [None, int(draw.randint(1, 90)), int(draw.randint(1, 20))][seed % 3],
+            7 if len(ranges) > 1 else 0,
+            0,
+        )
+        options = ["--split", split, "--num-samples", ",".join(str(size or "none") for size in sizes)]
+        options += ["--max-documents-per-sample", most] if most else []
+        options += [] if extra else ["--no-add-extra-token"]
+        tokshard("build-indices", prefix, *BEST_FIT, *options)
+        datasets = found(
+            megatron, S, list(sizes), blend=([prefix], None), split=split, add_extra_token_to_sequence=extra
+        )
+        for name, size, part, dataset in zip(("train", "valid"), sizes, ranges, datasets, strict=False):
+            packed = packed_in(entry_of(prefix, S, size, split=split, name=name), documents, part, most=most)
+            check(dataset, packed, extra_token=extra)
+            per_epoch = len(packed.order) // len(packed.epochs)
+            assert len(packed.epochs) == (1 if size is None else -(-size // per_epoch))
+
+
+def test_room_is_kept_for_padded_documents(megatron):
+    """``--pad-multiple`` leaves room; Megatron pads samples only, so that it reads the documents without gaps."""
+    documents = write_documents("data/a", random_lengths(np.random.RandomState(3), S, 40))
+    tokshard("build-indices", "data/a", *BEST_FIT, "--pad-multiple", 4, "--split", "1", "--num-samples", 70)
+    packed = packed_in(entry_of("data/a", S, 70), documents, range(len(documents)), multiple=4)
+    (dataset, *_) = found(megatron, S, [70, 0, 0], blend=(["data/a"], None))
+    check(dataset, packed)
+
+
+def loader_of(source, plan, **options):
+    """Return the loader of a new plan for one rank, which reads one sample at a time."""
+    done = run("shard-plan", source, "-o", plan, "--data-parallel", 1, "--split", "train", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return RankLoader.open(plan, 0, options=BatchOptions(**options))
+
+
+def equals_loader(dataset, source, plan, *, pad, **flags):
+    """Compare all fields of all samples with those of the loader of a plan."""
+    loader = loader_of(source, plan, pad_id=pad, **flags)
+    assert len(loader) == len(dataset)
+    for number in range(len(dataset)):
+        for part in getattr(dataset, "datasets", [dataset]):
+            part.masks_and_position_ids_are_cached = False
+        theirs, ours = dataset[number], loader[number]
+        theirs.pop("dataset_id", None)
+        assert set(theirs) == set(ours)
+        for name, tensor in theirs.items():
+            assert ours[name].dtype == tensor.numpy().dtype
+            assert np.array_equal(ours[name][0], tensor.numpy()), (number, name)
+
+
+FLAGS = {
+    "plain": {},
+    "reset": {"reset_position_ids": True, "eod_mask_loss": True},
+    "mask": {"reset_attention_mask": True, "create_attention_mask": True},
+}
+
+
+@pytest.mark.parametrize("extra_token", [True, False], ids=["extra-token", "no-extra-token"])
+def test_the_loader_yields_megatrons_values(megatron, extra_token):
+    write_documents("data/a", random_lengths(np.random.RandomState(5), S, 40), eod=True)
+    extra = [] if extra_token else ["--no-add-extra-token"]
+    tokshard("build-indices", "data/a", *BEST_FIT, "--split", "1", "--num-samples", 70, *extra)
+    source = entry_of("data/a", S, 70).description_path
+    for name, flags in FLAGS.items():
+        job = {"blend": (["data/a"], None), "add_extra_token_to_sequence": extra_token}
+        (dataset, *_) = found(megatron, S, [70, 0, 0], **job, **flags)
+        equals_loader(dataset, source, name, pad=PAD, eod_id=EOD, **flags)
+
+
+def test_the_loader_has_the_boundaries_of_megatron(megatron):
+    """But for the rest of a short sample, which is a document of its own: Megatron gives it to the last one."""
+    if not has_inter_document_masking(megatron):
+        pytest.skip("this megatron-core has no inter-document masking")
+    documents = write_documents("data/a", random_lengths(np.random.RandomState(5), S, 40))
+    tokshard("build-indices", "data/a", *BEST_FIT, "--split", "1", "--num-samples", 70)
+    entry = entry_of("data/a", S, 70)
+    (dataset, *_) = found(megatron, S, [70, 0, 0], blend=(["data/a"], None), inter_document_masking=True)
+    loader = loader_of(entry.description_path, "plan", pad_id=PAD, cu_seqlens=True)
+    samples = packed_in(entry, documents, range(len(documents))).shuffled()
+    assert len(loader) == len(samples)
+    for number, sample in enumerate(samples):
+        dataset.masks_and_position_ids_are_cached = False
+        theirs, ours = dataset[number], loader[number]
+        parts = [*sample.parts, *[S - len(sample.own)] * (len(sample.own) < S)]
+        bounds = np.cumsum([0, *parts]).tolist()
+        assert ours["cu_seqlens"][0].tolist() == bounds + [S] * (S + 1 - len(bounds))
+        assert ours["max_seqlen"][0] == max(parts)
+        same = {"tokens", "labels", "loss_mask"}
+        if len(sample.own) == S:
+            same |= {"cu_seqlens", "max_seqlen", "position_ids"}
+        for name in same:
+            assert np.array_equal(ours[name][0], theirs[name].numpy())
