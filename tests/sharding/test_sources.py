@@ -17,6 +17,7 @@ from support.sample_sources import blend_directory, blend_sources, document_sour
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
+from tokshard.gpt_index.best_fit import EpochPacks
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.samples import GPTSamples
@@ -134,6 +135,28 @@ def test_sort_keys_are_what_the_samples_turn_out_to_be(tmp_path):
     assert len(set(pieces)) > 1
     with pytest.raises(UsageError, match="do not support the sort key 'length'"):
         open_sort_key(blend, "length")
+
+
+@pytest.mark.parametrize("extra_token", [True, False])
+def test_a_packed_index_is_found_and_the_pieces_of_its_samples_are_their_documents(tmp_path, extra_token):
+    prefix = document_prefixes(tmp_path)[0]
+    options = ["--epochs", 2, "--split", "1", "--pack", "best-fit", "--cache-dir", tmp_path / "packed"]
+    options += [] if extra_token else ["--no-add-extra-token"]
+    done = run("build-indices", prefix, "--seq-length", 8, *options)
+    assert done.returncode == 0, done.stderr
+    source = open_sources([str(tmp_path / "packed")], RequestedSamples())["train"]
+    (reference,) = source.datasets
+    table, epochs = reference.open_dataset().index, reference.index.epochs
+    packs = EpochPacks.of(table.sequence_lengths, range(table.sequence_count), 8, Packing())
+    assert (epochs.packed, source.total) == (packs.size.packed, 2 * packs.samples)
+    samples = GPTSamples(reference.open_dataset(), reference.open_index())
+    documents = []
+    for sample in map(samples.read, range(source.total)):
+        tokens = sample.lengths.sum() - extra_token
+        owners = np.repeat(sample.document_ids, sample.lengths)[:tokens]
+        documents.append(len(set(owners.tolist())))
+    assert open_sort_key(source, "pieces")(all_ids(source)).tolist() == documents
+    assert np.bincount(documents).tolist() == (2 * packs.documents_per_sample()).tolist()
 
 
 def test_the_id_of_a_source_says_what_is_read_and_not_where_it_lies(tmp_path):

@@ -7,6 +7,9 @@ sort key          kinds         meaning
 ``sequences``     documents     its sequences
 ``pieces``        index, blend  the pieces of documents that a sample is made of
 ================  ============  ============================================================
+
+The last label of a sample counts as a piece if it belongs to another document, but not in packed samples, whose
+pieces are their documents.
 """
 
 from __future__ import annotations
@@ -164,11 +167,12 @@ def _pieces(reference: DatasetReference) -> Callable[[Integers], Integers]:
     index = reference.open_index()
     rows = np.asarray(index.sample_index)
     order = np.asarray(index.shuffle_index)
+    is_packed = index.plan.packed is not None
 
     def pieces(samples: Integers) -> Integers:
         places = order[samples].astype(np.int64)
         counts: Integers = rows[places + 1, 0].astype(np.int64) - rows[places, 0] + 1
-        return counts
+        return counts - (rows[places + 1, 1] == 0) if is_packed else counts
 
     return pieces
 
