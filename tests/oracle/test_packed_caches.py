@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def packed_in(entry, documents, sequences, *, most=None, multiple=1):
     rows = arrays["sample_index"].tolist()
     starts = [position for position, offset in rows if offset == 0]
     order = arrays["document_index"].tolist()
-    packs = [order[start:stop] for start, stop in zip(starts, starts[1:], strict=False)]
+    packs = [order[start:stop] for start, stop in pairwise(starts)]
     every = [number for number in sequences if len(documents[number])]
     epochs = np.array_split(np.arange(len(packs)), len(order) // len(every))
     packed = Packed(documents, S, [[packs[k] for k in epoch] for epoch in epochs], arrays["shuffle_index"])
@@ -88,18 +89,14 @@ BEST_FIT = ("--pack", "best-fit")
 def test_megatron_reads_the_packs_of_build_indices(megatron):
     for seed in range(12):
         draw = np.random.RandomState(seed)
-        prefix, split, extra = f"data/{seed}", ("1", "8,2")[seed % 2], seed % 3 > 0
-        documents = write_documents(
-            prefix, random_lengths(draw, S, int(draw.randint(5, 60))), eod=seed % 4 == 0
-        )
-        most = (None, None, 3)[seed % 3]
+        prefix, split, extra = f"data/{seed}", ("1", "8,2")[seed % 2], bool(draw.randint(3))
+        documents = write_documents(prefix, random_lengths(draw, S, int(draw.randint(5, 60))))
+        most = (None, 3, 1)[draw.randint(3)]
         ranges = [part for part in parse_split(split).ranges(len(documents)) if part]
-        sizes = (
-            [None, int(draw.randint(1, 90)), int(draw.randint(1, 20))][seed % 3],
-            7 if len(ranges) > 1 else 0,
-            0,
-        )
-        options = ["--split", split, "--num-samples", ",".join(str(size or "none") for size in sizes)]
+        train = (None, int(draw.randint(1, 90)), int(draw.randint(1, 20)))[seed % 3]
+        sizes = (train, 7, 0) if len(ranges) > 1 else (train, 0, 0)
+        asked = ",".join("none" if size is None else str(size) for size in sizes)
+        options = ["--split", split, "--num-samples", asked]
         options += ["--max-documents-per-sample", most] if most else []
         options += [] if extra else ["--no-add-extra-token"]
         tokshard("build-indices", prefix, *BEST_FIT, *options)
@@ -114,7 +111,7 @@ def test_megatron_reads_the_packs_of_build_indices(megatron):
 
 
 def test_room_is_kept_for_padded_documents(megatron):
-    """``--pad-multiple`` leaves room; Megatron pads samples only, so that it reads the documents without gaps."""
+    """Megatron reads documents for which ``--pad-multiple`` keeps room without gaps: it pads samples only."""
     documents = write_documents("data/a", random_lengths(np.random.RandomState(3), S, 40))
     tokshard("build-indices", "data/a", *BEST_FIT, "--pad-multiple", 4, "--split", "1", "--num-samples", 70)
     packed = packed_in(entry_of("data/a", S, 70), documents, range(len(documents)), multiple=4)
@@ -164,7 +161,7 @@ def test_the_loader_yields_megatrons_values(megatron, extra_token):
 
 
 def test_the_loader_has_the_boundaries_of_megatron(megatron):
-    """But for the rest of a short sample, which is a document of its own: Megatron gives it to the last one."""
+    """Only the rest of a short sample differs: a document of its own, in Megatron a part of the last one."""
     if not has_inter_document_masking(megatron):
         pytest.skip("this megatron-core has no inter-document masking")
     documents = write_documents("data/a", random_lengths(np.random.RandomState(5), S, 40))
