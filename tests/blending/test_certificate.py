@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from support.blends import covered, deviations
 from tokshard.blending import certificate, kernels
-from tokshard.blending.certificate import measure_coverage, measure_weight_errors
+from tokshard.blending.certificate import measure_weight_errors
+from tokshard.blending.coverage import measure_coverage
 from tokshard.blending.order import build_blending_indices, normalize
 from tokshard.core.compilation import compiled, has_numba
 from tokshard.errors import IntegrityError

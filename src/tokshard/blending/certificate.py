@@ -6,15 +6,14 @@ not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from tokshard.blending.kernels import cover_documents, cover_once, place_documents
+from tokshard.blending.coverage import measure_coverage, measure_packed_coverage
 from tokshard.core.codec import Key
-from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -26,13 +25,6 @@ for ARM fuse the two operations, which orders ties otherwise."""
 
 CURVE_POINTS = 64
 _DRAWS_AT_ONCE = 1 << 18
-# The places of so many appearances are held at once, or of an eighth of them all: each part costs a pass
-# over the document index.
-_PLACES_AT_ONCE = 1 << 22
-_MOST_PASSES = 8
-# About a tenth of a second: signals are handled between two calls.
-_ENTRIES_OF_A_CALL = 1 << 22
-_NEVER = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +91,14 @@ class SourceArrays:
         lengths: The tokens of all its sequences: int32.
         document_index: Its document index.
         shuffle_index: Its shuffle index.
+        packed_rows: Its sample index, if its documents are packed; None for concatenated documents.
     """
 
     prefix: str
     lengths: NDArray[np.int32]
     document_index: NDArray[np.int32]
     shuffle_index: NDArray[Any]
+    packed_rows: NDArray[Any] | None = None
 
 
 def measure(
@@ -149,9 +143,19 @@ def _certify(
     source: SourceArrays, place: int, weight: float, errors: WeightErrors, sequence_length: int
 ) -> SourceCertificate:
     draws, total = int(errors.draws[place]), int(errors.draws.sum())
-    seen = measure_coverage(
-        source.lengths, source.document_index, source.shuffle_index, draws, sequence_length
-    )
+    if source.packed_rows is None:
+        seen = measure_coverage(
+            source.lengths, source.document_index, source.shuffle_index, draws, sequence_length
+        )
+    else:
+        seen = measure_packed_coverage(
+            source.lengths,
+            source.document_index,
+            source.packed_rows,
+            source.shuffle_index,
+            draws,
+            sequence_length,
+        )
     return SourceCertificate(
         prefix=source.prefix,
         samples=draws,
@@ -244,151 +248,3 @@ def measure_weight_errors(
     lag = np.maximum(lag, at_end)
     curve[-1] = max(curve[-1], float(np.abs(at_end).max()))
     return WeightErrors(draws, lag, lead, tuple(curve.tolist()), out_of_range)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceCoverage:
-    """Documents of a dataset that the first samples of an index read; empty documents are not counted.
-
-    Attributes:
-        documents: The entries of the split that have tokens: what Megatron calls documents here are
-            the sequences of the dataset.
-        documents_drawn: How many of them are seen at all.
-        document_least: How often the least seen document is, where any token of it counts.
-        document_most: How often the most seen document is.
-        token_least: How often the least seen token is.
-        token_most: How often the most seen token is.
-        tokens: The tokens of all samples together, without padding and without the extra token.
-        tokens_per_epoch: The tokens of the split.
-    """
-
-    documents: int
-    documents_drawn: int
-    document_least: int
-    document_most: int
-    token_least: int
-    token_most: int
-    tokens: int
-    tokens_per_epoch: int
-
-
-def measure_coverage(
-    lengths: NDArray[np.int32],
-    document_index: NDArray[np.int32],
-    shuffle_index: NDArray[Any],
-    draws: int,
-    sequence_length: int,
-) -> SourceCoverage:
-    """Count what the first ``draws`` samples of an index show.
-
-    The peak of memory is a byte for each sample and about a byte for each entry of the document index.
-
-    Args:
-        lengths: The tokens of all sequences of the dataset: int32.
-        document_index: The document index: int32. Each document of the split is in it once an epoch.
-        shuffle_index: The shuffle index.
-        draws: How many samples are drawn.
-        sequence_length: The tokens of a sample.
-
-    Raises:
-        IntegrityError: The arrays do not belong together.
-
-    Example:
-        >>> lengths, shuffled = np.array([6, 4], np.int32), np.array([1, 0], np.uint32)
-        >>> seen = measure_coverage(lengths, np.array([1, 0], np.int32), shuffled, 1, 4)
-        >>> seen.documents_drawn, seen.tokens, seen.token_least, seen.token_most
-        (1, 4, 0, 1)
-    """
-    first, count = _documents(document_index, len(lengths))
-    epochs = len(document_index) // count
-    drawn = _drawn(shuffle_index, draws)
-    worth = len(document_index) + len(drawn) >= WORTH_COMPILING // 10 and has_numba()
-    choose: Callable[[Any], Any] = compiled if worth else _as_it_is
-    totals = np.array([0, _NEVER, 0, _NEVER, 0], np.int64)
-    cover = _cover_once if len(document_index) == count else _cover
-    cover(lengths, document_index, range(first, first + count), drawn, sequence_length, totals, choose)
-    own = lengths[first : first + count]
-    per_epoch = int(own.sum(dtype=np.int64))
-    return SourceCoverage(
-        documents=int(np.count_nonzero(own)),
-        documents_drawn=int(totals[0]),
-        document_least=int(totals[1]),
-        document_most=int(totals[2]),
-        token_least=int(totals[3]),
-        token_most=int(totals[4]),
-        tokens=_tokens(drawn, sequence_length, per_epoch * epochs),
-        tokens_per_epoch=per_epoch,
-    )
-
-
-def _cover_once(
-    lengths: NDArray[np.int32],
-    document_index: NDArray[np.int32],
-    documents: range,
-    drawn: NDArray[np.uint8],
-    sequence_length: int,
-    totals: NDArray[np.int64],
-    choose: Callable[[Any], Any],
-) -> None:
-    kernel, token = choose(cover_once), 0
-    seen = np.zeros(len(documents), np.uint8)
-    for at in range(0, len(document_index), _ENTRIES_OF_A_CALL):
-        piece = document_index[at : at + _ENTRIES_OF_A_CALL]
-        token = kernel(lengths, piece, documents.start, seen, drawn, sequence_length, token, totals)
-    _check_seen(seen, 1)
-
-
-def _cover(
-    lengths: NDArray[np.int32],
-    document_index: NDArray[np.int32],
-    documents: range,
-    drawn: NDArray[np.uint8],
-    sequence_length: int,
-    totals: NDArray[np.int64],
-    choose: Callable[[Any], Any],
-) -> None:
-    epochs = len(document_index) // len(documents)
-    rows = max(_PLACES_AT_ONCE // epochs, -(-len(documents) // _MOST_PASSES), 1)
-    for first in documents[::rows]:
-        places = np.empty((min(rows, documents.stop - first), epochs), np.int64)
-        seen = np.zeros(len(places), np.int64)
-        choose(place_documents)(lengths, document_index, first, places, seen)
-        _check_seen(seen, epochs)
-        choose(cover_documents)(lengths, first, places, drawn, sequence_length, totals)
-
-
-def _check_seen(seen: NDArray[Any], epochs: int) -> None:
-    if (seen != epochs).any():
-        raise IntegrityError("document_index must contain every document of its split once per epoch")
-
-
-def _documents(document_index: NDArray[np.int32], available: int) -> tuple[int, int]:
-    if not len(document_index):
-        raise IntegrityError("the document index is empty")
-    first, last = int(document_index.min()), int(document_index.max())
-    if first < 0 or last >= available:
-        raise IntegrityError(
-            f"document_index must hold document numbers below {available}, got {first} to {last}"
-        )
-    return first, last - first + 1
-
-
-def _drawn(shuffle_index: NDArray[Any], draws: int) -> NDArray[np.uint8]:
-    drawn = np.zeros(len(shuffle_index), np.uint8)
-    chosen = shuffle_index[:draws]
-    if len(chosen) < draws or (draws and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(drawn)):
-        raise IntegrityError(f"shuffle_index must contain {draws} distinct samples of {len(drawn)}")
-    drawn[chosen] = 1
-    return drawn
-
-
-def _as_it_is(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    return kernel
-
-
-def _tokens(drawn: NDArray[np.uint8], sequence_length: int, stream_tokens: int) -> int:
-    # Only samples at the end of the stream can be short.
-    whole = min(stream_tokens // sequence_length, len(drawn))
-    rest = stream_tokens - whole * sequence_length
-    short = bool(drawn[whole : whole + 1].any())
-    return int(np.count_nonzero(drawn[:whole])) * sequence_length + (rest if short else 0)

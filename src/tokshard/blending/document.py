@@ -19,6 +19,7 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
+from tokshard.gpt_index.packing import Packing
 from tokshard.index_cache.build_or_reuse import locked
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
@@ -83,6 +84,10 @@ class BlendSource(CacheEntryNames):
             minimum=0,
             omit_none=True,
         ),
+    ] = None
+    packing: Annotated[
+        Packing | None,
+        Key("packing", "Packing of its documents; absent for concatenated documents.", omit_none=True),
     ] = None
 
     @property
@@ -291,13 +296,19 @@ class BlendDocument(Document):
     def is_of(self, plan: BlendPlan) -> bool:
         """Return whether a plan has the same orders and draws; the content of datasets is not compared."""
         built = {
-            name: (split.order and split.order.hash, [(each.hash, each.draws) for each in split.sources])
+            name: (
+                split.order and split.order.hash,
+                [(each.hash, each.draws, each.packing) for each in split.sources],
+            )
             for name, split in self.splits.items()
         }
         planned = {}
         for split in plan.splits:
             order = split.description()
-            draws = [(source.request.description().hash(), source.draws) for source in split.sources]
+            draws = [
+                (source.request.description().hash(), source.draws, source.request.packing)
+                for source in split.sources
+            ]
             planned[split.name] = (None if order is None else order.hash(), draws)
         return built == planned
 
@@ -450,6 +461,7 @@ def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
                     "draws": source.draws,
                     "seed": source.seed,
                     "fingerprint": encode(source.fingerprint),
+                    **({} if source.packing is None else {"packing": encode(source.packing)}),
                 }
                 for source in split.sources
             ],

@@ -426,6 +426,7 @@ def _describe(
             seed=source.request.seed,
             fingerprint=report.dataset,
             tokenizer=tokenizers[report.tokenizer],
+            packing=source.request.packing,
         )
         for source, report in zip(split.sources, reports, strict=True)
     )
@@ -457,6 +458,7 @@ def _certify(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntr
                 dataset.table.sequence_lengths,
                 index["document_index"],
                 index["shuffle_index"],
+                None if source.request.packing is None else index["sample_index"],
             )
 
     certificate = measure(

@@ -12,6 +12,7 @@ from tokshard.core import megatron_defaults
 from tokshard.core.codec import Key
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
+from tokshard.gpt_index.packing import Packing, PackMethod, packing_of
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import Split, parse_split
 from tokshard.index_cache.options import (
@@ -46,6 +47,7 @@ class BuilderConfig:
         drop_last_partial: Whether validation drops its last, incomplete sample.
         path_as: Pairs (path here, path at training time). The second replaces the first where it is the
             beginning of a prefix; the result enters the hashes.
+        packing: The packing of the sources that are packed.
 
     Raises:
         UsageError: A number is out of range, or the split string is invalid.
@@ -68,8 +70,14 @@ class BuilderConfig:
     path_as: Annotated[
         tuple[tuple[str, str], ...], Key("path_as", "Pairs of a path here and at training time.")
     ] = ()
+    packing: Annotated[
+        Packing | None,
+        Key("packing", "Packing of the sources that are packed; absent if none is.", omit_none=True),
+    ] = None
 
     def __post_init__(self) -> None:
+        if self.packing is not None:
+            self.packing.check_sequence_length(self.sequence_length)
         if not 0 <= self.surplus < math.inf:
             raise UsageError(
                 f"surplus must be a fraction of at least 0, got {self.surplus:g}",
@@ -127,6 +135,10 @@ class BlendOptions:
         seed: The seed of all shuffles.
         extra_token: Whether each sample has one more token, the last label.
         drop_last_partial: Whether validation drops its last, incomplete sample.
+        pack: ``"concat"`` for Megatron's samples; ``"best-fit"`` packs whole documents into samples. None for
+            that of the recipe. A source of a recipe can have its own.
+        max_documents_per_sample: Documents of a packed sample at most; None for any number.
+        pad_multiple: The room of each document of a packed sample is a multiple of this many tokens.
         num_samples: The samples of training, validation and testing; None in it is one epoch.
         surplus: The samples built beyond those that the weights ask for, as a fraction.
         training: The arguments of the job that decide the sizes, instead of ``num_samples``.
@@ -164,6 +176,9 @@ class BlendOptions:
     seed: int | None = None
     extra_token: bool = True
     drop_last_partial: bool = True
+    pack: PackMethod | None = None
+    max_documents_per_sample: int | None = None
+    pad_multiple: int | None = None
     num_samples: Sizes | None = None
     surplus: float | None = None
     training: TrainingOptions = TrainingOptions()  # noqa: RUF009 - frozen
@@ -237,6 +252,11 @@ class BlendOptions:
                 f"--split {split!r} and data for each split exclude each other",
                 hint="omit --split; a Megatron job with both will not start",
             )
+        mixtures = [mixture for mixture in (recipe.mixture, *(recipe.per_split or ())) if mixture is not None]
+        packed = any(source.pack == "best-fit" for mixture in mixtures for source in mixture.sources)
+        packing = packing_of(
+            "best-fit" if packed else "concat", self.max_documents_per_sample, self.pad_multiple
+        )
         named = prefixes((recipe.mixture, *(recipe.per_split or ())))
         check_path_as(self.path_as, (*named, self.cache or ""))
         seed = _first(self.seed, defaults.seed, like and like.random_seed, megatron_defaults.SEED)
@@ -252,6 +272,7 @@ class BlendOptions:
             path_as=self.path_as,
             extra_token=self.extra_token,
             drop_last_partial=self.drop_last_partial,
+            packing=packing,
         )
         return (with_own_seeds(recipe, seed) if self.own_seeds else recipe), config
 
@@ -270,8 +291,8 @@ class BlendOptions:
         if self.multiple_validation_sets:
             recipe = replace(recipe, multiple_validation_sets=True)
         if recipe.per_split is None:
-            return replace(recipe, mixture=self._adjusted(recipe.mixture))
-        train, valid, test = map(self._adjusted, recipe.per_split)
+            return replace(recipe, mixture=self._adjusted(recipe.mixture, recipe.defaults.pack))
+        train, valid, test = (self._adjusted(mixture, recipe.defaults.pack) for mixture in recipe.per_split)
         return replace(recipe, per_split=(train, valid, test))
 
     def _read_recipe(self) -> BlendRecipe:
@@ -288,14 +309,17 @@ class BlendOptions:
             return recipe_files.parse_per_split_words(train, valid, test)
         return self.sources
 
-    def _adjusted(self, mixture: Mixture | None) -> Mixture | None:
+    def _adjusted(self, mixture: Mixture | None, pack: PackMethod | None) -> Mixture | None:
         if mixture is None:
             return None
+        own = _first(self.pack, pack)
+        default = None if own == "concat" else own  # as in recipes of earlier versions
         sources = tuple(
             replace(
                 source,
                 epochs=_first(source.epochs, self.epochs),
                 max_epochs=_first(source.max_epochs, self.max_epochs),
+                pack=_first(source.pack, default),
             )
             for source in mixture.sources
         )

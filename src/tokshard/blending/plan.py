@@ -55,7 +55,9 @@ class SourcePlan:
     draws: int
 
     def epochs_of(self, samples: int) -> float:
-        """Return the epochs that the tokens of some samples are."""
+        """Return the epochs that the tokens of some samples are; for packed samples, the samples."""
+        if self.epochs.packed is not None:
+            return samples / self.epochs.packed.samples
         return samples * self.epochs.sequence_length / self.epochs.tokens_per_epoch
 
 
@@ -280,6 +282,7 @@ def _request(
         tokenizer=config.tokenizer,
         extra_token=config.extra_token,
         drop_last_partial=config.drop_last_partial,
+        packing=config.packing if source.pack == "best-fit" else None,
     )
 
 
@@ -333,8 +336,11 @@ class _Planner:
         if not mixture.is_plain:
             for source in mixture.sources:
                 epochs = self._sizes.plan(_request(name, source, None, config, own=own), 0)
+                packed = None if epochs.packed is None else epochs.packed.samples
                 tokens.append(
-                    SourceTokens(epochs.tokens_per_epoch, config.sequence_length, int(config.extra_token))
+                    SourceTokens(
+                        epochs.tokens_per_epoch, config.sequence_length, int(config.extra_token), packed
+                    )
                 )
         found = resolve(mixture, config.size_of(name), tokens)
         self._config = replace(config, sizes=replace(config.sizes, **{name: found.size}))

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import Key, NotStored
 from tokshard.errors import UsageError
+from tokshard.gpt_index.packing import PACK_METHODS, PackMethod
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.fs import realpath
@@ -32,6 +33,7 @@ class Source:
         max_epochs: The limit on the epochs; what the weight would give the source beyond them goes to
             the other sources.
         seed: The seed of its shuffles; None for that of the run. Megatron has no seed per source.
+        pack: ``"concat"`` or ``"best-fit"``; None for that of the run, in a resolved recipe for ``"concat"``.
 
     Raises:
         UsageError: A number is out of range, two of them contradict each other, or the prefix is one
@@ -45,9 +47,17 @@ class Source:
     epochs: Annotated[float | None, Key("epochs", "Epochs to read.", omit_none=True)] = None
     max_epochs: Annotated[float | None, Key("max_epochs", "Limit on the epochs.", omit_none=True)] = None
     seed: Annotated[int | None, Key("seed", "Seed of its shuffles.", minimum=0, omit_none=True)] = None
+    pack: Annotated[
+        PackMethod | None,
+        Key("pack", "concat, or best-fit for whole documents packed into samples.", omit_none=True),
+    ] = None
 
     def __post_init__(self) -> None:
         check_prefix(self.prefix)
+        if self.pack not in {None, *PACK_METHODS}:
+            raise UsageError(
+                f"pack of the source {self.prefix!r} must be {' or '.join(PACK_METHODS)}, got {self.pack!r}"
+            )
         for name in ("weight", "epochs", "max_epochs"):
             self._check_positive(name)
             if (value := getattr(self, name)) is not None:
@@ -167,6 +177,7 @@ class RecipeDefaults:
     split: str | None = None
     seed: int | None = None
     surplus: float | None = None
+    pack: PackMethod | None = None
 
 
 @dataclass(frozen=True, slots=True)

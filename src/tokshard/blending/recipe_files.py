@@ -10,12 +10,13 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeDefaults, Source, reads_as_number
 from tokshard.core.formatting import count
 from tokshard.core.strict_json import json_excess
 from tokshard.errors import InputError, UsageError
+from tokshard.gpt_index.packing import PACK_METHODS, PackMethod
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.small_files import read_text
@@ -24,8 +25,8 @@ from tokshard.storage.small_files import read_text
 _MAX_RECIPE_BYTES = 8 << 20
 _EXAMPLE = "pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes"
 _MIXTURE_KEYS = ("unit", "temperature", "source")
-_SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "seed")
-_OPTION_KEYS = ("sequence_length", "num_samples", "split", "seed", "surplus")
+_SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "seed", "pack")
+_OPTION_KEYS = ("sequence_length", "num_samples", "split", "seed", "surplus", "pack")
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmbt]?)", re.IGNORECASE)
 
@@ -273,6 +274,7 @@ def _source(entry: dict[str, Any], where: str, path: str) -> Source:
         epochs=_number(entry, "epochs", where, path),
         max_epochs=_number(entry, "max_epochs", where, path),
         seed=_value(entry, "seed", int, where, path),
+        pack=_value(entry, "pack", str, where, path),
     )
 
 
@@ -283,7 +285,15 @@ def _defaults(table: dict[str, Any], path: str) -> RecipeDefaults:
         split=_value(table, "split", str, "", path),
         seed=_value(table, "seed", int, "", path),
         surplus=_number(table, "surplus", "", path),
+        pack=_pack(table, path),
     )
+
+
+def _pack(table: dict[str, Any], path: str) -> PackMethod | None:
+    value = _value(table, "pack", str, "", path)
+    if value not in {None, *PACK_METHODS}:
+        raise InputError(f"{path}: pack must be {' or '.join(PACK_METHODS)}, got {value!r}")
+    return cast("PackMethod | None", value)
 
 
 def _sizes(table: dict[str, Any], path: str) -> Sizes | None:

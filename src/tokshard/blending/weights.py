@@ -97,11 +97,13 @@ class SourceTokens:
         tokens: The tokens of one epoch.
         sequence_length: The tokens of a sample.
         extra_token: 1 where each sample reads one token more, else 0.
+        packed_samples: The samples of one epoch of packed documents; None for concatenated documents.
     """
 
     tokens: int
     sequence_length: int
     extra_token: int
+    packed_samples: int | None = None
 
     def samples_of(self, epochs: float) -> int:
         """Return the whole samples of a number of epochs, which need not be whole.
@@ -110,6 +112,8 @@ class SourceTokens:
             >>> SourceTokens(tokens=100, sequence_length=8, extra_token=1).samples_of(1.5)
             18
         """
+        if self.packed_samples is not None:
+            return math.floor(epochs * self.packed_samples)
         whole = int(epochs)
         tokens = whole * self.tokens if whole == epochs else math.floor(epochs * self.tokens)
         return max(0, (tokens - self.extra_token) // self.sequence_length)

@@ -89,16 +89,21 @@ DropLastPartial = Annotated[
     ),
 ]
 PackChoice = Literal["concat", "best-fit"]
-Pack = Annotated[
-    PackChoice,
-    declarations.choice(
+
+
+def pack(**more: Any) -> Any:
+    """Return the declaration of ``--pack``."""
+    return declarations.choice(
         PackChoice,
         "--pack",
         help="Make samples as Megatron does, of concatenated documents cut every seq-length tokens (concat), "
         "or pack whole documents into samples and pad them (best-fit). Megatron reads both.",
         group=INDEX,
-    ),
-]
+        **more,
+    )
+
+
+Pack = Annotated[PackChoice, pack()]
 MaxDocumentsPerSample = Annotated[
     int | None,
     declarations.integer(

@@ -285,9 +285,7 @@ def _read_often(plan: SplitPlan) -> Iterator[Finding]:
     for source in plan.sources:
         asked = source.request.num_samples
         drawn = source.draws if asked is None else min(source.draws, asked)
-        times[source.request.training_path] = (
-            drawn * source.epochs.sequence_length / source.epochs.tokens_per_epoch
-        )
+        times[source.request.training_path] = source.epochs_of(drawn)
     often = sorted((path for path in times if times[path] > 1), key=lambda path: -times[path])
     if often:
         told = ", ".join(f"{path} {times[path]:.2f} times" for path in often[:_SHOWN_SOURCES])

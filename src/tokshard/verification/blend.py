@@ -232,6 +232,7 @@ def _check_certificate(split: BlendSplit, sequence_length: int) -> Iterator[Prob
                 lengths=IndexedDataset(source.prefix).sequence_lengths,
                 document_index=map_npy(source.document_index),
                 shuffle_index=map_npy(source.shuffle_index),
+                packed_rows=None if source.packing is None else map_npy(source.sample_index),
             )
             for source, claimed in zip(split.sources, split.certificate.sources, strict=True)
         ),
