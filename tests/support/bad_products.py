@@ -18,6 +18,7 @@ from support.two_tokenizers import write_two_tokenizers
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
 from tokshard.blending.recipe_files import parse_words
+from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.options import IndexRequest
 from tokshard.sharding.discovery import RequestedSamples, open_sources
@@ -36,12 +37,12 @@ LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]
 # Index caches
 
 
-def sound_cache(directory):
+def sound_cache(directory, packing=None):
     """Build an index in the default cache of a dataset; return the description's path."""
-    return build_cache(write_dataset(str(directory / "data/web"), LENGTHS))
+    return build_cache(write_dataset(str(directory / "data/web"), LENGTHS), packing)
 
 
-def build_cache(prefix):
+def build_cache(prefix, packing=None):
     """Build the index of a dataset, if it is not there; return the description's path."""
     request = IndexRequest(
         prefix=prefix,
@@ -51,6 +52,7 @@ def build_cache(prefix):
         num_samples=30,
         sequence_length=8,
         tokenizer={"class": "a.Tokenizer"},
+        packing=packing,
     )
     (report,) = build_requests([request])
     return report.entry.description_path
@@ -148,6 +150,17 @@ def wrong_array(directory):
     shuffled = np.load(path)
     shuffled[[0, 1]] = shuffled[[1, 0]]
     np.save(path, shuffled)
+    reseal(description)
+    return description
+
+
+def wrong_packing(directory):
+    """An index that cuts a document although its sample has room for it, and recorded as it is."""
+    description = sound_cache(directory, Packing())
+    path = array(description, "sample_index")
+    rows = np.load(path)
+    rows[1, 1] = 1
+    np.save(path, rows)
     reseal(description)
     return description
 

@@ -443,8 +443,9 @@ class _DatasetSizes:
         self._sizes: dict[tuple[object, ...], dict[str, SplitSize]] = {}
 
     def plan(self, request: IndexRequest, num_samples: int | None) -> EpochPlan:
+        size = self._of(request)
         try:
-            return replace(request, num_samples=num_samples).plan(self._of(request))
+            return replace(request, num_samples=num_samples).plan(size)
         except (UsageError, InputError) as error:
             raise _named(error, request) from error
 

@@ -20,8 +20,6 @@ from tokshard.errors import (
     UsageError,
     raise_exhaustion,
 )
-from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.splits import Split, whole_split
 from tokshard.index_cache.description import (
     BlendedDescription,
@@ -43,6 +41,7 @@ from tokshard.storage.files import is_temporary
 from tokshard.storage.fs import getsize, lexists, state
 from tokshard.storage.paths import bin_path, idx_path
 from tokshard.verification.context import VerifyContext, unreadable_found
+from tokshard.verification.packing import packing_problems
 from tokshard.verification.report import ProductFindings, VerifiedProduct
 from tokshard.verification.tokenizers import examine_tokenizers
 
@@ -220,22 +219,14 @@ def compare_index(
     entry, specs, sidecar = found.entry, found.specs, found.sidecar
     try:
         request = _request(prefix, description, sidecar)
-        lengths = FingerprintedIndex.open(prefix).table.sequence_lengths
-        sequences = request.sequences(len(lengths)) or range(0)
-        if not 0 <= sequences.start <= sequences.stop <= len(lengths):
-            text = (
-                f"{entry.description_path}: the split reaches beyond the {len(lengths)} sequences of {prefix}"
-            )
+        table = FingerprintedIndex.open(prefix).table
+        count = table.sequence_count
+        sequences = request.sequences(count) or range(0)
+        if not 0 <= sequences.start <= sequences.stop <= count:
+            text = f"{entry.description_path}: the split reaches beyond the {count} sequences of {prefix}"
             findings.find("cache-content", text, path=entry.description_path)
             return
-        plan = plan_epochs(
-            sequences=len(sequences),
-            tokens_per_epoch=int(lengths[sequences.start : sequences.stop].sum(dtype=np.int64)),
-            sequence_length=request.sequence_length,
-            num_samples=request.num_samples,
-            extra_token=request.extra_token,
-            drop_last_partial=request.drops_last_partial,
-        )
+        plan = request.plan(request.size(table))
         for name, spec in gpt_specs(plan).items():
             if specs[name] != spec:
                 path = entry.array_path(name)
@@ -243,22 +234,22 @@ def compare_index(
                 findings.find("cache-shape", text, path=path)
         if findings.has("cache-shape"):
             return
-        built = GPTDatasetIndex.build(
-            lengths,
-            sequences,
-            sequence_length=request.sequence_length,
-            seed=request.seed,
-            num_samples=request.num_samples,
-            extra_token=request.extra_token,
-            drop_last_partial=request.drops_last_partial,
-        )
+        built = request.build(table)
     except (InputError, UsageError) as error:
         text = f"{entry.description_path} cannot be built from {prefix}: {error.message}"
         findings.find("cache-content", text, path=entry.description_path)
         return
-    for name in GPT_ARRAYS:
+    if sidecar is not None and sidecar.origin is not None and sidecar.origin.packed != plan.packed:
+        text = f"{entry.sidecar_path}: packed contradicts the dataset"
+        findings.find("cache-content", text, path=entry.sidecar_path)
+    arrays = {name: map_npy(entry.array_path(name)) for name in GPT_ARRAYS}
+    if plan.packed is not None:
+        for problem in packing_problems(arrays, table.sequence_lengths, sequences, plan):
+            text = f"{entry.description_path}: {problem}"
+            findings.find("cache-packing", text, path=entry.description_path)
+    for name, array in arrays.items():
         path = entry.array_path(name)
-        place = first_difference(map_npy(path), getattr(built, name))
+        place = first_difference(array, getattr(built, name))
         if place is not None:
             text = f"{path} differs from the index of {prefix} at entry {place}"
             findings.find("cache-content", text, path=path)
@@ -282,6 +273,7 @@ def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar |
         tokenizer=description.tokenizer,
         extra_token=origin is None or origin.extra_token,
         drop_last_partial=origin is None or origin.drop_last_partial,
+        packing=None if origin is None or origin.packed is None else origin.packed.packing,
     )
 
 
