@@ -8,8 +8,8 @@ sort key          kinds         meaning
 ``pieces``        index, blend  the pieces of documents that a sample is made of
 ================  ============  ============================================================
 
-The last label of a sample counts as a piece if it belongs to another document, but not in packed samples, whose
-pieces are their documents.
+The last label of a sample counts as a piece if it belongs to another document, but not in packed samples,
+whose pieces are their documents.
 """
 
 from __future__ import annotations
