@@ -143,7 +143,10 @@ def terminal_output(command, columns, directory):
     if pid == 0:
         os.chdir(directory)
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "PYTHONUTF8": "1"}
-        code = "import sys; from tokshard.cli.main import main; sys.argv[0] = 'tokshard'; main()"
+        code = (
+            "import sys; from tokshard.cli import main, meters; meters._REDRAW_SECONDS = 0.01; "
+            "sys.argv[0] = 'tokshard'; main.main()"
+        )
         os.execve(sys.executable, [sys.executable, "-c", code, *command], environment)
     output = b""
     try:
@@ -158,13 +161,13 @@ def terminal_output(command, columns, directory):
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_a_terminal_sees_a_bar_that_never_wraps(tmp_path, columns):
-    write_jsonl(tmp_path / "corpus.jsonl", [{"text": "one two three " * 2000}] * 300)
+    write_jsonl(tmp_path / "corpus.jsonl", [{"text": "one two three " * 2000}] * 60)
     command = ["tokenize", "corpus.jsonl", "-o", "out", "--tokenizer", str(TOKENIZER)]
     output = terminal_output([*command, "--encoder", "reference", "--workers", "1"], columns, tmp_path)
     drawn = re.findall(r"\r([^\r\n]*)\x1b\[K", output)
     assert any(line.startswith("loading the tokenizer") for line in drawn)
     encoding = [line for line in drawn if line.startswith("encoding")]
-    assert encoding
+    assert len(encoding) > 2
     assert len({(line.index("%"), line.index("ETA")) for line in encoding}) == 1
     assert all(len(line) < columns for line in drawn)
     assert "documents" in output[output.rindex("\x1b[K") :]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from faults.campaign import leftovers, outputs
 from faults.processes import scratch_directory
 from faults.test_crashes import STEP, first_failures, run
+from support.command_line import tokshard
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
 from tokshard.storage.lock import WriterLock
@@ -110,32 +110,30 @@ def test_a_small_disk_loses_nothing(job):
     assert 0 < result["too_small"] < result["points"]
 
 
-def start(job: dict) -> subprocess.Popen[str]:
-    code = "import sys; from tokshard.cli.main import main; sys.argv[0] = 'tokshard'; main()"
-    arguments = [word.replace("{in}", job["inputs"]) for word in KNOWN]
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True)
+def write(job: dict) -> tuple[int, str]:
+    """Run the command; return its exit status and stderr."""
+    done = tokshard(*(word.replace("{in}", job["inputs"]) for word in KNOWN))
+    return done.returncode, done.stderr
 
 
 def test_a_second_writer_is_told_who_is_the_first(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with WriterLock("out/x.tokshard/lock"):
-        second = start(job)
-        words = second.communicate()[1]
-    assert second.returncode == 5
+        status, words = write(job)
+    assert status == 5
     assert f"process {os.getpid()} on" in words
-    third = start(job)
-    assert (third.communicate()[1], third.returncode) == ("", 0)
+    assert write(job) == (0, "")
 
 
 def test_writers_at_once_leave_one_right_output(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     merge(MergeOptions([f"{job['inputs']}/{name}" for name in "abc"], "right"))
-    for _ in range(3):
-        writers = [start(job) for _ in range(6)]
-        words = [writer.communicate()[1] for writer in writers]
-        codes = [writer.returncode for writer in writers]
-        assert set(codes) <= {0, 5}, words
-        assert 0 in codes
-        assert outputs(["out/x"]) == outputs(["right"])
-        assert leftovers() == []
-        shutil.rmtree("out")
+    with ThreadPoolExecutor(6) as threads:
+        for _ in range(3):
+            ends = [*threads.map(write, [job] * 6)]
+            codes = [code for code, _ in ends]
+            assert set(codes) <= {0, 5}, ends
+            assert 0 in codes
+            assert outputs(["out/x"]) == outputs(["right"])
+            assert leftovers() == []
+            shutil.rmtree("out")

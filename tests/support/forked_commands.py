@@ -62,6 +62,7 @@ def run(
     part_bytes: int | None = None,
     open_files: int | None = None,
     program: Path | None = None,
+    one_stream: bool = False,
     started: Callable[[int], object] = lambda _: None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run ``tokshard`` with these arguments.
@@ -75,6 +76,7 @@ def run(
         open_files: The most files that it may have open.
         program: What to run with these arguments instead of ``tokshard``: a program of the tests, which may
             import modules of its directory.
+        one_stream: Whether it writes what belongs to stderr to the same file as stdout.
         started: Is told the process.
     """
     job = {
@@ -88,7 +90,8 @@ def run(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         source, sink = os.pipe()
         answers, answer = os.pipe()
-        _server().send(json.dumps(job).encode(), [source, out.fileno(), err.fileno(), answer])
+        streams = [source, out.fileno(), (out if one_stream else err).fileno(), answer]
+        _server().send(json.dumps(job).encode(), streams)
         os.close(source)
         os.close(answer)
         feeder = threading.Thread(target=_feed, args=(sink, stdin))
