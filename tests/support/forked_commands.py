@@ -25,9 +25,9 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 # What commands import when they need it.
 _LIBRARIES = ("numpy", "orjson", "xxhash", "tokenizers", "numba", "s3fs")
@@ -141,17 +141,7 @@ def _server() -> _Server:
 
 def serve(descriptor: int) -> None:
     """Run the command of each message in a process of its own."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the command does
-    import tokshard
-
-    for name in _LIBRARIES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for module in pkgutil.walk_packages(tokshard.__path__, "tokshard."):
-        if module.name not in _NOT_IMPORTED:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module.name)
-    _prepare()
+    load(_LIBRARIES)
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise RuntimeError(f"there are {threads} threads, which do not survive a fork")
     gc.collect()
@@ -166,16 +156,28 @@ def serve(descriptor: int) -> None:
             connection.close()
             job = json.loads(message)
             _start(job, descriptors)
-            _end(_code_of(functools.partial(_program, job["program"]) if job["program"] else _command))
+            end(functools.partial(_program, job["program"]) if job["program"] else command)
         for number in descriptors:
             os.close(number)
 
 
-def _prepare() -> None:
-    """Make the parsers and the codecs once: reading annotations is a third of the time of a short command."""
+def load(libraries: Iterable[str]) -> None:
+    """Do what each command would do again before it works: imports, the parsers, the codecs.
+
+    Reading annotations for the last two is a third of the time of a short command.
+    """
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the command does
+    import tokshard
     from tokshard.cli import main
     from tokshard.core import codec
 
+    for name in libraries:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for module in pkgutil.walk_packages(tokshard.__path__, "tokshard."):
+        if module.name not in _NOT_IMPORTED:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
     commands = {name: main._load(name, entry) for name, entry in (main.COMMANDS | main._ABOUT).items()}
     main._load = lambda name, _: commands[name]
     formats = [codec.Document]
@@ -213,7 +215,8 @@ def _start(job: dict[str, Any], descriptors: list[int]) -> None:
         upload.PART_BYTES = job["part_bytes"]
 
 
-def _command() -> None:
+def command() -> None:
+    """Run the command that ``sys.argv`` is."""
     from tokshard.cli.main import main
 
     main()
@@ -240,8 +243,9 @@ def _code_of(action: Callable[[], None]) -> int:
     return 0
 
 
-def _end(code: int) -> None:
-    """End as the interpreter does, but for the modules, which would be taken to pieces one by one."""
+def end(action: Callable[[], None]) -> NoReturn:
+    """Do something, and end as the interpreter does, but for taking the modules to pieces."""
+    code = _code_of(action)
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
