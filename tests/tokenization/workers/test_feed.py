@@ -33,7 +33,7 @@ def texts_of(task) -> list[str]:
 
 
 FILES = st.lists(
-    st.tuples(st.booleans(), st.lists(st.text("ab", max_size=40), max_size=30)), min_size=1, max_size=5
+    st.tuples(st.booleans(), st.lists(st.text("ab", max_size=40), max_size=12)), min_size=1, max_size=5
 )
 
 
