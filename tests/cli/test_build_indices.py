@@ -206,6 +206,14 @@ def test_assert_hit_tells_fresh_from_all_else(workshop):
         (["--epochs", "0"], 2, "--epochs must be at least 1, got 0"),
         (["--epochs", "1", "--split", "99,-1,2"], 2, "Megatron would read 99, 1, 2"),
         (["--epochs", "1", "--split", "999,1"], 3, "Megatron would loop forever"),
+        (["--epochs", "1", "--pack", "best-fit"], 2, "--pack best-fit requires --cache-dir"),
+        (["--epochs", "1", "--pack", "first-fit"], 2, "--pack must be concat or best-fit, got 'first-fit'"),
+        (["--epochs", "1", "--pad-multiple", "2"], 2, "--pad-multiple requires --pack best-fit"),
+        (
+            ["--epochs", "1", "--pack", "best-fit", "--pad-multiple", "3", "--cache-dir", "c"],
+            2,
+            "the sequence length 16 must be a multiple of --pad-multiple 3",
+        ),
         (["--epochs", "1", "--tokenizer-model", "x"], 2, "--tokenizer-model requires --megatron"),
         (
             ["--epochs", "1", "--megatron", "0.3", "--tokenizer-model", "x"],
@@ -237,3 +245,57 @@ def test_a_missing_sequence_length_and_dataset_are_named(workshop):
     assert (done.returncode, "the sequence length is required" in done.stderr) == (2, True)
     done = run("build-indices", "data/\x1b[31mnone", "--epochs", 1, "--seq-length", 16)
     assert (done.returncode, r"dataset not found: data/\x1b[31mnone" in done.stderr) == (3, True)
+
+
+def test_packed_and_concatenated_indexes_do_not_replace_each_other(workshop):
+    sizes = ("--split", "1", "--num-samples", "none", *NAMES)
+    packed = ("--pack", "best-fit", "--max-documents-per-sample", 4)
+    assert run(*BUILD, *sizes, "--cache-dir", "a").returncode == 0
+    assert run(*BUILD, *sizes, "--cache-dir", "b", *packed).returncode == 0
+    (workshop / "c").mkdir()
+    for path in (workshop / "a").iterdir():
+        if path.suffix != ".json":  # as Megatron's own files, without the sidecar
+            (workshop / "c" / path.name).write_bytes(path.read_bytes())
+    for directory, options, words in (
+        ("a", packed, "--pack concat instead of --pack best-fit, at most 4 documents per sample, and has"),
+        ("b", (), "--pack best-fit, at most 4 documents per sample instead of --pack concat, and has"),
+        ("b", packed[:2], "at most 4 documents per sample instead of --pack best-fit, and has"),
+        ("c", packed, "--pack concat instead of --pack best-fit, at most 4 documents per sample, and has"),
+    ):
+        before = files_of(workshop / directory)
+        for rebuild in ([], ["--rebuild"]):
+            done = run(*BUILD, *sizes, "--cache-dir", directory, *options, *rebuild)
+            assert done.returncode == 4
+            assert words in done.stderr
+            assert "hint: pass another --cache-dir, or remove " in done.stderr
+        assert files_of(workshop / directory) == before
+    checked = run(*BUILD, *sizes, "--cache-dir", "b", "--assert-hit", *packed, "--json").json
+    assert [index["condition"] for index in checked["indices"]] == ["fresh"]
+    stale = run(*BUILD, *sizes, "--cache-dir", "b", "--assert-hit", "--json")
+    assert (stale.returncode, stale.json["indices"][0]["condition"]) == (1, "stale")
+
+
+def test_epochs_are_counted_in_packed_samples(workshop):
+    packed = ("--pack", "best-fit", "--cache-dir", "packed", "--split", "1", *NAMES, "--json")
+    (one,) = run(*BUILD, *packed, "--num-samples", "none").json["indices"]
+    report = run(*BUILD, *packed, "--epochs", 3).json
+    assert report["epoch_sizes"][0]["train_samples"] == 3 * one["samples"] == report["indices"][0]["samples"]
+    (more,) = run(*BUILD, *packed, "--num-samples", 3 * one["samples"] + 1).json["indices"]
+    assert (more["epochs"], more["samples"]) == (4, 4 * one["samples"])
+
+
+def test_documents_of_several_sequences_are_not_packed(workshop):
+    write_dataset("data/sentences", [2, 1, 2])
+    index = workshop / "data/sentences.idx"
+    content = index.read_bytes()
+    documents = np.array([0, 1, 3], "<i8").tobytes()  # two documents of one and two sequences
+    index.write_bytes(content[:26] + (3).to_bytes(8, "little") + content[34 : -4 * 8] + documents)
+    done = run(
+        *("build-indices", "data/sentences", "--seq-length", 8, "--epochs", 1, "--split", "1"),
+        *("--pack", "best-fit", "--cache-dir", "c"),
+    )
+    assert done.returncode == 3
+    assert (
+        "--pack best-fit requires one sequence per document: document 1 of data/sentences has 2"
+        in done.stderr
+    )

@@ -218,3 +218,24 @@ def test_options_about_the_job_are_refused_by_name(workshop, name):
     assert "--from-launch 'launch.sh data/web'\n" in done.stderr
     alone = run(name, "data/web", "--seq-length", "8", "--num-samples", "9", "--set", "A=1")
     assert (alone.returncode, "--set requires --from-launch" in alone.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("command", "data"), [("build-indices", "data/web"), ("blend", "blend")])
+def test_packed_indexes_are_those_of_the_job(workshop, command, data):
+    output = ["-o", "mix"] if command == "blend" else []
+    script = f"launch.sh {data}"
+    call = (command, "--from-launch", script, "--set", "CACHE=c", "--megatron", "0.19", *output)
+    assert run(*call, "--pack", "best-fit", "--max-documents-per-sample", "2").returncode == 0
+    report = run("doctor", *shlex.split(script), "--set", "CACHE=c", "--json").json["jobs"][0]
+    assert {lookup["condition"] for lookup in report["lookups"]} == {"fresh"}
+    assert "packed-attention" in {finding["code"] for finding in report["findings"]}
+    force = ["--force"] if command == "blend" else []
+    again = run(*call, "--rebuild", *force)
+    assert again.returncode == 4
+    assert "was built with --pack best-fit, at most 2 documents per sample instead of --pack concat" in (
+        again.stderr
+    )
+    (workshop / "launch.sh").write_text(SCRIPT.format(more=f"{CACHE} --dataloader-defer-npy-index-mmap"))
+    deferred = run(*call, "--pack", "best-fit")
+    assert deferred.returncode == 2
+    assert "--pack best-fit and --dataloader-defer-npy-index-mmap in the launch command" in deferred.stderr

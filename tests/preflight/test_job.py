@@ -15,6 +15,7 @@ from tokshard.blending.job import build_blend
 from tokshard.blending.options import BuilderConfig
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
+from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import GPTDatasetDescription
 from tokshard.preflight.forecast import recipe_of_launch
@@ -31,6 +32,7 @@ from tokshard.preflight.lookups import (
     candidates_of_launch,
     identifiers_of_launch,
 )
+from tokshard.preflight.packing import with_packing
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
 
@@ -62,18 +64,21 @@ def data(tmp_path, monkeypatch):
     return tmp_path
 
 
-def prepare(launch: LaunchArguments, version="0.19", **changes) -> None:
-    """Build what a job needs, by the library and not by the doctor."""
-    config = BuilderConfig(
+def builder_config(launch: LaunchArguments, version="0.19", **changes) -> BuilderConfig:
+    return BuilderConfig(
         sequence_length=launch.seq_length,
         sizes=launch.sizes(),
         split=launch.split or "969, 30, 1",
         tokenizer=identifiers_of_launch(launch, version),
         **changes,
     )
+
+
+def prepare(launch: LaunchArguments, version="0.19", **changes) -> None:
+    """Build what a job needs, by the library and not by the doctor."""
     build_blend(
         recipe_of_launch(launch, PathMapping()),
-        config,
+        builder_config(launch, version, **changes),
         "mix",
         cache_directory=launch.data_cache_path,
         force=True,
@@ -479,3 +484,25 @@ def test_missing_data_is_one_error(data):
     diagnosis = diagnose(replace(HEALTHY, data_path=None, split=None))
     assert codes(diagnosis, "error") == ["no-data"]
     assert "cache" in skipped(diagnosis)
+
+
+def test_packed_indexes_are_found_and_their_samples_counted(data):
+    prepare(HEALTHY)
+    concatenated = diagnose(HEALTHY)
+    packing = Packing(max_documents=3, pad_multiple=4)
+    job = replace(HEALTHY, data_cache_path="packed", reset_attention_mask=True)
+    mixture = recipe_of_launch(job, PathMapping())
+    recipe, config = with_packing(mixture, builder_config(job), {"data/web": packing, "data/code": packing})
+    build_blend(recipe, config, "mix-packed", cache_directory="packed")
+    diagnosis = diagnose(job)
+    assert {lookup.condition for lookup in diagnosis.lookups} == {"fresh"}
+    assert diagnosis.is_healthy
+    assert [split.samples for split in diagnosis.splits] == [split.samples for split in concatenated.splits]
+    assert all(source.epochs.packed for split in diagnosis.splits for source in split.sources)
+    assert codes(diagnosis, "note") == ["packed-padding", "epochs", "epochs"]
+    assert "packed-attention" in codes(diagnose(replace(job, reset_attention_mask=False)), "note")
+    deferred = diagnose(replace(job, dataloader_defer_npy_index_mmap=True))
+    assert "packed-deferred" in codes(deferred, "error")
+    next(Path("packed").glob("*-GPTDataset-valid-sample_index.npy")).unlink()
+    (missing,) = [finding for finding in diagnose(job).findings if finding.code == "cache-missing"]
+    assert "--pack best-fit --max-documents-per-sample 3 --pad-multiple 4" in missing.hint

@@ -143,6 +143,7 @@ def build_indices(
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         indexes = launches.indexes_of(context, values)
         if indexes is not None:
+            launches.check_packing(indexes, pack)
             run.warn(indexes.warnings)
             chosen = launches.adjusted(
                 indexes.build_indices_options(),

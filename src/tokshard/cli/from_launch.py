@@ -116,6 +116,20 @@ def adjusted(chosen: OptionsT, values: Mapping[str, Any], **changes: Any) -> Opt
     return replace(chosen, **changes)
 
 
+def check_packing(indexes: LaunchIndexes, pack: str | None) -> None:
+    """Refuse to pack samples for a job that cannot read them.
+
+    Raises:
+        UsageError: The job computes the sizes of indexes from token counts.
+    """
+    if pack == "best-fit" and indexes.defers_index_loading:
+        raise UsageError(
+            "--pack best-fit and --dataloader-defer-npy-index-mmap in the launch command exclude each other: "
+            "deferred loading computes the number of samples from token counts",
+            hint="remove --dataloader-defer-npy-index-mmap from the launch command",
+        )
+
+
 def following(indexes: LaunchIndexes, cache: str | os.PathLike[str] | None, values: Mapping[str, Any]) -> str:
     """Return the next step: the doctor, after the launch command names the cache."""
     words = ["tokshard", "doctor"]

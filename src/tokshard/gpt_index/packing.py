@@ -82,6 +82,20 @@ class Packing:
                 f"{self.pad_multiple}"
             )
 
+    def options(self) -> list[str]:
+        """Return the options of ``build-indices`` and ``blend`` that request it.
+
+        Example:
+            >>> Packing(max_documents=8).options()
+            ['--pack', 'best-fit', '--max-documents-per-sample', '8']
+        """
+        words = ["--pack", "best-fit"]
+        if self.max_documents is not None:
+            words += ["--max-documents-per-sample", str(self.max_documents)]
+        if self.pad_multiple is not None:
+            words += ["--pad-multiple", str(self.pad_multiple)]
+        return words
+
     def words(self) -> str:
         """Return a description for people.
 

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from itertools import count
 
+from tokshard.gpt_index.packing import Packing
 from tokshard.preflight.launch.launch import Launch
 from tokshard.preflight.launch.rules import variables_in
 from tokshard.preflight.launch.source import is_file, script_call
@@ -61,6 +62,7 @@ class BuildCommand:
         names: TokenizerNames,
         is_named: bool,
         rebuild: bool = False,
+        packing: Packing | None = None,
     ) -> str:
         """Return the command in back quotes, and what its placeholders mean.
 
@@ -69,6 +71,7 @@ class BuildCommand:
             names: The source of the tokenizer's identifiers.
             is_named: Whether these are known, and not only likely.
             rebuild: Whether files have to be replaced.
+            packing: The packing of the job's other indexes, if they are packed.
         """
         words = ["tokshard", "blend" if is_blend else "build-indices", "--from-launch", self.launch]
         words += self.options
@@ -83,6 +86,7 @@ class BuildCommand:
                     ", with the output of `python -m tokshard.dump_tokenizer_identifiers` in the job's "
                     "environment as FILE.json"
                 )
+        words += [] if packing is None else packing.options()
         if is_blend:
             words += ["-o", self.output]
         words += ["--rebuild"] if rebuild else []

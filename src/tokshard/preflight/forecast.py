@@ -77,6 +77,7 @@ class Forecast:
         recipe: Its mixture.
         splits: The plan of each split; that of a split with a defect has no sources.
         results: What is wrong, and the checks that were not possible.
+        defects: What is wrong with the splits.
     """
 
     sizes: Sizes | None = None
@@ -84,6 +85,7 @@ class Forecast:
     recipe: BlendRecipe | None = None
     splits: list[SplitPlan] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
+    defects: list[Finding] = field(default_factory=list)
 
 
 def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping) -> Forecast:
@@ -123,8 +125,7 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
         return forecast
     try:
         forecast.config = config_of_launch(launch, forecast.sizes, paths.pairs)
-        forecast.splits, defects = forecast_splits(forecast.recipe, forecast.config)
-        results += defects
+        forecast.splits, forecast.defects = forecast_splits(forecast.recipe, forecast.config)
     except TokshardError as error:
         results += finding_of_error("arguments", error), _AFTER_ERRORS
     return forecast

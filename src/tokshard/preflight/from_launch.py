@@ -65,6 +65,8 @@ class LaunchIndexes:
         tokenizer: A copy of the job's tokenizer on this machine, if the job's path is another one.
         blend_command: The command that builds them.
         warnings: Messages for the user.
+        defers_index_loading: Whether the job computes the sizes of indexes from token counts, so that it
+            cannot read packed indexes.
     """
 
     recipe: BlendRecipe
@@ -73,6 +75,7 @@ class LaunchIndexes:
     tokenizer: str | None
     blend_command: str
     warnings: tuple[str, ...]
+    defers_index_loading: bool = False
 
     def blend_options(self) -> BlendOptions:
         """Return options of :func:`tokshard.blend` without an output."""
@@ -191,6 +194,7 @@ def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
         tokenizer=_local_tokenizer(arguments, paths),
         blend_command=command.text(is_blend=True, names=TokenizerNames("file"), is_named=True),
         warnings=tuple(_warnings(launch)),
+        defers_index_loading=arguments.dataloader_defer_npy_index_mmap,
     )
 
 

@@ -19,7 +19,7 @@ from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.preflight.build_command import BuildCommand
-from tokshard.preflight.forecast import Forecast, forecast_of, is_blend, prefixes_of
+from tokshard.preflight.forecast import Forecast, forecast_of, forecast_splits, is_blend, prefixes_of
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.launch.launch import Launch
 from tokshard.preflight.launch.programs import unchecked_options, unsupported_data
@@ -41,6 +41,7 @@ from tokshard.preflight.lookups import (
     chosen_candidate,
 )
 from tokshard.preflight.options import DoctorOptions
+from tokshard.preflight.packing import findings_of_packing, with_packing
 from tokshard.preflight.tokenizers import findings_of_tokenizers, read_launch_tokenizer
 
 _SHOWN_SOURCES = 5
@@ -195,6 +196,11 @@ def diagnose(
     cache = JobCache(arguments, paths)
     candidate = tokenizer or cache.likeliest(splits)
     splits = [split.with_tokenizer(candidate.identifiers) for split in splits]
+    packed, defects = cache.packed(splits), forecast.defects
+    if packed and forecast.recipe is not None and forecast.config is not None:
+        planned, defects = forecast_splits(*with_packing(forecast.recipe, forecast.config, packed))
+        splits = [split.with_tokenizer(candidate.identifiers) for split in planned]
+    results.add(*defects, *findings_of_packing(arguments, packed))
     lookups, is_named = cache.lookups(splits), tokenizer is not None or cache.has_names_of(splits)
     results.add(*_of_sizes(splits, forecast.config))
     conditions = {lookup.condition for lookup in lookups}
@@ -203,6 +209,7 @@ def diagnose(
         names=candidate.names,
         is_named=is_named or len(candidates_of_launch(arguments)) == 1,
         rebuild=not conditions.isdisjoint({"stale", "damaged"}),
+        packing=next(iter(packed.values()), None),
     )
     told = f"run {told}"
     if arguments.data_cache_path is None and splits:

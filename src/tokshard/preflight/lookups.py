@@ -14,6 +14,7 @@ from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import StorageError, UsageError
+from tokshard.gpt_index.packing import Packing
 from tokshard.index_cache.build_or_reuse import CacheTarget
 from tokshard.index_cache.description import BlendedDescription, Description, descriptions_in, differences
 from tokshard.index_cache.entry import CacheEntry, default_directory
@@ -337,6 +338,17 @@ class JobCache:
                 found.append(
                     self._lookup(split.name, None, target.entry, blend, examined.condition, examined.detail)
                 )
+        return found
+
+    def packed(self, splits: Sequence[SplitPlan]) -> dict[str, Packing]:
+        """Return the packing of each index that is looked up and packed, by path prefix."""
+        found: dict[str, Packing] = {}
+        for split in splits:
+            for request in split.requests:
+                sidecar = self._entry(request).readable_sidecar()
+                origin = None if sidecar is None else sidecar.origin
+                if origin is not None and origin.packed is not None:
+                    found.setdefault(request.prefix, origin.packed.packing)
         return found
 
     def allowed_mismatches(self, lookups: Iterable[CacheLookup]) -> tuple[TokenizerMismatch, ...]:

@@ -78,6 +78,9 @@ class LaunchArguments:
     no_data_sharding: bool = False
     dataloader_fast_cache_load: bool = False
     dataloader_defer_npy_index_mmap: bool = False
+    dataloader_inter_document_masking: bool = False
+    reset_attention_mask: bool = False
+    reset_position_ids: bool = False
     per_dataset_sequences_path: str | None = None
     tokenizer_type: str | None = None
     tokenizer_model: str | None = None

@@ -1,0 +1,79 @@
+"""Packed indexes in the cache of a job: what the job reads by them, and what its arguments must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tokshard.blending.options import BuilderConfig
+from tokshard.blending.recipe import BlendRecipe, Mixture
+from tokshard.core.findings import Finding
+from tokshard.core.formatting import listed
+from tokshard.gpt_index.packing import Packing
+from tokshard.preflight.launch.arguments import LaunchArguments
+
+_SHOWN_SOURCES = 5
+
+
+def with_packing(
+    recipe: BlendRecipe, config: BuilderConfig, packed: Mapping[str, Packing]
+) -> tuple[BlendRecipe, BuilderConfig]:
+    """Return the recipe and the parameters of a job some of whose indexes are packed.
+
+    Args:
+        recipe: The mixture of the job.
+        config: The parameters of its dataset builder.
+        packed: The packing of each index that is packed, by path prefix. If they differ, the first counts.
+    """
+    config = replace(config, packing=next(iter(packed.values())))
+    if recipe.per_split is None:
+        return replace(recipe, mixture=_packed(recipe.mixture, packed)), config
+    train, valid, test = (_packed(mixture, packed) for mixture in recipe.per_split)
+    return replace(recipe, per_split=(train, valid, test)), config
+
+
+def _packed(mixture: Mixture | None, packed: Mapping[str, Packing]) -> Mixture | None:
+    if mixture is None:
+        return None
+    sources = tuple(
+        replace(source, pack="best-fit" if source.prefix in packed else None) for source in mixture.sources
+    )
+    return replace(mixture, sources=sources)
+
+
+def findings_of_packing(launch: LaunchArguments, packed: Mapping[str, Packing]) -> Iterator[Finding]:
+    """Yield the findings about a job that reads packed indexes.
+
+    Args:
+        launch: The arguments of the job.
+        packed: The packing of each index that is packed, by path prefix.
+    """
+    if not packed:
+        return
+    names = listed(list(packed), _SHOWN_SOURCES)
+    if launch.dataloader_defer_npy_index_mmap:
+        yield Finding(
+            "packed-deferred",
+            "error",
+            f"the indexes of {names} are packed, but deferred index loading computes their number of samples "
+            "from token counts",
+            "remove --dataloader-defer-npy-index-mmap, or build the indexes with --pack concat in another "
+            "cache directory",
+        )
+    if not launch.reset_attention_mask and not launch.dataloader_inter_document_masking:
+        yield Finding(
+            "packed-attention",
+            "note",
+            f"samples of {names} are packed documents, and attention crosses their borders",
+            "add --dataloader-inter-document-masking (where this Megatron has it), or --reset-attention-mask "
+            "and --reset-position-ids, unless this is intended",
+        )
+    multiples = [str(packing.pad_multiple) for packing in packed.values() if packing.pad_multiple is not None]
+    if multiples:
+        yield Finding(
+            "packed-padding",
+            "note",
+            f"samples of {names} have room to pad each document to a multiple of "
+            f"{multiples[0]} tokens, but Megatron does not pad documents",
+            "build the indexes without --pad-multiple, unless another trainer reads them too",
+        )
