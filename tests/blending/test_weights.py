@@ -73,3 +73,36 @@ def test_the_smallest_surplus_is_the_first_that_fits(target, needed):
     assert with_surplus(target, found) >= target + needed
     before = (round(found * 10**6) - 1) / 10**6  # found - 1e-6 is mostly another number
     assert found == 0 or with_surplus(target, before) < target + needed
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_amounts_of_tokens_are_drawn_of_packed_sources_too(temperature):
+    """Padding takes room, so that a source whose packs are half empty gets twice the samples."""
+    sources = [
+        SourceTokens(8_000, 8, 1),
+        SourceTokens(8_000, 8, 1, packed_samples=2_000),
+        SourceTokens(9_000, 8, 1, packed_samples=1_500),
+    ]
+    amounts = (4_000, 8_000, 16_000)
+    mixture = Mixture(
+        tuple(Source(f"s{place}", amount) for place, amount in enumerate(amounts)),
+        unit="tokens",
+        temperature=temperature,
+    )
+    found = resolve(mixture, None, sources)
+    shares = np.array(found.weights) / sum(found.weights)
+    per_sample = np.array([8, 4, 6])
+    wanted = np.array(amounts) ** (1 / temperature)
+    tokens = shares * found.size * per_sample
+    assert tokens == pytest.approx(wanted / wanted.sum() * sum(amounts), abs=8)
+    concat = resolve(mixture, None, [SourceTokens(8_000, 8, 1)] * 3)
+    assert concat.size == sum(amounts) // 8
+    assert sum(concat.weights) == sum(amounts) or temperature != 1.0
+
+
+def test_sources_without_weights_are_read_in_proportion_to_their_samples():
+    """Each source as often as the others, whatever is padding."""
+    sources = [SourceTokens(8_000, 8, 0), SourceTokens(8_000, 8, 0, packed_samples=3_000)]
+    mixture = Mixture((Source("a", max_epochs=2), Source("b", max_epochs=2)))
+    found = resolve(mixture, 4_000, sources)
+    assert found.weights[1] / found.weights[0] == pytest.approx(3)

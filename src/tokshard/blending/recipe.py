@@ -89,9 +89,9 @@ class Mixture:
 
     Attributes:
         sources: In the order that decides ties: 1 to 32,766.
-        unit: What the weights count. ``"samples"`` is Megatron's meaning: shares of the samples. As all
-            samples have the same number of tokens these are the shares of the tokens, too. ``"tokens"``
-            means amounts, so that their sum is the size of the mixture where no other is given.
+        unit: What the weights count. ``"samples"`` is Megatron's meaning: shares of the samples. They are
+            the shares of the tokens, too, if no samples are padded by packing. ``"tokens"`` means amounts
+            without padding, so that their sum is the size of the mixture where no other is given.
         temperature: The weights are taken to the power of 1/temperature. Without weights they are the
             numbers of tokens that the sources have, if the temperature is not 1.
 

@@ -105,6 +105,18 @@ class SourceTokens:
     extra_token: int
     packed_samples: int | None = None
 
+    @property
+    def room_per_token(self) -> float:
+        """The room of the samples of an epoch by its tokens: above 1 if packed samples are padded.
+
+        Example:
+            >>> SourceTokens(tokens=60, sequence_length=8, extra_token=1, packed_samples=9).room_per_token
+            1.2
+        """
+        if self.packed_samples is None:
+            return 1.0
+        return self.packed_samples * self.sequence_length / self.tokens
+
     def samples_of(self, epochs: float) -> int:
         """Return the whole samples of a number of epochs, which need not be whole.
 
@@ -157,8 +169,11 @@ def resolve(mixture: Mixture, size: int | None, sources: Sequence[SourceTokens])
         caps = [source.samples_of(epochs) for source, epochs in zip(sources, mixture.epochs, strict=True)]
         wanted, size = [float(cap or 0) for cap in caps], _size_of_epochs(mixture, caps, size)
     else:
-        wanted = _wanted(mixture, sources)
-        size = _size_of_weights(mixture, wanted, sources, size)
+        tokens = _wanted(mixture, sources)
+        wanted = tokens
+        if mixture.unit == "tokens" or mixture.weights is None:
+            wanted = [each * source.room_per_token for each, source in zip(tokens, sources, strict=True)]
+        size = _size_of_weights(mixture, tokens, wanted, sources, size)
         caps = [
             None if wanted_source.max_epochs is None else source.samples_of(wanted_source.max_epochs)
             for wanted_source, source in zip(mixture.sources, sources, strict=True)
@@ -227,13 +242,18 @@ def _wanted(mixture: Mixture, sources: Sequence[SourceTokens]) -> list[float]:
 
 
 def _size_of_weights(
-    mixture: Mixture, wanted: Sequence[float], sources: Sequence[SourceTokens], size: int | None
+    mixture: Mixture,
+    tokens: Sequence[float],
+    wanted: Sequence[float],
+    sources: Sequence[SourceTokens],
+    size: int | None,
 ) -> int:
     if size is not None:
         return size
     if mixture.unit == "tokens":
-        tokens = math.ceil(math.fsum(mixture.weights or wanted))
-        return -(-tokens // sources[0].sequence_length)
+        padded = math.fsum(wanted) / math.fsum(tokens)  # exactly 1 without packed samples
+        room = math.ceil(math.fsum(mixture.weights or tokens) * padded)
+        return -(-room // sources[0].sequence_length)
     raise UsageError(
         "the number of samples is required for a mixture with weights, caps or a temperature",
         hint="pass --num-samples",
