@@ -219,8 +219,8 @@ def test_what_there_is_not_raises(blend):
         open_plan(path, 3)
     with pytest.raises(UsageError, match="at least 0, got 0, 8"):
         open_plan(path, 0, max_open_files=0)
-    with pytest.raises(UsageError, match="require a plan of documents"):
-        open_plan(path, 0, options=BatchOptions(pad_to_multiple=8))
+    with pytest.raises(UsageError, match="max_length requires a plan of documents"):
+        open_plan(path, 0, options=BatchOptions(max_length=8))
     with pytest.raises(UsageError, match="the rank is required"):
         RankLoader.open(path)
 

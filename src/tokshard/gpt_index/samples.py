@@ -32,7 +32,8 @@ class Sample:
         document_ids: int64 of shape (pieces,): the sequences of the sample, in order. A sequence occurs
             several times if the sample spans two epochs.
         lengths: int64 of shape (pieces,): the tokens of each piece. Their sum is smaller than the sample
-            if it is padded; the last may be the extra token alone.
+            if it is padded; the last may be the extra token alone. In a packed sample, the pieces are its
+            documents: a last label that belongs to the next pack is none.
     """
 
     tokens: NDArray[np.int64]
@@ -97,8 +98,12 @@ class GPTSamples:
             IndexError: The sample does not exist.
             IntegrityError: The index does not fit the dataset.
         """
-        tokens = np.empty(self.index.plan.sample_tokens, np.int64)
+        plan = self.index.plan
+        tokens = np.empty(plan.sample_tokens, np.int64)
         sequences, counts = self._fill(tokens, sample)
+        if plan.packed is not None and plan.extra_token and len(counts) > 1:
+            # The next row begins another pack: the sample has one piece if the document continues there.
+            sequences, counts = sequences[:-1], counts[:-1]
         return Sample(tokens, sequences.astype(np.int64), np.array(counts, np.int64))
 
     def read_batch(self, samples: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:

@@ -44,7 +44,8 @@ class BatchOptions:
         num_tokens: Whether to give ``num_tokens``, the labels that count of each sample.
         repeated: Whether to give ``repeated``: which samples ``--tail pad`` reads again to fill a batch.
         pad_to_multiple: Of documents: each micro-batch is as long as its longest document, rounded up to
-            a multiple of this.
+            a multiple of this. Of packed samples, with ``cu_seqlens``: each document within a sample is
+            padded to a multiple of this, and ``cu_seqlens_padded`` is given, too.
         max_length: Of documents: longer ones are cut here; None for never.
 
     Raises:
@@ -256,6 +257,18 @@ def _names(fields: tuple[str, ...], options: BatchOptions) -> tuple[str, ...]:
     return tuple(names)
 
 
+def check_multiple(multiple: int, context: int) -> None:
+    """Check that context parallelism can divide documents that are padded to a multiple; 1 is no multiple.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if context > 1 and multiple > 1 and multiple % (2 * context):
+        raise UsageError(
+            f"pad_to_multiple must be divisible by 2 x context-parallel size = {2 * context}, got {multiple}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentAssembly:
     """Assembler of micro-batches from documents; a pure function of its arguments.
@@ -287,12 +300,7 @@ class DocumentAssembly:
     context_rank: int = 0
 
     def __post_init__(self) -> None:
-        multiple = self.options.pad_to_multiple
-        if self.context > 1 and multiple > 1 and multiple % (2 * self.context):
-            raise UsageError(
-                f"pad_to_multiple must be divisible by 2 x context-parallel size = "
-                f"{2 * self.context}, got {multiple}"
-            )
+        check_multiple(self.options.pad_to_multiple, self.context)
 
     def micro_batch(
         self,

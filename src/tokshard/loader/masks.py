@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,17 +73,11 @@ def document_bounds(lengths: NDArray[np.int64], sequence_length: int) -> list[in
         ([0, 3, 7], [0, 3, 7])
     """
     pieces: list[int] = lengths.tolist()
-    total = sum(pieces)
-    if total > sequence_length:
-        pieces[-1] -= 1
+    if pieces:
+        pieces[-1] += sequence_length - sum(pieces)
         if pieces[-1] == 0:
             pieces.pop()
-    elif pieces:
-        pieces[-1] += sequence_length - total
-    bounds = [0]
-    for piece in pieces:
-        bounds.append(bounds[-1] + piece)
-    return bounds
+    return [0, *accumulate(pieces)]
 
 
 def packed_bounds(bounds: list[list[int]], sequence_length: int) -> tuple[NDArray[Any], NDArray[Any]]:

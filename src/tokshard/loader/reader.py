@@ -20,6 +20,7 @@ from tokshard.gpt_index.spans import document_extents
 from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, RawSamples, SampleAssembly
 from tokshard.loader.guard import DatasetGuard
 from tokshard.loader.memory import Memory
+from tokshard.loader.padding import PaddedSampleAssembly
 from tokshard.loader.schedule import MicroBatchSchedule, SampleRefs
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Coordinates, Topology, context_slices
@@ -27,6 +28,8 @@ from tokshard.storage.paths import bin_path, is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+Assembly = SampleAssembly | PaddedSampleAssembly | DocumentAssembly
 
 FILES_PER_SHARD = 6
 """The open files of a dataset: both of its own, the three arrays of its index, and one for readahead."""
@@ -210,7 +213,7 @@ class MicroBatchReader:
         self,
         source: SampleSource,
         schedule: MicroBatchSchedule,
-        assembly: SampleAssembly | DocumentAssembly,
+        assembly: Assembly,
         shards: OpenShards,
     ) -> None:
         self.schedule = schedule
@@ -238,7 +241,7 @@ class MicroBatchReader:
             batch["repeated"] = self.schedule.repeated(first, len(selected.ids))
         return batch
 
-    def _assembled(self, selected: SampleRefs, assembly: SampleAssembly | DocumentAssembly) -> MicroBatch:
+    def _assembled(self, selected: SampleRefs, assembly: Assembly) -> MicroBatch:
         if isinstance(assembly, DocumentAssembly):
             documents = self._documents(selected)
             return assembly.micro_batch(documents, selected.samples, selected.datasets, self._memory)
@@ -302,7 +305,7 @@ def make_assembly(
     options: BatchOptions,
     topology: Topology,
     place: Coordinates,
-) -> SampleAssembly | DocumentAssembly:
+) -> Assembly:
     """Return what makes the micro-batches of a rank.
 
     Raises:
@@ -316,12 +319,29 @@ def make_assembly(
     length = source.sequence_length
     if length is None:
         return DocumentAssembly(fields, options, topology.context, place.cp)
-    if options.pad_to_multiple != 1 or options.max_length is not None:
-        raise UsageError(
-            "pad_to_multiple and max_length require a plan of documents: these samples have a fixed length"
-        )
+    if options.max_length is not None:
+        raise UsageError("max_length requires a plan of documents: these samples have a fixed length")
+    if options.pad_to_multiple > 1 and fields:
+        _check_room(source, fields, options.pad_to_multiple)
+        return PaddedSampleAssembly(length, source.extra_token, fields, options, topology.context, place.cp)
     slices = context_slices(length, topology.context, place.cp)
     return SampleAssembly(length, source.extra_token, fields, options, slices)
+
+
+def _check_room(source: SampleSource, fields: tuple[str, ...], multiple: int) -> None:
+    for dataset in source.datasets:
+        packed = None if dataset.index is None else dataset.index.epochs.packed
+        if packed is None or (packed.packing.pad_multiple or 1) % multiple:
+            raise UsageError(
+                f"pad_to_multiple={multiple} requires room in each sample: the index of {dataset.prefix} "
+                f"was built with --pack {'concat' if packed is None else packed.packing.words()}",
+                hint=f"build it again with --pack best-fit --pad-multiple {multiple}, and plan again",
+            )
+    if "cu_seqlens" not in fields:
+        raise UsageError(
+            "pad_to_multiple requires cu_seqlens: without them, tokens attend to the padding",
+            hint="set cu_seqlens=True, or plan with --document-boundaries",
+        )
 
 
 def open_shards(

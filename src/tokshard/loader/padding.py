@@ -1,0 +1,166 @@
+"""Padding of each document within packed samples, for trainers that require lengths of some multiple.
+
+Transformer Engine's kernels for packed sequences, for example, divide each document among context-parallel
+ranks, so that its length must be a multiple of 2 x the context-parallel size. An index built with
+``--pad-multiple`` has room for the padding, and sample boundaries stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.errors import IntegrityError
+from tokshard.loader.assembly import (
+    NO_DOCUMENT,
+    BatchOptions,
+    MicroBatch,
+    RawSamples,
+    SampleAssembly,
+    check_multiple,
+)
+from tokshard.loader.memory import Memory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokshard.gpt_index.samples import Sample
+
+    Integers = NDArray[np.int64]
+
+# The fields with a value for each token, and their value for padding.
+_PADDING = {"tokens": 0, "labels": 0, "loss_mask": 0, "position_ids": 0, "document_ids": NO_DOCUMENT}
+
+
+class PaddedSampleAssembly:
+    """Assembler of micro-batches from packed samples, with each document padded to a multiple.
+
+    Each token keeps the label, loss mask and position that it has without padding. What a sample has beyond
+    its last document becomes padding of that document. A context-parallel rank gets two of ``2 * context``
+    chunks of each document, as from ``thd_get_partitioned_indices`` of Transformer Engine.
+
+    Args:
+        sequence_length: The tokens of a sample, a multiple of ``options.pad_to_multiple``.
+        extra_token: Whether samples are read with one token more, which is the last label.
+        fields: The fields that the rank reads, of :data:`tokshard.sharding.topology.FIELDS`.
+        options: Masks and padding.
+        context: The context-parallel size.
+        context_rank: The context-parallel rank.
+
+    Raises:
+        UsageError: ``pad_to_multiple`` is not divisible by 2 x context-parallel size.
+
+    Example:
+        >>> from tokshard.gpt_index.samples import Sample
+        >>> options = BatchOptions(cu_seqlens=True, pad_to_multiple=4)
+        >>> assembly = PaddedSampleAssembly(8, True, ("tokens", "labels", "cu_seqlens"), options)
+        >>> text = np.array([[1, 2, 3, 4, 5, 6, -1, -1, -1]])
+        >>> sample = Sample(text[0], np.array([7, 9]), np.array([3, 2]))
+        >>> batch = assembly.micro_batch(RawSamples(text, np.zeros(1, np.int16), [sample]), Memory())
+        >>> batch["tokens"].tolist(), batch["labels"].tolist()
+        ([[1, 2, 3, 0, 4, 5, 0, 0]], [[2, 3, 4, 0, 5, 6, 0, 0]])
+        >>> batch["cu_seqlens"][0, :4].tolist(), batch["cu_seqlens_padded"][0, :4].tolist()
+        ([0, 3, 5, 5], [0, 4, 8, 8])
+    """
+
+    def __init__(
+        self,
+        sequence_length: int,
+        extra_token: bool,  # noqa: FBT001 - one of six facts about the samples
+        fields: tuple[str, ...],
+        options: BatchOptions,
+        context: int = 1,
+        context_rank: int = 0,
+    ) -> None:
+        check_multiple(options.pad_to_multiple, context)
+        self.sequence_length = sequence_length
+        self.fields = fields
+        self.options = options
+        self.context = context
+        self.context_rank = context_rank
+        self.needs_pieces = True
+        whole = (slice(0, sequence_length),)
+        self._unpadded = SampleAssembly(sequence_length, extra_token, fields, options, whole)
+        self._memory = Memory()
+
+    def micro_batch(self, texts: RawSamples, memory: Memory) -> MicroBatch:
+        """Return the fields of a micro-batch.
+
+        Args:
+            texts: The samples; their tokens are changed.
+            memory: Where the arrays lie.
+
+        Returns:
+            As :meth:`tokshard.loader.assembly.SampleAssembly.micro_batch`, but ``cu_seqlens`` counts no
+            padding, and ``cu_seqlens_padded``, int32 of the same shape, all of it, up to the sequence
+            length; the last value of each is repeated. ``max_seqlen`` is that of padded documents.
+
+        Raises:
+            IntegrityError: A sample has no room for the padding.
+        """
+        batch = self._unpadded.micro_batch(texts, self._memory)
+        sizes = [self._sizes(sample) for sample in texts.pieces]
+        rooms = [self._rooms(documents) for documents in sizes]
+        sources, is_padding = self._sources(sizes, rooms)
+        shape = len(sizes), self.sequence_length // self.context
+        moved = [name for name in batch if name in _PADDING]
+        new = memory.arena(len(moved) * (8 * shape[0] * shape[1] + 64)).new
+        for name in moved:
+            values = batch[name]
+            batch[name] = new(shape, values.dtype)
+            np.take(values.reshape(-1), sources, out=batch[name].reshape(-1), mode="clip")
+            batch[name].reshape(-1)[is_padding] = _PADDING[name]
+        if "cu_seqlens" in batch:
+            batch["cu_seqlens"] = self._bounds(sizes)
+            batch["cu_seqlens_padded"] = self._bounds(rooms)
+            batch["max_seqlen"] = np.array([max(documents) for documents in rooms], np.int32)
+        return batch
+
+    def _sizes(self, sample: Sample) -> list[int]:
+        # The tokens of each document in the sample, without the extra one.
+        sizes = [size for size in sample.lengths.tolist() if size] or [0]
+        sizes[-1] -= max(0, sum(sizes) - self.sequence_length)
+        return sizes
+
+    def _rooms(self, sizes: list[int]) -> list[int]:
+        multiple = self.options.pad_to_multiple
+        rooms = [-(-size // multiple) * multiple for size in sizes]
+        rooms[-1] += self.sequence_length - sum(rooms)
+        if rooms[-1] < sizes[-1]:
+            raise IntegrityError(
+                f"documents of {', '.join(map(str, sizes))} tokens, padded to multiples of {multiple}, "
+                f"do not fit into a sample of {self.sequence_length}",
+                field="sample_index",
+                hint="the index was built from other data, or is damaged: build it again",
+            )
+        return rooms
+
+    def _sources(self, sizes: list[list[int]], rooms: list[list[int]]) -> tuple[Integers, NDArray[np.bool_]]:
+        # For each place of the rank's micro-batch its place in the micro-batch without padding, and whether
+        # it is padding.
+        count = np.array([size for documents in sizes for size in documents], np.int64)
+        local = np.array([room for documents in rooms for room in documents], np.int64) // self.context
+        firsts = np.array(
+            [first for documents in sizes for first in accumulate([0, *documents[:-1]])], np.int64
+        )
+        firsts += np.repeat(np.arange(len(sizes)) * self.sequence_length, list(map(len, sizes)))
+        starts = np.cumsum(local) - local
+        within = np.arange(len(sizes) * self.sequence_length // self.context) - np.repeat(starts, local)
+        if self.context > 1:
+            half = np.repeat(local // 2, local)
+            last_chunks = 2 * (self.context - 1 - self.context_rank)
+            within += half * np.where(within < half, self.context_rank, last_chunks + self.context_rank)
+        is_padding = within >= np.repeat(count, local)
+        within += np.repeat(firsts, local)
+        return within, is_padding
+
+    def _bounds(self, sizes: Sequence[list[int]]) -> NDArray[Any]:
+        bounds = np.empty((len(sizes), self.sequence_length + 1), np.int32)
+        for row, documents in zip(bounds, sizes, strict=True):
+            edges = [0, *accumulate(documents)]
+            row[: len(edges)] = edges
+            row[len(edges) :] = edges[-1]
+        return bounds
