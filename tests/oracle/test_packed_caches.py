@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.description import GPTDatasetDescription
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.loader import BatchOptions, RankLoader
+from tokshard.loader.torch import to_tensors
 
 pytestmark = pytest.mark.oracle
 
@@ -163,30 +165,46 @@ def test_the_loader_yields_megatrons_values(megatron, extra_token):
         check_loader(dataset, plan, eod_id=EOD, **flags)
 
 
-def test_the_loader_has_the_boundaries_of_megatron(megatron):
-    """Only the rest of a short sample differs: a document of its own, in Megatron a part of the last one."""
+@pytest.mark.parametrize("extra_token", [True, False], ids=["extra-token", "no-extra-token"])
+def test_the_loader_has_the_boundaries_of_megatron(megatron, extra_token):
+    """The rest of a short sample is its last document's; without the extra token, it is one of its own."""
     if not has_inter_document_masking(megatron):
         pytest.skip("this megatron-core has no inter-document masking")
-    documents = write_documents("data/a", random_lengths(np.random.RandomState(5), S, 40))
-    tokshard("build-indices", "data/a", *BEST_FIT, "--split", "1", "--num-samples", 70)
+    write_documents("data/a", random_lengths(np.random.RandomState(5), S, 40))
+    extra = [] if extra_token else ["--no-add-extra-token"]
+    tokshard("build-indices", "data/a", *BEST_FIT, "--split", "1", "--num-samples", 70, *extra)
+    job = {"blend": (["data/a"], None), "add_extra_token_to_sequence": extra_token}
+    (dataset, *_) = found(megatron, S, [70, 0, 0], inter_document_masking=True, **job)
+    check_loader(dataset, plan_of(entry_of("data/a", S, 70).description_path), cu_seqlens=True)
+
+
+def test_megatron_flattens_padded_documents(megatron):
+    """Megatron joins the samples of a micro-batch; its attention has the boundaries of padded documents."""
+    flatten = getattr(import_module("megatron.core.utils"), "flatten_batch_for_packed_sequences", None)
+    if flatten is None:
+        pytest.skip("this megatron-core has no packed sequences of several samples")
+    documents = write_documents("data/a", random_lengths(np.random.RandomState(3), S, 40))
+    tokshard("build-indices", "data/a", *BEST_FIT, "--pad-multiple", 4, "--split", "1", "--num-samples", 70)
     entry = entry_of("data/a", S, 70)
-    (dataset, *_) = found(megatron, S, [70, 0, 0], blend=(["data/a"], None), inter_document_masking=True)
-    plan = plan_of(entry.description_path)
-    loader = RankLoader.open(plan, 0, options=BatchOptions(pad_id=PAD, cu_seqlens=True))
-    samples = packed_in(entry, documents, range(len(documents))).shuffled()
-    assert len(loader) == len(samples)
-    for number, sample in enumerate(samples):
-        dataset.masks_and_position_ids_are_cached = False
-        theirs, ours = dataset[number], loader[number]
-        parts = [*sample.parts, *[S - len(sample.own)] * (len(sample.own) < S)]
-        bounds = np.cumsum([0, *parts]).tolist()
-        assert ours["cu_seqlens"][0].tolist() == bounds + [S] * (S + 1 - len(bounds))
-        assert ours["max_seqlen"][0] == max(parts)
-        same = {"tokens", "labels", "loss_mask"}
-        if len(sample.own) == S:
-            same |= {"cu_seqlens", "max_seqlen", "position_ids"}
-        for name in same:
-            assert np.array_equal(ours[name][0], theirs[name].numpy())
+    packed = packed_in(entry, documents, range(len(documents)), multiple=4).shuffled()
+    options = BatchOptions(pad_id=PAD, cu_seqlens=True, pad_to_multiple=4, document_ids=True)
+    loader = RankLoader.open(plan_of(entry.description_path), 0, options=options)
+    for first in range(0, len(loader) - 2, 3):
+        batch = to_tensors(
+            {name: np.concatenate([loader[first + k][name] for k in range(3)]) for name in loader[0]}
+        )
+        flat = {
+            name: value.numpy()[0] for name, value in flatten(dict(batch)).items() if name != "dataset_ids"
+        }
+        bounds = flat["cu_seqlens_padded"]
+        tokens, expected = flat["tokens"].tolist(), []
+        for sample in packed[first : first + 3]:
+            own = iter(sample.own)
+            padded = [[next(own) for _ in range(part)] + [0] * (-part % 4) for part in sample.parts]
+            padded[-1] += [0] * (S - sum(map(len, padded)))
+            expected += padded
+        assert [tokens[a:b] for a, b in pairwise(bounds)] == expected
+        assert flat["max_seqlen"] == max(map(len, expected))
 
 
 def write_recipe(packs, weights):
