@@ -30,12 +30,17 @@ def emit_megatron(plan: BlendPlan, options: BlendOptions, form: Form = "megatron
 
     Raises:
         UsageError: There is no such form of this blend, or Megatron cannot be given it: a source has a seed
-            of its own, or a prefix that would be misread.
+            of its own, or a prefix that would be misread, or it is packed and has no cache.
     """
     if form == "megatron-json":
         return emit_megatron_json(plan).rstrip("\n")
     if form == "megatron-words":
         return emit_megatron_words(plan).rstrip("\n")
+    if plan.config.packing is not None and options.cache is None:
+        raise UsageError(
+            "the arguments of a blend with packed samples require the directory of its cache",
+            hint="pass --output or --cache-dir",
+        )
     cache = None if options.cache is None else plan.config.training_path(options.cache)
     return shlex.join(emit_megatron_args(plan, cache, size_arguments=options.training.words()))
 
