@@ -85,7 +85,7 @@ def test_epochs_of_packed_sources_are_their_samples(workshop):
     )
     assert done.returncode == 0, done.stderr
     split = packed_of(workshop)[1]["splits"]["train"]
-    for source, measured, epochs in zip(
+    for _source, measured, epochs in zip(
         split["sources"], split["certificate"]["sources"], (2, 1), strict=True
     ):
         assert measured["epochs"] == epochs
