@@ -78,6 +78,29 @@ def test_plans_differ_from_a_step_on(here):
     ]
 
 
+def test_packed_samples_are_others_than_concatenated_ones_of_the_same_name(here):
+    words = ("blend", 0.7, "data/web", 0.3, "data/code", *SIZES, "--num-samples", 60, "--seed", 1)
+    assert run(*words, "--pack", "best-fit", "-o", "packed").returncode == 0
+    run("shard-plan", "packed", "--data-parallel", 2, "--global-batch-size", 4, "-o", "plan-packed")
+    packing = {"field": "packing", "a": "concat", "b": "best-fit"}
+    (train,) = run("diff", "one", "packed", "--json").json["parts"]
+    assert train["fields"] == [packing]
+    assert [(source["same"], source["moved"]) for source in train["sources"]] == [(0, 0)] * 4
+    parts = run("diff", "one/cache", "packed/cache", "--json").json["parts"]
+    assert [part["fields"] for part in parts if "blend" not in part["name"]] == [[packing]] * 2
+    assert {part["hashes"][0] == part["hashes"][1] for part in parts} == {True}
+    (stream,) = run("diff", "plan-one", "plan-packed", "--json").json["parts"]
+    assert packing in stream["fields"]
+    assert sum(source["same"] + source["moved"] for source in stream["sources"]) == 0
+    words = ("shard-plan", "--from", "plan-one", "--consumed-samples", 20, "-o", "next")
+    done = run(*words, "--blend", "packed")
+    assert done.returncode == 2
+    assert (
+        "--pack best-fit, but a source keeps the index that the plan has read: --pack concat" in done.stderr
+    )
+    assert "hint: build the blend with --pack concat" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -25,6 +25,7 @@ from tokshard.comparison.report import (
 from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import InputError, UsageError
+from tokshard.gpt_index.packing import Packing, pack_words
 from tokshard.index_cache.description import (
     BlendedDescription,
     Description,
@@ -136,7 +137,12 @@ def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
     rows = np.stack((same, both - same, drawn[1] - both, drawn[0] - both), axis=1).tolist()
     return SplitDifference(
         name=a.name,
-        fields=_fields(_hash_fields(a, b)),
+        fields=(
+            *_fields(_hash_fields(a, b)),
+            *different_fields(
+                *({"packing": pack_words(s.packing for s in split.sources)} for split in (a, b))
+            ),
+        ),
         samples=(a.samples, b.samples),
         first_sample=first_sample,
         sources=tuple(
@@ -145,8 +151,8 @@ def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
     )
 
 
-def _identity(source: BlendSource) -> tuple[str, str]:
-    return source.hash, str(source.fingerprint.idx_xxh3_128)
+def _identity(source: BlendSource) -> tuple[str, str, Packing | None]:
+    return source.hash, str(source.fingerprint.idx_xxh3_128), source.packing  # no part of the hash
 
 
 def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
@@ -200,6 +206,12 @@ class _DescribedEntry:
             return f"{description.split} blend of {len(description.datasets)} datasets"
         return f"{description.index_split} of {os.path.basename(description.dataset_path)}"
 
+    @property
+    def packing(self) -> str | None:
+        # None for the order of a blend, and for an index that was not built by tokshard.
+        sidecar = self.files.readable_sidecar()
+        return None if sidecar is None or sidecar.origin is None else sidecar.origin.pack
+
 
 def _entry(path: str) -> _DescribedEntry:
     description = read_description(path)
@@ -232,12 +244,22 @@ def _diff_entries(a: _DescribedEntry, b: _DescribedEntry) -> IndexDifference:
             first_sample = begin + int(np.argmin(equal))
     return IndexDifference(
         name=a.name,
-        fields=_fields(differences(a.description, b.description)),
+        fields=(
+            *_fields(differences(a.description, b.description)),
+            *_other_packing(a, b),
+        ),
         hashes=(a.files.hash, b.files.hash),
         samples=(len(starts[0]), len(starts[1])),
         first_sample=first_sample,
         same=same,
     )
+
+
+def _other_packing(a: _DescribedEntry, b: _DescribedEntry) -> tuple[FieldDifference, ...]:
+    first, second = a.packing, b.packing
+    if first is None or second is None:
+        return ()
+    return different_fields({"packing": first}, {"packing": second})
 
 
 class _SampleStarts:

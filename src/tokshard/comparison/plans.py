@@ -23,6 +23,7 @@ from tokshard.comparison.report import (
 )
 from tokshard.core.codec import encode
 from tokshard.core.formatting import tokenizer_name
+from tokshard.gpt_index.packing import pack_words
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import reweighting_of, stops_of
 from tokshard.sharding.intervals import Intervals
@@ -257,6 +258,7 @@ def _stream_fields(stream: Stream) -> dict[str, Any]:
         "source": stream.source.id,
         "samples": stream.source.total,
         "sequence_length": stream.source.sequence_length,
+        "packing": pack_words(dataset.packing for dataset in stream.source.datasets),
         "mode": stream.mode,
         "tail": stream.tail,
         "shuffle": stream.shuffle,

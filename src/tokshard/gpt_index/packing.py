@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -124,6 +125,16 @@ class PackedEpoch:
     packing: Annotated[Packing, Key("options", "Options of the packing.")]
     documents: Annotated[int, Key("documents", "Documents of an epoch with at least one token.", minimum=1)]
     samples: Annotated[int, Key("samples", "Samples of an epoch.", minimum=1)]
+
+
+def pack_words(packings: Iterable[Packing | None]) -> str:
+    """Return a description of packings for people; None is concatenation.
+
+    Example:
+        >>> pack_words([None, Packing(), None])
+        'best-fit; concat'
+    """
+    return "; ".join(sorted({"concat" if packing is None else packing.words() for packing in packings}))
 
 
 def packing_of(method: PackMethod, max_documents: int | None, pad_multiple: int | None) -> Packing | None:

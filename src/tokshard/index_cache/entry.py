@@ -15,7 +15,7 @@ from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMism
 from tokshard.errors import TokshardError, raise_exhaustion
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.epochs import SplitSize
-from tokshard.gpt_index.packing import PackedEpoch
+from tokshard.gpt_index.packing import PackedEpoch, pack_words
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.index_cache.npy import ArraySpec, map_npy
@@ -81,7 +81,7 @@ class IndexOrigin:
     @property
     def pack(self) -> str:
         """The packing, for people."""
-        return "concat" if self.packed is None else self.packed.packing.words()
+        return pack_words([None if self.packed is None else self.packed.packing])
 
     @classmethod
     def of(cls, dataset: DatasetFingerprint, plan: EpochPlan, tokenizer: DatasetTokenizer) -> Self:

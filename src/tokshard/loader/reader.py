@@ -15,6 +15,7 @@ from tokshard.core.open_cache import OpenCache
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
+from tokshard.gpt_index.packing import pack_words
 from tokshard.gpt_index.samples import GPTSamples, Sample
 from tokshard.gpt_index.spans import document_extents
 from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, RawSamples, SampleAssembly
@@ -330,11 +331,11 @@ def make_assembly(
 
 def _check_room(source: SampleSource, fields: tuple[str, ...], multiple: int) -> None:
     for dataset in source.datasets:
-        packed = None if dataset.index is None else dataset.index.epochs.packed
-        if packed is None or (packed.packing.pad_multiple or 1) % multiple:
+        packing = dataset.packing
+        if packing is None or (packing.pad_multiple or 1) % multiple:
             raise UsageError(
                 f"pad_to_multiple={multiple} requires room in each sample: the index of {dataset.prefix} "
-                f"was built with --pack {'concat' if packed is None else packed.packing.words()}",
+                f"was built with --pack {pack_words([packing])}",
                 hint=f"build it again with --pack best-fit --pad-multiple {multiple}, and plan again",
             )
     if "cu_seqlens" not in fields:

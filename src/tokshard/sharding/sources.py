@@ -30,6 +30,7 @@ from tokshard.dataset.source import DataFile, open_data
 from tokshard.errors import IntegrityError, MissingFileError, StorageError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan
 from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.gpt_index.packing import Packing
 from tokshard.index_cache.npy import ArraySpec, map_npy
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import exists, relative_inside
@@ -340,6 +341,12 @@ class DatasetReference:
     index: Annotated[
         IndexReference | None, Key("index", "Index that makes the samples; null for documents.")
     ] = None
+
+    @property
+    def packing(self) -> Packing | None:
+        """The packing of its samples; None for concatenated documents, and for documents as samples."""
+        packed = None if self.index is None else self.index.epochs.packed
+        return None if packed is None else packed.packing
 
     def open_dataset(self, *, mmap: bool = True) -> IndexedDataset:
         """Open the dataset, if it is the one that the plan was made for.

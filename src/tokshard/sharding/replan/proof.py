@@ -387,4 +387,4 @@ def _continues_progress(
 def data_identity_of(reference: DatasetReference) -> tuple[object, ...]:
     """Return an identity of the bytes and the index of a dataset, whatever its paths."""
     files = None if reference.index is None else (reference.index.files.hash, reference.index.files.split)
-    return (reference.bin, reference.idx, files)
+    return (reference.bin, reference.idx, files, reference.packing)  # the hash does not contain the packing

@@ -22,6 +22,7 @@ import numpy as np
 from tokshard.blending.document import DOCUMENT_NAME, BlendDocument
 from tokshard.blending.recipe_files import read_arguments
 from tokshard.errors import IntegrityError, UsageError
+from tokshard.gpt_index.packing import Packing, pack_words
 from tokshard.index_cache.npy import map_npy, write_npy
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.history import Reweighting, StoppedStream, reweighting_of
@@ -155,7 +156,7 @@ def match_components(
     are kept at weight 0.
 
     Raises:
-        UsageError: A dataset occurs twice in the new blend, and once in the plan.
+        UsageError: A dataset occurs twice in the new blend, and once in the plan, or is packed otherwise.
     """
     unused = dict(enumerate(source.datasets))
     found = []
@@ -169,6 +170,7 @@ def match_components(
                 )
             found.append(BlendComponent(reference, weight, SourceProgress.at_start(reference.samples)))
         else:
+            _check_packing(reference, unused[number])
             found.append(BlendComponent(_all_samples(unused.pop(number)), weight, progress[number]))
     found += [
         BlendComponent(_all_samples(reference), 0.0, progress[number]) for number, reference in unused.items()
@@ -192,8 +194,18 @@ def _same_data(reference: DatasetReference, other: DatasetReference) -> bool:
     return (reference.bin, reference.idx) == (other.bin, other.idx)
 
 
-def _index_name(reference: DatasetReference) -> str | None:
-    return None if reference.index is None else reference.index.files.hash
+def _index_name(reference: DatasetReference) -> tuple[str | None, Packing | None]:
+    return None if reference.index is None else reference.index.files.hash, reference.packing
+
+
+def _check_packing(reference: DatasetReference, old: DatasetReference) -> None:
+    if reference.packing != old.packing:
+        words = ["--pack", "concat"] if old.packing is None else old.packing.options()
+        raise UsageError(
+            f"the new blend reads {reference.prefix} with --pack {pack_words([reference.packing])}, but a "
+            f"source keeps the index that the plan has read: --pack {pack_words([old.packing])}",
+            hint=f"build the blend with {' '.join(words)}",
+        )
 
 
 def _all_samples(reference: DatasetReference) -> DatasetReference:
