@@ -500,7 +500,14 @@ def test_packed_indexes_are_found_and_their_samples_counted(data):
     assert [split.samples for split in diagnosis.splits] == [split.samples for split in concatenated.splits]
     assert all(source.epochs.packed for split in diagnosis.splits for source in split.sources)
     assert codes(diagnosis, "note") == ["packed-padding", "epochs", "epochs"]
-    assert "packed-attention" in codes(diagnose(replace(job, reset_attention_mask=False)), "note")
+    unmasked = replace(job, reset_attention_mask=False)
+    assert "packed-attention" in codes(diagnose(unmasked), "note")
+    assert "packed-loss-mask" in codes(diagnose(unmasked), "warning")
+    masked = replace(unmasked, dataloader_inter_document_masking=True)
+    assert codes(diagnose(masked), "note") == codes(diagnosis, "note")
+    assert codes(diagnose(masked), "warning") == ["packed-loss-mask"]
+    for option in ("eod_mask_loss", "reset_position_ids"):
+        assert codes(diagnose(replace(masked, **{option: True})), "warning") == []
     deferred = diagnose(replace(job, dataloader_defer_npy_index_mmap=True))
     assert "packed-deferred" in codes(deferred, "error")
     next(Path("packed").glob("*-GPTDataset-valid-sample_index.npy")).unlink()

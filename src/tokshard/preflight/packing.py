@@ -68,6 +68,16 @@ def findings_of_packing(launch: LaunchArguments, packed: Mapping[str, Packing]) 
             "add --dataloader-inter-document-masking (where this Megatron has it), or --reset-attention-mask "
             "and --reset-position-ids, unless this is intended",
         )
+    if not (launch.reset_position_ids or launch.reset_attention_mask or launch.eod_mask_loss):
+        # GPTDataset masks the padding of the first sample that it reads in the loss mask that it then keeps.
+        yield Finding(
+            "packed-loss-mask",
+            "warning",
+            f"samples of {names} are padded, and Megatron masks the padding of the first sample that a "
+            "data loader worker reads in all samples that the worker reads later",
+            "add --eod-mask-loss, --reset-position-ids or --reset-attention-mask: with any of them, Megatron "
+            "computes the loss mask of every sample",
+        )
     multiples = [str(packing.pad_multiple) for packing in packed.values() if packing.pad_multiple is not None]
     if multiples:
         yield Finding(

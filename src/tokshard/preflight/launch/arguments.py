@@ -81,6 +81,7 @@ class LaunchArguments:
     dataloader_inter_document_masking: bool = False
     reset_attention_mask: bool = False
     reset_position_ids: bool = False
+    eod_mask_loss: bool = False
     per_dataset_sequences_path: str | None = None
     tokenizer_type: str | None = None
     tokenizer_model: str | None = None
