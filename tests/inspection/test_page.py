@@ -16,6 +16,7 @@ from support.pages import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
 from tokshard.blending.document import BlendDocument
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import Table, visible
+from tokshard.core.lengths import LengthSummary
 from tokshard.core.presentation import (
     Bar,
     BarChart,
@@ -29,7 +30,7 @@ from tokshard.core.presentation import (
 from tokshard.errors import OutputExistsError, UsageError
 from tokshard.inspection import page as page_module
 from tokshard.inspection.charts import COLORS, bars
-from tokshard.inspection.datasets import DatasetSummary, LengthSummary
+from tokshard.inspection.datasets import DatasetSummary
 from tokshard.inspection.facts import describe_dataset
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
 from tokshard.inspection.job import inspect, write_inspection_page

@@ -61,6 +61,7 @@ class EpochPacks:
         packing: The options.
         counts: The number of documents of each key: int64 of shape (2 * sequence_length + 1,). A key is the
             room that a document takes (1 to sequence_length), plus the sequence length for a remainder.
+        unpadded_counts: The same as if ``pad_multiple`` was not given: rooms are tokens.
         runs: int64 of shape (runs, 3): first, packs, each.
         packs: The number of packs.
         full_samples: The samples that a longer document fills alone.
@@ -71,6 +72,7 @@ class EpochPacks:
     sequence_length: int
     packing: Packing
     counts: NDArray[np.int64]
+    unpadded_counts: NDArray[np.int64]
     runs: NDArray[np.int64]
     packs: int
     full_samples: int
@@ -97,16 +99,21 @@ class EpochPacks:
             (3, 4, [0, 1, 1, 1])
         """
         packing.check_sequence_length(sequence_length)
-        counts = np.zeros(2 * sequence_length + 1, np.int64)
+        unpadded = np.zeros(2 * sequence_length + 1, np.int64)
         full, tokens = 0, 0
         for first in range(sequences.start, sequences.stop, _PIECE):
             piece = lengths[first : min(first + _PIECE, sequences.stop)].astype(np.int64)
-            counts += np.bincount(_keys(piece, sequence_length, packing), minlength=len(counts))
+            unpadded += np.bincount(_unpadded_keys(piece, sequence_length), minlength=len(unpadded))
             full += int((np.maximum(piece - 1, 0) // sequence_length).sum())
             tokens += int(piece.sum())
-        counts[0] = 0
+        unpadded[0] = 0
+        counts = unpadded
+        if packing.pad_multiple is not None:
+            keys = np.flatnonzero(unpadded)
+            counts = np.zeros_like(unpadded)
+            np.add.at(counts, _padded(keys, sequence_length, packing), unpadded[keys])
         runs, packs = best_fit(counts, sequence_length, packing.max_documents)
-        return cls(sequences, sequence_length, packing, counts, runs, packs, full, tokens)
+        return cls(sequences, sequence_length, packing, counts, unpadded, runs, packs, full, tokens)
 
     @property
     def documents(self) -> int:
@@ -286,13 +293,18 @@ def build_packed_index(
     return documents, rows, order
 
 
-def _keys(lengths: NDArray[Any], size: int, packing: Packing) -> NDArray[Any]:
-    # The key of each document, see EpochPacks; 0 for one without tokens.
-    multiple = packing.pad_multiple or 1
+def _unpadded_keys(lengths: NDArray[Any], size: int) -> NDArray[Any]:
+    # The key of each document, see EpochPacks, as if it was not padded; 0 for one without tokens.
     longer = lengths > size
-    rooms = np.where(longer, (lengths - 1) % size + 1, lengths)
-    keys: NDArray[Any] = (rooms + multiple - 1) // multiple * multiple + longer * size
+    keys: NDArray[Any] = np.where(longer, (lengths - 1) % size + 1 + size, lengths)
     return keys
+
+
+def _padded(keys: NDArray[Any], size: int, packing: Packing) -> NDArray[Any]:
+    multiple = packing.pad_multiple or 1
+    before = (keys > size) * size
+    padded: NDArray[Any] = (keys - before + multiple - 1) // multiple * multiple + before
+    return padded
 
 
 def _documents_with_tokens(lengths: NDArray[np.int32], packs: EpochPacks) -> NDArray[np.int32]:
@@ -319,7 +331,7 @@ def _place(
     # Writes the documents of each pack to its places in ``result``.
     size = packs.sequence_length
     if len(shuffled) < WORTH_COMPILING or not has_numba():
-        keys = _keys(lengths[shuffled].astype(np.int64), size, packs.packing)
+        keys = _padded(_unpadded_keys(lengths[shuffled].astype(np.int64), size), size, packs.packing)
         by_key = np.argsort(-keys, kind="stable")
         which = np.empty(len(shuffled), np.int64)
         which[by_key] = pack_of

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tokshard.core.codec import Document, Key
+from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.reader import IndexedDataset
@@ -28,63 +29,6 @@ if TYPE_CHECKING:
 _EOD_SAMPLE = 1_000_000
 _REMOTE_EOD_SAMPLE = 100
 _CHUNK_DOCUMENTS = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class LengthBin:
-    """A bin of a histogram."""
-
-    low: Annotated[int, Key("low", "Smallest length of the bin.", minimum=0)]
-    high: Annotated[int, Key("high", "Largest length of the bin.", minimum=0)]
-    count: Annotated[int, Key("count", "Number of lengths in the bin.", minimum=0)]
-
-
-@dataclass(frozen=True, slots=True)
-class LengthSummary:
-    """A distribution of lengths."""
-
-    count: Annotated[int, Key("count", "Number of lengths.", minimum=0)]
-    total: Annotated[int, Key("total", "Their sum.", minimum=0)]
-    shortest: Annotated[int, Key("shortest", "The smallest; 0 if there are none.", minimum=0)]
-    longest: Annotated[int, Key("longest", "The largest.", minimum=0)]
-    mean: Annotated[float, Key("mean", "Their mean.", minimum=0)]
-    bins: Annotated[
-        tuple[LengthBin, ...],
-        Key("bins", "Histogram: 0, 1, 2-3, 4-7, 8-15 and so on, without empty bins at the ends."),
-    ]
-
-    @classmethod
-    def of(cls, pieces: Iterable[NDArray[np.integer[Any]]]) -> LengthSummary:
-        """Summarize lengths that come in pieces.
-
-        Args:
-            pieces: Arrays of numbers >= 0, int64 or smaller.
-
-        Example:
-            >>> import numpy as np
-            >>> summary = LengthSummary.of([np.array([1, 2, 3]), np.array([9])])
-            >>> summary.longest, [(length.low, length.high, length.count) for length in summary.bins]
-            (9, [(1, 1, 1), (2, 3, 2), (4, 7, 0), (8, 15, 1)])
-        """
-        import numpy as np
-
-        counts = np.zeros(65, np.int64)
-        total, shortest, longest = 0, -1, 0
-        for piece in pieces:
-            if not len(piece):
-                continue
-            # frexp gives the bit length exactly for all integers that a double can hold.
-            bit_lengths = np.frexp(piece.astype(np.float64))[1]
-            counts += np.bincount(bit_lengths, minlength=65)
-            total += int(piece.sum(dtype=np.int64))
-            smallest = int(piece.min())
-            shortest = smallest if shortest < 0 else min(shortest, smallest)
-            longest = max(longest, int(piece.max()))
-        count = int(counts.sum())
-        used = np.flatnonzero(counts)
-        edges = range(int(used[0]), int(used[-1]) + 1) if count else range(0)
-        bins = tuple(LengthBin((1 << n) >> 1, (1 << n) - 1 if n else 0, int(counts[n])) for n in edges)
-        return cls(count, total, max(shortest, 0), longest, total / count if count else 0.0, bins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tokshard.core.formatting import (
     size,
     tokenizer_name,
 )
+from tokshard.core.lengths import LengthSummary
 from tokshard.core.presentation import (
     Bar,
     BarChart,
@@ -31,7 +32,7 @@ from tokshard.core.presentation import (
 from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 from tokshard.inspection.axes import SHARES, linear_axis, log_axis, log_position
-from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, LengthSummary, TokenizerSummary
+from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
 from tokshard.inspection.indexes import CacheSummary, EntrySummary, IndexSummary, OrderStatistics
 

@@ -13,6 +13,7 @@ from tokshard.blending.certificate import Certificate, measure_weight_errors
 from tokshard.blending.document import BlendDocument
 from tokshard.core.codec import Document, Key
 from tokshard.core.formatting import counted
+from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
@@ -21,7 +22,6 @@ from tokshard.index_cache.description import BlendedDescription, Description, GP
 from tokshard.index_cache.entry import CacheEntry, Sidecar
 from tokshard.index_cache.examination import Condition, Examination, examine
 from tokshard.index_cache.npy import map_npy
-from tokshard.inspection.datasets import LengthSummary
 from tokshard.verification.recognition import entries_in, entries_of
 
 if TYPE_CHECKING:

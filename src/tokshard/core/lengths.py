@@ -1,0 +1,104 @@
+"""Distributions of lengths: tokens of documents, documents of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tokshard.core.codec import Key
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_BIT_LENGTHS = 65
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBin:
+    """A bin of a histogram."""
+
+    low: Annotated[int, Key("low", "Smallest length of the bin.", minimum=0)]
+    high: Annotated[int, Key("high", "Largest length of the bin.", minimum=0)]
+    count: Annotated[int, Key("count", "Number of lengths in the bin.", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSummary:
+    """A distribution of lengths."""
+
+    count: Annotated[int, Key("count", "Number of lengths.", minimum=0)]
+    total: Annotated[int, Key("total", "Their sum.", minimum=0)]
+    shortest: Annotated[int, Key("shortest", "The smallest; 0 if there are none.", minimum=0)]
+    longest: Annotated[int, Key("longest", "The largest.", minimum=0)]
+    mean: Annotated[float, Key("mean", "Their mean.", minimum=0)]
+    bins: Annotated[
+        tuple[LengthBin, ...],
+        Key("bins", "Histogram: 0, 1, 2-3, 4-7, 8-15 and so on, without empty bins at the ends."),
+    ]
+
+    @classmethod
+    def of(cls, pieces: Iterable[NDArray[np.integer[Any]]]) -> LengthSummary:
+        """Summarize lengths that come in pieces.
+
+        Args:
+            pieces: Arrays of numbers >= 0, int64 or smaller.
+
+        Example:
+            >>> import numpy as np
+            >>> summary = LengthSummary.of([np.array([1, 2, 3]), np.array([9])])
+            >>> summary.longest, [(length.low, length.high, length.count) for length in summary.bins]
+            (9, [(1, 1, 1), (2, 3, 2), (4, 7, 0), (8, 15, 1)])
+        """
+        import numpy as np
+
+        counts = np.zeros(_BIT_LENGTHS, np.int64)
+        total, shortest, longest = 0, -1, 0
+        for piece in pieces:
+            if not len(piece):
+                continue
+            counts += np.bincount(_bit_lengths(piece), minlength=_BIT_LENGTHS)
+            total += int(piece.sum(dtype=np.int64))
+            smallest = int(piece.min())
+            shortest = smallest if shortest < 0 else min(shortest, smallest)
+            longest = max(longest, int(piece.max()))
+        return cls._of_bins(counts, total, max(shortest, 0), longest)
+
+    @classmethod
+    def of_counts(cls, counts: NDArray[np.int64]) -> LengthSummary:
+        """Summarize lengths that were counted.
+
+        Args:
+            counts: The number of lengths 0, 1, 2 and so on.
+
+        Example:
+            >>> import numpy as np
+            >>> LengthSummary.of_counts(np.array([0, 1, 1, 1])) == LengthSummary.of([np.array([3, 1, 2])])
+            True
+        """
+        import numpy as np
+
+        lengths = np.flatnonzero(counts)
+        if not len(lengths):
+            return cls._of_bins(np.zeros(_BIT_LENGTHS, np.int64), 0, 0, 0)
+        bins = np.zeros(_BIT_LENGTHS, np.int64)
+        np.add.at(bins, _bit_lengths(lengths), counts[lengths])
+        return cls._of_bins(bins, int(lengths @ counts[lengths]), int(lengths[0]), int(lengths[-1]))
+
+    @classmethod
+    def _of_bins(cls, counts: NDArray[np.int64], total: int, shortest: int, longest: int) -> LengthSummary:
+        import numpy as np
+
+        count = int(counts.sum())
+        used = np.flatnonzero(counts)
+        edges = range(int(used[0]), int(used[-1]) + 1) if count else range(0)
+        bins = tuple(LengthBin((1 << n) >> 1, (1 << n) - 1 if n else 0, int(counts[n])) for n in edges)
+        return cls(count, total, shortest, longest, total / count if count else 0.0, bins)
+
+
+def _bit_lengths(lengths: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    import numpy as np
+
+    # frexp gives the bit length exactly for all integers that a double can hold.
+    return np.frexp(lengths.astype(np.float64))[1]
