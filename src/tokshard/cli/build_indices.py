@@ -229,6 +229,10 @@ def _show(report: BuildIndicesReport, following: str | None) -> None:
         if not index.is_fresh:
             rendering.line(f"{index.split} of {index.prefix} is {index.condition}: it {index.detail}")
     _show_epochs(report.epoch_sizes)
+    packing = tokshard.describe(report)
+    rendering.show(packing, continued=True)
+    if packing:
+        rendering.line()
     rendering.outcome(_outcome(report, following))
 
 
@@ -267,4 +271,6 @@ def _next(index: IndexReport) -> str:
     arguments += ["--seq-length", str(index.sequence_length), "--seed", str(described["random_seed"])]
     if described["split"] is not None:
         arguments += ["--split", described["split"]]
+    if index.packing_report is not None:
+        arguments.append("--eod-mask-loss")
     return f"launch with {shlex.join(arguments)}; check the launch script with `tokshard doctor launch.sh`"

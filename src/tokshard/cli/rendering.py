@@ -244,11 +244,16 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 _SPREAD = "░"
 
 
-def show(sections: Sequence[Section]) -> None:
-    """Print sections, the first without its title; sections for pages only are left out."""
+def show(sections: Sequence[Section], *, continued: bool = False) -> None:
+    """Print sections; sections for pages only are left out.
+
+    Args:
+        sections: The sections.
+        continued: Whether other output precedes them; otherwise, the first is printed without its title.
+    """
     shown = [section for section in sections if section.blocks or not section.page_only]
     for number, section in enumerate(shown):
-        if number:
+        if number or continued:
             line()
             heading(section.title)
         for block in section.blocks:

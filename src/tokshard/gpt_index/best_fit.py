@@ -132,7 +132,7 @@ class EpochPacks:
 
     @property
     def size(self) -> SplitSize:
-        """The size of the split."""
+        """The size of the split, without a report."""
         packed = None
         if self.packs:
             packed = PackedEpoch(packing=self.packing, documents=self.documents, samples=self.samples)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from tokshard.core.codec import Key
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.packing import PackedEpoch
+
+if TYPE_CHECKING:
+    from tokshard.gpt_index.packing_report import PackingReport
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -26,11 +29,13 @@ class SplitSize:
         sequences: The number of sequences.
         tokens: Their tokens.
         packed: The numbers of its packed samples; None for concatenated documents.
+        report: Their report, if it was made.
     """
 
     sequences: int
     tokens: int
     packed: PackedEpoch | None = None
+    report: PackingReport | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,10 +226,12 @@ def _beside(prefix: str) -> str:
 def _task(request: IndexRequest, entry: CacheEntry, dataset: FingerprintedIndex) -> IndexTask:
     name = f"the {request.split_name} index of {request.prefix}"
     try:
-        plan = request.plan(request.size(dataset.table))
+        size = request.size(dataset.table)
+        plan = request.plan(size)
     except (InputError, UsageError) as error:
         raise type(error)(f"{name}: {error.message}", hint=error.hint) from None
-    content = EntryContent(gpt_specs(plan), IndexOrigin.of(dataset.fingerprint, plan, dataset.tokenizer))
+    origin = IndexOrigin.of(dataset.fingerprint, plan, dataset.tokenizer)
+    content = EntryContent(gpt_specs(plan), origin, size.report)
     return IndexTask(request, plan, CacheTarget(entry, request.description(), content, name))
 
 
@@ -333,6 +335,7 @@ def _sidecar(target: CacheTarget, files: dict[str, FileRecord]) -> Sidecar:
         origin=target.content.origin,
         files=files,
         tokenizer_mismatches=target.mismatches or None,
+        packing_report=target.content.packing_report,
     )
 
 

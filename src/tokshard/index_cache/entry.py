@@ -16,6 +16,7 @@ from tokshard.errors import TokshardError, raise_exhaustion
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.epochs import SplitSize
 from tokshard.gpt_index.packing import PackedEpoch, pack_words
+from tokshard.gpt_index.packing_report import PackingReport
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.index_cache.npy import ArraySpec, map_npy
@@ -138,6 +139,10 @@ class Sidecar(Document):
             "Mismatches of the tokenizer with other datasets or the job that were allowed.",
             omit_none=True,
         ),
+    ] = None
+    packing_report: Annotated[
+        PackingReport | None,
+        Key("packing_report", "Report of an epoch of packed samples; absent for all others.", omit_none=True),
     ] = None
 
     def write(self, path: str) -> None:

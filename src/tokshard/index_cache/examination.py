@@ -17,6 +17,7 @@ import numpy as np
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
+from tokshard.gpt_index.packing_report import PackingReport
 from tokshard.index_cache.description import BlendedDescription, Description, read_description
 from tokshard.index_cache.entry import CacheEntry, IndexOrigin, Sidecar, blend_specs
 from tokshard.index_cache.npy import ArraySpec, read_spec
@@ -115,10 +116,12 @@ class EntryContent:
     Attributes:
         specs: The dtypes and shapes that follow from the dataset as it is now, and the description.
         origin: What a dataset's index is built from; None for a blend.
+        packing_report: The report of packed samples; None for all others.
     """
 
     specs: Specs
     origin: IndexOrigin | None
+    packing_report: PackingReport | None = None
 
     @property
     def file_bytes(self) -> int:

@@ -18,6 +18,7 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import UsageError
 from tokshard.gpt_index.epochs import warnings_of
+from tokshard.gpt_index.packing_report import PackingReport
 from tokshard.gpt_index.splits import Split, parse_split, whole_split
 from tokshard.index_cache.build_or_reuse import Action
 from tokshard.index_cache.description import JobSettings
@@ -81,6 +82,10 @@ class IndexReport:
     detail: Annotated[str, Key("detail", "The reason of the condition.")]
     action: Annotated[Action | None, Key("action", "What was done; null if it was only checked.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+    packing_report: Annotated[
+        PackingReport | None,
+        Key("packing_report", "Report of an epoch of packed samples; absent for all others.", omit_none=True),
+    ] = None
 
     @property
     def is_fresh(self) -> bool:
@@ -108,6 +113,9 @@ class BuildIndicesReport(Document):
     tokenizer_mismatches: Annotated[
         tuple[TokenizerMismatch, ...] | None,
         Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
+    ] = None
+    global_batch_size: Annotated[
+        int | None, Key("global_batch_size", "Samples of a step of the job, if known.", omit_none=True)
     ] = None
 
 
@@ -188,6 +196,7 @@ def _report(
         seconds=time.monotonic() - started,
         warnings=tuple(dict.fromkeys((*of_plans, *planned.tokenizer_warnings(outcomes)))),
         tokenizer_mismatches=planned.agreement.to_record or None,
+        global_batch_size=options.global_batch_size or options.training.global_batch_size,
     )
 
 
@@ -214,6 +223,7 @@ def report_of(outcome: IndexOutcome) -> IndexReport:
         detail=outcome.before.detail,
         action=outcome.action,
         warnings=tuple(warnings_of(plan)),
+        packing_report=outcome.packing_report,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -268,6 +268,7 @@ class BuildIndicesOptions:
         epochs: Sizes as epochs of the training split; validation and testing get none.
         surplus: The samples built beyond those, as a fraction.
         training: The arguments of the job that decide a size.
+        global_batch_size: The samples of a step, which reports mention; None for that of ``training``.
         naming: The tokenizer of the job.
         path_as: Pairs (path here, path at training time).
         cache_directory: Megatron's ``--data-cache-path``; None for a directory beside each dataset.
@@ -298,6 +299,7 @@ class BuildIndicesOptions:
     epochs: tuple[int, ...] = ()
     surplus: float = 0.0
     training: TrainingOptions = TrainingOptions()
+    global_batch_size: int | None = None
     naming: NamingOptions = NamingOptions()
     path_as: tuple[tuple[str, str], ...] = ()
     cache_directory: str | os.PathLike[str] | None = None
@@ -419,7 +421,7 @@ class IndexRequest:
         return self.split.ranges(count)[SPLITS.index(self.split_name)]
 
     def size(self, table: IndexTable) -> SplitSize:
-        """Return the size of the split of a dataset, of which all lengths are read.
+        """Return the size of the split of a dataset, with the report of packed samples; all lengths are read.
 
         Raises:
             UsageError: Its samples cannot be packed.
@@ -434,9 +436,12 @@ class IndexRequest:
             )
         if self.packing is not None:
             from tokshard.gpt_index.best_fit import EpochPacks
+            from tokshard.gpt_index.packing_report import PackingReport
 
             check_documents(table.document_indices, self.prefix)
-            return EpochPacks.of(table.sequence_lengths, sequences, self.sequence_length, self.packing).size
+            packs = EpochPacks.of(table.sequence_lengths, sequences, self.sequence_length, self.packing)
+            report = PackingReport.of(packs, extra_token=self.extra_token) if packs.tokens else None
+            return replace(packs.size, report=report)
         lengths = table.sequence_lengths[sequences.start : sequences.stop]
         return SplitSize(len(sequences), int(lengths.sum(dtype=np.int64)))
 

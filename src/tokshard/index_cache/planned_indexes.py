@@ -17,6 +17,7 @@ from tokshard.dataset.tokenizer_agreement import (
     allowed_warnings,
 )
 from tokshard.gpt_index.epochs import EpochPlan
+from tokshard.gpt_index.packing_report import PackingReport
 from tokshard.index_cache.build_or_reuse import (
     LOCK_WAIT_SECONDS,
     Action,
@@ -43,6 +44,7 @@ class IndexOutcome:
         action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
             ``"rebuilt"``; None if it was only examined.
         tokenizer: The tokenizer of the dataset.
+        packing_report: The report of packed samples; None for all others.
     """
 
     request: IndexRequest
@@ -53,6 +55,7 @@ class IndexOutcome:
     action: Action | None
     array_bytes: int
     tokenizer: DatasetTokenizer
+    packing_report: PackingReport | None
 
     @property
     def recorded_mismatches(self) -> tuple[TokenizerMismatch, ...]:
@@ -276,7 +279,15 @@ def _examine_all(
 def _outcome(
     task: IndexTask, request: IndexRequest, before: Examination, action: Action | None
 ) -> IndexOutcome:
-    size = task.target.content.file_bytes
+    content = task.target.content
     return IndexOutcome(
-        request, task.target.entry, task.plan, task.dataset, before, action, size, task.tokenizer
+        request=request,
+        entry=task.target.entry,
+        plan=task.plan,
+        dataset=task.dataset,
+        before=before,
+        action=action,
+        array_bytes=content.file_bytes,
+        tokenizer=task.tokenizer,
+        packing_report=content.packing_report,
     )

@@ -1,13 +1,9 @@
-"""Descriptions of inspected products: the same facts, tables and charts in the terminal and on the page."""
+"""Descriptions of datasets and tokenizers: the same facts, tables and charts in terminals and on pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from tokshard.blending.certificate import SourceCertificate
-from tokshard.blending.document import BlendDocument, BlendSplit
-from tokshard.blending.plan import KIND_NAMES
 from tokshard.core.formatting import (
     SPACE,
     Table,
@@ -22,19 +18,16 @@ from tokshard.core.lengths import LengthSummary
 from tokshard.core.presentation import (
     Bar,
     BarChart,
-    Block,
     CurveChart,
     FactList,
     Paragraph,
     Section,
-    Tick,
 )
 from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
-from tokshard.inspection.axes import SHARES, linear_axis, log_axis, log_position
+from tokshard.inspection.axes import log_axis, log_position
 from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
 from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
-from tokshard.inspection.indexes import CacheSummary, EntrySummary, IndexSummary, OrderStatistics
 
 SUMMARY_TITLE = "Summary"
 Facts = list[tuple[str, object]]
@@ -43,7 +36,6 @@ Facts = list[tuple[str, object]]
 _SHOWN_INPUTS = 10
 _SHOWN_LENGTHS = 10
 _SHOWN_TOKENS = 64
-_SHOWN_SOURCES = 100
 
 
 def describe_dataset(summary: DatasetSummary, frequencies: TokenFrequencies | None = None) -> list[Section]:
@@ -66,11 +58,11 @@ def describe_dataset(summary: DatasetSummary, frequencies: TokenFrequencies | No
     sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
     if summary.document_lengths.count:
         columns = ("tokens in a document", "documents")
-        chart = _lengths_chart("Documents by length", columns, summary.document_lengths)
+        chart = lengths_chart("Documents by length", columns, summary.document_lengths)
         sections.append(
             Section(
                 "Document lengths",
-                [Paragraph(_range_of(summary.document_lengths, "tokens per document")), chart],
+                [Paragraph(range_of(summary.document_lengths, "tokens per document")), chart],
             )
         )
     if frequencies is not None and frequencies.distinct:
@@ -98,7 +90,7 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         ("tokenizer", f"{tokenizer_name(identity)}{vocabulary}"),
         ("encoder", f"{encoded}{checked}"),
         ("made by", f"{manifest.tool.name} {manifest.tool.version}"),
-        *_mismatch_facts(manifest.tokenizer_mismatches),
+        *mismatch_facts(manifest.tokenizer_mismatches),
     ]
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
         rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
@@ -111,7 +103,8 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     return facts
 
 
-def _lengths_chart(caption: str, columns: tuple[str, str], lengths: LengthSummary) -> BarChart:
+def lengths_chart(caption: str, columns: tuple[str, str], lengths: LengthSummary) -> BarChart:
+    """Return a histogram of lengths."""
     bars = [
         Bar(
             count(length.low)
@@ -125,7 +118,8 @@ def _lengths_chart(caption: str, columns: tuple[str, str], lengths: LengthSummar
     return BarChart(caption, bars, columns)
 
 
-def _range_of(lengths: LengthSummary, noun: str) -> str:
+def range_of(lengths: LengthSummary, noun: str) -> str:
+    """Return the range and the mean of lengths, as a sentence."""
     mean = f"{lengths.mean:,.1f}" if lengths.mean >= 100 else f"{lengths.mean:.3g}"
     return f"{count(lengths.shortest)} to {count(lengths.longest)} {noun}, mean {mean}."
 
@@ -221,260 +215,6 @@ def describe_tokenizer(summary: TokenizerSummary) -> list[Section]:
     return [Section(SUMMARY_TITLE, [FactList([*facts, *warnings])])]
 
 
-def describe_cache(summary: CacheSummary) -> list[Section]:
-    """Return the description of an index cache."""
-    blends = sum(entry.is_blend for entry in summary.entries)
-    facts: Facts = [
-        ("cache", summary.directory),
-        ("entries", f"{len(summary.entries) - blends} indexes of datasets, {blends} orders of blends"),
-        ("size", size(summary.size_bytes)),
-    ]
-    facts += [(entry.condition, f"{entry.hash}: {entry.detail}") for entry in summary.entries if entry.detail]
-    facts += dict.fromkeys(fact for entry in summary.entries for fact in _entry_mismatches(entry))
-    rows = [
-        (
-            entry.name,
-            entry.split,
-            "unknown" if entry.samples is None else count(entry.samples),
-            size(entry.size_bytes),
-            _maker(entry),
-            entry.condition,
-            entry.hash,
-        )
-        for entry in summary.entries
-    ]
-    header = ("dataset", "split", "samples", "size", "built by", "state", "hash")
-    bars = [
-        Bar(f"{row[0]}, {row[1]}", entry.samples or 0, row[2])
-        for row, entry in zip(rows, summary.entries[:_SHOWN_SOURCES], strict=False)
-    ]
-    return [
-        Section(SUMMARY_TITLE, [FactList(facts)]),
-        Section(
-            "Entries",
-            [Table(header, rows, left=(0, 1, 4, 5, 6))],
-            [BarChart("Samples of each entry", bars, ("dataset, split", "samples")), *_more(len(rows))],
-        ),
-    ]
-
-
-def _entry_mismatches(entry: EntrySummary) -> Facts:
-    return _mismatch_facts(entry.sidecar.tokenizer_mismatches if entry.sidecar is not None else None)
-
-
-def _maker(entry: EntrySummary) -> str:
-    if entry.sidecar is None:
-        return "another program"
-    return f"tokshard {entry.sidecar.tool.version}"
-
-
-def _more(sources: int) -> list[Paragraph]:
-    if sources <= _SHOWN_SOURCES:
-        return []
-    return [Paragraph(f"{count(sources - _SHOWN_SOURCES)} more are in the table.", soft=True)]
-
-
-_ORIGINS = {
-    "unchanged": "the dataset is unchanged since the index was built",
-    "changed": "the dataset has changed since the index was built",
-    "unknown": "not built by tokshard, so the content of the dataset at that time is unknown",
-    "unreadable": "the dataset cannot be compared from here",
-    None: "the order follows from the description alone",
-}
-
-
-def describe_index(summary: IndexSummary) -> list[Section]:
-    """Return the description of one index of a cache."""
-    entry = summary.entry
-    detail = f": {summary.detail}" if summary.detail else ""
-    facts: Facts = [
-        ("index", f"{entry.hash}, {'the order of a blend' if entry.is_blend else 'an index of a dataset'}"),
-        ("in", summary.directory or "."),
-        ("files", entry.condition + (f": {entry.detail}" if entry.detail else "")),
-        ("made by", _maker(entry)),
-        ("dataset", entry.name),
-        ("origin", f"{_ORIGINS[summary.dataset_condition]}{detail}"),
-        ("split", entry.split),
-    ]
-    facts += _entry_mismatches(entry)
-    if entry.samples is not None:
-        facts.append(("samples", count(entry.samples)))
-    if entry.description is not None and not entry.is_blend:
-        facts += _description_facts(entry.description)
-    statistics = summary.statistics
-    if statistics is not None:
-        facts.append(("epochs", f"{statistics.epochs:g} of {counted(statistics.sequences, 'sequence')}"))
-    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
-    if entry.arrays:
-        rows = [
-            (array.name, f"{array.dtype} of shape {array.shape}", size(array.size_bytes))
-            for array in entry.arrays
-        ]
-        sections.append(Section("Arrays", [Table(("array", "content", "size"), rows, left=(0, 1))]))
-    if statistics is not None and statistics.sequences_per_sample.count:
-        lengths = statistics.sequences_per_sample
-        columns = ("sequences read", "samples")
-        chart = _lengths_chart("Samples by the number of sequences they read from", columns, lengths)
-        sections.append(
-            Section("Sequences per sample", [Paragraph(_range_of(lengths, "sequences per sample")), chart])
-        )
-    if summary.order is not None:
-        sections.append(_describe_order(summary.order))
-    return sections
-
-
-def _description_facts(described: dict[str, Any]) -> Facts:
-    wanted, split, tokenizer = described["num_samples"], described["split"], described["tokenizer"]
-    facts: Facts = [
-        ("requested", "one epoch" if wanted is None else counted(wanted, "sample")),
-        ("sequence", f"{count(described['sequence_length'])} tokens"),
-        ("seed", described["random_seed"]),
-        ("split by", "separate datasets" if split is None else split),
-    ]
-    if not tokenizer:
-        return [*facts, ("tokenizer", "none")]
-    others = ", ".join(f"{name}={value}" for name, value in tokenizer.items() if name != "class")
-    facts.append(("tokenizer", tokenizer.get("class", "of no class")))
-    return [*facts, ("", others)] if others else facts
-
-
-def _describe_order(order: OrderStatistics) -> Section:
-    rows = [
-        (
-            source.dataset_path,
-            percent(source.weight),
-            percent(source.share),
-            count(source.draws),
-            f"{source.weight_error:.2f}",
-        )
-        for source in order.sources
-    ]
-    shares = [
-        Bar(source.dataset_path, source.share, percent(source.share), mark=source.weight)
-        for source in order.sources[:_SHOWN_SOURCES]
-    ]
-    largest = max(order.weight_error_curve, default=0.0)
-    samples = sum(source.draws for source in order.sources)
-    header = ("source", "weight", "share", "samples", "error (samples)")
-    return Section(
-        "Order",
-        [Table(header, rows), _weight_error_chart(order.weight_error_curve, largest, samples)],
-        [_WEIGHT_ERROR_NOTE, _shares_chart(shares), *_more(len(rows))],
-    )
-
-
-def describe_blend(document: BlendDocument) -> list[Section]:
-    """Return the description of a blend."""
-    facts: Facts = [
-        ("blend", document.path),
-        ("id", document.id),
-        ("indexes in", document.cache_directory),
-        ("sequence", f"{count(document.sequence_length)} tokens"),
-        ("seed", document.seed),
-        *_tokenizer_facts(document),
-        *_mismatch_facts(document.tokenizer_mismatches),
-    ]
-    splits = [describe_split(split) for split in document.splits.values()]
-    return [Section(SUMMARY_TITLE, [FactList(facts)]), *splits]
-
-
-def _tokenizer_facts(document: BlendDocument) -> Facts:
-    names = dict.fromkeys(tokenizer_name(tokenizer.identity) for tokenizer in document.tokenizers or ())
-    facts: Facts = [("" if number else "tokenizer", name) for number, name in enumerate(names)]
-    if document.job_tokenizer is not None:
-        facts.append(("job's tokenizer", tokenizer_name(document.job_tokenizer)))
-    return facts
-
-
-def _mismatch_facts(mismatches: Iterable[TokenizerMismatch] | None) -> Facts:
+def mismatch_facts(mismatches: Iterable[TokenizerMismatch] | None) -> Facts:
+    """Return the mismatches of tokenizers that were allowed, as warnings."""
     return [("warning", warning) for warning in allowed_warnings(mismatches)]
-
-
-def describe_split(split: BlendSplit) -> Section:
-    """Return the description of a split: its certificate, and its weight error over the run."""
-    certificate = split.certificate
-    if not certificate.samples:
-        title = f"{split.name}: {KIND_NAMES[split.kind]}, no samples; built anyway, as Megatron does"
-        return Section(title, [])
-    title = (
-        f"{split.name}: {KIND_NAMES[split.kind]}, {counted(certificate.samples, 'sample')}, "
-        f"{counted(certificate.tokens, 'token')}"
-    )
-    rows = [
-        (
-            source.prefix,
-            percent(source.weight),
-            percent(source.share),
-            count(source.samples),
-            count(source.tokens),
-            f"{source.epochs:.2f}",
-            f"{count(source.documents_drawn)} of {count(source.documents)}",
-            _times(source.document_least, source.document_most),
-            f"{source.weight_error:.2f}",
-        )
-        for source in certificate.sources
-    ]
-    header = (
-        *("source", "weight", "share", "samples", "tokens", "epochs"),
-        *("documents read", "times each", "error (samples)"),
-    )
-    blocks: list[Block] = [Table(header, rows)]
-    if split.kind != "single":
-        blocks.append(
-            _weight_error_chart(certificate.weight_error_curve, certificate.weight_error, certificate.samples)
-        )
-    shown = certificate.sources[:_SHOWN_SOURCES]
-    shares = [Bar(source.prefix, source.share, percent(source.share), mark=source.weight) for source in shown]
-    notes = [] if split.kind == "single" else [_WEIGHT_ERROR_NOTE]
-    more = _more(len(certificate.sources))
-    return Section(title, blocks, [*notes, _shares_chart(shares), _epochs_chart(shown), *more])
-
-
-_WEIGHT_ERROR_NOTE = Paragraph(
-    "Weight error: the samples drawn from a source so far, compared with its weight times all samples drawn "
-    "so far. The curve is the largest difference of any source.",
-    soft=True,
-)
-
-
-def _shares_chart(shares: Sequence[Bar]) -> BarChart:
-    return BarChart(
-        "Share of samples drawn from each source",
-        shares,
-        ("source", "share"),
-        full=1.0,
-        ticks=SHARES,
-        mark="weight of the source",
-    )
-
-
-def _epochs_chart(sources: Sequence[SourceCertificate]) -> BarChart:
-    bars = [Bar(source.prefix, source.epochs, f"{source.epochs:.2f}", mark=1.0) for source in sources]
-    most = max([1.0, *(source.epochs for source in sources)])
-    ticks = linear_axis("epochs", most, whole=most >= 3).ticks
-    return BarChart(
-        "Epochs: tokens drawn from each source, divided by its tokens in this split",
-        bars,
-        ("source", "epochs"),
-        full=most,
-        ticks=ticks,
-        mark="one epoch: each token is read once",
-    )
-
-
-def _times(least: int, most: int) -> str:
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def _weight_error_chart(curve: Sequence[float], largest: float, samples: int) -> CurveChart:
-    most = max(1.0, largest)
-    return CurveChart(
-        f"Weight error over the run: max. deviation {largest:.2f} samples",
-        [(place / len(curve), value / most) for place, value in enumerate(curve)],
-        left=(f"{most:.2f}", "0"),
-        below=("first sample", "", f"{count(samples)}th"),
-        steps=True,
-        across=linear_axis("samples drawn so far", max(samples, 1)),
-        up=linear_axis("largest weight error of any source (samples)", most, whole=False),
-        bound=Tick(largest / most, f"max. deviation {largest:.2f} samples"),
-    )

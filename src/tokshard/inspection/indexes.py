@@ -14,10 +14,10 @@ from tokshard.blending.document import BlendDocument
 from tokshard.core.codec import Document, Key
 from tokshard.core.formatting import counted
 from tokshard.core.lengths import LengthSummary
-from tokshard.dataset.fingerprint import dataset_fingerprint
+from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
-from tokshard.errors import InputError, TokshardError, raise_exhaustion
+from tokshard.errors import InputError, IntegrityError, TokshardError, raise_exhaustion
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.index_cache.entry import CacheEntry, Sidecar
 from tokshard.index_cache.examination import Condition, Examination, examine
@@ -118,8 +118,25 @@ class SampleStatistics:
     sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
     epochs: Annotated[float, Key("epochs", "Times that the document index has each.", minimum=0)]
     sequences_per_sample: Annotated[
-        LengthSummary, Key("sequences_per_sample", "Sequences that a sample reads from.")
+        LengthSummary,
+        Key(
+            "sequences_per_sample",
+            "Sequences that a sample reads from; the borrowed last label of a packed sample is not counted.",
+        ),
     ]
+    cut_documents: Annotated[
+        int | None,
+        Key(
+            "cut_documents",
+            "Entries of the document index that are divided among samples; absent if samples have no "
+            "additional token.",
+            omit_none=True,
+        ),
+    ] = None
+    cut_tokens: Annotated[
+        int | None,
+        Key("cut_tokens", "Their tokens; absent unless the dataset is unchanged.", omit_none=True),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +279,7 @@ def inspect_index(path: str) -> IndexSummary:
         entry=EntrySummary.of(found),
         dataset_condition=condition,
         detail=detail,
-        statistics=_sample_statistics(entry) if whole and not entry.is_blend else None,
+        statistics=_sample_statistics(found, condition) if whole and not entry.is_blend else None,
         order=_order_statistics(entry, found.description) if whole and entry.is_blend else None,
     )
 
@@ -317,16 +334,54 @@ def _dataset_condition(found: Examination) -> tuple[DatasetCondition | None, str
     return ("changed", ", ".join(changes)) if changes else ("unchanged", None)
 
 
-def _sample_statistics(entry: CacheEntry) -> SampleStatistics:
+def _sample_statistics(found: Examination, condition: DatasetCondition | None) -> SampleStatistics:
+    entry, description = found.entry, found.description
+    origin = None if found.sidecar is None else found.sidecar.origin
     documents = map_npy(entry.array_path("document_index"))
     lowest, highest = _range(documents)
     sequences = highest - lowest + 1
+    epochs = len(documents) / sequences if sequences else 0.0
+    packed = origin is not None and origin.packed is not None
+    if origin is not None and origin.packed is not None:
+        # Sequences without tokens are left out, and one more entry closes the last sample.
+        epochs = (len(documents) - 1) / origin.packed.documents
     rows = map_npy(entry.array_path("sample_index"))
+    cut_documents = cut_tokens = None
+    if origin is not None and origin.extra_token and isinstance(description, GPTDatasetDescription):
+        lengths = None
+        if condition == "unchanged":
+            lengths = FingerprintedIndex.open(description.dataset_path).table.sequence_lengths
+        cut_documents, cut_tokens = _cuts(entry, documents, rows, lengths)
     return SampleStatistics(
         sequences=sequences,
-        epochs=len(documents) / sequences if sequences else 0.0,
-        sequences_per_sample=LengthSummary.of(_sequences_per_sample(rows)),
+        epochs=epochs,
+        sequences_per_sample=LengthSummary.of(_sequences_per_sample(rows, packed=packed)),
+        cut_documents=cut_documents,
+        cut_tokens=cut_tokens,
     )
+
+
+def _cuts(
+    entry: CacheEntry, documents: NDArray[np.int32], rows: NDArray[Any], lengths: NDArray[np.int32] | None
+) -> tuple[int, int | None]:
+    # (entries of the document index within which a sample begins, their tokens).
+    cut, tokens, last = 0, 0, -1
+    for first in range(0, len(rows), _CHUNK):
+        chunk = rows[first : first + _CHUNK]
+        positions = np.unique(chunk[chunk[:, 1] > 0, 0])
+        if len(positions) and positions[0] == last:
+            positions = positions[1:]
+        if not len(positions):
+            continue
+        last = int(positions[-1])
+        cut += len(positions)
+        if lengths is not None:
+            try:
+                tokens += int(lengths[documents[positions]].sum(dtype=np.int64))
+            except IndexError as error:
+                path = entry.array_path("sample_index")
+                raise IntegrityError(f"{path} refers to documents that do not exist", path=path) from error
+    return cut, None if lengths is None else tokens
 
 
 def _range(documents: NDArray[np.int32]) -> tuple[int, int]:
@@ -337,9 +392,11 @@ def _range(documents: NDArray[np.int32]) -> tuple[int, int]:
     return min(int(chunk.min()) for chunk in chunks), max(int(chunk.max()) for chunk in chunks)
 
 
-def _sequences_per_sample(rows: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
+def _sequences_per_sample(rows: NDArray[Any], *, packed: bool) -> Iterator[NDArray[np.int64]]:
     for first in range(0, len(rows) - 1, _CHUNK):
-        yield np.maximum(np.diff(rows[first : first + _CHUNK + 1, 0].astype(np.int64)), 0) + 1
+        after = np.diff(rows[first : first + _CHUNK + 1, 0].astype(np.int64))
+        # A packed sample ends before the sequence where the next one begins, unless that continues it.
+        yield np.maximum(after, 1) if packed else np.maximum(after, 0) + 1
 
 
 def _order_statistics(entry: CacheEntry, description: Description | None) -> OrderStatistics | None:

@@ -9,7 +9,8 @@ from tokshard.core.presentation import Section
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
-from tokshard.inspection import facts, plan_facts
+from tokshard.index_cache.job import BuildIndicesReport
+from tokshard.inspection import facts, index_facts, packing_facts, plan_facts
 from tokshard.inspection.datasets import (
     DatasetSummary,
     DocumentSummary,
@@ -111,7 +112,7 @@ def _inspect(found: Recognized, options: InspectOptions) -> Summary:
 
 
 def describe(
-    options: str | os.PathLike[str] | InspectOptions | Plan | BlendDocument,
+    options: str | os.PathLike[str] | InspectOptions | Plan | BlendDocument | BuildIndicesReport,
     *,
     charts: bool = True,
     progress: Progress | None = None,
@@ -119,7 +120,8 @@ def describe(
     """Return the description of what :func:`inspect` summarizes, as sections of facts, tables and charts.
 
     Args:
-        options: The options, or just a path; or a plan or a blend that is in memory already.
+        options: The options, or just a path; or a plan or a blend that is in memory already; or the report of
+            built indexes, of which only packed samples are described.
         charts: Whether a plan is described with charts, which open its data.
         progress: Receives the activity.
 
@@ -129,7 +131,9 @@ def describe(
     if isinstance(options, Plan):
         return plan_facts.describe_plan(options, charts=charts)
     if isinstance(options, BlendDocument):
-        return facts.describe_blend(options)
+        return index_facts.describe_blend(options)
+    if isinstance(options, BuildIndicesReport):
+        return packing_facts.describe_built(options)
     options = _options(options)
     found = _recognized(options)
     with reporting(progress) as listener:
@@ -220,7 +224,7 @@ def _described(  # noqa: PLR0911 - one for each kind
     found: Recognized, options: InspectOptions, counted_tokens: int | None = None
 ) -> list[Section]:
     if found.kind == "blend":
-        return facts.describe_blend(BlendDocument.read(found.path))
+        return index_facts.describe_blend(BlendDocument.read(found.path))
     if found.kind == "plan" and not options.questions:
         return plan_facts.describe_plan(read_plan(found.path))
     summary = _inspect(found, options)
@@ -233,9 +237,9 @@ def _described(  # noqa: PLR0911 - one for each kind
         case TokenizerSummary():
             return facts.describe_tokenizer(summary)
         case CacheSummary():
-            return facts.describe_cache(summary)
+            return index_facts.describe_cache(summary)
         case IndexSummary():
-            return facts.describe_index(summary)
+            return index_facts.describe_index(summary)
         case RankSummary():
             return plan_facts.describe_rank(read_rank(found.path, options.rank)[0], summary)
         case PlanSampleSummary():

@@ -63,6 +63,7 @@ class LaunchIndexes:
         config: The parameters of the job's dataset builder.
         cache_directory: The job's ``--data-cache-path`` on this machine; None if the job has none.
         tokenizer: A copy of the job's tokenizer on this machine, if the job's path is another one.
+        global_batch_size: The samples of a step; None if unknown, or if they change during the job.
         blend_command: The command that builds them.
         warnings: Messages for the user.
         defers_index_loading: Whether the job computes the sizes of indexes from token counts, so that it
@@ -73,6 +74,7 @@ class LaunchIndexes:
     config: BuilderConfig
     cache_directory: str | None
     tokenizer: str | None
+    global_batch_size: int | None
     blend_command: str
     warnings: tuple[str, ...]
     defers_index_loading: bool = False
@@ -108,6 +110,7 @@ class LaunchIndexes:
         return BuildIndicesOptions(
             requests=tuple(request for split in splits for request in split.requests),
             naming=self._naming,
+            global_batch_size=self.global_batch_size,
             cache_directory=self.cache_directory,
         )
 
@@ -192,10 +195,16 @@ def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
         config=replace(config, tokenizer=identifiers),
         cache_directory=cache.directory,
         tokenizer=_local_tokenizer(arguments, paths),
+        global_batch_size=_constant_batch_size(arguments),
         blend_command=command.text(is_blend=True, names=TokenizerNames("file"), is_named=True),
         warnings=tuple(_warnings(launch)),
         defers_index_loading=arguments.dataloader_defer_npy_index_mmap,
     )
+
+
+def _constant_batch_size(arguments: LaunchArguments) -> int | None:
+    changes = arguments.rampup_batch_size or arguments.step_batch_size_schedule
+    return None if changes else arguments.batch_size
 
 
 def _require_known(launch: Launch, options: DoctorOptions) -> None:

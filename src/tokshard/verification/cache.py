@@ -226,7 +226,8 @@ def compare_index(
             text = f"{entry.description_path}: the split reaches beyond the {count} sequences of {prefix}"
             findings.find("cache-content", text, path=entry.description_path)
             return
-        plan = request.plan(request.size(table))
+        size = request.size(table)
+        plan = request.plan(size)
         for name, spec in gpt_specs(plan).items():
             if specs[name] != spec:
                 path = entry.array_path(name)
@@ -241,6 +242,9 @@ def compare_index(
         return
     if sidecar is not None and sidecar.origin is not None and sidecar.origin.packed != plan.packed:
         text = f"{entry.sidecar_path}: packed contradicts the dataset"
+        findings.find("cache-content", text, path=entry.sidecar_path)
+    if sidecar is not None and sidecar.packing_report not in {None, size.report}:
+        text = f"{entry.sidecar_path}: packing_report contradicts the dataset"
         findings.find("cache-content", text, path=entry.sidecar_path)
     arrays = {name: map_npy(entry.array_path(name)) for name in GPT_ARRAYS}
     if plan.packed is not None:
