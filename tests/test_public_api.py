@@ -55,6 +55,7 @@ PUBLIC = [
     "MergeReport",
     "MergedDataset",
     "NamingOptions",
+    "PackingReport",
     "Plan",
     "PlanFiles",
     "PlanSampleSummary",

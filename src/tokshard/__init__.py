@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tokshard.dataset.reader import IndexedDataset
     from tokshard.gpt_index.arrays import build_document_index, build_sample_index, build_shuffle_index
     from tokshard.gpt_index.index import GPTDatasetIndex
+    from tokshard.gpt_index.packing_report import PackingReport
     from tokshard.gpt_index.samples import GPTSamples
     from tokshard.gpt_index.sizes import Sizes
     from tokshard.index_cache.job import (
@@ -143,6 +144,7 @@ __all__ = [
     "MergeReport",
     "MergedDataset",
     "NamingOptions",
+    "PackingReport",
     "Plan",
     "PlanFiles",
     "PlanSampleSummary",
@@ -264,6 +266,7 @@ _HOMES = {
     "MergeReport": "tokshard.dataset.merge.job",
     "MergedDataset": "tokshard.dataset.merge.job",
     "NamingOptions": "tokshard.index_cache.options",
+    "PackingReport": "tokshard.gpt_index.packing_report",
     "Plan": "tokshard.sharding.plan",
     "PlanFiles": "tokshard.sharding.publication",
     "PlanSampleSummary": "tokshard.inspection.plans",

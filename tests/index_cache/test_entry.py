@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 
 from tokshard.gpt_index.epochs import plan_epochs
+from tokshard.gpt_index.packing import Packing
 from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription
 from tokshard.index_cache.entry import CacheEntry, Sidecar, blend_specs, gpt_specs
 from tokshard.index_cache.npy import ArraySpec
@@ -63,6 +64,15 @@ def test_a_sidecar_with_tokenizers_is_read_and_written_back_byte_for_byte():
     sidecar = Sidecar.read(str(path))
     assert sidecar.origin.tokenizer.identity.vocab_size == 4096
     assert sidecar.tokenizer_mismatches[0].second.names == ("data/code",)
+    assert sidecar.to_bytes() == path.read_bytes()
+
+
+def test_a_sidecar_of_packed_samples_is_read_and_written_back_byte_for_byte():
+    path = Path(__file__).parents[1] / "golden" / "formats" / "cache-1-packed.json"
+    sidecar = Sidecar.read(str(path))
+    assert sidecar.origin.packed.packing == Packing(max_documents=8, pad_multiple=4)
+    assert sidecar.origin.packed.samples == sidecar.packing_report.samples == 6
+    assert sidecar.packing_report.concat.cut_documents == 2.875
     assert sidecar.to_bytes() == path.read_bytes()
 
 

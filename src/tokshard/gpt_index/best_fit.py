@@ -96,7 +96,7 @@ class EpochPacks:
         Example:
             >>> packs = EpochPacks.of(np.array([3, 5, 4, 9, 0], np.int32), range(5), 8, Packing())
             >>> packs.samples, packs.documents, packs.documents_per_sample().tolist()
-            (3, 4, [0, 1, 1, 1])
+            (3, 4, [0, 1, 2])
         """
         packing.check_sequence_length(sequence_length)
         unpadded = np.zeros(2 * sequence_length + 1, np.int64)
@@ -178,7 +178,7 @@ def best_fit(counts: NDArray[np.int64], size: int, most: int | None) -> tuple[ND
         >>> counts[[5, 4, 3]] = 2, 1, 2  # rooms of 5, 5, 4, 3 and 3 tokens
         >>> runs, packs = best_fit(counts, 8, None)
         >>> runs.tolist(), packs
-        ([[0, 2, 1], [2, 1, 1], [2, 1, 1], [0, 1, 1]], 3)
+        ([[0, 2, 1], [2, 1, 1], [0, 2, 1]], 3)
     """
     limit = int(counts.sum()) if most is None else most
     runs: list[tuple[int, int, int]] = []

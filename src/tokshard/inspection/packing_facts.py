@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tokshard.core.formatting import Table, count, counted, percent
 from tokshard.core.lengths import LengthSummary
-from tokshard.core.presentation import Bar, BarChart, Block, Paragraph, Section
+from tokshard.core.presentation import Bar, BarChart, Block, FactList, Paragraph, Section
 from tokshard.gpt_index.packing_report import PackingReport
 from tokshard.index_cache.job import BuildIndicesReport
 from tokshard.inspection.axes import SHARES
@@ -102,11 +102,12 @@ def _documents_chart(documents: LengthSummary, samples: str = "Samples") -> BarC
 
 def describe_job_options() -> Section:
     """Return the options of a Megatron job that reads packed samples."""
-    return Section("Options of the job", [Table(("option", "effect"), _JOB_OPTIONS, left=(0, 1))])
+    return Section("Options of the job", [FactList(_JOB_OPTIONS)])
 
 
 def describe_cached(packed: Sequence[tuple[str, str, PackingReport]]) -> Section:
     """Return the packed samples of a cache: tuples of dataset, split and report."""
+    packed = sorted(packed, key=lambda each: (*each[:2], each[2].sequence_length))
     header = (
         *("dataset", "split", "sequence", "samples", "fill", "documents cut", "concat"),
         *("tokens in these", "concat"),
