@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Protocol, Self
 
 import numpy as np
 
@@ -26,7 +26,30 @@ from tokshard.core.lengths import LengthSummary
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.gpt_index.best_fit import EpochPacks
+    from tokshard.gpt_index.packing import Packing
+
+
+class _EpochPacks(Protocol):
+    # The part of :class:`tokshard.gpt_index.best_fit.EpochPacks` that determines the report.
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def packing(self) -> Packing: ...
+    @property
+    def counts(self) -> NDArray[np.int64]: ...
+    @property
+    def unpadded_counts(self) -> NDArray[np.int64]: ...
+    @property
+    def full_samples(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def documents(self) -> int: ...
+    @property
+    def remainders(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    def documents_per_sample(self) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +117,7 @@ class PackingReport:
     concat: Annotated[ConcatExpectation, Key("concat", "The same documents if they were concatenated.")]
 
     @classmethod
-    def of(cls, packs: EpochPacks, *, extra_token: bool) -> Self:
+    def of(cls, packs: _EpochPacks, *, extra_token: bool) -> Self:
         """Return the report of an epoch with at least one token.
 
         Args:
@@ -128,7 +151,7 @@ class PackingReport:
         )
 
 
-def _minimum_packs(packs: EpochPacks) -> int:
+def _minimum_packs(packs: _EpochPacks) -> int:
     size, limit = packs.sequence_length, packs.packing.max_documents
     room = sum(map(_total, _counted(packs.counts, size)))
     by_limit = 0 if limit is None else -(-packs.documents // limit)
