@@ -3,8 +3,9 @@
 Both sides read the same samples of one dataset in the same random order, with the default masks and
 positions, each measurement in a process of its own, in turn, several rounds; the table has the medians and
 how many times as fast as Megatron each is. The files are in the page cache. The first micro-batches of both
-sides must be equal. Sides that need torch run in the interpreter of --megatron-python, where tokshard is
-taken from this checkout; without it only numpy's sides are measured.
+sides must be equal; those of the group "document boundaries" are other samples. Sides that need torch run in
+the interpreter of --megatron-python, where tokshard is taken from this checkout; without it only numpy's
+sides are measured.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def made():
 """
 
 TOKSHARD = """
-from tokshard.loader import RankLoader
+from tokshard.loader import BatchOptions, RankLoader
 def opened(size, **options):
     return RankLoader.open(f"{plans}/{size}", rank=0, **options)
 """
@@ -125,6 +126,10 @@ TOKSHARD_AHEAD = f"""
 def made():
     return iter(opened({BATCH}))
 """
+TOKSHARD_BOUNDARIES = """
+def made():
+    return iter(opened(PLAN, readahead=0, options=BatchOptions(OPTIONS)))
+"""
 TOKSHARD_WORKERS = f"""
 import torch
 torch.set_num_threads(1)
@@ -132,6 +137,10 @@ from tokshard.loader.torch import data_loader
 def made():
     return iter(data_loader(opened({BATCH}), num_workers=WORKERS))
 """
+
+
+BOUNDARIES = "document boundaries"
+MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,17 @@ def groups() -> dict[str, list[Side]]:
             Side("tokshard, verified before", TOKSHARD + TOKSHARD_VERIFIED),
         ],
     }
+    bounds, padded = "cu_seqlens=True", f"cu_seqlens=True, pad_to_multiple={MULTIPLE}"
+    found[BOUNDARIES] = [
+        Side(name, (TOKSHARD + TOKSHARD_BOUNDARIES).replace("PLAN", repr(plan)).replace("OPTIONS", options))
+        for name, plan, options in (
+            ("concatenated", str(BATCH), ""),
+            ("concatenated, cu_seqlens", str(BATCH), bounds),
+            ("packed", "packed", ""),
+            ("packed, cu_seqlens", "packed", bounds),
+            (f"packed, documents padded to {MULTIPLE}", "packed", padded),
+        )
+    ]
     for workers in WORKERS:
         theirs = (MEGATRON + MEGATRON_WORKERS).replace("WORKERS", str(workers))
         ours = (TOKSHARD + TOKSHARD_WORKERS).replace("WORKERS", str(workers))
@@ -191,10 +211,12 @@ def prepare(directory: Path, documents: int, longest: int) -> int:
     run([*command, "verify", prefix, "--adopt", "--quiet"])
     index = ["build-indices", prefix, "--seq-length", str(LENGTH), "--split", "1,0,0", "--epochs", "1"]
     run([*command, *index, "--seed", str(SEED), "--cache-dir", str(directory / "index")])
-    for size in (1, BATCH):
-        plan = ["shard-plan", str(directory / "index"), "--split", "train", "--data-parallel", "1"]
+    packing = ["--pack", "best-fit", "--pad-multiple", str(MULTIPLE)]
+    run([*command, *index, "--seed", str(SEED), *packing, "--cache-dir", str(directory / "packed")])
+    for name, cache, size in (("1", "index", 1), (str(BATCH), "index", BATCH), ("packed", "packed", BATCH)):
+        plan = ["shard-plan", str(directory / cache), "--split", "train", "--data-parallel", "1"]
         sizes = ["--micro-batch-size", str(size), "--global-batch-size", str(size)]
-        run([*command, *plan, *sizes, "-o", str(directory / "plans" / str(size))])
+        run([*command, *plan, *sizes, "-o", str(directory / "plans" / name)])
     plan_file = directory / "plans" / "1" / "plan.json"
     return int(json.loads(plan_file.read_text())["streams"]["train"]["assignment"]["steps"])
 
@@ -229,7 +251,7 @@ def compare(name: str, sides: list[Side], python: str, directory: Path, options:
             rate, digest = measure(python, side, directory, options.samples)
             found[side.name].append(rate)
             digests.append(digest)
-    if any(digest != digests[0] for digest in digests):
+    if name != BOUNDARIES and any(digest != digests[0] for digest in digests):
         sys.exit(f"{name}: the sides read different samples")
     rates = {side: statistics.median(values) for side, values in found.items()}
     base = next(iter(rates.values()))

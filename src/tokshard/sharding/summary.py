@@ -10,6 +10,7 @@ import numpy as np
 from tokshard.core.codec import Key
 from tokshard.core.formatting import count, counted
 from tokshard.errors import IntegrityError
+from tokshard.gpt_index.packing import pack_words
 from tokshard.sharding.assignment import ENDLESS, Assignment, EpochRange
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Layout, Striped, repeats
@@ -48,11 +49,16 @@ class Composition:
     mode: Annotated[str, Key("mode", "Mode.")]
     tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.")]
     layout: Annotated[Layout, Key("layout", "Positions that each rank reads.")]
+    packing: Annotated[
+        str | None,
+        Key("packing", "Packing of samples; absent if all documents are concatenated.", omit_none=True),
+    ] = None
 
     @classmethod
     def of(cls, stream: Stream) -> Self:
         """Return the composition of a stream."""
         source, first = stream.source, stream.assignment.epoch_ranges[0]
+        packings = [dataset.packing for dataset in source.datasets]
         return cls(
             sequence_length=source.sequence_length,
             extra_token=source.extra_token,
@@ -64,6 +70,7 @@ class Composition:
             mode=stream.mode,
             tail=stream.tail,
             layout=first.layout,
+            packing=pack_words(packings) if any(packings) else None,
         )
 
     def lines(self) -> tuple[tuple[str, str], ...]:
@@ -84,7 +91,10 @@ class Composition:
         if self.sequence_length is None:
             return "one document"
         extra = " (+1 for the last label)" if self.extra_token else ""
-        return f"{count(self.sequence_length)} tokens{extra}, from the sample indexes of the datasets"
+        packing = "" if self.packing is None else f" ({self.packing})"
+        return (
+            f"{count(self.sequence_length)} tokens{extra}, from the sample indexes of the datasets{packing}"
+        )
 
     def _blend(self) -> str:
         if self.blend is not None:
