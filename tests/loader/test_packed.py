@@ -1,4 +1,4 @@
-"""Packed samples in micro-batches, and each of their documents padded to a multiple."""
+"""Packed samples in micro-batches, and each of their documents padded to a multiple (P48)."""
 
 import pickle
 from itertools import accumulate, pairwise
