@@ -17,6 +17,7 @@ MODULES = {
     "trace": "tracing",
     "verify": "verifying",
     "replan": "replanning",
+    "shuffles": "shuffles",
     "scale": "scale",
     "world": "world",
 }

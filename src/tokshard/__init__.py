@@ -63,13 +63,14 @@ if TYPE_CHECKING:
     from tokshard.preflight.launch.rules import SkippedCheck
     from tokshard.preflight.lookups import CacheLookup
     from tokshard.preflight.options import DoctorOptions
-    from tokshard.sharding.disk_reads import DiskReads, ReadSummary, SimulationReport, simulate_plan
+    from tokshard.sharding.disk_reads import DiskReads, ReadSummary
     from tokshard.sharding.options import BatchSizes, ShardPlanOptions, SimulateOptions, StagingOptions
     from tokshard.sharding.plan import Plan, read_plan
     from tokshard.sharding.planning import ShardPlanReport, dry_run_shard_plan, shard_plan
     from tokshard.sharding.publication import PlanFiles, write_plan
     from tokshard.sharding.replan.job import dry_run_replan, replan
     from tokshard.sharding.replan.options import ReplanOptions
+    from tokshard.sharding.simulation import SimulationReport, simulate_plan
     from tokshard.sharding.staging import StagingReport, stage_plan
     from tokshard.storage.line_log import LineLog
     from tokshard.tokenization.discard import DiscardedWork, discard_work
@@ -281,7 +282,7 @@ _HOMES = {
     "ShardPlanOptions": "tokshard.sharding.options",
     "ShardPlanReport": "tokshard.sharding.planning",
     "SimulateOptions": "tokshard.sharding.options",
-    "SimulationReport": "tokshard.sharding.disk_reads",
+    "SimulationReport": "tokshard.sharding.simulation",
     "Sizes": "tokshard.gpt_index.sizes",
     "SourceDifference": "tokshard.comparison.report",
     "SkippedCheck": "tokshard.preflight.launch.rules",
@@ -331,7 +332,7 @@ _HOMES = {
     "read_plan": "tokshard.sharding.plan",
     "replan": "tokshard.sharding.replan.job",
     "shard_plan": "tokshard.sharding.planning",
-    "simulate_plan": "tokshard.sharding.disk_reads",
+    "simulate_plan": "tokshard.sharding.simulation",
     "stage_plan": "tokshard.sharding.staging",
     "tokenize": "tokshard.tokenization.run",
     "tokenize_array_task": "tokshard.tokenization.job_array.job",

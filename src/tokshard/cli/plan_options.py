@@ -384,7 +384,7 @@ Simulate = Annotated[
     bool,
     switch(
         "--simulate",
-        help="Report the disk reads per step, rank and node.",
+        help="Report the disk reads per step, rank and node, byte ranges, and how well steps are mixed.",
         group=_LOOK_AHEAD,
     ),
 ]
@@ -399,6 +399,15 @@ Staging = Annotated[
 ]
 SimulateSteps = Annotated[
     int, count("--simulate-steps", help="Simulate or stage the first N steps.", group=_LOOK_AHEAD)
+]
+SimulateWindow = Annotated[
+    int | None,
+    count(
+        "--simulate-window",
+        help="With --simulate: count the byte ranges of the first N steps together.",
+        group=_LOOK_AHEAD,
+        default="a window of the shuffle",
+    ),
 ]
 SimulateStream = Annotated[
     str,

@@ -61,6 +61,45 @@ def show_simulation(report: SimulationReport) -> None:
     ]
     columns = len(_HEADER) if report.bandwidth is not None else len(_HEADER) - 1  # no times without one
     rendering.table(_HEADER[:columns], [row[:columns] for row in [*rows, *_node_rows(report)]])
+    _show_window(report)
+    _show_mixing(report)
+
+
+def _show_window(report: SimulationReport) -> None:
+    window = report.window
+    if window is None:
+        return
+    rows = [
+        [
+            f"  {label}",
+            count(found.samples),
+            *(count(found.plan.ranges), size(found.plan.size_bytes)),
+            *(count(found.full_shuffle.ranges), size(found.full_shuffle.size_bytes)),
+            f"{100 * found.fewer:.1f}%",
+        ]
+        for label, found in (("all nodes", window.all_nodes), ("node with most ranges", window.node))
+    ]
+    header = (f"byte ranges of {counted(window.steps, 'step')}", "samples", "ranges", "size")
+    rendering.table((*header, "full shuffle", "size", "fewer"), rows)
+
+
+def _show_mixing(report: SimulationReport) -> None:
+    mixing = report.mixing
+    if mixing is None:
+        return
+    rows = [
+        [
+            f"  {label}",
+            count(found.groups),
+            f"{found.design_effect:.2f}",
+            "-" if found.full_shuffle is None else f"{found.full_shuffle:.2f}",
+        ]
+        for label, found in (("datasets", mixing.datasets), ("hundredths of the data", mixing.hundredths))
+        if found is not None
+    ]
+    if rows:
+        header = (f"mixing of {counted(mixing.steps, 'step')}", "groups", "design effect", "full shuffle")
+        rendering.table(header, rows)
 
 
 def _cells(summary: ReadSummary, which: str) -> list[str]:

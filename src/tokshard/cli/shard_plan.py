@@ -86,6 +86,7 @@ def shard_plan(
     simulate: plan_options.Simulate = False,
     staging: plan_options.Staging = None,
     simulate_steps: plan_options.SimulateSteps = SimulateOptions.steps,
+    simulate_window: plan_options.SimulateWindow = SimulateOptions.window,
     simulate_stream: plan_options.SimulateStream = SimulateOptions.stream,
     ranks_per_node: plan_options.RanksPerNode = SimulateOptions.ranks_per_node,
     bandwidth: plan_options.Bandwidth = None,
@@ -122,6 +123,7 @@ def shard_plan(
             steps=simulate_steps,
             ranks_per_node=ranks_per_node,
             bandwidth=bandwidth,
+            window=simulate_window,
             directory=staging,
             remote=staging_remote,
             dry_run=dry_run,
@@ -251,6 +253,7 @@ def look_ahead(
     steps: int,
     ranks_per_node: int,
     bandwidth: float | None,
+    window: int | None,
     directory: str | None,
     remote: str | None,
     dry_run: bool,
@@ -264,10 +267,11 @@ def look_ahead(
         raise UsageError("--dry-run and --staging exclude each other", hint="leave out one of them")
     if remote is not None and directory is None:
         raise UsageError("--staging-remote requires --staging", hint="pass --staging DIR")
-    if bandwidth is not None and not simulate:
-        raise UsageError("--bandwidth requires --simulate")
+    for option, value in (("--bandwidth", bandwidth), ("--simulate-window", window)):
+        if value is not None and not simulate:
+            raise UsageError(f"{option} requires --simulate")
     simulated = SimulateOptions(
-        stream=stream, steps=steps, ranks_per_node=ranks_per_node, bandwidth=bandwidth
+        stream=stream, steps=steps, ranks_per_node=ranks_per_node, bandwidth=bandwidth, window=window
     )
     staging = None
     if directory is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Key
 from tokshard.core.open_cache import OpenCache
-from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.gpt_index.spans import SampleSpans, document_extents
+from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.options import SimulateOptions
-from tokshard.sharding.plan import Plan, Stream, read_plan
+from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.sources import DatasetReference, SampleSource
 from tokshard.storage.paths import idx_path
 
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
 PAGE_BYTES = 4096
 """The unit of the page cache."""
 
+# Ranges that are closer than this are one: a request costs more than the bytes between them.
+_GAP_BYTES = 1 << 16
 # The two arrays of a blend; .bin and .idx of a dataset, and the three arrays of its index.
 _BLEND_FILES, _DATASET_FILES, _INDEX_FILES = 2, 2, 3
 # The .idx file of a dataset and the three arrays of its index. A map counts as an open file, and of maps
@@ -78,6 +78,21 @@ class Extents:
         return int(np.maximum(high - np.maximum(low, reached + 1) + 1, 0).sum())
 
 
+def merge_ranges(first: Integers, size: Integers) -> Intervals:
+    """Return the ranges of bytes that hold all of some runs, with gaps of up to 64 KiB filled.
+
+    Example:
+        >>> merge_ranges(np.array([100_000, 0, 50]), np.array([1, 100, 70])).to_json_value()
+        [[0, 120], [100000, 100001]]
+    """
+    order = np.argsort(first, kind="stable")
+    starts, stops = first[order], np.maximum.accumulate((first + size)[order])
+    apart = np.flatnonzero(starts[1:] > stops[:-1] + _GAP_BYTES)
+    return Intervals(
+        np.concatenate((starts[:1], starts[apart + 1])), np.concatenate((stops[apart], stops[-1:]))
+    )
+
+
 class ExtentReader:
     """Finder of the byte extents of samples of a source. Indexes and ``.idx`` files are mapped when needed.
 
@@ -110,6 +125,22 @@ class ExtentReader:
             parts.append(Extents(np.full(first.shape, number, dtype=np.int64), first, size))
         return Extents.joined(parts)
 
+    def starts(self, ids: Integers) -> tuple[Integers, Integers]:
+        """Return where samples start: the number of the dataset of each, and a byte of its ``.bin`` file.
+
+        Args:
+            ids: int64 of shape ``(n,)``.
+
+        Raises:
+            MissingFileError, IntegrityError: A file is missing or has changed.
+        """
+        datasets, samples = self._locator.locate(ids)
+        first = np.empty(ids.shape, dtype=np.int64)
+        for number in np.unique(datasets).tolist():
+            here = datasets == number
+            first[here] = self._open.get(number).starts(samples[here])
+        return datasets.astype(np.int64), first
+
 
 def _capacity() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -130,6 +161,12 @@ class _DatasetExtents:
             return self._spans.of_samples(samples).nonempty().extents(self._table)
         first, size = document_extents(self._table, samples)
         return first[size > 0], size[size > 0]
+
+    def starts(self, samples: Integers) -> Integers:
+        if self._spans is None:
+            return document_extents(self._table, samples)[0]
+        spans = self._spans.of_samples(samples)
+        return spans.extents(self._table)[0][np.flatnonzero(np.diff(spans.owners, prepend=-1))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,55 +239,6 @@ class ReadSummary:
         return cls(**ranges)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class SimulationReport(Document):
-    """Disk reads of the first steps of a plan."""
-
-    stream: Annotated[str, Key("stream", "Stream of the steps.")]
-    ranks_per_node: Annotated[int, Key("ranks_per_node", "Neighboring ranks on a node.", minimum=1)]
-    bandwidth: Annotated[
-        float | None, Key("bandwidth", "Bytes per second that a node gets from storage.", minimum=0)
-    ]
-    rank: Annotated[ReadSummary | None, Key("rank", "A step of a rank; null without steps.")]
-    node: Annotated[ReadSummary | None, Key("node", "A step of a node; null without steps.")]
-    steps: Annotated[tuple[StepReads, ...], Key("steps", "The steps.")]
-
-
-def simulate_plan(
-    plan: Plan | str | os.PathLike[str],
-    options: SimulateOptions | None = None,
-    *,
-    progress: Progress | None = None,
-) -> SimulationReport:
-    """Count the disk reads of the first steps of a plan, without reading any token.
-
-    Args:
-        plan: The plan, its directory or its ``plan.json``.
-        options: What to simulate.
-        progress: Receives the activity.
-
-    Raises:
-        UsageError: The stream does not exist.
-        MissingFileError, IntegrityError: A file is missing or has changed.
-    """
-    options = options or SimulateOptions()
-    plan = plan if isinstance(plan, Plan) else read_plan(plan)
-    simulation = Simulation(
-        plan, options.stream, ranks_per_node=options.ranks_per_node, bandwidth=options.bandwidth
-    )
-    with reporting(progress) as listener:
-        listener.start("simulating reads")
-        steps = tuple(simulation.steps(0, options.steps))
-    return SimulationReport(
-        stream=options.stream,
-        ranks_per_node=options.ranks_per_node,
-        bandwidth=options.bandwidth,
-        rank=ReadSummary.of([rank for step in steps for rank in step.ranks]),
-        node=ReadSummary.of([node for step in steps for node in step.nodes]),
-        steps=steps,
-    )
-
-
 class Simulation:
     """Follows a stream step by step, without reading any token.
 
@@ -262,6 +250,7 @@ class Simulation:
 
     Attributes:
         stream: The stream.
+        reader: The reader of the extents of its samples.
         nodes: For each node the data-parallel ranks of those of its ranks that read, once for each rank.
 
     Raises:
@@ -278,7 +267,7 @@ class Simulation:
         self.stream = plan.streams[stream]
         self.nodes = _readers_of_nodes(plan, self.stream, ranks_per_node)
         self._bandwidth = bandwidth
-        self._reader = ExtentReader(self.stream.source)
+        self.reader = ExtentReader(self.stream.source)
         self._key_of = self.stream.open_sort_key()
 
     def steps(self, first: int, stop: int) -> Iterator[StepReads]:
@@ -293,7 +282,20 @@ class Simulation:
     def extents(self, rank: int, step: int) -> tuple[int, Extents]:
         """Return (samples, extents) that a data-parallel rank reads in a step."""
         ids = self.stream.assignment.step_ids(rank, step, self._key_of).ravel()
-        return ids.size, self._reader.extents(ids)
+        return ids.size, self.reader.extents(ids)
+
+    def reads(self, ranks: Sequence[int], steps: Integers) -> tuple[Integers, Integers]:
+        """Return the step and the id of each sample that some data-parallel ranks read in some steps."""
+        assignment = self.stream.assignment
+        first, stop = (
+            (assignment.timeline.consumed(bound) - assignment.consumed_samples) // assignment.ranks
+            for bound in (steps, steps + 1)
+        )
+        counts = stop - first
+        local = np.arange(counts.sum(), dtype=np.int64) + (first - counts.cumsum() + counts).repeat(counts)
+        of_rank = np.array(ranks, dtype=np.int64).repeat(local.size)
+        ids = assignment.at(of_rank, np.tile(local, len(ranks)), self._key_of)
+        return np.tile(steps.repeat(counts), len(ranks)), ids
 
     def _step(self, step: int) -> StepReads:
         extents = [self.extents(rank, step) for rank in range(self.stream.assignment.ranks)]

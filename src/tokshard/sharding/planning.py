@@ -12,7 +12,6 @@ from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.discovery import RequestedSamples, open_sources, read_blends
-from tokshard.sharding.disk_reads import SimulationReport, simulate_plan
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
 from tokshard.sharding.options import ShardPlanOptions, SimulateOptions, StagingOptions
@@ -21,6 +20,7 @@ from tokshard.sharding.plan import Plan, PlanWarning, Stream
 from tokshard.sharding.publication import PlanFiles, write_plan
 from tokshard.sharding.requests import DEFAULT_WINDOW, PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
+from tokshard.sharding.simulation import SimulationReport, simulate_plan
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.staging import StagingReport, stage_plan
 from tokshard.sharding.summary import Coverage, check_partition, coverage_of

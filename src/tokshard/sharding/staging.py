@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from tokshard.core.codec import SHA256, Document, Key
 from tokshard.errors import UsageError
-from tokshard.sharding.disk_reads import Extents, Simulation
+from tokshard.sharding.disk_reads import Extents, Simulation, merge_ranges
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.options import StagingOptions
 from tokshard.sharding.plan import Plan, read_plan
@@ -19,12 +19,6 @@ from tokshard.sharding.sources import SampleSource
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 from tokshard.storage.paths import bin_path, idx_path, is_remote
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-# Ranges that are closer than this are one: a request costs more than the bytes between them.
-_GAP_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +112,7 @@ def find_files(
     if not 0 <= first < stop:
         raise UsageError(f"{stream} has no steps {first} to {stop - 1}")
     extents = {
-        rank: Extents.joined([simulation.extents(rank, step)[1] for step in range(first, stop)])
+        rank: simulation.reader.extents(simulation.reads((rank,), np.arange(first, stop))[1])
         for rank in sorted({rank for readers in simulation.nodes for rank in readers})
     }
     nodes = []
@@ -188,7 +182,7 @@ def _files(source: SampleSource, extents: Extents) -> tuple[StagedFile, ...]:
         # A dataset may occur several times, each with an index of its own.
         same = [other for other in numbers if source.datasets[other].prefix == dataset.prefix]
         here = np.isin(extents.dataset, same)
-        ranges = _merged(extents.first[here], extents.size[here])
+        ranges = merge_ranges(extents.first[here], extents.size[here])
         add(bin_path(dataset.prefix), dataset.bin.size_bytes, ranges)
         add(idx_path(dataset.prefix), dataset.idx.size_bytes)
         if dataset.index is not None:
@@ -198,10 +192,3 @@ def _files(source: SampleSource, extents: Extents) -> tuple[StagedFile, ...]:
         for name, stamp in source.order.fingerprints.items():
             add(source.order.path(name), stamp.size_bytes)
     return tuple(found[path] for path in sorted(found))
-
-
-def _merged(first: NDArray[np.int64], size: NDArray[np.int64]) -> Intervals:
-    order = np.argsort(first, kind="stable")
-    starts, stops = first[order], np.maximum.accumulate((first + size)[order])
-    apart = starts[1:] > stops[:-1] + _GAP_BYTES
-    return Intervals(starts[np.append(True, apart)], stops[np.append(apart, True)])
