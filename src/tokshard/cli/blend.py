@@ -176,7 +176,7 @@ def blend(
     drop_last_partial_validation: options.DropLastPartial = BlendOptions.drop_last_partial,
     pack: Annotated[
         options.PackChoice | None,
-        options.pack(default="concat, or that of the recipe"),
+        options.pack(default="concat"),
     ] = None,
     max_documents_per_sample: options.MaxDocumentsPerSample = None,
     pad_multiple: options.PadMultiple = None,

@@ -96,8 +96,7 @@ def pack(**more: Any) -> Any:
     return declarations.choice(
         PackChoice,
         "--pack",
-        help="Make samples as Megatron does, of concatenated documents cut every seq-length tokens (concat), "
-        "or pack whole documents into samples and pad them (best-fit). Megatron reads both.",
+        help="Cut samples from concatenated documents, or pack whole documents into samples.",
         group=INDEX,
         **more,
     )
@@ -201,8 +200,8 @@ Like = Annotated[
     declarations.text(
         "--like",
         metavar="DESCRIPTION.txt",
-        help="Take the tokenizer identifiers, and all settings without an option here, from a description "
-        "file in the job's cache.",
+        help="Take the tokenizer identifiers, and settings not given here, from a description in the job's "
+        "cache.",
         group=NAMES,
     ),
 ]

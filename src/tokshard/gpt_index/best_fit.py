@@ -162,6 +162,27 @@ class EpochPacks:
         return result
 
 
+def check_documents(edges: NDArray[np.int64], path_prefix: str) -> None:
+    """Check that no document of a dataset consists of several sequences: these would be packed one by one.
+
+    Args:
+        edges: The first sequence of each document, and the end of the last: int64 of shape (documents + 1,).
+        path_prefix: The dataset, for the message.
+
+    Raises:
+        InputError: A document has several sequences.
+    """
+    for first in range(0, len(edges) - 1, _PIECE):
+        sequences: NDArray[Any] = np.diff(edges[first : first + _PIECE + 1])
+        if sequences.max() > 1:
+            document = first + int(np.argmax(sequences > 1))
+            raise InputError(
+                f"--pack best-fit requires one sequence per document: document {document:,} of {path_prefix} "
+                f"has {int(sequences[document - first]):,}",
+                hint="tokenize the texts without splitting them into sentences, or use --pack concat",
+            )
+
+
 def best_fit(counts: NDArray[np.int64], size: int, most: int | None) -> tuple[NDArray[np.int64], int]:
     """Pack documents by best-fit decreasing, by runs of equal documents and equal packs.
 

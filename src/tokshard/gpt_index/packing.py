@@ -7,17 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
-
-import numpy as np
+from typing import Annotated, Final, Literal
 
 from tokshard.core.codec import Key
-from tokshard.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-_PIECE = 1 << 18
+from tokshard.errors import UsageError
 
 PackMethod = Literal["concat", "best-fit"]
 PACK_METHODS: Final = ("concat", "best-fit")
@@ -154,24 +147,3 @@ def packing_of(method: PackMethod, max_documents: int | None, pad_multiple: int 
                 raise UsageError(f"{option} requires --pack best-fit")
         return None
     return Packing(max_documents=max_documents, pad_multiple=pad_multiple)
-
-
-def check_documents(edges: NDArray[np.int64], path_prefix: str) -> None:
-    """Check that no document of a dataset consists of several sequences: these would be packed one by one.
-
-    Args:
-        edges: The first sequence of each document, and the end of the last: int64 of shape (documents + 1,).
-        path_prefix: The dataset, for the message.
-
-    Raises:
-        InputError: A document has several sequences.
-    """
-    for first in range(0, len(edges) - 1, _PIECE):
-        sequences: NDArray[Any] = np.diff(edges[first : first + _PIECE + 1])
-        if sequences.max() > 1:
-            document = first + int(np.argmax(sequences > 1))
-            raise InputError(
-                f"--pack best-fit requires one sequence per document: document {document:,} of {path_prefix} "
-                f"has {int(sequences[document - first]):,}",
-                hint="tokenize the texts without splitting them into sentences, or use --pack concat",
-            )

@@ -8,13 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Key
 from tokshard.errors import InputError, UsageError
-from tokshard.gpt_index.epochs import EpochPlan, SplitSize, plan_epochs
-from tokshard.gpt_index.packing import Packing, PackMethod, check_documents, packing_of
+from tokshard.gpt_index.packing import Packing, PackMethod, packing_of
 from tokshard.gpt_index.seed import check_seed
 from tokshard.gpt_index.sizes import Sizes, TrainingArguments, training_sizes
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from tokshard.cluster.options import RayOptions
     from tokshard.dataset.layout import IndexTable
     from tokshard.dataset.tokenizer_agreement import JobTokenizer
+    from tokshard.gpt_index.epochs import EpochPlan, SplitSize
     from tokshard.gpt_index.index import GPTDatasetIndex
     from tokshard.index_cache.description import GPTDatasetDescription, JobSettings
 
@@ -427,6 +425,8 @@ class IndexRequest:
             UsageError: Its samples cannot be packed.
             InputError: The split has no sequences, or documents to pack consist of several sequences.
         """
+        from tokshard.gpt_index.epochs import SplitSize  # help pages must not load numpy
+
         sequences = self.sequences(table.sequence_count)
         if not sequences:
             raise InputError(
@@ -435,7 +435,7 @@ class IndexRequest:
                 hint="pass a larger share for the split in --split, or 0 to skip it",
             )
         if self.packing is not None:
-            from tokshard.gpt_index.best_fit import EpochPacks
+            from tokshard.gpt_index.best_fit import EpochPacks, check_documents
             from tokshard.gpt_index.packing_report import PackingReport
 
             check_documents(table.document_indices, self.prefix)
@@ -443,7 +443,7 @@ class IndexRequest:
             report = PackingReport.of(packs, extra_token=self.extra_token) if packs.tokens else None
             return replace(packs.size, report=report)
         lengths = table.sequence_lengths[sequences.start : sequences.stop]
-        return SplitSize(len(sequences), int(lengths.sum(dtype=np.int64)))
+        return SplitSize(len(sequences), int(lengths.sum(dtype="int64")))
 
     def plan(self, size: SplitSize) -> EpochPlan:
         """Return the plan of the index, given the size of its split.
@@ -451,6 +451,8 @@ class IndexRequest:
         Raises:
             UsageError, InputError: See :func:`~tokshard.gpt_index.epochs.plan_epochs`.
         """
+        from tokshard.gpt_index.epochs import plan_epochs
+
         return plan_epochs(
             sequences=size.sequences,
             tokens_per_epoch=size.tokens,
