@@ -12,6 +12,7 @@ NAVIGATION = {
         "docs/how-to/preprocess-data",
         "docs/how-to/bad-records",
         "docs/how-to/megatron-blend",
+        "docs/how-to/pack-documents",
         "docs/how-to/check-launch",
         "docs/how-to/change-gpus",
         "docs/how-to/train",

@@ -47,7 +47,7 @@ def test_build_indices_reports_an_epoch_of_packed_samples(workshop):
     first = lines.index(f"Packing of data/web, train, in samples of {SIZE} tokens")
     cut, documents = packing["concat"]["cut_documents"], sum(map(bool, WEB))
     shares = f"{sum(longer) / sum(WEB):.2%} {packing['concat']['cut_tokens'] / sum(WEB):.2%}"
-    more = f"({packing['samples'] / 48 - 1:+.2%}): {packing['samples'] / 4:.1f} instead of 12.0"
+    more = f"({packing['samples'] / 48 - 1:+.2%}): {packing['samples'] / 4:.2f} instead of 12.00"
     assert lines[first : first + 10] == [
         f"Packing of data/web, train, in samples of {SIZE} tokens",
         "per epoch best-fit concat (expected)",

@@ -1,3 +1,5 @@
+"""P48, P49: packed indexes equal those of a slow packer, and every token is counted."""
+
 from collections import Counter
 
 import numpy as np

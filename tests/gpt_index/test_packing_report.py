@@ -1,4 +1,4 @@
-"""The report of packed samples: every number is counted one by one, and cuts also in real indexes."""
+"""P51: the report of packed samples: every number is counted one by one, and cuts also in real indexes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _CONCAT = "concatenated documents (expected)"
 _JOB_OPTIONS = (
     ("--eod-mask-loss", "required, or a --reset option: else padding masks other samples"),
     ("--dataloader-inter-document-masking", "attention within documents, from Megatron 0.19 on"),
-    ("--reset-position-ids", "positions from 0 in each document, in earlier versions"),
+    ("--reset-position-ids", "positions from 0 in each document, for learned embeddings"),
     ("--reset-attention-mask", "attention within documents; Transformer Engine ignores it"),
     ("--dataloader-defer-npy-index-mmap", "excluded: the job would expect concatenated samples"),
 )
@@ -91,7 +91,7 @@ def _size_of_epoch(report: PackingReport, batch: int | None) -> str:
     text = f"An epoch has {count(packed)} samples instead of {count(concatenated)}{change}"
     if batch is None:
         return f"{text}."
-    steps = f"{packed / batch:,.1f} instead of {concatenated / batch:,.1f} steps"
+    steps = f"{packed / batch:,.2f} instead of {concatenated / batch:,.2f} steps"
     return f"{text}: {steps} of {counted(batch, 'sample')}."
 
 
