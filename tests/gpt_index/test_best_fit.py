@@ -1,4 +1,4 @@
-"""P48, P49: packed indexes equal those of a slow packer, and every token is counted."""
+"""P49, P50: packed indexes equal those of a slow packer, and every token is counted."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""P51: the report of packed samples: every number is counted one by one, and cuts also in real indexes."""
+"""P52: the report of packed samples: every number is counted one by one, and cuts also in real indexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P50: packed indexes that tokshard builds, read by an unmodified Megatron and by our loader."""
+"""P51: packed indexes that tokshard builds, read by an unmodified Megatron and by our loader."""
 
 from __future__ import annotations
 
