@@ -86,6 +86,11 @@ def test_packed_samples_are_others_than_concatenated_ones_of_the_same_name(here)
     (train,) = run("diff", "one", "packed", "--json").json["parts"]
     assert train["fields"] == [packing]
     assert [(source["same"], source["moved"]) for source in train["sources"]] == [(0, 0)] * 4
+    reversed_ = run("diff", "packed", "one", "--json").json
+    assert (reversed_["fields"], reversed_["parts"][0]["fields"]) == (
+        [],
+        [{"field": "packing", "a": "best-fit", "b": "concat"}],
+    )
     parts = run("diff", "one/cache", "packed/cache", "--json").json["parts"]
     assert [part["fields"] for part in parts if "blend" not in part["name"]] == [[packing]] * 2
     assert {part["hashes"][0] == part["hashes"][1] for part in parts} == {True}

@@ -22,8 +22,10 @@ class FieldDifference:
 
 
 def different_fields(a: dict[str, Any], b: dict[str, Any]) -> tuple[FieldDifference, ...]:
-    """Return the fields with different values; both have the same fields."""
-    return tuple(FieldDifference(name, a[name], b[name]) for name in a if a[name] != b[name])
+    """Return the fields with different values; the value of an absent field is None."""
+    return tuple(
+        FieldDifference(name, a.get(name), b.get(name)) for name in {**a, **b} if a.get(name) != b.get(name)
+    )
 
 
 Fields = Annotated[
