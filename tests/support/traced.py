@@ -169,7 +169,10 @@ def bounds_of(worlds):
 
 
 def slow_pieces(worlds, source, sample):
-    """Return (dataset, document, sequence, first token, stop token) of a sample, from its tokens alone."""
+    """Return the pieces of a sample, from its tokens alone.
+
+    Each is (dataset, document, sequence, first token, stop token, whether it is only the last label).
+    """
     numbers, places = Locator(source).locate(np.array([sample]))
     number, place = int(numbers[0]), int(places[0])
     reference = source.datasets[number]
@@ -177,17 +180,20 @@ def slow_pieces(worlds, source, sample):
     if reference.index is None:
         tokens = dataset.document_tokens(place).tolist()
     else:
-        tokens = GPTSamples(dataset, reference.open_index()).read(place).tokens.tolist()
+        samples = GPTSamples(dataset, reference.open_index(), pad_id=-1)
+        tokens = [token for token in samples.read(place).tokens.tolist() if token >= 0]
     documents, sequences = bounds_of(worlds)[number]
     pieces = []
-    for token in tokens:
+    extra = reference.index is not None and reference.index.epochs.extra_token
+    for at_token, token in enumerate(tokens):
         sequence = max(at for at in range(len(sequences) - 1) if sequences[at] <= token < sequences[at + 1])
         document = next(at for at in range(len(documents) - 1) if documents[at] <= token < documents[at + 1])
         place = token - documents[document]
         if pieces and pieces[-1][:3] == [number, document, sequence] and pieces[-1][4] == place:
             pieces[-1][4] += 1
         else:
-            pieces.append([number, document, sequence, place, place + 1])
+            label_only = extra and at_token == len(tokens) - 1
+            pieces.append([number, document, sequence, place, place + 1, label_only])
     return [tuple(piece) for piece in pieces]
 
 

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support import traced as support
+from tokshard.gpt_index.packing import Packing
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.replan.job import continue_plan
 from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
@@ -24,6 +25,7 @@ indexes = st.one_of(
             "num_samples": st.none() | st.integers(1, 40),
             "extra_token": st.booleans(),
             "unused": st.integers(0, 3),
+            "packing": st.sampled_from([None, Packing(), Packing(max_documents=2)]),
         }
     ),
     st.fixed_dictionaries({"first": st.integers(0, 3), "unused": st.integers(0, 3)}),
@@ -59,7 +61,7 @@ def found_by(report, items, micro_batch_size=1):
             for r in traced_document.reads:
                 place = None if r.row is None else r.micro_batch * micro_batch_size + r.row
                 where = (r.epoch, r.step, r.data_parallel_rank, place, r.repeated, r.seen)
-                piece = (number, document, r.sequence, r.first_token, r.stop_token)
+                piece = (number, document, r.sequence, r.first_token, r.stop_token, r.label_only)
                 found.append((r.sample, *piece, *where))
     return sorted(found)
 
@@ -78,7 +80,8 @@ def test_samples_are_traced_there_and_back_as_the_twin_lists_them(lengths, index
             forward = trace_sample(through, "train", sample).samples[0]
             number = next(n for n, dataset in enumerate(source.datasets) if dataset.prefix == forward.dataset)
             assert [
-                (number, p.document, p.sequence, p.first_token, p.stop_token) for p in forward.pieces
+                (number, p.document, p.sequence, p.first_token, p.stop_token, p.label_only)
+                for p in forward.pieces
             ] == pieces
             sizes = [p.stop_token - p.first_token for p in forward.pieces]
             assert [p.position for p in forward.pieces] == [sum(sizes[:at]) for at in range(len(sizes))]
@@ -86,9 +89,10 @@ def test_samples_are_traced_there_and_back_as_the_twin_lists_them(lengths, index
         report = trace_items(through, [item for item, _, _ in items], consumed_samples=consumed)
         assert found_by(report, items) == sorted(expected)
         for traced, (_, number, document) in zip(report.items, items, strict=True):
-            assert traced.status == ("read" if traced.documents[0].reads else "unread")
+            inputs = [read for read in traced.documents[0].reads if not read.label_only]
+            assert traced.status == ("read" if inputs else "unread")
             assert traced.documents[0].tokens == sum(lengths[number][document])
-            assert traced.seen == any(read.seen for read in traced.documents[0].reads)
+            assert traced.seen == any(read.seen for read in inputs)
 
 
 @given(worlds, indexes, st.none() | st.integers(8, 60), support.requests, st.data())

@@ -243,7 +243,7 @@ def _piece_row(piece: SamplePiece, *, with_text: bool) -> list[str]:
     row = [
         count(piece.position),
         count(piece.document),
-        _range(piece.first_token, piece.stop_token),
+        _range(piece),
         _origin(piece.origin),
     ]
     if with_text:
@@ -262,7 +262,7 @@ def _show_reads(report: TraceReadsReport) -> None:
 
 
 def _show_item(item: TracedItem, report: TraceReadsReport) -> None:
-    reads = sum(len(document.reads) for document in item.documents)
+    reads = sum(not read.label_only for document in item.documents for read in document.reads)
     shown = f"{item.status}, {counted(reads, 'time')}" if reads else item.status
     if item.detail:
         shown += f": {item.detail}"
@@ -296,7 +296,7 @@ def _columns(reads: tuple[DocumentRead, ...]) -> dict[str, list[str]]:
         "  stream": [f"  {read.stream}" for read in reads],
         "sample": [count(read.sample) for read in reads],
         "of its dataset": [count(read.dataset_sample) for read in reads],
-        "tokens": [_range(read.first_token, read.stop_token) for read in reads],
+        "tokens": [_range(read) for read in reads],
         "plan": [(read.plan_id or "")[:_SHOWN_ID] if several else "" for read in reads],
     }
     for label, name in (
@@ -313,8 +313,10 @@ def _columns(reads: tuple[DocumentRead, ...]) -> dict[str, list[str]]:
     return columns
 
 
-def _range(first: int, stop: int) -> str:
-    return f"{count(first)} to {count(stop - 1)}"
+def _range(piece: SamplePiece | DocumentRead) -> str:
+    if piece.label_only:
+        return f"{count(piece.first_token)} (label)"
+    return f"{count(piece.first_token)} to {count(piece.stop_token - 1)}"
 
 
 def _origin(origin: DocumentOrigin | None) -> str:

@@ -7,7 +7,7 @@ extra token). All other code that needs the tokens of a sample uses this module.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -43,12 +43,20 @@ class Spans:
         sequences: The sequence of each span, as numbered in the dataset.
         firsts: The first token of the span, counted from the beginning of its sequence.
         counts: The number of tokens; may be 0.
+        labels: Whether the only token is the extra one: the last label of the sample and no input; bool.
     """
 
     owners: Integers
     sequences: Integers
     firsts: Integers
     counts: Integers
+    labels: NDArray[np.bool_]
+
+    @classmethod
+    def whole(cls, owners: Integers, sequences: Integers, lengths: NDArray[Any]) -> Self:
+        """Return the spans with tokens of whole sequences, given with their lengths."""
+        zeros = np.zeros_like(owners)
+        return cls(owners, sequences, zeros, lengths.astype(np.int64), zeros.astype(np.bool_)).nonempty()
 
     def __len__(self) -> int:
         return self.owners.size
@@ -56,7 +64,7 @@ class Spans:
     def nonempty(self) -> Self:
         """Return the spans with at least one token."""
         some = self.counts > 0
-        return type(self)(self.owners[some], self.sequences[some], self.firsts[some], self.counts[some])
+        return type(self)(*(getattr(self, field.name)[some] for field in fields(self)))
 
     def extents(self, table: _SequenceTable) -> tuple[Integers, Integers]:
         """Return the first byte in the ``.bin`` file and the number of bytes of each span."""
@@ -212,12 +220,14 @@ class SampleSpans:
         # ``begins`` and ``ends`` are the two rows of the sample index that bound each span's sample.
         exists = (sequences >= 0) & (sequences < self._lengths.size)
         if not exists.all():
-            return Spans(owners, sequences, sequences, sequences), exists
+            return Spans(owners, sequences, sequences, sequences, exists), exists
         lengths = self._lengths[sequences]
         firsts = np.where(begins[:, 0] == positions, begins[:, 1], 0)
         stops = np.where(ends[:, 0] == positions, ends[:, 1] + self._extra, lengths)
         counts = stops - firsts
-        return Spans(owners, sequences, firsts, counts), (firsts >= 0) & (counts >= 0) & (stops <= lengths)
+        fits = (firsts >= 0) & (counts >= 0) & (stops <= lengths)
+        labels = (ends[:, 0] == positions) & (ends[:, 1] == firsts) & (counts == 1)
+        return Spans(owners, sequences, firsts, counts, labels), fits
 
     def _require(self, fits: NDArray[np.bool_], what: str, numbers: Integers) -> None:
         if not fits.all():

@@ -51,7 +51,7 @@ class DatasetContents:
         firsts, stops = self.table.sequences_of(np.array([document]))
         _, sequences = spread(firsts, stops - firsts)
         lengths = self.table.lengths(sequences)
-        return Spans(np.full_like(lengths, document), sequences, np.zeros_like(lengths), lengths).nonempty()
+        return Spans.whole(np.full_like(lengths, document), sequences, lengths)
 
     def origin_of(self, document: int) -> tuple[DocumentOrigin | None, str | None]:
         """Return the record of a document, or the reason why it is unknown."""
@@ -62,7 +62,8 @@ class DatasetContents:
         documents = self.table.documents_of(spans.sequences)
         before = self.table.tokens_before(spans.sequences, documents)
         positions = np.cumsum(spans.counts) - spans.counts
-        rows = np.stack([spans.sequences, spans.firsts, spans.counts, documents, before, positions])
+        numbers = (spans.sequences, spans.firsts, spans.counts, documents, before, positions)
+        rows = np.stack([*numbers, spans.labels.astype(np.int64)])
         return tuple(
             SamplePiece(
                 document=document,
@@ -70,11 +71,12 @@ class DatasetContents:
                 first_token=shift + first,
                 stop_token=shift + first + count,
                 position=position,
+                label_only=bool(label),
                 origin=origin,
                 detail=detail,
                 text=self._text(sequence, first, count),
             )
-            for (sequence, first, count, document, shift, position), (origin, detail) in zip(
+            for (sequence, first, count, document, shift, position, label), (origin, detail) in zip(
                 rows.T.tolist(), self._origins(documents), strict=True
             )
         )

@@ -428,8 +428,11 @@ def _traced_item(
         detail = "the document has no tokens"
     elif not reads:
         detail = "the document is never read"
-    seen = any(read.seen for read in reads) if with_seen else None
-    return TracedItem(text, "read" if reads else "unread", detail, seen, mine)
+    inputs = [read for read in reads if not read.label_only]
+    if reads and not inputs:
+        detail = "only its first token is read, as the last label of a sample"
+    seen = any(read.seen for read in inputs) if with_seen else None
+    return TracedItem(text, "read" if inputs else "unread", detail, seen, mine)
 
 
 class _Resolver:

@@ -9,7 +9,7 @@ block by block; tokens are never read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -87,6 +87,7 @@ class _DocumentParts:
     sequence: Integers
     first: Integers
     stop: Integers
+    label: Integers
 
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
@@ -189,6 +190,7 @@ def _read(
         sequence=int(parts.sequence[part]),
         first_token=int(parts.first[part]),
         stop_token=int(parts.stop[part]),
+        label_only=bool(parts.label[part]),
         **details,
     )
     return targets[int(parts.target[part])], read
@@ -215,6 +217,7 @@ def _parts_of(source: SampleSource, targets: Sequence[DocumentId], table_of: Tab
                     sequence=spans.sequences,
                     first=firsts,
                     stop=firsts + spans.counts,
+                    label=spans.labels.astype(np.int64),
                 )
             )
     return _DocumentParts.joined(found)
@@ -230,8 +233,7 @@ def _spans_of(
     if reference.index is not None:
         found = _spans_in_samples(reference.open_index(), table, sequences)
     else:
-        whole = Spans(documents[owners], sequences, np.zeros_like(sequences), table.lengths(sequences))
-        found = whole.nonempty()
+        found = Spans.whole(documents[owners], sequences, table.lengths(sequences))
     return owners[np.searchsorted(sequences, found.sequences)], found
 
 
@@ -251,7 +253,7 @@ def _spans_in_samples(index: GPTDatasetIndex, table: SequenceTable, sequences: I
         )
     of_row = np.empty(rows.size, np.int64)
     of_row[which] = samples
-    return Spans(of_row[places], found.sequences, found.firsts, found.counts)
+    return replace(found, owners=of_row[places])
 
 
 def _ids_of(source: SampleSource, parts: _DocumentParts) -> tuple[Integers, Integers]:

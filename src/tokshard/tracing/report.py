@@ -26,6 +26,9 @@ DatasetSample = Annotated[
         minimum=0,
     ),
 ]
+LabelOnly = Annotated[
+    bool, Key("label_only", "Whether its only token is the last label of the sample, and no input of it.")
+]
 Row = Annotated[int | None, Key("row", "Row in the micro-batch.", minimum=0)]
 MicroBatch = Annotated[int | None, Key("micro_batch", "Micro-batch of the step.", minimum=0)]
 Kind = Annotated[TraceKind, Key("kind", "Kind of input that was traced through.")]
@@ -105,6 +108,7 @@ class SamplePiece:
     first_token: FirstToken
     stop_token: StopToken
     position: Annotated[int, Key("position", "Position of the first token in the sample.", minimum=0)]
+    label_only: LabelOnly
     origin: KnownOrigin
     detail: OriginDetail
     text: Annotated[str | None, Key("text", "Text of the part; null where the tokenizer is unknown.")]
@@ -158,6 +162,7 @@ class DocumentRead:
     sequence: Sequence
     first_token: FirstToken
     stop_token: StopToken
+    label_only: LabelOnly
     plan_id: PlanId = None
     epoch: Annotated[int | None, Key("epoch", "Epoch; null without a plan.", minimum=0)] = None
     step: Annotated[int | None, Key("step", "Step of that plan.", minimum=0)] = None
@@ -197,14 +202,17 @@ class TracedItem:
         ItemStatus,
         Key(
             "status",
-            "`read`; `unread`: it is a document that no sample reads; `found`: it is a document of a "
-            "dataset, which has no reads; `rejected`: its record was not made a document; `not-found`.",
+            "`read`; `unread`: it is a document that no sample reads as input; `found`: it is a document of "
+            "a dataset, which has no reads; `rejected`: its record was not made a document; `not-found`.",
         ),
     ]
     detail: Annotated[str | None, Key("detail", "Reason why it is not read.")]
     seen: Annotated[
         bool | None,
-        Key("seen", "Whether any of its reads was seen; null if no consumed samples were given."),
+        Key(
+            "seen",
+            "Whether any of its reads as input was seen; null if no consumed samples were given.",
+        ),
     ]
     documents: Annotated[
         tuple[DocumentReads, ...],
@@ -234,6 +242,7 @@ _READ_FIELDS = (
     "row",
     "repeated",
     "seen",
+    "label_only",
 )
 _values_of = attrgetter(*_READ_FIELDS)
 
