@@ -65,9 +65,7 @@ class IndexReport:
     epochs: Annotated[int, Key("epochs", "Times that each sequence is read.", minimum=1)]
     tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of the split.", minimum=0)]
     sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
-    documents: Annotated[
-        int, Key("documents", "Entries of the document index: sequences times epochs.", minimum=0)
-    ]
+    documents: Annotated[int, Key("documents", "Documents that are read, over all epochs.", minimum=0)]
     separate_final_epoch: Annotated[
         bool, Key("separate_final_epoch", "Whether the last epoch is shuffled separately.")
     ]
@@ -217,7 +215,8 @@ def report_of(outcome: IndexOutcome) -> IndexReport:
         epochs=plan.epochs,
         tokens_per_epoch=plan.tokens_per_epoch,
         sequences=plan.sequences,
-        documents=plan.documents,
+        # The last entry of a packed index is read as a label only.
+        documents=plan.documents - (plan.packed is not None),
         separate_final_epoch=plan.separate_final_epoch,
         condition=outcome.before.condition,
         detail=outcome.before.detail,
