@@ -7,11 +7,12 @@ Modeling"): the remainders open a pack each; then all other documents, the longe
 with the least free space in which they fit. Of packs with equal space, the one that has had it for longest is
 chosen; if a document fits nowhere, it opens a pack.
 
-The result depends on the lengths only through the number of documents of each length. Therefore
-:func:`best_fit` works on whole runs of equal documents and equal packs, every epoch has the same number of
-samples, and documents of equal length are interchangeable: an epoch shuffles all documents, and documents of
-equal length take their places in that order. Within a pack, the remainder comes first and the others follow
-in the shuffled order. The samples of an epoch are shuffled as in Megatron, and never mixed with other epochs.
+The result depends on the lengths only through the number of documents of each length. Therefore the packer
+(:mod:`tokshard.gpt_index.pack_runs`) works on whole runs of equal documents and equal packs, every epoch has
+the same number of samples, and documents of equal length are interchangeable: an epoch shuffles all
+documents, and documents of equal length take their places in that order. Within a pack, the remainder comes
+first and the others follow in the shuffled order. The samples of an epoch are shuffled as in Megatron, and
+never mixed with other epochs.
 
 The arrays of an index express that as follows. The document index lists the documents with at least one
 token, pack by pack. The rows of the sample index are the beginnings of packs, preceded by those of the full
@@ -23,10 +24,8 @@ The compiled kernel is kept for its speed: ``scripts/bench packing`` measures it
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.errors import InputError
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.epochs import EpochPlan, SplitSize
+from tokshard.gpt_index.pack_runs import best_fit
 from tokshard.gpt_index.packing import PackedEpoch, Packing
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ class EpochPacks:
         full, tokens = 0, 0
         for first in range(sequences.start, sequences.stop, _PIECE):
             piece = lengths[first : min(first + _PIECE, sequences.stop)].astype(np.int64)
-            unpadded += np.bincount(_unpadded_keys(piece, sequence_length), minlength=len(unpadded))
-            full += int((np.maximum(piece - 1, 0) // sequence_length).sum())
+            np.add.at(unpadded, _unpadded_keys(piece, sequence_length), 1)
+            full += int(((piece[piece > sequence_length] - 1) // sequence_length).sum())
             tokens += int(piece.sum())
         unpadded[0] = 0
         counts = unpadded
@@ -140,10 +140,11 @@ class EpochPacks:
 
     def pack_sizes(self) -> NDArray[np.int32]:
         """Return the number of documents in each pack: int32 of shape (packs,)."""
-        sizes = np.zeros(self.packs, np.int32)
-        for first, packs, each in self.runs.tolist():
-            sizes[first : first + packs] += each
-        return sizes
+        changes = np.zeros(self.packs + 1, np.int32)
+        first, packs, each = self.runs.T
+        np.add.at(changes, first, each.astype(np.int32))
+        np.subtract.at(changes, first + packs, each.astype(np.int32))
+        return np.cumsum(changes[:-1], dtype=np.int32)
 
     def documents_per_sample(self) -> NDArray[np.int64]:
         """Return the number of samples with 0, 1, 2, ... documents; int64."""
@@ -153,13 +154,13 @@ class EpochPacks:
 
     def packs_of_documents(self) -> NDArray[np.int32]:
         """Return the pack of each document, ordered by decreasing key: int32 of shape (documents,)."""
-        result = np.empty(self.documents, np.int32)
-        done = 0
-        for first, packs, each in self.runs.tolist():
-            numbers = np.arange(first, first + packs, dtype=np.int32)
-            result[done : done + packs * each] = numbers if each == 1 else numbers.repeat(each)
-            done += packs * each
-        return result
+        first, packs, each = self.runs.T
+        documents = packs * each
+        begins = documents.cumsum() - documents
+        found: NDArray[Any] = np.arange(self.documents) - begins.repeat(documents)
+        found //= each.repeat(documents)
+        found += first.repeat(documents)
+        return found.astype(np.int32)
 
 
 def check_documents(edges: NDArray[np.int64], path_prefix: str) -> None:
@@ -183,104 +184,12 @@ def check_documents(edges: NDArray[np.int64], path_prefix: str) -> None:
             )
 
 
-def best_fit(counts: NDArray[np.int64], size: int, most: int | None) -> tuple[NDArray[np.int64], int]:
-    """Pack documents by best-fit decreasing, by runs of equal documents and equal packs.
-
-    Args:
-        counts: The number of documents of each key, see :class:`EpochPacks`.
-        size: The room of a pack.
-        most: Documents of a pack at most; None for any number.
-
-    Returns:
-        The runs, see :class:`EpochPacks`, and the number of packs.
-
-    Example:
-        >>> counts = np.zeros(17, np.int64)
-        >>> counts[[5, 4, 3]] = 2, 1, 2  # rooms of 5, 5, 4, 3 and 3 tokens
-        >>> runs, packs = best_fit(counts, 8, None)
-        >>> runs.tolist(), packs
-        ([[0, 2, 1], [2, 1, 1], [0, 2, 1]], 3)
-    """
-    limit = int(counts.sum()) if most is None else most
-    runs: list[tuple[int, int, int]] = []
-    open_packs = _OpenPacks(limit)
-    opened = 0
-    for key in np.flatnonzero(counts)[::-1].tolist():
-        left = int(counts[key])
-        if key > size:
-            runs.append((opened, left, 1))
-            open_packs.put(_EqualPacks(opened, left, 1), size - (key - size))
-            opened += left
-        while left and key <= size:
-            group, space = open_packs.take(key)
-            if group is None:
-                each = min(size // key, limit)
-                group, space = _EqualPacks(opened, -(-left // each), 0), size
-                opened += group.packs
-            each = min(space // key, limit - group.documents)
-            filled = min(group.packs, left // each)
-            # The documents that are left go into one more pack, and the others of the group stay as they are.
-            last = min(group.packs - filled, 1, left - filled * each)
-            open_packs.put_back(group.part(filled + last, group.packs), space)
-            for first, stop, documents in ((0, filled, each), (filled, filled + last, left - filled * each)):
-                if first < stop:
-                    runs.append((group.first + first, stop - first, documents))
-                    open_packs.put(group.part(first, stop, documents), space - documents * key)
-            left = 0 if last else left - filled * each
-    return np.array(runs, np.int64).reshape(-1, 3), opened
-
-
-class _EqualPacks(NamedTuple):
-    # Consecutive packs with the same free space and the same number of documents.
-    first: int
-    packs: int
-    documents: int
-
-    def part(self, start: int, stop: int, more: int = 0) -> _EqualPacks:
-        return _EqualPacks(self.first + start, stop - start, self.documents + more)
-
-
-class _OpenPacks:
-    # Groups of packs by free space, and those of equal space in the order in which they got it.
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._groups: dict[int, deque[_EqualPacks]] = {}
-        self._spaces: list[int] = []  # ascending
-
-    def take(self, room: int) -> tuple[_EqualPacks | None, int]:
-        place = bisect_left(self._spaces, room)
-        if place == len(self._spaces):
-            return None, 0
-        space = self._spaces[place]
-        groups = self._groups[space]
-        group = groups.popleft()
-        if not groups:
-            del self._spaces[place], self._groups[space]
-        return group, space
-
-    def put_back(self, group: _EqualPacks, space: int) -> None:
-        if group.packs:
-            self._of(space).appendleft(group)
-
-    def put(self, group: _EqualPacks, space: int) -> None:
-        if not space or group.documents == self._limit:
-            return
-        groups = self._of(space)
-        groups.append(group)
-
-    def _of(self, space: int) -> deque[_EqualPacks]:
-        if space not in self._groups:
-            self._groups[space] = deque()
-            insort(self._spaces, space)
-        return self._groups[space]
-
-
 def build_packed_index(
     lengths: NDArray[np.int32], packs: EpochPacks, plan: EpochPlan, stream: ShuffleStream
 ) -> tuple[NDArray[np.int32], NDArray[np.int32] | NDArray[np.int64], NDArray[np.uint32] | NDArray[np.int64]]:
     """Build the arrays of an index of packed samples.
 
-    Peak memory is the result, and for an epoch 8 bytes per document and 12 per sample.
+    Peak memory is the result, and for an epoch 4 bytes per document and 8 per sample.
 
     Args:
         lengths: The tokens of all sequences of the dataset: int32 of shape (sequences,).
@@ -296,15 +205,14 @@ def build_packed_index(
     documents = np.empty(plan.documents, np.int32)
     rows: NDArray[Any] = np.empty((plan.samples + 1, 2), sample_index_dtype(plan.documents))
     order: NDArray[Any] = np.empty(plan.samples, shuffle_index_dtype(plan.samples))
-    starts = np.zeros(packs.packs + 1, np.int64)
+    starts = np.zeros(packs.packs + 1, np.int32)  # of documents, which are numbered by int32
     np.cumsum(packs.pack_sizes(), out=starts[1:])
-    pack_of = packs.packs_of_documents()
     for epoch in range(plan.epochs):
         first, row = epoch * packs.documents, epoch * packs.samples
         here = documents[first : first + packs.documents]
         shuffled = _documents_with_tokens(lengths, packs)
         stream.shuffle(shuffled)
-        _place(lengths, shuffled, packs, pack_of, starts, here)
+        _place(lengths, shuffled, packs, starts, here)
         _write_rows(lengths, here, starts, size, first, rows[row : row + packs.samples])
         samples = order[row : row + packs.samples]
         samples[:] = np.arange(row, row + packs.samples)
@@ -316,8 +224,9 @@ def build_packed_index(
 
 def _unpadded_keys(lengths: NDArray[Any], size: int) -> NDArray[Any]:
     # The key of each document, see EpochPacks, as if it was not padded; 0 for one without tokens.
+    keys: NDArray[Any] = lengths.copy()
     longer = lengths > size
-    keys: NDArray[Any] = np.where(longer, (lengths - 1) % size + 1 + size, lengths)
+    keys[longer] = (lengths[longer] - 1) % size + 1 + size
     return keys
 
 
@@ -333,7 +242,7 @@ def _documents_with_tokens(lengths: NDArray[np.int32], packs: EpochPacks) -> NDA
     result = np.empty(count, np.int32)
     done = 0
     for first in range(sequences.start, sequences.stop, _PIECE):
-        found = np.flatnonzero(lengths[first : min(first + _PIECE, sequences.stop)])
+        found = np.flatnonzero(lengths[first : min(first + _PIECE, sequences.stop)] != 0)
         result[done : done + len(found)] = found + first
         done += len(found)
     if done != count:
@@ -345,8 +254,7 @@ def _place(
     lengths: NDArray[np.int32],
     shuffled: NDArray[np.int32],
     packs: EpochPacks,
-    pack_of: NDArray[np.int32],
-    starts: NDArray[np.int64],
+    starts: NDArray[np.int32],
     result: NDArray[np.int32],
 ) -> None:
     # Writes the documents of each pack to its places in ``result``.
@@ -355,13 +263,16 @@ def _place(
         keys = _padded(_unpadded_keys(lengths[shuffled].astype(np.int64), size), size, packs.packing)
         by_key = np.argsort(-keys, kind="stable")
         which = np.empty(len(shuffled), np.int64)
-        which[by_key] = pack_of
+        which[by_key] = packs.packs_of_documents()
         # Remainders come first in their packs.
         result[:] = shuffled[np.argsort(2 * which + (keys <= size), kind="stable")]
         return
     kernel = compiled(place_documents)
-    next_of_key = np.zeros(len(packs.counts), np.int64)
-    next_of_key[:-1] = packs.counts[:0:-1].cumsum()[::-1]
+    stops = packs.runs[:, 1:].prod(axis=1).cumsum()
+    keys = np.flatnonzero(packs.counts)[::-1]
+    run_of_key = np.zeros(len(packs.counts), np.int32)
+    run_of_key[keys[1:]] = stops.searchsorted(packs.counts[keys[:-1]].cumsum(), side="right")
+    rest = np.hstack([packs.runs, packs.runs[:, 2:]])
     next_in_pack = starts[:-1].copy()
     next_in_pack[: packs.remainders] += 1
     for first in range(0, len(shuffled), _COMPILED_PIECE):
@@ -370,9 +281,9 @@ def _place(
             shuffled[first : first + _COMPILED_PIECE],
             size,
             packs.packing.pad_multiple or 1,
-            pack_of,
+            run_of_key,
+            rest,
             starts,
-            next_of_key,
             next_in_pack,
             result,
         )
@@ -383,10 +294,10 @@ def place_documents(  # noqa: PLR0913, PLR0917 - a kernel has no objects
     shuffled: NDArray[np.int32],
     size: int,
     multiple: int,
-    pack_of: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    next_of_key: NDArray[np.int64],
-    next_in_pack: NDArray[np.int64],
+    run_of_key: NDArray[np.int32],
+    rest: NDArray[np.int64],
+    starts: NDArray[np.int32],
+    next_in_pack: NDArray[np.int32],
     result: NDArray[np.int32],
 ) -> None:
     """Write documents to their places in the document index of an epoch.
@@ -396,14 +307,15 @@ def place_documents(  # noqa: PLR0913, PLR0917 - a kernel has no objects
         shuffled: The documents, in shuffled order.
         size: The sequence length.
         multiple: The room of each document is a multiple of this many tokens.
-        pack_of: The pack of each document, ordered by decreasing key.
+        run_of_key: The run that takes the next document of each key; changed in place.
+        rest: The rest of each run: its next pack, the number of packs, the documents of each, and how many
+            the next pack still takes: of shape (runs, 4); changed in place.
         starts: The first place of each pack.
-        next_of_key: The next entry of ``pack_of`` for a document of each key; changed in place.
         next_in_pack: The next free place of each pack, after that of a remainder; changed in place.
         result: The document index of the epoch, changed in place.
     """
     keys = np.empty(_BLOCK, np.int64)
-    packs = np.empty(_BLOCK, np.int64)
+    places = np.empty(_BLOCK, np.int64)  # at first the packs
     for begin in range(0, len(shuffled), _BLOCK):
         count = min(_BLOCK, len(shuffled) - begin)
         # One kind of memory access per loop, so that many are under way at once.
@@ -414,24 +326,33 @@ def place_documents(  # noqa: PLR0913, PLR0917 - a kernel has no objects
             longer = room > size
             if longer:
                 room = (room - 1) % size + 1
-            room = (room + multiple - 1) // multiple * multiple
+            if multiple > 1:
+                room = (room + multiple - 1) // multiple * multiple
             key = room + size if longer else room
             keys[k] = key
-            packs[k] = pack_of[next_of_key[key]]
-            next_of_key[key] += 1
+            run = run_of_key[key]
+            places[k] = rest[run, 0]
+            rest[run, 3] -= 1
+            if rest[run, 3] == 0:
+                rest[run, 0] += 1
+                rest[run, 1] -= 1
+                rest[run, 3] = rest[run, 2]
+                run_of_key[key] += rest[run, 1] == 0
         for k in range(count):
+            pack = places[k]
             if keys[k] > size:
-                result[starts[packs[k]]] = shuffled[begin + k]
+                places[k] = starts[pack]
             else:
-                place = next_in_pack[packs[k]]
-                next_in_pack[packs[k]] = place + 1
-                result[place] = shuffled[begin + k]
+                places[k] = next_in_pack[pack]
+                next_in_pack[pack] += 1
+        for k in range(count):
+            result[places[k]] = shuffled[begin + k]
 
 
 def _write_rows(
     lengths: NDArray[np.int32],
     documents: NDArray[np.int32],
-    starts: NDArray[np.int64],
+    starts: NDArray[np.int32],
     size: int,
     position: int,
     rows: NDArray[Any],
@@ -444,6 +365,6 @@ def _write_rows(
         stops = samples.cumsum()
         which = np.arange(len(begins)).repeat(samples)
         stop = row + len(which)
-        rows[row:stop, 0] = (begins + position)[which]
+        rows[row:stop, 0] = (begins.astype(np.int64) + position)[which]
         rows[row:stop, 1] = (np.arange(len(which)) - (stops - samples)[which]) * size
         row = stop
