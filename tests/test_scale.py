@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from support import forked_commands
+from support.benchmarks import BENCHMARKS, benchmark_modules
 from tokshard.blending.order import check_source_count
 from tokshard.core import strict_json
 from tokshard.errors import InputError, UsageError
@@ -21,20 +21,13 @@ from tokshard.index_cache.entry import gpt_specs
 from tokshard.storage import small_files
 
 ROOT = Path(__file__).parents[1]
-BENCHMARKS = ROOT / "scripts" / "benchmarks"
 PAGE = ROOT / "docs/explanation/scale.md"
 
 
 @pytest.fixture(scope="module")
 def benchmarks():
-    """The modules of the benchmark, which import each other by their names."""
-    before = {*sys.modules}
-    sys.path.insert(0, str(BENCHMARKS))
-    yield {name: importlib.import_module(name) for name in ("scale", "scaledata", "sheet", "footprint")}
-    sys.path.remove(str(BENCHMARKS))
-    for name in {*sys.modules} - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == BENCHMARKS:
-            del sys.modules[name]
+    with benchmark_modules("scale", "scaledata", "sheet", "footprint") as modules:
+        yield modules
 
 
 def test_the_sums_of_the_page_follow_from_what_is_given_and_measured_in_it(benchmarks):

@@ -13,6 +13,7 @@ MODULES = {
     "startup": "startup",
     "merge": "merge",
     "indices": "indices",
+    "packing": "packing",
     "loader": "loader",
     "trace": "tracing",
     "verify": "verifying",

@@ -25,11 +25,13 @@ _ROOM = 1.02
 _CHUNK = 1 << 22
 
 
-def spread_lengths(count: int, seed: int = 1) -> np.ndarray:
-    """Return the tokens of documents, log-normal with a mean of about 1,000: int32 of shape (count,)."""
+def spread_lengths(
+    count: int, seed: int = 1, *, mean: float = MEAN_TOKENS, spread: float = SPREAD
+) -> np.ndarray:
+    """Return the tokens of documents, log-normal and at least 1: int32 of shape (count,)."""
     draw, lengths = np.random.RandomState(seed), np.empty(count, np.int32)
     for first in range(0, count, _CHUNK):
-        piece = draw.lognormal(np.log(MEAN_TOKENS) - SPREAD**2 / 2, SPREAD, min(_CHUNK, count - first))
+        piece = draw.lognormal(np.log(mean) - spread**2 / 2, spread, min(_CHUNK, count - first))
         lengths[first : first + len(piece)] = np.clip(piece, 1, LONGEST_TOKENS)
     return lengths
 

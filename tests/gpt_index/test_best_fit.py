@@ -61,9 +61,9 @@ def slow_index(lengths, size, seed, epochs, packing):
 
 
 @st.composite
-def cases(draw):
+def cases(draw, longest=12):
     multiple = draw(st.sampled_from([None, 1, 2, 3]))
-    size = draw(st.integers(1, 12)) * (multiple or 1)
+    size = draw(st.integers(1, longest)) * (multiple or 1)
     special = st.sampled_from([0, 1, size, size + 1, 2 * size, 3 * size])
     lengths = draw(
         st.lists(special | st.integers(0, size) | st.integers(0, 5 * size), min_size=1, max_size=40)
@@ -73,7 +73,12 @@ def cases(draw):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@given(case=cases(), seed=st.integers(0, 9), num_samples=st.sampled_from([None, 1, 30]), extra=st.booleans())
+@given(
+    case=cases() | cases(longest=2000),
+    seed=st.integers(0, 9),
+    num_samples=st.sampled_from([None, 1, 30]),
+    extra=st.booleans(),
+)
 def test_arrays_equal_those_of_a_slow_packer(way, monkeypatch_once, case, seed, num_samples, extra):
     for module in (best_fit, pack_runs):
         monkeypatch_once.setattr(module, "WORTH_COMPILING", 0 if way else 10**9)
