@@ -170,19 +170,19 @@ def peers(bench: Bench, count: int) -> None:
     found = bench.measure(spread_lengths(count), SPEED_SIZE, ["sortedcontainers", "tokshard"])
     ours, theirs = found["tokshard"], found["sortedcontainers"]
     rows = {
-        "sortedcontainers": (theirs, theirs["seconds"]),
-        "tokshard, the whole index": (ours, ours["seconds"]),
-        "tokshard, packs only": (ours, ours["plan_seconds"]),
+        "sortedcontainers": (theirs, ""),
+        "tokshard, the whole index": (ours, ""),
+        "tokshard, packs only": (ours, "plan_"),
     }
-    for name, (row, seconds) in rows.items():
+    for name, (row, part) in rows.items():
         show(
             name,
             f"{count:,}",
             f"{row['samples']:,}",
-            f"{seconds:.2f}",
-            f"{row['cpu_seconds']:.2f}",
+            f"{row[part + 'seconds']:.2f}",
+            f"{row[part + 'cpu_seconds']:.2f}",
             f"{row['peak'] / 1e6:,.0f}",
-            f"{theirs['seconds'] / seconds:.1f}",
+            f"{theirs['seconds'] / row[part + 'seconds']:.0f}",
         )
 
 

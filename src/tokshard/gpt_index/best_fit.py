@@ -210,9 +210,8 @@ def build_packed_index(
     for epoch in range(plan.epochs):
         first, row = epoch * packs.documents, epoch * packs.samples
         here = documents[first : first + packs.documents]
-        shuffled = _documents_with_tokens(lengths, packs)
-        stream.shuffle(shuffled)
-        _place(lengths, shuffled, packs, starts, here)
+        # No name keeps the shuffled documents: they are as large as the document index of the epoch.
+        _place(lengths, _shuffled_documents(lengths, packs, stream), packs, starts, here)
         _write_rows(lengths, here, starts, size, first, rows[row : row + packs.samples])
         samples = order[row : row + packs.samples]
         samples[:] = np.arange(row, row + packs.samples)
@@ -237,7 +236,10 @@ def _padded(keys: NDArray[Any], size: int, packing: Packing) -> NDArray[Any]:
     return padded
 
 
-def _documents_with_tokens(lengths: NDArray[np.int32], packs: EpochPacks) -> NDArray[np.int32]:
+def _shuffled_documents(
+    lengths: NDArray[np.int32], packs: EpochPacks, stream: ShuffleStream
+) -> NDArray[np.int32]:
+    # The documents with at least one token.
     sequences, count = packs.sequences, packs.documents
     result = np.empty(count, np.int32)
     done = 0
@@ -247,6 +249,7 @@ def _documents_with_tokens(lengths: NDArray[np.int32], packs: EpochPacks) -> NDA
         done += len(found)
     if done != count:
         raise InputError("the lengths of the dataset have changed while its index was built")
+    stream.shuffle(result)
     return result
 
 
