@@ -179,3 +179,24 @@ def test_verify_compares_the_report(workshop):
     assert "packing_report contradicts the dataset" in finding.message
     replace(sidecar, packing_report=None).write(entry.sidecar_path)
     assert not verify(options).findings
+
+
+def test_blends_report_their_packed_sources(workshop):
+    Path("recipe.toml").write_text(
+        'num_samples = 60\n[[source]]\nprefix = "data/web"\nweight = 0.5\npack = "best-fit"\n'
+        '[[source]]\nprefix = "data/code"\nweight = 0.5\n'
+    )
+    done = run("blend", "recipe.toml", "--seq-length", SIZE, "--split", "1,0,0", *NAMES, "-o", "mix")
+    assert done.returncode == 0
+    for shown in (done.stdout, run("inspect", "mix").stdout):
+        lines = lines_of(shown)
+        first = lines.index("Packed samples")
+        assert lines[first + 3].startswith(f"data/web train {SIZE} ")
+        assert lines[first + 4 : first + 6] == ["", "Options of the job"]
+    assert " --eod-mask-loss; check the launch script" in done.stdout
+    for path in Path("mix/cache").glob("*-tokshard.json"):
+        path.unlink()
+    assert "Packed samples" not in run("inspect", "mix").stdout
+    concat = run("blend", "data/web", "data/code", "--seq-length", SIZE, "--split", "1", *NAMES, "-o", "c")
+    assert concat.returncode == 0
+    assert "--eod-mask-loss" not in concat.stdout

@@ -415,6 +415,9 @@ def _show_report(report: BlendReport, options: BlendOptions, following: str | No
 def _next(report: BlendReport, options: BlendOptions) -> str:
     if options.naming.are_given and not report.plan.has_own_seeds:
         arguments = tokshard.emit_megatron(report.plan, options)
+        splits = report.document.splits.values()
+        if any(source.packing is not None for split in splits for source in split.sources):
+            arguments += " --eod-mask-loss"
         return f"launch with {arguments}; check the launch script with `tokshard doctor launch.sh`"
     directory = shlex.quote(shown_path(os.path.dirname(report.path)))
     return f"tokshard shard-plan {directory} --data-parallel N --global-batch-size N -o PLAN"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tokshard.blending.certificate import SourceCertificate
@@ -19,6 +19,8 @@ from tokshard.core.presentation import (
     Section,
     Tick,
 )
+from tokshard.gpt_index.packing_report import PackingReport
+from tokshard.index_cache.entry import CacheEntry
 from tokshard.inspection.axes import SHARES, linear_axis
 from tokshard.inspection.facts import SUMMARY_TITLE, Facts, lengths_chart, mismatch_facts, range_of
 from tokshard.inspection.indexes import (
@@ -212,8 +214,21 @@ def describe_blend(document: BlendDocument) -> list[Section]:
         *_tokenizer_facts(document),
         *mismatch_facts(document.tokenizer_mismatches),
     ]
-    splits = [describe_split(split) for split in document.splits.values()]
-    return [Section(SUMMARY_TITLE, [FactList(facts)]), *splits]
+    sections = [
+        Section(SUMMARY_TITLE, [FactList(facts)]),
+        *(describe_split(split) for split in document.splits.values()),
+    ]
+    packed = list(_packed_sources(document))
+    return [*sections, describe_cached(packed), describe_job_options()] if packed else sections
+
+
+def _packed_sources(document: BlendDocument) -> Iterator[tuple[str, str, PackingReport]]:
+    for split in document.splits.values():
+        for source, named in zip(split.sources, split.certificate.sources, strict=True):
+            entry = None if source.packing is None else CacheEntry.of_file(source.description)
+            sidecar = None if entry is None else entry.readable_sidecar()
+            if sidecar is not None and sidecar.packing_report is not None:
+                yield named.prefix, split.name, sidecar.packing_report
 
 
 def _tokenizer_facts(document: BlendDocument) -> Facts:

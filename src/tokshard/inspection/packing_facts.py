@@ -106,7 +106,7 @@ def describe_job_options() -> Section:
 
 
 def describe_cached(packed: Sequence[tuple[str, str, PackingReport]]) -> Section:
-    """Return the packed samples of a cache: tuples of dataset, split and report."""
+    """Return the packed samples of a cache or a blend: tuples of dataset, split and report."""
     packed = sorted(packed, key=lambda each: (*each[:2], each[2].sequence_length))
     header = (
         *("dataset", "split", "sequence", "samples", "fill", "documents cut", "concat"),
