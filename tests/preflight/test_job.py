@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from tokshard.preflight.lookups import (
     candidates_of_launch,
     identifiers_of_launch,
 )
-from tokshard.preflight.packing import with_packing
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
 
@@ -491,9 +491,10 @@ def test_packed_indexes_are_found_and_their_samples_counted(data):
     concatenated = diagnose(HEALTHY)
     packing = Packing(max_documents=3, pad_multiple=4)
     job = replace(HEALTHY, data_cache_path="packed", reset_attention_mask=True)
-    mixture = recipe_of_launch(job, PathMapping())
-    recipe, config = with_packing(mixture, builder_config(job), {"data/web": packing, "data/code": packing})
-    build_blend(recipe, config, "mix-packed", cache_directory="packed")
+    recipe = recipe_of_launch(job, PathMapping())
+    sources = tuple(replace(source, pack="best-fit") for source in recipe.mixture.sources)
+    recipe = replace(recipe, mixture=replace(recipe.mixture, sources=sources))
+    build_blend(recipe, replace(builder_config(job), packing=packing), "packed-mix", cache_directory="packed")
     diagnosis = diagnose(job)
     assert {lookup.condition for lookup in diagnosis.lookups} == {"fresh"}
     assert diagnosis.is_healthy
@@ -512,4 +513,13 @@ def test_packed_indexes_are_found_and_their_samples_counted(data):
     assert "packed-deferred" in codes(deferred, "error")
     next(Path("packed").glob("*-GPTDataset-valid-sample_index.npy")).unlink()
     (missing,) = [finding for finding in diagnose(job).findings if finding.code == "cache-missing"]
+    assert "run `tokshard blend" in missing.hint
     assert "--pack best-fit --max-documents-per-sample 3 --pad-multiple 4" in missing.hint
+    # Each index counts by its own packing, and no one command builds all of them.
+    for path in Path("cache").glob("*-GPTDataset-train-*"):
+        shutil.copy(path, "packed")
+    mixed = diagnose(job)
+    assert [lookup.condition for lookup in mixed.lookups if lookup.split == "train"] == ["fresh"] * 3
+    (missing,) = [finding for finding in mixed.findings if finding.code == "cache-missing"]
+    assert "whose packing differs (best-fit, at most 3" in missing.hint
+    assert "--pack" not in missing.hint

@@ -6,7 +6,7 @@ blend by weights, and need a size; no weights make a blend in proportion to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,10 +27,12 @@ from tokshard.blending.weights import (
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, SplitSize, warnings_of
+from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.splits import SPLITS, whole_split
 from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.options import IndexRequest
 
+PackingOf = Callable[[IndexRequest], Packing | None]
 Kind = Literal["single", "weighted", "proportional", "exhaustive"]
 KIND_NAMES: dict[Kind, str] = {
     "single": "one dataset",
@@ -149,7 +151,13 @@ class BlendPlan:
         return any(request.seed != self.config.seed for request in self.requests)
 
 
-def plan_blend(recipe: BlendRecipe, config: BuilderConfig, *, only: str | None = None) -> BlendPlan:
+def plan_blend(
+    recipe: BlendRecipe,
+    config: BuilderConfig,
+    *,
+    only: str | None = None,
+    packing_of: PackingOf | None = None,
+) -> BlendPlan:
     """Plan everything that Megatron would build, and check that it would work, without building anything.
 
     The samples drawn from each source are counted exactly, which takes the time of one run of the order
@@ -159,6 +167,7 @@ def plan_blend(recipe: BlendRecipe, config: BuilderConfig, *, only: str | None =
         recipe: The recipe.
         config: The builder's parameters.
         only: The only split to plan and check, for recipes that Megatron understands as they are.
+        packing_of: Returns the packing of an index that exists; None for that of the recipe.
 
     Raises:
         UsageError: The recipe contradicts itself or the sizes, a dataset is named twice, or a blend would
@@ -166,7 +175,7 @@ def plan_blend(recipe: BlendRecipe, config: BuilderConfig, *, only: str | None =
         InputError: A dataset is missing, or has nothing in a split.
         IntegrityError: A dataset is damaged.
     """
-    return _Planner(recipe, config, only).plan()
+    return _Planner(recipe, config, only, packing_of).plan()
 
 
 def plan_requests(
@@ -287,7 +296,10 @@ def _request(
 
 
 class _Planner:
-    def __init__(self, recipe: BlendRecipe, config: BuilderConfig, only: str | None) -> None:
+    def __init__(
+        self, recipe: BlendRecipe, config: BuilderConfig, only: str | None, packing_of: PackingOf | None
+    ) -> None:
+        self._packing_of = packing_of
         self._recipe = recipe
         self._config = config
         self._only = only
@@ -347,6 +359,9 @@ class _Planner:
         return found
 
     def _plan_split(self, split: SplitPlan) -> SplitPlan:
+        if self._packing_of is not None:
+            packed = (replace(request, packing=self._packing_of(request)) for request in split.requests)
+            split = replace(split, requests=tuple(packed))
         if len(split.requests) == 1 and split.kind == "weighted":
             self._warn(
                 f"{split.name} is a blend of 1 source; remove the weight to read it as a plain dataset"

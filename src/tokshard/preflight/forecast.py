@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tokshard.blending import recipe_files
 from tokshard.blending.options import BuilderConfig
-from tokshard.blending.plan import SplitPlan, plan_blend, plan_requests, shortfall_of
+from tokshard.blending.plan import PackingOf, SplitPlan, plan_blend, plan_requests, shortfall_of
 from tokshard.blending.recipe import BlendRecipe, Mixture
 from tokshard.core import megatron_defaults
 from tokshard.core.findings import Finding
@@ -205,10 +205,15 @@ def _mapped(mixture: Mixture | None, paths: PathMapping) -> Mixture | None:
     return replace(mixture, sources=tuple(sources))
 
 
-def forecast_splits(recipe: BlendRecipe, config: BuilderConfig) -> tuple[list[SplitPlan], list[Finding]]:
+def forecast_splits(
+    recipe: BlendRecipe,
+    config: BuilderConfig,
+    packing_of: PackingOf | None = None,
+) -> tuple[list[SplitPlan], list[Finding]]:
     """Return the plan of each split, and findings of all splits.
 
-    The plan of a split with a defect has no sources.
+    The plan of a split with a defect has no sources. ``packing_of`` returns the packing of an index that
+    exists; without it, all documents are concatenated.
 
     Raises:
         UsageError: The recipe and the sizes contradict each other.
@@ -218,7 +223,7 @@ def forecast_splits(recipe: BlendRecipe, config: BuilderConfig) -> tuple[list[Sp
     findings: dict[str, Finding] = {}
     for name in dict.fromkeys(split.split for split in requested):
         try:
-            plan = plan_blend(recipe, config, only=name)
+            plan = plan_blend(recipe, config, only=name, packing_of=packing_of)
         except TokshardError as error:
             code = "data" if isinstance(error, InputError | IntegrityError) else "blend"
             findings.setdefault(error.message, finding_of_error(code, error))

@@ -17,7 +17,9 @@ from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
+from tokshard.gpt_index.packing import Packing, pack_words
 from tokshard.gpt_index.sizes import Sizes
+from tokshard.index_cache.options import IndexRequest
 from tokshard.preflight.build_command import BuildCommand
 from tokshard.preflight.forecast import Forecast, forecast_of, forecast_splits, is_blend, prefixes_of
 from tokshard.preflight.launch.arguments import LaunchArguments
@@ -41,7 +43,7 @@ from tokshard.preflight.lookups import (
     chosen_candidate,
 )
 from tokshard.preflight.options import DoctorOptions
-from tokshard.preflight.packing import findings_of_packing, with_packing
+from tokshard.preflight.packing import common_packing, findings_of_packing, packed_prefixes
 from tokshard.preflight.tokenizers import findings_of_tokenizers, read_launch_tokenizer
 
 _SHOWN_SOURCES = 5
@@ -196,11 +198,16 @@ def diagnose(
     cache = JobCache(arguments, paths)
     candidate = tokenizer or cache.likeliest(splits)
     splits = [split.with_tokenizer(candidate.identifiers) for split in splits]
-    packed, defects = cache.packed(splits), forecast.defects
-    if packed and forecast.recipe is not None and forecast.config is not None:
-        planned, defects = forecast_splits(*with_packing(forecast.recipe, forecast.config, packed))
+    packings, defects = cache.packings(splits), forecast.defects
+    if any(packings.values()) and forecast.recipe is not None and forecast.config is not None:
+
+        def packing_of(request: IndexRequest) -> Packing | None:
+            entry = cache.entry(replace(request, tokenizer=candidate.identifiers))
+            return packings.get(entry, common_packing(packings.values()))
+
+        planned, defects = forecast_splits(forecast.recipe, forecast.config, packing_of)
         splits = [split.with_tokenizer(candidate.identifiers) for split in planned]
-    results.add(*defects, *findings_of_packing(arguments, packed))
+    results.add(*defects, *findings_of_packing(arguments, packed_prefixes(splits)))
     lookups, is_named = cache.lookups(splits), tokenizer is not None or cache.has_names_of(splits)
     results.add(*_of_sizes(splits, forecast.config))
     conditions = {lookup.condition for lookup in lookups}
@@ -209,9 +216,14 @@ def diagnose(
         names=candidate.names,
         is_named=is_named or len(candidates_of_launch(arguments)) == 1,
         rebuild=not conditions.isdisjoint({"stale", "damaged"}),
-        packing=next(iter(packed.values()), None),
+        packing=common_packing(packings.values()),
     )
     told = f"run {told}"
+    if len(set(packings.values())) > 1:
+        told = (
+            "use the recipe or the options of the other indexes, whose packing differs "
+            f"({pack_words(packings.values())}), or remove all of them and {told}"
+        )
     if arguments.data_cache_path is None and splits:
         # The directory is the command's default for a blend, so that the order of both does not matter.
         with_path = f"add --data-cache-path {command.output}/cache to the launch command, and {told}"

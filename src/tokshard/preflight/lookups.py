@@ -322,7 +322,7 @@ class JobCache:
         found = []
         for split in splits:
             for request in split.requests:
-                entry = self._entry(request)
+                entry = self.entry(request)
                 condition, detail = conditions.get(entry.stem, (None, "cannot be examined"))
                 if not all(map(os.path.isfile, entry.megatron_files)):
                     detail = detail if condition == "missing" else "does not exist"
@@ -340,15 +340,15 @@ class JobCache:
                 )
         return found
 
-    def packed(self, splits: Sequence[SplitPlan]) -> dict[str, Packing]:
-        """Return the packing of each index that is looked up and packed, by path prefix."""
-        found: dict[str, Packing] = {}
-        for split in splits:
-            for request in split.requests:
-                sidecar = self._entry(request).readable_sidecar()
-                origin = None if sidecar is None else sidecar.origin
-                if origin is not None and origin.packed is not None:
-                    found.setdefault(request.prefix, origin.packed.packing)
+    def packings(self, splits: Sequence[SplitPlan]) -> dict[CacheEntry, Packing | None]:
+        """Return the packing of each index that is looked up and exists; None for concatenated documents."""
+        found: dict[CacheEntry, Packing | None] = {}
+        entries = (self.entry(request) for split in splits for request in split.requests)
+        for entry in entries:
+            if os.path.isfile(entry.description_path):
+                sidecar = entry.readable_sidecar()
+                packed = sidecar.origin.packed if sidecar is not None and sidecar.origin is not None else None
+                found[entry] = None if packed is None else packed.packing
         return found
 
     def allowed_mismatches(self, lookups: Iterable[CacheLookup]) -> tuple[TokenizerMismatch, ...]:
@@ -378,12 +378,13 @@ class JobCache:
 
     def _found(self, splits: Sequence[SplitPlan]) -> int:
         return sum(
-            os.path.isfile(self._entry(request).description_path)
+            os.path.isfile(self.entry(request).description_path)
             for split in splits
             for request in split.requests
         )
 
-    def _entry(self, request: IndexRequest) -> CacheEntry:
+    def entry(self, request: IndexRequest) -> CacheEntry:
+        """Return the files of an index; the request has the identifiers of the tokenizer."""
         return CacheEntry.of(request.description(), self._of(request))
 
     def _of(self, request: IndexRequest) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 
-from tokshard.blending.options import BuilderConfig
-from tokshard.blending.recipe import BlendRecipe, Mixture
+from tokshard.blending.plan import SplitPlan
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import listed
 from tokshard.gpt_index.packing import Packing
@@ -15,30 +13,24 @@ from tokshard.preflight.launch.arguments import LaunchArguments
 _SHOWN_SOURCES = 5
 
 
-def with_packing(
-    recipe: BlendRecipe, config: BuilderConfig, packed: Mapping[str, Packing]
-) -> tuple[BlendRecipe, BuilderConfig]:
-    """Return the recipe and the parameters of a job some of whose indexes are packed.
+def common_packing(packings: Iterable[Packing | None]) -> Packing | None:
+    """Return the packing of all indexes; None if they differ or are not packed.
 
-    Args:
-        recipe: The mixture of the job.
-        config: The parameters of its dataset builder.
-        packed: The packing of each index that is packed, by path prefix. If they differ, the first counts.
+    Example:
+        >>> common_packing([Packing(), Packing()]), common_packing([Packing(), None])
+        (Packing(max_documents=None, pad_multiple=None, algorithm='tokshard.best-fit/1'), None)
     """
-    config = replace(config, packing=next(iter(packed.values())))
-    if recipe.per_split is None:
-        return replace(recipe, mixture=_packed(recipe.mixture, packed)), config
-    train, valid, test = (_packed(mixture, packed) for mixture in recipe.per_split)
-    return replace(recipe, per_split=(train, valid, test)), config
+    found = set(packings)
+    return found.pop() if len(found) == 1 else None
 
 
-def _packed(mixture: Mixture | None, packed: Mapping[str, Packing]) -> Mixture | None:
-    if mixture is None:
-        return None
-    sources = tuple(
-        replace(source, pack="best-fit" if source.prefix in packed else None) for source in mixture.sources
-    )
-    return replace(mixture, sources=sources)
+def packed_prefixes(splits: Iterable[SplitPlan]) -> dict[str, Packing]:
+    """Return the packing of each packed dataset by path prefix; the first counts if its splits differ."""
+    found: dict[str, Packing] = {}
+    for request in (request for split in splits for request in split.requests):
+        if request.packing is not None:
+            found.setdefault(request.prefix, request.packing)
+    return found
 
 
 def findings_of_packing(launch: LaunchArguments, packed: Mapping[str, Packing]) -> Iterator[Finding]:
