@@ -116,6 +116,18 @@ def test_packings_that_do_not_exist(workshop, top, web, words):
     assert words in done.stderr
 
 
+def test_a_dataset_cannot_be_packed_and_concatenated_under_the_same_names(workshop):
+    blend(workshop, web='weight = 1\npack = "best-fit"', code="weight = 1")
+    text = (workshop / "recipe.toml").read_text().replace("data/code", "data/web")
+    (workshop / "recipe.toml").write_text(text)
+    done = run("blend", "recipe.toml", *NAMES, "-o", "mix")
+    assert done.returncode == 2
+    assert "twice with the same seed 1234: both would have the same file names, whatever" in done.stderr
+    seeded = run("blend", "recipe.toml", *NAMES, "-o", "mix", "--own-seeds", "--force")
+    assert seeded.returncode == 0, seeded.stderr
+    assert packed_of(workshop)[0][1] is None
+
+
 def test_limits_without_a_packed_source_are_refused(workshop):
     done = blend(workshop, "--pad-multiple", 4)
     assert (done.returncode, "--pad-multiple requires --pack best-fit" in done.stderr) == (2, True)

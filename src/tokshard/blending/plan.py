@@ -482,16 +482,19 @@ def _named(error: TokshardError, request: IndexRequest) -> TokshardError:
 
 def _refuse_duplicates(sources: Iterable[Source], seed: int) -> None:
     # Two uses of a dataset with the same seed would give the same samples.
-    seen: dict[tuple[str, int], str] = {}
+    seen: dict[tuple[str, int], Source] = {}
     for source in sources:
         own = seed if source.seed is None else source.seed
         key = data_identity(source.prefix), own
         if key in seen:
-            also = "" if seen[key] == source.prefix else f" (also as {seen[key]!r})"
+            first = seen[key]
+            also = "" if first.prefix == source.prefix else f" (also as {first.prefix!r})"
+            same_pack = (first.pack or "concat") == (source.pack or "concat")
+            same = "samples in the same order" if same_pack else "file names, whatever their packing is"
             raise UsageError(
                 f"{source.prefix!r} is in the mixture twice{also} with the same seed {own}: "
-                "both would yield the same samples in the same order",
+                f"both would have the same {same}",
                 hint="name it once with the total weight, or use different seeds (--own-seeds, or seed in "
                 "a recipe), which Megatron does not support",
             )
-        seen[key] = source.prefix
+        seen[key] = source
