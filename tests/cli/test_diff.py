@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from support.mixture_data import run, write_mixture
@@ -104,6 +105,15 @@ def test_packed_samples_are_others_than_concatenated_ones_of_the_same_name(here)
         "--pack best-fit, but a source keeps the index that the plan has read: --pack concat" in done.stderr
     )
     assert "hint: build the blend with --pack concat" in done.stderr
+
+
+def test_arrays_that_contradict_each_other_are_one_sentence(here):
+    path = next((here / "two/cache").glob("*-GPTDataset-train-shuffle_index.npy"))
+    order = np.load(path)
+    order[3] = 10**6
+    np.save(path, order)
+    done = run("diff", "one/cache", "two/cache")
+    assert (done.returncode, "arrays of the index contradict each other" in done.stderr) == (6, True)
 
 
 @pytest.mark.parametrize(

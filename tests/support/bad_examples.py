@@ -124,6 +124,7 @@ EXAMPLES = [
     _digest(bad_products.flipped_array, "cache-digest"),
     _digest(bad_products.cache_of_damaged, "dataset-damaged"),
     _deep(bad_products.wrong_array, "cache-content"),
+    _deep(bad_products.other_epochs, "cache-content"),
     _deep(bad_products.wrong_packing, "cache-packing", "cache-content"),
     # Blends
     _structure(bad_products.blend_damaged, "blend-damaged"),

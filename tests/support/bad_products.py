@@ -165,6 +165,13 @@ def wrong_packing(directory):
     return description
 
 
+def other_epochs(directory):
+    """A sidecar with a number that the arrays and the dataset do not have."""
+    description = sound_cache(directory)
+    edit_json(sidecar(description), lambda value: value["origin"].update(epochs=5))
+    return description
+
+
 def cache_alone(directory):
     description = sound_cache(directory)
     os.rename(directory / "data/web/cache/GPTDataset_indices", directory / "cache")

@@ -24,7 +24,7 @@ from tokshard.comparison.report import (
 )
 from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, reporting
-from tokshard.errors import InputError, UsageError
+from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.gpt_index.packing import Packing, pack_words
 from tokshard.index_cache.description import (
     BlendedDescription,
@@ -234,7 +234,7 @@ def _entries(directory: str) -> Mapping[str, _DescribedEntry]:
 
 
 def _diff_entries(a: _DescribedEntry, b: _DescribedEntry) -> IndexDifference:
-    starts = [_SampleStarts(entry.files.load()) for entry in (a, b)]
+    starts = [_SampleStarts(entry.files) for entry in (a, b)]
     count = min(map(len, starts))
     same, first_sample = 0, None
     for begin in range(0, count, _BLOCK):
@@ -266,8 +266,9 @@ def _other_packing(a: _DescribedEntry, b: _DescribedEntry) -> tuple[FieldDiffere
 
 class _SampleStarts:
     # (sequence, token) of an index, (source, sample) of a blend.
-    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    def __init__(self, entry: CacheEntry) -> None:
+        self._path = entry.description_path
+        self._arrays = {name: np.asarray(array) for name, array in entry.load().items()}
 
     def __len__(self) -> int:
         name = "dataset_index" if "dataset_index" in self._arrays else "shuffle_index"
@@ -277,5 +278,12 @@ class _SampleStarts:
         arrays = self._arrays
         if "dataset_index" in arrays:
             return arrays["dataset_index"][numbers], arrays["dataset_sample_index"][numbers]
-        rows = arrays["sample_index"][arrays["shuffle_index"][numbers]]
-        return arrays["document_index"][rows[:, 0]], rows[:, 1]
+        try:
+            rows = arrays["sample_index"][arrays["shuffle_index"][numbers]]
+            return arrays["document_index"][rows[:, 0]], rows[:, 1]
+        except IndexError as error:
+            raise IntegrityError(
+                f"{self._path}: the arrays of the index contradict each other",
+                path=self._path,
+                hint="run `tokshard verify --level deep`",
+            ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
@@ -99,6 +99,12 @@ class IndexOrigin:
             tokenizer=tokenizer,
             packed=plan.packed,
         )
+
+    def contradictions(self, plan: EpochPlan) -> tuple[str, ...]:
+        """Return the names of the numbers that are others than those of a plan for the dataset."""
+        expected = self.of(self.dataset, plan, self.tokenizer or DatasetTokenizer())
+        names = (field.name for field in fields(self) if field.name != "tokenizer")
+        return tuple(name for name in names if getattr(self, name) != getattr(expected, name))
 
     def difference_from(self, earlier: IndexOrigin) -> str | None:
         """Return the difference of an entry with another origin, None if its content would be the same."""

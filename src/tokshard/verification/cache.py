@@ -240,8 +240,9 @@ def compare_index(
         text = f"{entry.description_path} cannot be built from {prefix}: {error.message}"
         findings.find("cache-content", text, path=entry.description_path)
         return
-    if sidecar is not None and sidecar.origin is not None and sidecar.origin.packed != plan.packed:
-        text = f"{entry.sidecar_path}: packed contradicts the dataset"
+    origin = None if sidecar is None else sidecar.origin
+    for name in () if origin is None else origin.contradictions(plan):
+        text = f"{entry.sidecar_path}: {name} contradicts the dataset"
         findings.find("cache-content", text, path=entry.sidecar_path)
     if sidecar is not None and sidecar.packing_report not in {None, size.report}:
         text = f"{entry.sidecar_path}: packing_report contradicts the dataset"

@@ -142,7 +142,9 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "cache-sidecar": _error("the sidecar file cannot be read, or belongs to another index", _REBUILD),
         "cache-digest": _error("an array does not match its digest", _REBUILD),
         "cache-stale": _error("an index was built from other content of its dataset", _REBUILD),
-        "cache-content": _error("an array differs from the one built from the dataset", _REBUILD),
+        "cache-content": _error(
+            "an array or its sidecar differs from the one built from the dataset", _REBUILD
+        ),
         "cache-packing": _error("packed samples do not keep a guarantee of packing", _REBUILD),
         "cache-foreign": _note(
             "an index was not built by tokshard: its content is unverified",
