@@ -239,3 +239,11 @@ def test_packed_indexes_are_those_of_the_job(workshop, command, data):
     deferred = run(*call, "--pack", "best-fit")
     assert deferred.returncode == 2
     assert "--pack best-fit and --dataloader-defer-npy-index-mmap in the launch command" in deferred.stderr
+
+
+def test_the_command_for_a_blend_keeps_the_packing(workshop):
+    call = ("build-indices", "--from-launch", "launch.sh blend", "--set", "CACHE=c", "--megatron", "0.19")
+    refused = run(*call, "--pack", "best-fit", "--pad-multiple", "4")
+    assert refused.returncode == 2
+    assert "-o mix` with --pack best-fit --pad-multiple 4\n" in refused.stderr
+    assert "with --pack" not in run(*call).stderr

@@ -146,7 +146,7 @@ def build_indices(
             launches.check_packing(indexes, pack)
             run.warn(indexes.warnings)
             chosen = launches.adjusted(
-                indexes.build_indices_options(),
+                indexes.build_indices_options(launches.packing_words(values)),
                 values,
                 pack=pack,
                 max_documents_per_sample=max_documents_per_sample,

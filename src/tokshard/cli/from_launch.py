@@ -130,6 +130,14 @@ def check_packing(indexes: LaunchIndexes, pack: str | None) -> None:
         )
 
 
+def packing_words(values: Mapping[str, Any]) -> list[str]:
+    """Return the options of the packing as they were given."""
+    given = {"--pack": values["pack"] if values["pack"] != "concat" else None}
+    given["--max-documents-per-sample"] = values["max_documents_per_sample"]
+    given["--pad-multiple"] = values["pad_multiple"]
+    return [word for name, value in given.items() if value is not None for word in (name, str(value))]
+
+
 def following(indexes: LaunchIndexes, cache: str | os.PathLike[str] | None, values: Mapping[str, Any]) -> str:
     """Return the next step: the doctor, after the launch command names the cache."""
     words = ["tokshard", "doctor"]

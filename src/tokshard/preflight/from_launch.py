@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -95,8 +96,11 @@ class LaunchIndexes:
             cache_directory=self.cache_directory,
         )
 
-    def build_indices_options(self) -> BuildIndicesOptions:
+    def build_indices_options(self, given: Sequence[str] = ()) -> BuildIndicesOptions:
         """Return options of :func:`tokshard.build_indices`.
+
+        Args:
+            given: Options that the command which is suggested instead must have, too.
 
         Raises:
             UsageError: The job reads a blend.
@@ -105,7 +109,7 @@ class LaunchIndexes:
         if is_blend(splits):
             raise UsageError(
                 "the job reads a blend, and tokshard build-indices builds indexes of single datasets",
-                hint=f"run {self.blend_command}",
+                hint=f"run {self.blend_command}" + (f" with {shlex.join(given)}" if given else ""),
             )
         return BuildIndicesOptions(
             requests=tuple(request for split in splits for request in split.requests),
