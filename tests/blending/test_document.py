@@ -12,6 +12,7 @@ from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
 from tokshard.blending.recipe_files import parse_per_split_words, parse_words
 from tokshard.errors import IntegrityError, MissingFileError
+from tokshard.gpt_index.packing import Packing
 from tokshard.verification.blend import recheck
 
 
@@ -38,6 +39,18 @@ def test_the_golden_document_is_read_and_written_byte_for_byte(golden, tmp_path)
         tmp_path / "cache/98b2d70b15f8ac7672f1024826757f79-GPTDataset-train-document_index.npy"
     )
     assert (train.shares, document.splits["valid"].shares) == ((0.7, 0.3), (1.0,))
+    (tmp_path / "blend.json").unlink()
+    document.write()
+    assert (tmp_path / "blend.json").read_bytes() == golden.read_bytes()
+
+
+def test_the_golden_document_of_a_packed_source_is_read_and_written_byte_for_byte(tmp_path):
+    golden = GOLDEN.with_name("blend-1-packed.json")
+    shutil.copy(golden, tmp_path / "blend.json")
+    document = BlendDocument.read(str(tmp_path))
+    packing = Packing(max_documents=8, pad_multiple=4)
+    assert [source.packing for source in document.splits["train"].sources] == [packing, None]
+    assert document.builder.packing == packing
     (tmp_path / "blend.json").unlink()
     document.write()
     assert (tmp_path / "blend.json").read_bytes() == golden.read_bytes()

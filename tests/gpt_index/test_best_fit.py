@@ -169,6 +169,18 @@ def test_epochs_that_come_later_do_not_change_the_earlier_ones():
     assert three.document_index[second].tolist() != one.document_index[:-1].tolist()
 
 
+def test_the_algorithm_of_this_name_is_frozen():
+    assert Packing().algorithm == "tokshard.best-fit/1"
+    lengths = np.array([5, 0, 17, 3, 8, 1, 9, 26, 2, 3, 8, 12, 4, 4], np.int32)
+    index = GPTDatasetIndex.build(
+        lengths, range(14), sequence_length=8, seed=1234, num_samples=None, packing=Packing(max_documents=3)
+    )
+    assert index.document_index.tolist() == [11, 13, 7, 0, 5, 2, 3, 12, 6, 8, 9, 10, 4, 11]
+    rows = [[0, 0], [0, 8], [2, 0], [2, 8], [2, 16], [2, 24], [5, 0], [5, 8], [5, 16], [8, 0], [8, 8]]
+    assert index.sample_index.tolist() == [*rows, [11, 0], [12, 0], [13, 0]]
+    assert index.shuffle_index.tolist() == [7, 11, 2, 3, 1, 9, 5, 4, 0, 8, 6, 10, 12]
+
+
 def test_only_the_documents_of_the_split_are_packed():
     lengths = np.array([9, 3, 0, 4, 1, 9], np.int32)
     packs = EpochPacks.of(lengths, range(1, 5), 8, Packing())

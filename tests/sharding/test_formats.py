@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tokshard.gpt_index.packing import Packing
 from tokshard.loader.schedule import LoaderState
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.ranks import PackedManifests, RankManifest
@@ -40,6 +41,14 @@ def test_a_golden_plan_of_the_windowed_shuffle_reads_the_same_samples():
     assert [transform.TAG[1] for transform in transforms] == ["shuffle", "block-shuffle"]
     assert assignment.ids(1, 0, 8).tolist() == [210, 77, 43, 18, 28, 22, 36, 70]
     assert assignment.ids(3, 100, 4).tolist() == [197, 193, 207, 206]  # of the second epoch
+
+
+def test_a_golden_plan_of_packed_samples_is_read_and_written_byte_for_byte():
+    path = GOLDEN / "plan-packed-1.json"
+    plan = Plan.from_bytes(path.read_bytes(), str(path))
+    assert plan.to_bytes() == path.read_bytes()
+    web, code = plan.streams["train"].source.datasets
+    assert (web.packing, code.packing) == (Packing(max_documents=8, pad_multiple=4), None)
 
 
 @pytest.mark.parametrize("name", ["plan-tokenizer-1.json", "plan-mixed-1.json"])
