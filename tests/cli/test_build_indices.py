@@ -243,6 +243,9 @@ def test_refusals_have_their_exit_codes(workshop, arguments, code, words):
 def test_a_missing_sequence_length_and_dataset_are_named(workshop):
     done = run("build-indices", "data/web", "--epochs", 1)
     assert (done.returncode, "the sequence length is required" in done.stderr) == (2, True)
+    write_dataset(str(workshop / "data/empty"), [0, 0])
+    done = run("build-indices", "data/empty", "--epochs", 1, "--seq-length", 16, "--split", 1)
+    assert "error: the train index of data/empty: the 2 sequences of the split have no tokens" in done.stderr
     done = run("build-indices", "data/\x1b[31mnone", "--epochs", 1, "--seq-length", 16)
     assert (done.returncode, r"dataset not found: data/\x1b[31mnone" in done.stderr) == (3, True)
 
@@ -260,7 +263,7 @@ def test_packed_and_concatenated_indexes_do_not_replace_each_other(workshop):
         ("a", packed, "--pack concat instead of --pack best-fit, at most 4 documents per sample, and has"),
         ("b", (), "--pack best-fit, at most 4 documents per sample instead of --pack concat, and has"),
         ("b", packed[:2], "at most 4 documents per sample instead of --pack best-fit, and has"),
-        ("c", packed, "--pack concat instead of --pack best-fit, at most 4 documents per sample, and has"),
+        ("c", packed, "has no record of --pack best-fit, at most 4 documents per sample: its "),
     ):
         before = files_of(workshop / directory)
         for rebuild in ([], ["--rebuild"]):

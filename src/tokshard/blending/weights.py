@@ -217,7 +217,7 @@ def _size_of_epochs(mixture: Mixture, caps: Sequence[int | None], size: int | No
     made = sum(cap or 0 for cap in caps)
     for source, cap in zip(mixture.sources, caps, strict=True):
         if not cap:
-            raise UsageError(f"{source.epochs:g} epochs of {source.prefix!r} have fewer tokens than 1 sample")
+            raise UsageError(f"{source.epochs:g} epochs of {source.prefix!r} are less than 1 sample")
     if size not in {None, made}:
         raise UsageError(
             f"the number of samples must be {made:,}, by the epochs of the recipe, got {size:,}",

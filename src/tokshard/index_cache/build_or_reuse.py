@@ -106,9 +106,14 @@ class CacheTarget:
         else:
             pack = "concat"
         if pack != wanted.pack and (found.sidecar is not None or wanted.packed is not None):
+            reason = f"was built with --pack {pack} instead of --pack {wanted.pack}"
+            if found.sidecar is None:
+                reason = (
+                    f"has no record of --pack {wanted.pack}: its {self.entry.stem}-tokshard.json is missing"
+                )
             raise OutputExistsError(
-                f"{self.label} in {self.entry.directory} ({self.entry.hash}) was built with --pack {pack} "
-                f"instead of --pack {wanted.pack}, and has the same file names",
+                f"{self.label} in {self.entry.directory} ({self.entry.hash}) {reason}, and has the same file "
+                "names",
                 hint=f"pass another --cache-dir, or remove {self.entry.description_path}",
             )
 

@@ -16,7 +16,7 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.core.progress import Progress
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
-from tokshard.errors import UsageError
+from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.epochs import warnings_of
 from tokshard.gpt_index.packing_report import PackingReport
 from tokshard.gpt_index.splits import Split, parse_split, whole_split
@@ -321,4 +321,7 @@ def _epoch_samples(
         extra_token=options.extra_token,
         packing=options.packing,
     )
-    return request.plan(request.size(IndexedDataset(prefix).index)).samples_of_epochs(epochs)
+    try:
+        return request.plan(request.size(IndexedDataset(prefix).index)).samples_of_epochs(epochs)
+    except (InputError, UsageError) as error:
+        raise type(error)(f"the train index of {prefix}: {error.message}", hint=error.hint) from None
