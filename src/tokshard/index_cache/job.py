@@ -321,7 +321,8 @@ def _epoch_samples(
         extra_token=options.extra_token,
         packing=options.packing,
     )
+    table = IndexedDataset(prefix).index
     try:
-        return request.plan(request.size(IndexedDataset(prefix).index)).samples_of_epochs(epochs)
+        return request.plan(request.size(table)).samples_of_epochs(epochs)
     except (InputError, UsageError) as error:
         raise type(error)(f"the train index of {prefix}: {error.message}", hint=error.hint) from None
